@@ -1,0 +1,51 @@
+"""Wattline: when, where and at what power deep-learning training jobs run on a GPU cluster.
+
+Names are imported when they are first used, so that `import wattline` and `wattline --help` are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Asked": "wattline.model.asked",
+    "Faults": "wattline.backend.sim",
+    "Jobs": "wattline.types",
+    "Log": "wattline.log",
+    "Nodes": "wattline.types",
+    "Overheads": "wattline.backend.sim",
+    "Pack": "wattline.place.pack",
+    "Replay": "wattline.backend.replay",
+    "Report": "wattline.report",
+    "Sim": "wattline.backend.sim",
+    "WattlineError": "wattline.errors",
+    "compare": "wattline.report",
+    "join_nodes": "wattline.cluster",
+    "nodes": "wattline.cluster",
+    "parse_cluster": "wattline.cluster",
+    "parse_policy": "wattline.policy.parse",
+    "read_cluster": "wattline.cluster",
+    "read_log": "wattline.log",
+    "read_trace": "wattline.trace",
+    "report": "wattline.report",
+    "run": "wattline.engine",
+    "synth": "wattline.trace",
+    "write_html": "wattline.report",
+    "write_log": "wattline.log",
+    "write_trace": "wattline.trace",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'wattline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

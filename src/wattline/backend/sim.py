@@ -1,0 +1,409 @@
+"""The simulator: a backend whose clock jumps from event to event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from wattline.backend.power import Power
+from wattline.errors import ConfigError
+from wattline.messages import (
+    ARRIVED,
+    FAILED,
+    FINISHED,
+    LOST,
+    METERED,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    START,
+    STOP,
+    STOPPED,
+    Actions,
+    Event,
+)
+from wattline.model.asked import Asked
+from wattline.types import Floats, Jobs, Models, Nodes
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds without progress while GPUs are held: one number for all jobs, or one per job.
+
+    The first start costs *start_s*, every later one *restart_s*, plus *rescale_s* with another
+    number of GPUs. Saving costs the last *stop_s* seconds of work before a stop.
+    """
+
+    start_s: float | Sequence[float] = 0.0
+    restart_s: float | Sequence[float] = 30.0
+    rescale_s: float | Sequence[float] = 0.0
+    stop_s: float | Sequence[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not np.all(np.asarray(value) >= 0):
+                raise ConfigError(f"{name} must be at least 0, got {value}")
+
+    def column(self, name: str, count: int) -> list[float]:
+        """One number per job."""
+        return [float(v) for v in np.broadcast_to(np.asarray(getattr(self, name), np.float64), count)]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What breaks, on a schedule that only the seed decides.
+
+    Each node fails after exponential times of mean *node_mtbf_s* and is back after *node_repair_s*;
+    its jobs go back to what they saved, which they do every *checkpoint_s* of running. Each attempt
+    of a job fails with probability *job_failure* at a random point of what is left; after
+    *retries* more attempts the job has failed for good.
+    """
+
+    node_mtbf_s: float = math.inf
+    node_repair_s: float = 3600.0
+    job_failure: float = 0.0
+    retries: int = 3
+    checkpoint_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("node_mtbf_s", "node_repair_s", "checkpoint_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.job_failure < 1:
+            raise ConfigError(f"job_failure must be at least 0 and below 1, got {self.job_failure}")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job that holds GPUs."""
+
+    group: int
+    nodes: list[int]
+    gpus: list[int]
+    start_s: float
+    saved: float  # steps it came with
+    base: float  # steps at mark_s
+    mark_s: float
+    rate: float = 0.0
+    watts: float = 0.0
+    energy_j: float = 0.0
+    settled_s: float = 0.0  # until when energy_j counts
+    fails_at: float = math.inf  # steps
+
+
+@dataclass(eq=False)
+class Sim:
+    """Runs *jobs* on *nodes* in virtual time; jobs do what *truth* says, whatever policies believe.
+
+    With *quantum_s* everything happens on the multiples of it: decisions, arrivals and completions
+    wait for the next one, and a job does a whole number of steps per quantum (published round-based
+    simulators work so). Otherwise nothing is computed between events.
+    """
+
+    jobs: Jobs
+    nodes: Nodes
+    truth: Models = field(default_factory=Asked)
+    quantum_s: float | None = None
+    overheads: Overheads = field(default_factory=Overheads)
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.quantum_s is not None and not self.quantum_s > 0:
+            raise ConfigError(f"quantum_s must be above 0, got {self.quantum_s}")
+        count = len(self.jobs)
+        self._now_s = 0.0
+        self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
+        self._arrived = 0
+        self._runs: dict[int, _Run] = {}
+        self._groups: dict[int, list[int]] = {}
+        self._new_groups: list[int] = []  # formed by the actions at hand
+        self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
+        self._starts = [0] * count
+        self._tries = [0] * count  # attempts that failed
+        self._versions = [0] * count  # an end in the heap counts only with the newest
+        self._done = [0.0] * count
+        self._gpus_before = [0] * count
+        self._total: list[float] = self.jobs.steps.tolist()
+        self._step_s: list[float] = self.jobs.step_s.tolist()
+        self._whole: list[bool] = self.jobs.whole.tolist()
+        self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
+        one, every = np.ones(count, dtype=np.int64), np.arange(count, dtype=np.int64)
+        self._asked: list[int] = self.jobs.gpus.tolist()
+        self._speed_as_asked: list[float] = self.truth.speed(
+            self.jobs, every, self.jobs.gpus, one, one
+        ).tolist()  # what most starts need, looked up instead of asked one by one
+        self._reports: list[Event] = []
+        self._power = Power(self.nodes, self._arrivals_s[0] if count else 0.0)
+        self._node_rng = [np.random.default_rng((self.seed, n)) for n in range(len(self.nodes))]
+        self._up = [True] * len(self.nodes)
+        if math.isfinite(self.faults.node_mtbf_s):
+            for node in range(len(self.nodes)):
+                self._break_later(node, 0.0)
+
+    # -- the Backend protocol
+
+    def wait(self, until_s: float) -> tuple[float, list[Event]]:
+        """Jump to the next arrival or end, at most to *until_s*."""
+        now_s = self._next_s(until_s)
+        events, self._reports = self._reports, []
+        if now_s == math.inf:
+            return now_s, events
+        self._now_s = now_s
+        ends = self._ends
+        while ends and ends[0][0] <= now_s:
+            at_s, who, version = heappop(ends)
+            if who < 0:
+                self._turn_node(-1 - who, at_s, events)
+            elif self._versions[who] == version:
+                self._end(who, at_s, events)
+        arrivals = self._arrivals_s
+        while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
+            events.append(Event(ARRIVED, self._arrived, arrivals[self._arrived]))
+            self._arrived += 1
+        return now_s, events
+
+    def apply(self, actions: Actions) -> None:
+        """Start, stop and retune, at the present time."""
+        if not len(actions):
+            return
+        touched: dict[int, None] = {}
+        for verb, job, group, node, gpus in actions.tolist():
+            if verb == STOP:
+                self._stop(job, touched)
+            elif verb == START:
+                run = self._runs.get(job)
+                if run is None:
+                    self._runs[job] = _Run(
+                        group, [node], [gpus], self._now_s, self._done[job], 0.0, 0.0, settled_s=self._now_s
+                    )
+                    self._join(job, group, touched)
+                else:
+                    run.nodes.append(node)
+                    run.gpus.append(gpus)
+            else:
+                self._leave(job, touched)
+                self._runs[job].group = group
+                self._join(job, group, touched)
+        for group in self._new_groups:
+            leader = self._runs[self._groups[group][0]]
+            self._power.hold(leader.nodes, leader.gpus, self._now_s)
+        self._new_groups.clear()
+        self._set_rates([job for job in touched if job in self._runs])
+
+    def idle(self) -> bool:
+        """Whether nothing runs and nobody is still to come."""
+        return not self._runs and self._arrived == len(self._arrivals_s)
+
+    def close(self) -> list[Event]:
+        """The energy of the whole cluster, from the first arrival until now."""
+        self._power.integrate(self._now_s)
+        events, self._reports = self._reports, []
+        return [*events, Event(METERED, -1, self._now_s, energy_j=self._power.energy_j)]
+
+    def describe(self) -> dict[str, Any]:
+        """For the header of the log."""
+        overheads = {k: v if isinstance(v, float | int) else "per job" for k, v in vars(self.overheads).items()}
+        faults = {k: v for k, v in asdict(self.faults).items() if math.isfinite(v)}
+        return {
+            "backend": "sim",
+            "truth": str(self.truth),
+            "quantum_s": self.quantum_s,
+            "overheads": overheads,
+            "faults": faults,
+        }
+
+    # -- time
+
+    def _boundary(self, at_s: Floats) -> Floats:
+        """The first moment from *at_s* on at which something may happen."""
+        if self.quantum_s is None:
+            return at_s
+        return np.asarray(np.ceil(at_s / self.quantum_s - 1e-9) * self.quantum_s)
+
+    def _next_s(self, until_s: float) -> float:
+        ends = self._ends
+        while ends and ends[0][1] >= 0 and self._versions[ends[0][1]] != ends[0][2]:
+            heappop(ends)
+        now_s = min(
+            self._arrivals_s[self._arrived] if self._arrived < len(self._arrivals_s) else math.inf,
+            ends[0][0] if ends else math.inf,
+            max(until_s, self._now_s),
+        )
+        if self.quantum_s is not None and now_s < math.inf:
+            now_s = float(self._boundary(np.float64(now_s)))
+        return now_s
+
+    # -- leases
+
+    def _join(self, job: int, group: int, touched: dict[int, None]) -> None:
+        members = self._groups.get(group)
+        if members is None:
+            members = self._groups[group] = []
+            self._new_groups.append(group)
+        members.append(job)
+        touched.update(dict.fromkeys(members))
+
+    def _leave(self, job: int, touched: dict[int, None]) -> None:
+        """Take *job* out of its group; the first of the rest leads it then."""
+        run = self._runs[job]
+        members = self._groups[run.group]
+        members.remove(job)
+        if members:
+            touched.update(dict.fromkeys(members))
+            if run.group == job:
+                leader = min(members)
+                self._groups[leader] = self._groups.pop(job)
+                for member in members:
+                    self._runs[member].group = leader
+            return
+        del self._groups[run.group]
+        self._power.release(run.nodes, run.gpus, self._now_s)
+
+    def _steps(self, run: _Run, at_s: float) -> float:
+        return run.base + run.rate * max(0.0, at_s - run.mark_s)
+
+    def _settle(self, run: _Run, at_s: float) -> None:
+        run.energy_j += run.watts * (at_s - run.settled_s)
+        run.settled_s = at_s
+
+    def _stop(self, job: int, touched: dict[int, None]) -> None:
+        run, now_s = self._runs[job], self._now_s
+        self._settle(run, now_s)
+        steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
+        self._finish_lease(job, run, steps, touched)
+        self._reports.append(Event(STOPPED, job, now_s, steps, 0.0, run.energy_j))
+
+    def _finish_lease(self, job: int, run: _Run, steps: float, touched: dict[int, None]) -> None:
+        self._done[job] = steps
+        self._gpus_before[job] = sum(run.gpus)
+        self._versions[job] += 1
+        self._leave(job, touched)
+        del self._runs[job]
+
+    def _end(self, job: int, at_s: float, events: list[Event]) -> None:
+        """A job reaches its last step, or the step at which this attempt fails."""
+        run = self._runs[job]
+        self._settle(run, at_s)
+        touched: dict[int, None] = {}
+        if run.fails_at >= self._total[job]:
+            self._finish_lease(job, run, self._total[job], touched)
+            events.append(Event(FINISHED, job, at_s, self._total[job], 0.0, run.energy_j))
+        else:
+            self._lose(job, run, at_s, touched, events, LOST if self._retry(job) else FAILED)
+        self._set_rates([j for j in touched if j in self._runs])
+
+    def _retry(self, job: int) -> bool:
+        self._tries[job] += 1
+        return self._tries[job] <= self.faults.retries
+
+    def _lose(
+        self, job: int, run: _Run, at_s: float, touched: dict[int, None], events: list[Event], verb: int
+    ) -> None:
+        """A lease ends unasked: the job keeps what it saved last."""
+        ran_s = at_s - run.mark_s
+        kept_s = math.floor(ran_s / self.faults.checkpoint_s) * self.faults.checkpoint_s if ran_s > 0 else 0.0
+        steps = max(run.saved, self._steps(run, run.mark_s + kept_s) if ran_s > 0 else run.saved)
+        self._finish_lease(job, run, steps, touched)
+        events.append(Event(verb, job, at_s, steps, 0.0, run.energy_j))
+
+    def _set_rates(self, changed: list[int]) -> None:
+        """How fast the jobs whose lease or company changed go from now on, and when they end."""
+        if not changed:
+            return
+        runs = [self._runs[job] for job in changed]
+        members = [len(self._groups[run.group]) for run in runs]
+        speeds = self._speeds(changed, runs, members)
+        now_s = self._now_s
+        for job, run, count, speed in zip(changed, runs, members, speeds, strict=True):
+            self._settle(run, now_s)
+            fresh = run.start_s == now_s and run.rate == 0.0
+            if fresh:
+                cost_s = self._start_cost(job, run)
+                self._draw_fault(job, run)
+            else:
+                cost_s = max(0.0, run.mark_s - now_s)
+                run.saved = max(run.saved, self._steps(run, now_s))
+            run.watts = self._power.watts(run.nodes, run.gpus) / count
+            end_s = self._set_rate(job, run, speed, cost_s)
+            self._versions[job] += 1
+            heappush(self._ends, (end_s, job, self._versions[job]))
+            self._reports.append(Event(RAN, job, run.mark_s, run.base, run.rate))
+
+    def _speeds(self, changed: list[int], runs: list[_Run], members: list[int]) -> list[float]:
+        if len(changed) == 1 and members[0] == len(runs[0].nodes) == 1:
+            job = changed[0]
+            if runs[0].gpus[0] == self._asked[job]:
+                return [self._speed_as_asked[job]]
+        return self.truth.speed(
+            self.jobs,
+            np.array(changed, dtype=np.int64),
+            np.array([sum(run.gpus) for run in runs], dtype=np.int64),
+            np.array([len(run.nodes) for run in runs], dtype=np.int64),
+            np.array(members, dtype=np.int64),
+        ).tolist()
+
+    def _start_cost(self, job: int, run: _Run) -> float:
+        self._starts[job] += 1
+        if self._starts[job] == 1:
+            return self._cost["start_s"][job]
+        rescaled = self._gpus_before[job] != sum(run.gpus)
+        return self._cost["restart_s"][job] + (self._cost["rescale_s"][job] if rescaled else 0.0)
+
+    def _set_rate(self, job: int, run: _Run, speed: float, cost_s: float) -> float:
+        """Set rate and mark of a run that loses *cost_s* first; answers when it ends."""
+        step_s, now_s = self._step_s[job] / speed, self._now_s
+        goal = min(self._total[job], run.fails_at)
+        if self.quantum_s is None:
+            run.base, run.mark_s, run.rate = run.saved, now_s + cost_s, 1.0 / step_s
+            return run.mark_s + (goal - run.base) * step_s
+        quantum_s = self.quantum_s
+        per_quantum = quantum_s / step_s
+        lost = math.floor(cost_s / quantum_s)
+        first = (quantum_s - (cost_s - lost * quantum_s)) / step_s
+        if self._whole[job] and per_quantum >= 1:
+            per_quantum, first = math.floor(per_quantum), math.floor(first)
+        run.mark_s = now_s + lost * quantum_s
+        run.base = run.saved + first - per_quantum
+        run.rate = per_quantum / quantum_s
+        rounds = max(1, math.ceil((goal - run.base) / per_quantum - 1e-9))
+        return float(run.mark_s + rounds * quantum_s)
+
+    # -- faults
+
+    def _draw_fault(self, job: int, run: _Run) -> None:
+        if self.faults.job_failure > 0:
+            rng = np.random.default_rng((self.seed, 1 << 40, job, self._tries[job]))
+            fails, where = rng.random(2).tolist()
+            left = self._total[job] - run.saved
+            run.fails_at = run.saved + where * left if fails < self.faults.job_failure else math.inf
+
+    def _break_later(self, node: int, now_s: float) -> None:
+        wait_s = self._node_rng[node].exponential(self.faults.node_mtbf_s)
+        when_s = float(self._boundary(np.float64(now_s + wait_s)))
+        heappush(self._ends, (when_s, -1 - node, 0))
+
+    def _turn_node(self, node: int, at_s: float, events: list[Event]) -> None:
+        """A node that was up breaks, one that was down is back."""
+        if not self._up[node]:
+            self._up[node] = True
+            self._power.switch(node, True, at_s)
+            events.append(Event(NODE_BACK, node, at_s))
+            self._break_later(node, at_s)
+            return
+        touched: dict[int, None] = {}
+        for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
+            run = self._runs[job]
+            self._settle(run, at_s)
+            self._lose(job, run, at_s, touched, events, LOST)
+        self._set_rates([job for job in touched if job in self._runs])
+        self._up[node] = False
+        self._power.switch(node, False, at_s)
+        events.append(Event(NODE_LOST, node, at_s))
+        back_s = float(self._boundary(np.float64(at_s + self.faults.node_repair_s)))
+        heappush(self._ends, (back_s, -1 - node, 0))

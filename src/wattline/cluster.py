@@ -1,0 +1,161 @@
+"""What the cluster is made of: `nodes(...)`, a TOML file, or a line like `16xv100:8,cpus=24`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattline.errors import ConfigError
+from wattline.profile.devices import device
+from wattline.types import Labels, Nodes
+from wattline.units import parse_gib
+
+_KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w")
+
+
+def nodes(
+    kind: str,
+    *,
+    count: int = 1,
+    gpus: int = 8,
+    cpus: float = 24.0,
+    mem_gib: float = 500.0,
+    rack_size: int = 16,
+    base_w: float | None = None,
+    idle_w: float | None = None,
+    busy_w: float | None = None,
+    name: str = "",
+) -> Nodes:
+    """*count* equal nodes with *gpus* GPUs of one *kind* each, *rack_size* of them to a rack.
+
+    Watts that are not given are those of the built-in device of that name. Join several with
+    `join_nodes`.
+    """
+    _check(kind, count=count, gpus=gpus, cpus=cpus, mem_gib=mem_gib, rack_size=rack_size)
+    given = {"base_w": base_w, "idle_w": idle_w, "busy_w": busy_w}
+    watts = {
+        key: float(getattr(device(kind), key)) if value is None else float(value)
+        for key, value in given.items()
+    }
+    for key, value in watts.items():
+        if not 0 <= value < float("inf"):
+            raise ConfigError(f"{kind}: {key} must be at least 0 and finite, got {value}")
+    names = np.empty(count, dtype=np.object_)
+    names[:] = [f"{name or kind}-{n}" for n in range(count)]
+    return Nodes(
+        name=names,
+        kind=Labels.same(kind, count),
+        gpus=np.full(count, gpus, dtype=np.int64),
+        cpus=np.full(count, float(cpus)),
+        mem_gib=np.full(count, float(mem_gib)),
+        rack=np.arange(count, dtype=np.int64) // rack_size,
+        base_w=np.full(count, watts["base_w"]),
+        idle_w=np.full(count, watts["idle_w"]),
+        busy_w=np.full(count, watts["busy_w"]),
+    )
+
+
+def join_nodes(*parts: Nodes) -> Nodes:
+    """One cluster of several kinds of nodes; racks are not shared between parts, names are unique."""
+    if not parts:
+        raise ConfigError("a cluster needs at least one node")
+    columns: dict[str, Any] = {}
+    for field in fields(Nodes):
+        pieces = [getattr(part, field.name) for part in parts]
+        if field.name == "kind":
+            columns["kind"] = Labels.of([word for piece in pieces for word in piece.words()])
+        elif field.name == "rack":
+            offsets = np.cumsum([0, *(int(piece.max()) + 1 for piece in pieces[:-1])])
+            columns["rack"] = np.concatenate([p + o for p, o in zip(pieces, offsets, strict=True)])
+        else:
+            columns[field.name] = np.concatenate(pieces)
+    if len(set(columns["name"].tolist())) < len(columns["name"]):
+        columns["name"] = np.array(
+            [f"{name}.{row}" for row, name in enumerate(columns["name"].tolist())], dtype=np.object_
+        )
+    return Nodes(**columns)
+
+
+def parse_cluster(text: str) -> Nodes:
+    """A cluster from `16xv100:8,cpus=24,mem=500G+4xa100:8`, or from a TOML file of that path."""
+    if text.endswith(".toml"):
+        return read_cluster(text)
+    return join_nodes(*(_parse_part(part.strip(), text) for part in text.split("+")))
+
+
+def _parse_part(part: str, text: str) -> Nodes:
+    head, *options = part.split(",")
+    match = re.fullmatch(r"(?:(\d+)x)?([A-Za-z][\w.-]*?)(?::(\d+))?", head)
+    if match is None:
+        raise ConfigError(
+            f"cluster {text!r}: cannot read {head!r}, expected COUNTxKIND:GPUS as in 16xv100:8",
+            hint="16xv100:8,cpus=24,mem=500G+4xa100:8",
+        )
+    count, kind, gpus = match.groups()
+    knobs: dict[str, Any] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        key = {"mem": "mem_gib"}.get(key.strip(), key.strip())
+        _known_key(key, f"cluster {text!r}")
+        try:
+            knobs[key] = parse_gib(value) if key == "mem_gib" else float(value)
+        except ValueError:
+            raise ConfigError(f"cluster {text!r}: {key} is {value!r}, expected a number") from None
+        if key in ("gpus", "rack_size"):
+            knobs[key] = int(knobs[key])
+    if gpus is not None:
+        knobs["gpus"] = int(gpus)
+    return nodes(kind, count=int(count or 1), **knobs)
+
+
+def read_cluster(path: str | Path) -> Nodes:
+    """A cluster from a TOML file with one `[[nodes]]` table per kind of node.
+
+    Keys: `kind` (needed), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `rack_size`, `base_w`,
+    `idle_w`, `busy_w`.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    parts = content.get("nodes")
+    if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts or len(content) > 1:
+        raise ConfigError(f"{path}: expected [[nodes]] tables and nothing else, got {sorted(content)}")
+    return join_nodes(*(_from_table(part, f"{path}: nodes[{i}]") for i, part in enumerate(parts)))
+
+
+def _from_table(part: object, where: str) -> Nodes:
+    if not isinstance(part, Mapping) or not isinstance(part.get("kind"), str):
+        raise ConfigError(f"{where}: kind is missing, expected the name of a GPU kind")
+    knobs = {key: value for key, value in part.items() if key != "kind"}
+    for key, value in knobs.items():
+        _known_key(key, where, "count", "name")
+        expected = str if key == "name" else int if key in ("count", "gpus", "rack_size") else (int, float)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise ConfigError(f"{where}: {key} is {value!r}, expected {'a name' if key == 'name' else 'a number'}")
+    return nodes(part["kind"], **knobs)
+
+
+def _known_key(key: str, where: str, *more: str) -> None:
+    known = (*_KNOBS, *more)
+    if key not in known:
+        near = difflib.get_close_matches(key, known, 1)
+        raise ConfigError(
+            f"{where}: unknown key {key!r}, expected one of {', '.join(known)}",
+            hint=f"did you mean {near[0]}?" if near else "",
+        )
+
+
+def _check(kind: str, **positive: float) -> None:
+    for key, value in positive.items():
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{kind}: {key} must be above 0, got {value}")

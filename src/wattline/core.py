@@ -1,0 +1,388 @@
+"""What is, after what was decided and what happened; what to do to get from here to there.
+
+`advance`, `check` and `reconcile` are pure: no clock, no files, nothing written to. A new state is
+one copy of the queue's block, so a round costs microseconds with hundreds of jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
+from wattline.kernel import B1, F2, FLOAT, I1, I2, find, inner, kernel
+from wattline.messages import (
+    ARRIVED,
+    FAILED,
+    FINISHED,
+    LOST,
+    NO_ACTIONS,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    RETUNE,
+    START,
+    STOP,
+    STOPPED,
+    Actions,
+    Event,
+)
+from wattline.types import (
+    ACCEPTS,
+    ASKED,
+    DONE,
+    FIRST,
+    GPU_SERVICE,
+    HELD,
+    JOB,
+    MARK,
+    RATE,
+    REASON,
+    RESTARTS,
+    SERVICE,
+    SINCE,
+    Bools,
+    Floats,
+    Ints,
+    Jobs,
+    Leases,
+    Nodes,
+    Placement,
+    Queue,
+    Snapshot,
+)
+
+_NO_EVENTS = np.empty((0, 6))
+_NO_EVENTS.setflags(write=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What was decided on a snapshot: where everybody should be, and the actions that lead there."""
+
+    placement: Placement
+    actions: Actions
+
+
+def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
+    """The state before anything has happened."""
+    return Snapshot(
+        now_s=0.0,
+        jobs=jobs,
+        nodes=nodes,
+        queue=Queue(np.empty((13, 0))),
+        leases=Leases.of((), (), (), ()),
+        free=nodes.gpus,
+        up=np.ones(len(nodes), dtype=np.bool_),
+        seed=seed,
+    )
+
+
+def decide_nothing(snapshot: Snapshot) -> Decision:
+    """Leave everything as it is."""
+    reason = snapshot.queue.block[REASON].astype(np.int64)
+    return Decision(Placement(snapshot.leases, reason, int(np.count_nonzero(reason))), NO_ACTIONS)
+
+
+def advance(
+    snapshot: Snapshot,
+    decision: Decision,
+    now_s: float,
+    events: Sequence[Event],
+    jobs: Jobs,
+    accepts: Ints,
+) -> Snapshot:
+    """The state at *now_s*, after *decision* was taken on *snapshot* and *events* came in since.
+
+    *jobs* is everything submitted, *accepts* its GPU kinds as `Nodes.accepts` gives them.
+    """
+    up = _after(snapshot.up, events)
+    block, leases, free = _advance(
+        snapshot.queue.block,
+        decision.actions,
+        snapshot.now_s,
+        decision.placement.reason,
+        np.array(events, dtype=np.float64) if events else _NO_EVENTS,
+        jobs.gpus,
+        accepts,
+        decision.placement.leases.block,
+        snapshot.nodes.gpus,
+        up,
+    )
+    free.setflags(write=False)
+    return Snapshot(now_s, jobs, snapshot.nodes, Queue(block), Leases(leases), free, up, snapshot.seed)
+
+
+def _after(up: Bools, events: Sequence[Event]) -> Bools:
+    """Which nodes are up after *events*."""
+    changes = [event for event in events if event.verb in (NODE_LOST, NODE_BACK)]
+    if changes:
+        up = up.copy()
+        for event in changes:
+            up[event.job] = event.verb == NODE_BACK
+        up.setflags(write=False)
+    return up
+
+
+@inner
+def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s: float) -> None:
+    """What was decided: stops and starts at *decided_s*."""
+    before = -1
+    for a in range(actions.shape[0]):
+        verb, job = actions[a, 0], actions[a, 1]
+        i = find(full[JOB], queued, job)
+        if verb == STOP:
+            full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
+            full[MARK, i] = decided_s
+            full[RATE, i] = 0.0
+            _end_service(full, i, decided_s)
+        elif verb == START:
+            if job != before:
+                if math.isnan(full[FIRST, i]):
+                    full[FIRST, i] = decided_s
+                else:
+                    full[RESTARTS, i] += 1.0
+                full[SINCE, i] = decided_s
+            full[HELD, i] += actions[a, 4]
+            before = job
+
+
+@inner
+def _end_service(full: Floats, i: int, at_s: float) -> None:
+    full[SERVICE, i] += at_s - full[SINCE, i]
+    full[GPU_SERVICE, i] += full[HELD, i] * (at_s - full[SINCE, i])
+    full[SINCE, i] = at_s
+    full[HELD, i] = 0.0
+
+
+@inner
+def _happen(
+    full: Floats,
+    queued: int,
+    events: Floats,
+    job_gpus: Ints,
+    job_accepts: Ints,
+    gone: Bools,
+    freed: Bools,
+) -> bool:
+    """What happened since; answers whether somebody gave up a lease."""
+    for e in range(events.shape[0]):
+        verb = int(events[e, 0])
+        job = int(events[e, 1])
+        at_s = events[e, 2]
+        if verb == ARRIVED:
+            for c in range(13):
+                full[c, queued] = 0.0
+            full[JOB, queued] = job
+            full[ASKED, queued] = job_gpus[job]
+            full[ACCEPTS, queued] = job_accepts[job]
+            full[MARK, queued] = at_s
+            full[SINCE, queued] = at_s
+            full[FIRST, queued] = math.nan
+            queued += 1
+        elif RAN <= verb <= FAILED:
+            i = find(full[JOB], queued, job)
+            full[DONE, i] = events[e, 3]
+            full[MARK, i] = at_s
+            full[RATE, i] = events[e, 4] if verb == RAN else 0.0
+            if verb == LOST:
+                _end_service(full, i, at_s)
+            gone[i] = verb == FINISHED or verb == FAILED
+            freed[i] = verb != RAN and verb != STOPPED
+    for i in range(queued):
+        if freed[i]:
+            return True
+    return False
+
+
+@inner
+def _drop(leases: Ints, full: Floats, freed: Bools) -> Ints:
+    """Leases that go on. Where the leader of a group is gone, the first of the rest leads."""
+    keep = np.zeros(leases.shape[1], dtype=np.bool_)
+    rows = 0
+    i = 0
+    for r in range(leases.shape[1]):
+        while full[JOB, i] < leases[0, r]:
+            i += 1
+        keep[r] = not freed[i]
+        rows += keep[r]
+    kept = np.empty((4, rows), dtype=np.int64)
+    at = 0
+    for r in range(leases.shape[1]):
+        if keep[r]:
+            for c in range(4):
+                kept[c, at] = leases[c, r]
+            at += 1
+    for r in range(rows):
+        orphaned = kept[1, r]
+        if orphaned != kept[0, r] and freed[find(full[JOB], full.shape[1], orphaned)]:
+            for s in range(r, rows):
+                if kept[1, s] == orphaned:
+                    kept[1, s] = kept[0, r]
+    return kept
+
+
+@inner
+def _without(full: Floats, gone: Bools) -> Floats:
+    """The columns of those who are still there."""
+    count = 0
+    for i in range(len(gone)):
+        count += not gone[i]
+    rest = np.empty((13, count))
+    for c in range(13):
+        at = 0
+        for i in range(len(gone)):
+            rest[c, at] = full[c, i]
+            at += not gone[i]
+            if at == count:
+                break
+    return rest
+
+
+@kernel(F2, I2, FLOAT, I1, F2, I1, I1, I2, I1, B1)
+def _advance(
+    block: Floats,
+    actions: Actions,
+    decided_s: float,
+    reason: Ints,
+    events: Floats,
+    job_gpus: Ints,
+    job_accepts: Ints,
+    leases: Ints,
+    node_gpus: Ints,
+    up: Bools,
+) -> tuple[Floats, Ints, Ints]:
+    before = block.shape[1]
+    queued = before
+    for e in range(events.shape[0]):
+        if events[e, 0] == ARRIVED:
+            queued += 1
+    full = np.empty((13, queued))
+    for c in range(13):
+        for i in range(before):
+            full[c, i] = block[c, i]
+    for i in range(before):
+        full[REASON, i] = reason[i]
+    _begin_and_end_leases(full, before, actions, decided_s)
+    gone = np.zeros(queued, dtype=np.bool_)  # left the queue
+    freed = np.zeros(queued, dtype=np.bool_)  # has no lease any more
+    ended = _happen(full, before, events, job_gpus, job_accepts, gone, freed)
+    kept = _drop(leases, full, freed)
+    if ended:
+        full = _without(full, gone)
+    free = np.zeros(len(node_gpus), dtype=np.int64)
+    for n in range(len(node_gpus)):
+        if up[n]:
+            free[n] = node_gpus[n]
+    for r in range(kept.shape[1]):
+        if kept[0, r] == kept[1, r] and up[kept[2, r]]:
+            free[kept[2, r]] -= kept[3, r]
+    return full, kept, free
+
+
+def check(leases: Leases, snapshot: Snapshot) -> None:
+    """Raise a `PlanError` where leases give a node away twice or name jobs wrongly."""
+    problem, row, node = _check(leases.block, snapshot.queue.block, snapshot.nodes.gpus, snapshot.up)
+    if problem == 0:
+        return
+    if problem == 4:
+        raise Oversubscribed(
+            f"node {snapshot.nodes.name[node]} was given {row} GPUs more than it has"
+            if snapshot.up[node]
+            else f"node {snapshot.nodes.name[node]} is down and was given {row} GPUs"
+        )
+    job = int(leases.job[row])
+    if problem == 1:
+        raise UnknownJob(f"job {job} got a lease, but is not in the queue")
+    if problem == 2:
+        raise GrantedTwice(f"job {job} got two leases on node {snapshot.nodes.name[int(leases.node[row])]}")
+    raise PlanError(f"job {job} got {leases.gpus[row]} GPUs in group {leases.group[row]}, which nobody leads")
+
+
+@kernel(I2, F2, I1, B1)
+def _check(leases: Ints, block: Floats, node_gpus: Ints, up: Bools) -> tuple[int, int, int]:
+    job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
+    used = np.zeros(len(node_gpus), dtype=np.int64)
+    for r in range(len(job)):
+        i = find(queue, len(queue), job[r])
+        if i == len(queue) or queue[i] != job[r]:
+            return 1, r, 0
+        if r > 0 and (job[r] < job[r - 1] or (job[r] == job[r - 1] and node[r] <= node[r - 1])):
+            return 2, r, 0
+        if job[r] == group[r]:
+            if gpus[r] <= 0:
+                return 3, r, 0
+            used[node[r]] += gpus[r]
+        else:
+            at = find(job, len(job), group[r])
+            led = False
+            while at < len(job) and job[at] == group[r]:
+                led = led or (group[at] == job[at] and node[at] == node[r] and gpus[at] == gpus[r])
+                at += 1
+            if not led:
+                return 3, r, 0
+    for n in range(len(node_gpus)):
+        room = node_gpus[n] if up[n] else 0
+        if used[n] > room:
+            return 4, used[n] - room, n
+    return 0, 0, 0
+
+
+def reconcile(old: Leases, new: Leases) -> Actions:
+    """The fewest stops and starts that turn *old* into *new*; another group is a retune."""
+    if old is new:
+        return NO_ACTIONS
+    actions = _reconcile(old.block, new.block)
+    actions.setflags(write=False)
+    return actions
+
+
+@kernel(I2, I2)
+def _reconcile(old: Ints, new: Ints) -> Actions:
+    old_job, old_group, old_node, old_gpus = old[0], old[1], old[2], old[3]
+    job, group, node, gpus = new[0], new[1], new[2], new[3]
+    # One walk over both, job by job, notes what becomes of each; stops are written before starts,
+    # because what one job gives back another may take.
+    stops = np.zeros(len(old_job), dtype=np.bool_)  # on the first row of a job
+    retunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
+    starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
+    count = 0
+    a = b = 0
+    while a < len(old_job) or b < len(job):
+        who = old_job[a] if b == len(job) or (a < len(old_job) and old_job[a] <= job[b]) else job[b]
+        a_end, b_end = a, b
+        while a_end < len(old_job) and old_job[a_end] == who:
+            a_end += 1
+        while b_end < len(job) and job[b_end] == who:
+            b_end += 1
+        same = a_end - a == b_end - b
+        for k in range(a_end - a):
+            same = same and old_node[a + k] == node[b + k] and old_gpus[a + k] == gpus[b + k]
+        if not same:
+            if a_end > a:
+                stops[a] = True
+                count += 1
+            starts[b:b_end] = True
+            count += b_end - b
+        elif old_group[a] != group[b]:
+            retunes[b] = True
+            count += 1
+        a, b = a_end, b_end
+    actions = np.empty((count, 5), dtype=np.int64)
+    at = 0
+    for r in range(len(old_job)):
+        if stops[r]:
+            actions[at] = (STOP, old_job[r], old_group[r], -1, 0)
+            at += 1
+    for r in range(len(job)):
+        if retunes[r]:
+            actions[at] = (RETUNE, job[r], group[r], -1, 0)
+            at += 1
+    for r in range(len(job)):
+        if starts[r]:
+            actions[at] = (START, job[r], group[r], node[r], gpus[r])
+            at += 1
+    return actions

@@ -1,0 +1,15 @@
+"""How long until a job is done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattline.types import Floats, Models, Snapshot
+
+
+def remaining_s(snapshot: Snapshot, models: Models) -> Floats:
+    """Seconds each queued job still needs with what it asked for, as *models* believe."""
+    queue, jobs = snapshot.queue, snapshot.jobs
+    one = np.ones(len(queue), dtype=np.int64)
+    speed = models.speed(jobs, queue.job, queue.gpus, one, one)
+    return np.asarray(snapshot.steps_left * jobs.step_s[queue.job] / speed)

@@ -1,0 +1,5 @@
+"""Leases: which GPUs."""
+
+from wattline.place.pack import Pack
+
+__all__ = ["Pack"]

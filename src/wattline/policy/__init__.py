@@ -1,0 +1,26 @@
+"""Plans: who should run, with what. A name here is a name on the command line."""
+
+from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
+from wattline.policy.gandiva import Gandiva
+from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
+
+__all__ = [
+    "Chain",
+    "Ftf",
+    "Gandiva",
+    "Las",
+    "Stage",
+    "Tiresias",
+    "asked",
+    "chain",
+    "edf",
+    "fifo",
+    "keep",
+    "preempt",
+    "priority",
+    "ranked",
+    "sjf",
+    "spell",
+    "srsf",
+    "srtf",
+]

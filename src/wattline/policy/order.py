@@ -1,0 +1,172 @@
+"""Who goes first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattline.errors import ConfigError
+from wattline.model.remaining import remaining_s
+from wattline.policy.chain import asked, ranked
+from wattline.types import Floats, Models, Plan, Snapshot
+
+
+def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """First come, first served; who runs is never stopped."""
+    if plan is not None:
+        return ranked(snapshot, plan, np.arange(len(snapshot.queue), dtype=np.float64), keeps=True)
+    rows = np.arange(len(snapshot.queue), dtype=np.int64)
+    return Plan(rows, snapshot.queue.gpus, rows, keeps=True, lasts=True)
+
+
+def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Shortest job first, by the whole duration; who runs is never stopped."""
+    return ranked(snapshot, plan, _duration_s(snapshot, models), keeps=True)
+
+
+def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Shortest remaining time first. What runs only gets closer to its end, so no tick is needed."""
+    return ranked(snapshot, plan, remaining_s(snapshot, models))
+
+
+def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Shortest remaining service (seconds times GPUs) first (Tiresias' reference with known durations)."""
+    return ranked(snapshot, plan, remaining_s(snapshot, models) * snapshot.queue.gpus)
+
+
+def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Earliest deadline first; jobs without one come last, in order of submission."""
+    return ranked(snapshot, plan, snapshot.jobs.deadline_s[snapshot.queue.job])
+
+
+def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Highest priority first, then in order of submission."""
+    return ranked(snapshot, plan, -snapshot.jobs.priority[snapshot.queue.job])
+
+
+def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Stage: nobody who runs is stopped for somebody else (no preemption)."""
+    plan = asked(snapshot) if plan is None else plan
+    return Plan(plan.row, plan.gpus, plan.group, keeps=True, tick_s=plan.tick_s, lasts=plan.lasts)
+
+
+def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+    """Stage: who goes first may take the GPUs of who goes later (preemption)."""
+    plan = asked(snapshot) if plan is None else plan
+    return Plan(plan.row, plan.gpus, plan.group, keeps=False, tick_s=plan.tick_s, lasts=plan.lasts)
+
+
+@dataclass(frozen=True)
+class Las:
+    """Least attained service (GPU-seconds) first.
+
+    Asks again when somebody who runs would pass somebody who waits, but not before *quantum_s*:
+    two jobs with equal service would otherwise swap without end.
+    """
+
+    quantum_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _at_least_a_second("quantum_s", self.quantum_s)
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        served = snapshot.service_gpu_s
+        running = snapshot.queue.running
+        tick_s = math.inf
+        if running.any() and not running.all():
+            gap = served[~running].min() - served[running]
+            passing_s = float((gap / snapshot.queue.held[running]).min())
+            tick_s = snapshot.now_s + max(self.quantum_s, passing_s)
+        return ranked(snapshot, plan, served, tick_s=tick_s)
+
+
+@dataclass(frozen=True)
+class Tiresias:
+    """Two-dimensional LAS in discrete queues (Gu et al., NSDI 2019, "Tiresias").
+
+    A job moves to the next queue when its attained service passes a threshold (GPU-seconds); in a
+    queue, submission decides. A job that has waited *promote* times as long as it has run goes
+    back to the first queue until it has caught up (0: never).
+    *Deviates:* the promotion looks at all waiting and all running so far, because a policy has no
+    memory; the original counts since the last change of queue.
+    """
+
+    thresholds_gpu_s: tuple[float, ...] = (3600.0, 36000.0)
+    promote: float = 8.0
+    quantum_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _at_least_a_second("quantum_s", self.quantum_s)
+        if list(self.thresholds_gpu_s) != sorted(set(self.thresholds_gpu_s)) or min(
+            self.thresholds_gpu_s, default=0.0
+        ) <= 0:
+            raise ConfigError(f"thresholds_gpu_s must rise from above 0, got {self.thresholds_gpu_s}")
+        if not self.promote >= 0:
+            raise ConfigError(f"promote must be at least 0, got {self.promote}")
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        queue = snapshot.queue
+        limits = np.array((*self.thresholds_gpu_s, math.inf))
+        served = snapshot.service_gpu_s
+        level = np.searchsorted(limits, served, side="right")
+        running = queue.running
+        tick_s = math.inf
+        if running.any() and not running.all():
+            held = queue.held[running]
+            tick_s = float(((limits[level[running]] - served[running]) / held).min())
+        if self.promote > 0:
+            ran = snapshot.service_s
+            waited = snapshot.now_s - snapshot.jobs.submit_s[queue.job] - ran
+            caught_up_s = waited / self.promote - ran
+            if not running.all():
+                if running.any():
+                    ahead = caught_up_s[running]
+                    tick_s = min(tick_s, float(np.where(ahead > 0, ahead, math.inf).min()))
+                behind = -caught_up_s[~running] * self.promote
+                tick_s = min(tick_s, float(np.where(behind > 0, behind, math.inf).min()))
+            level = np.where((caught_up_s >= 0) & (ran > 0), 0, level)
+        return ranked(
+            snapshot, plan, level.astype(np.float64), tick_s=snapshot.now_s + max(self.quantum_s, tick_s)
+        )
+
+
+@dataclass(frozen=True)
+class Ftf:
+    """Finish-time fairness: the worst-treated job first (Mahajan et al., NSDI 2020, "Themis").
+
+    rho = (waited so far + ran so far + remaining) / duration alone; the largest goes first. Asks
+    again when somebody who waits would be treated worse than somebody who runs.
+    *Deviates:* "alone" means on the GPUs it asked for, not on a 1/N share of the cluster; no
+    auction, no leases.
+    """
+
+    quantum_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _at_least_a_second("quantum_s", self.quantum_s)
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        queue = snapshot.queue
+        alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
+        in_system_s = snapshot.now_s - snapshot.jobs.submit_s[queue.job]
+        rho = (in_system_s + remaining_s(snapshot, models)) / alone_s
+        running = queue.running
+        tick_s = math.inf
+        if running.any() and not running.all():
+            gap = (rho[running].min() - rho[~running]) * alone_s[~running]
+            tick_s = snapshot.now_s + max(self.quantum_s, float(gap.min()))
+        return ranked(snapshot, plan, -rho, tick_s=tick_s)
+
+
+def _duration_s(snapshot: Snapshot, models: Models) -> Floats:
+    queue, jobs = snapshot.queue, snapshot.jobs
+    one = np.ones(len(queue), dtype=np.int64)
+    speed = models.speed(jobs, queue.job, queue.gpus, one, one)
+    return np.asarray(jobs.steps[queue.job] * jobs.step_s[queue.job] / speed)
+
+
+def _at_least_a_second(name: str, value_s: float) -> None:
+    if not value_s >= 1:
+        raise ConfigError(f"{name} must be at least 1, got {value_s}")

@@ -1,0 +1,56 @@
+"""How much power a GPU and its node draw, by kind of GPU.
+
+Nameplate figures, until a device is measured: *max_w* is the board's default power limit by its
+data sheet; idle is typical for a card with a loaded driver; a GPU that trains is taken at
+three quarters of its limit. *base_w* is the rest of an 8-GPU server of the time.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from wattline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Device:
+    """Watts of one GPU kind: idle, at its limit, and of the node around eight of them."""
+
+    name: str
+    idle_w: float
+    max_w: float
+    base_w: float
+
+    @property
+    def busy_w(self) -> float:
+        """One GPU that trains."""
+        return 0.75 * self.max_w
+
+
+DEVICES: dict[str, Device] = {
+    d.name: d
+    for d in (
+        Device("k80", 30.0, 150.0, 300.0),  # one of the two chips of a 300 W board
+        Device("p100", 30.0, 250.0, 350.0),
+        Device("v100", 40.0, 300.0, 500.0),
+        Device("t4", 10.0, 70.0, 250.0),
+        Device("rtx6000", 25.0, 260.0, 350.0),
+        Device("a40", 30.0, 300.0, 500.0),
+        Device("a100-pcie", 45.0, 300.0, 600.0),
+        Device("a100", 55.0, 400.0, 900.0),
+        Device("h100", 70.0, 700.0, 1500.0),
+    )
+}
+
+
+def device(name: str) -> Device:
+    """The built-in device of that name (any case)."""
+    found = DEVICES.get(name.casefold())
+    if found is None:
+        near = difflib.get_close_matches(name.casefold(), DEVICES, 1)
+        raise ConfigError(
+            f"unknown GPU kind {name!r}, expected one of {', '.join(DEVICES)}",
+            hint=f"did you mean {near[0]}?" if near else "",
+        )
+    return found

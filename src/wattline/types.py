@@ -1,0 +1,462 @@
+"""The nouns: what a job, a node, a plan and a lease are.
+
+Many rows are a `Table`: a frozen dataclass of equally long, read-only numpy columns. Few things are
+small frozen dataclasses. Units are in the names: `_s` seconds, `_w` watts, `_j` joules, `_gib` GiB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattline.errors import InputError
+from wattline.messages import Actions, Event
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Labels:
+    """A column of words, each distinct word stored once: row i reads `names[codes[i]]`."""
+
+    codes: Ints
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Labels:
+        """The column that reads as *words*; names appear in the order of first use."""
+        seen: dict[str, int] = {}
+        codes = [seen.setdefault(word, len(seen)) for word in words]
+        return cls(np.array(codes, dtype=np.int64), tuple(seen))
+
+    @classmethod
+    def same(cls, word: str, count: int) -> Labels:
+        """*count* rows that all read *word*."""
+        return cls(np.zeros(count, dtype=np.int64), (word,))
+
+    def __post_init__(self) -> None:
+        self.codes.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Rows) -> Labels:
+        return Labels(self.codes[rows], self.names)
+
+    def word(self, row: int) -> str:
+        """What one row reads."""
+        return self.names[self.codes[row]]
+
+    def words(self) -> list[str]:
+        """What every row reads."""
+        names = self.names
+        return [names[code] for code in self.codes.tolist()]
+
+
+class Table:
+    """Equally long read-only columns (abstract; the final classes below declare them)."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        length = -1
+        for field in fields(self):  # type: ignore[arg-type]
+            column = getattr(self, field.name)
+            if length not in (-1, len(column)):
+                raise InputError(
+                    f"{type(self).__name__}.{field.name} has {len(column)} rows, expected {length}"
+                )
+            length = len(column)
+            if isinstance(column, np.ndarray):
+                column.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    def take(self, rows: Rows) -> Self:
+        """The table of these *rows* (indices, a mask or a slice), in this order."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs(Table):
+    """What users asked for, one row per training job, in order of submission.
+
+    A job is *steps* units of work; one takes *step_s* seconds with what was asked for. Where only the
+    duration is known a step is one second and *whole* is False: progress then needs no whole steps.
+    """
+
+    id: NDArray[np.object_]
+    submit_s: Floats
+    gpus: Ints
+    steps: Floats
+    step_s: Floats
+    whole: Bools
+    deadline_s: Floats  # inf: none
+    priority: Floats  # larger goes first
+    batch: Ints  # 0: unknown
+    team: Labels  # virtual cluster, account
+    user: Labels
+    model: Labels
+    gpu_kind: Labels  # kinds it accepts, "|" between them; "": any
+    key: Labels  # equal for recurrences of one job; "": unknown
+    status: Labels  # how it ended in the recorded world; "": unknown
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        submit_s: Sequence[float] | Floats,
+        gpus: Sequence[int] | Ints,
+        duration_s: Sequence[float] | Floats | None = None,
+        steps: Sequence[float] | Floats | None = None,
+        step_s: Sequence[float] | Floats | None = None,
+        id: Sequence[str] | None = None,
+        deadline_s: Sequence[float] | Floats | None = None,
+        priority: Sequence[float] | Floats | None = None,
+        batch: Sequence[int] | Ints | None = None,
+        team: Sequence[str] | Labels | None = None,
+        user: Sequence[str] | Labels | None = None,
+        model: Sequence[str] | Labels | None = None,
+        gpu_kind: Sequence[str] | Labels | None = None,
+        key: Sequence[str] | Labels | None = None,
+        status: Sequence[str] | Labels | None = None,
+    ) -> Jobs:
+        """Jobs from what is known of them: either *duration_s*, or *steps* and *step_s*.
+
+        Rows are sorted by submission (stable). Values that no job can have raise `InputError`.
+        """
+        count = len(submit_s)
+        if (duration_s is None) == (steps is None or step_s is None):
+            raise InputError("give either duration_s, or both steps and step_s")
+        if duration_s is not None:
+            whole = np.zeros(count, dtype=np.bool_)
+            steps, step_s = duration_s, np.ones(count)
+        else:
+            whole = np.ones(count, dtype=np.bool_)
+
+        def floats(values: Sequence[float] | Floats | None, missing: float) -> Floats:
+            return np.full(count, missing) if values is None else np.array(values, dtype=np.float64)
+
+        def labels(words: Sequence[str] | Labels | None) -> Labels:
+            if words is None:
+                return Labels.same("", count)
+            return words if isinstance(words, Labels) else Labels.of(words)
+
+        ids = np.empty(count, dtype=np.object_)
+        ids[:] = [str(row) for row in range(count)] if id is None else list(id)
+        jobs = cls(
+            id=ids,
+            submit_s=floats(submit_s, 0.0),
+            gpus=np.array(gpus, dtype=np.int64),
+            steps=floats(steps, 0.0),
+            step_s=floats(step_s, 1.0),
+            whole=whole,
+            deadline_s=floats(deadline_s, math.inf),
+            priority=floats(priority, 0.0),
+            batch=np.zeros(count, dtype=np.int64) if batch is None else np.array(batch, dtype=np.int64),
+            team=labels(team),
+            user=labels(user),
+            model=labels(model),
+            gpu_kind=labels(gpu_kind),
+            key=labels(key),
+            status=labels(status),
+        )
+        jobs._check()
+        order = np.argsort(jobs.submit_s, kind="stable")
+        return jobs if np.array_equal(order, np.arange(count)) else jobs.take(order)
+
+    @property
+    def duration_s(self) -> Floats:
+        """Seconds each job runs when it gets what it asked for."""
+        return self.steps * self.step_s
+
+    def _check(self) -> None:
+        rules = (
+            ("submit_s", np.isfinite(self.submit_s), "a finite number of seconds"),
+            ("gpus", self.gpus > 0, "at least 1"),
+            ("steps", np.isfinite(self.steps) & (self.steps >= 0), "a finite number, not negative"),
+            ("step_s", np.isfinite(self.step_s) & (self.step_s > 0), "a finite number above 0"),
+            ("deadline_s", ~np.isnan(self.deadline_s), "a number of seconds, or inf for none"),
+            ("priority", np.isfinite(self.priority), "a finite number"),
+        )
+        for name, good, expected in rules:
+            if not good.all():
+                row = int(np.argmin(good))
+                value = getattr(self, name)[row]
+                raise InputError(f"job {self.id[row]}: {name} is {value}, expected {expected}")
+        if len(set(self.id.tolist())) != len(self):
+            seen: set[str] = set()
+            twice = next(i for i in self.id.tolist() if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise InputError(f"job {twice}: the id appears twice, expected unique ids")
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes(Table):
+    """The machines, one row each. Build them with `wattline.nodes` or `wattline.read_cluster`."""
+
+    name: NDArray[np.object_]
+    kind: Labels  # of GPU
+    gpus: Ints
+    cpus: Floats
+    mem_gib: Floats
+    rack: Ints
+    base_w: Floats  # the node without its GPUs
+    idle_w: Floats  # one GPU without a job
+    busy_w: Floats  # one GPU that trains
+
+    def accepts(self, gpu_kind: Labels) -> Ints:
+        """For each row of *gpu_kind*, a bit mask of this cluster's kinds that it accepts."""
+        every = (1 << len(self.kind.names)) - 1
+        names = [name.casefold() for name in self.kind.names]
+        masks = [
+            sum(1 << names.index(k) for k in text.casefold().split("|") if k in names) if text else every
+            for text in gpu_kind.names
+        ]
+        return np.array(masks, dtype=np.int64)[gpu_kind.codes] if masks else np.empty(0, dtype=np.int64)
+
+
+class Reason(Enum):
+    """Why a job holds no GPUs now: the value is the sentence its owner reads."""
+
+    NONE = "It is running, or nobody has looked at it yet."
+    NO_ROOM = "It is next in line; the GPUs that are free are fewer than it needs."
+    BEHIND = "Jobs that go first are waiting too, and this policy lets nobody overtake."
+    RESERVED = "Starting it now would delay the job that is next in line."
+    OUTRANKED = "The GPUs went to jobs that go first."
+    TOO_BIG = "It asks for more GPUs than the cluster has of the kinds it accepts."
+    HELD = "The policy holds it back."
+
+
+REASONS: tuple[Reason, ...] = tuple(Reason)
+"""Reasons by the number that tables and logs store."""
+
+# Rows of a queue's block; one 2-D array, so that a new state is one copy.
+JOB, ASKED, ACCEPTS, DONE, MARK, RATE, SERVICE, GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON = range(13)
+
+
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """The unfinished jobs, one column of *block* each, in order of submission."""
+
+    block: Floats
+
+    def __post_init__(self) -> None:
+        self.block.setflags(write=False)
+
+    def __len__(self) -> int:
+        return self.block.shape[1]
+
+    @property
+    def job(self) -> Ints:
+        """Row in `Snapshot.jobs`."""
+        return self.block[JOB].astype(np.int64)
+
+    @property
+    def gpus(self) -> Ints:
+        """GPUs asked for."""
+        return self.block[ASKED].astype(np.int64)
+
+    @property
+    def since_s(self) -> Floats:
+        """Since when it runs or waits."""
+        return self.block[SINCE]
+
+    @property
+    def first_s(self) -> Floats:
+        """When it first started; nan: never."""
+        return self.block[FIRST]
+
+    @property
+    def restarts(self) -> Floats:
+        """How often it was started again."""
+        return self.block[RESTARTS]
+
+    @property
+    def held(self) -> Floats:
+        """GPUs it holds now; 0: it waits."""
+        return self.block[HELD]
+
+    @property
+    def running(self) -> Bools:
+        """Which jobs hold GPUs."""
+        return self.block[HELD] > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Leases:
+    """Who holds what: one column of *block* per job and node, sorted by job, then node.
+
+    Columns with the same *group* run as one (packed or fused) on the same GPUs, counted once: for
+    the job that leads, `job == group`.
+    """
+
+    block: Ints  # rows job, group, node, gpus
+
+    @classmethod
+    def of(cls, job: Sequence[int], group: Sequence[int], node: Sequence[int], gpus: Sequence[int]) -> Leases:
+        """Leases from their columns, sorted as they have to be."""
+        block = np.array((job, group, node, gpus), dtype=np.int64).reshape(4, -1)
+        return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
+
+    def __post_init__(self) -> None:
+        self.block.setflags(write=False)
+
+    def __len__(self) -> int:
+        return self.block.shape[1]
+
+    @property
+    def job(self) -> Ints:
+        """Row in `Snapshot.jobs`."""
+        return self.block[0]
+
+    @property
+    def group(self) -> Ints:
+        """The job that leads the group."""
+        return self.block[1]
+
+    @property
+    def node(self) -> Ints:
+        """Row in `Snapshot.nodes`."""
+        return self.block[2]
+
+    @property
+    def gpus(self) -> Ints:
+        """GPUs held on that node."""
+        return self.block[3]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that a policy may know at `now_s`; nothing in it can be written to."""
+
+    now_s: float
+    jobs: Jobs  # by row; a simulation's rows beyond the queue's are the future: not for policies
+    nodes: Nodes
+    queue: Queue
+    leases: Leases
+    free: Ints  # GPUs per node that nobody holds; 0 on a node that is down
+    up: Bools
+    seed: int = 0  # randomness is a function of this and now_s
+
+    @property
+    def steps_done(self) -> Floats:
+        """Steps each queued job has done by now."""
+        block = self.queue.block
+        return np.asarray(block[DONE] + block[RATE] * np.maximum(0.0, self.now_s - block[MARK]))
+
+    @property
+    def steps_left(self) -> Floats:
+        """Steps each queued job still has to do."""
+        return np.maximum(0.0, self.jobs.steps[self.queue.job] - self.steps_done)
+
+    @property
+    def service_s(self) -> Floats:
+        """Seconds each queued job has held GPUs."""
+        block = self.queue.block
+        return np.asarray(block[SERVICE] + np.where(block[HELD] > 0, self.now_s - block[SINCE], 0.0))
+
+    @property
+    def service_gpu_s(self) -> Floats:
+        """GPU-seconds each queued job has held."""
+        block = self.queue.block
+        return np.asarray(block[GPU_SERVICE] + block[HELD] * (self.now_s - block[SINCE]))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Who should run, first come first: what a policy answers.
+
+    *row* counts in `Snapshot.queue`; a job left out is held back. Rows with the same *group* (the
+    row of the first of them) run as one on the same GPUs. *keeps*: nobody who runs is stopped for
+    somebody else. *tick_s*: when the policy wants to be asked again if nothing happens before.
+    *lasts*: once everybody has what the plan grants, jobs that end are no reason to ask again
+    (true of policies that only order; not of those that give freed GPUs to who runs already).
+    """
+
+    row: Ints
+    gpus: Ints
+    group: Ints
+    keeps: bool = False
+    tick_s: float = math.inf
+    lasts: bool = False
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """What a placer answers: the leases, and for every row of the queue why it has none.
+
+    *waiting* says how many have none.
+    """
+
+    leases: Leases
+    reason: Ints  # numbers of `REASONS`
+    waiting: int
+
+
+@runtime_checkable
+class Models(Protocol):
+    """What is believed about jobs; learns by being replaced, never by changing."""
+
+    def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
+        """Speed of jobs (rows of *jobs*) on so many GPUs and nodes, beside so many others of their
+        group, relative to what the trace says of each: 1.0 is "as asked"."""
+        ...
+
+    def observe(self, events: Sequence[Event]) -> Models:
+        """What is believed after these events."""
+        ...
+
+
+Policy = Callable[[Snapshot, Models], Plan]
+Placer = Callable[[Plan, Snapshot, Models], Placement]
+
+
+class Backend(Protocol):
+    """What runs leases and keeps the time."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """Everything submitted so far or to come; only rows that have arrived may be shown."""
+        ...
+
+    @property
+    def nodes(self) -> Nodes:
+        """The machines."""
+        ...
+
+    def wait(self, until_s: float) -> tuple[float, list[Event]]:
+        """Let time pass until something happens, at most until *until_s*.
+
+        Answers the time and what happened; `inf` when nothing will ever happen again.
+        """
+        ...
+
+    def apply(self, actions: Actions) -> None:
+        """Do what was decided."""
+        ...
+
+    def idle(self) -> bool:
+        """Whether nothing runs and nobody is still to come."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Stop the clock and give the last readings."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What the header of a log says about it."""
+        ...

@@ -1,0 +1,39 @@
+"""Durations and sizes as people write them: `1-12:00:00`, `4h`, `32G`."""
+
+from __future__ import annotations
+
+import re
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of `300`, `300s`, `5m`, `1h30m`, `4h`, `2d`, `12:00:00`, `1-12:00:00` (Slurm's)."""
+    text = text.strip()
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?", text)
+    if clock:
+        days, hours, minutes, seconds = clock.groups()
+        return int(days or 0) * 86400.0 + int(hours) * 3600.0 + int(minutes) * 60.0 + float(seconds or 0)
+    if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+        return float(text)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])", text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    raise ValueError(f"{text!r} is not a duration; expected something like 300s, 5m, 4h or 1-12:00:00")
+
+
+def parse_gib(text: str) -> float:
+    """GiB of `32G`, `500GiB`, `1T`, `65536M`; a bare number is GiB."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; expected something like 32G")
+    return float(match[1]) * _GIB[match[2].upper() or "G"]
+
+
+def show_seconds(value_s: float) -> str:
+    """A duration for people: `42 s`, `5.0 min`, `3.2 h`, `1.4 d`."""
+    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if abs(value_s) < limit:
+            return f"{value_s / unit_s:.3g} {unit}"
+    return f"{value_s / 86400:.3g} d"
