@@ -1,0 +1,180 @@
+"""What do the fields of some rows say: words, numbers and times, whole columns at a time.
+
+Every conversion answers a full column; rows that make no sense are noted beside it with the field,
+its value and what was expected, and are left out (or raised) once the chunk is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from wattline.errors import TraceError
+from wattline.types import Bools, Floats, Ints, Labels
+
+GPUS = "a whole number of GPUs, at least 1"
+SECONDS = "a number of seconds, at least 0"
+MOMENT = "a time such as 2024-05-31 13:45:00"
+_LARGEST = 1e12  # no count is above it; products of two counts still fit into 64 bits
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STAMP = len("2024-05-31 13:45:00")
+
+
+class Chunk:
+    """Consecutive rows of one text, as columns of strings, with notes on rows that drop out.
+
+    The notes grow while a format converts the columns; a row both ignored and bad counts as ignored.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        first: int,
+        line: Ints,
+        texts: dict[str, Sequence[str]],
+        problems: dict[int, str] | None = None,
+    ) -> None:
+        self.label = label
+        self.first = first  # rows of the text before this chunk
+        self.line = line  # 1-based; 0: unknown
+        self.texts = texts
+        self.problems = {} if problems is None else problems
+        self._torn = list(self.problems)  # rows that could not be split: bad whatever they seem to say
+        self.ignored: Bools = np.zeros(len(line), dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def has(self, *names: str) -> bool:
+        """Whether all these columns exist."""
+        return all(name in self.texts for name in names)
+
+    def words(self, name: str) -> Sequence[str]:
+        """A column as it stands."""
+        if name not in self.texts:
+            found = ", ".join(self.texts)
+            raise TraceError(self.label, 1, f"the column {name} is missing", f"the columns are: {found}")
+        return self.texts[name]
+
+    def labels(self, name: str) -> Labels | None:
+        """A column of words that repeat; None where the column does not exist."""
+        return Labels.of(self.texts[name]) if name in self.texts else None
+
+    def numbers(
+        self,
+        name: str,
+        expected: str,
+        low: float = -math.inf,
+        high: float = math.inf,
+        missing: dict[str, float] | None = None,
+    ) -> Floats:
+        """A column of finite numbers from *low* to *high*; *missing* words mean these numbers."""
+        words = self.words(name)
+        absent = missing or {}
+        try:
+            values = np.array([absent.get(w, w) for w in words] if absent else words, dtype=np.float64)
+        except ValueError:
+            values = np.array([_number(absent.get(word, word)) for word in words])
+        good = np.isfinite(values) & (values >= low) & (values <= high)
+        if absent and not good.all():
+            good |= np.array([word in absent for word in words])
+        return self._settled(name, values, good, expected)
+
+    def seconds(self, name: str) -> Floats:
+        """A column of durations or relative times, none negative."""
+        return self.numbers(name, SECONDS, low=0.0)
+
+    def whole(self, name: str, expected: str, low: float, missing: dict[str, float] | None = None) -> Ints:
+        """A column of whole numbers, at least *low*."""
+        values = self.numbers(name, expected, low, _LARGEST, missing)
+        whole = values == np.floor(values)
+        return self._settled(name, values, whole, expected).astype(np.int64)
+
+    def gpus(self, name: str) -> Ints:
+        """A column of GPUs, at least one each."""
+        return self.whole(name, GPUS, low=1)
+
+    def gpus_or_none(self, name: str) -> Ints:
+        """A column of GPUs where 0 means that the job needs none: such rows are ignored."""
+        values = self.whole(name, "a whole number of GPUs, at least 0", low=0, missing={"": 0.0})
+        self.ignore(values == 0)
+        return np.maximum(values, 1)
+
+    def moments(self, name: str, missing: Sequence[str] = ("",)) -> Floats:
+        """A column of wall-clock times as seconds since 1970 (UTC unless it says otherwise).
+
+        *missing* words become nan and are no error.
+        """
+        words = ["NaT" if word in missing else word for word in self.words(name)]
+        if all(map(_plain, words)):
+            try:
+                stamps = np.array(words, dtype="datetime64[s]")
+                return np.where(np.isnat(stamps), np.nan, stamps.astype(np.int64).astype(np.float64))
+            except ValueError:  # the slow way finds out which
+                pass
+        values = np.array([moment(word) for word in words])
+        good = np.isfinite(values) | np.array([word == "NaT" for word in words], dtype=np.bool_)
+        return self._settled(name, values, good, MOMENT)
+
+    def ids(self, name: str) -> list[str]:
+        """A column of names of jobs, none empty."""
+        words = list(self.words(name))
+        if not all(words):
+            self.reject(np.array([not word for word in words]), lambda row: f"{name} is empty")
+        return words
+
+    def numbered(self) -> list[str]:
+        """Names for jobs that have none: their row, counted from 0."""
+        return [str(self.first + row) for row in range(len(self))]
+
+    def not_before(self, late_name: str, late: Floats, early_name: str, early: Floats) -> None:
+        """Reject rows whose times run backwards."""
+        self.reject(
+            late < early,
+            lambda row: (
+                f"{late_name} is {self.words(late_name)[row]!r}, expected not before "
+                f"{early_name}, {self.words(early_name)[row]!r}"
+            ),
+        )
+
+    def reject(self, bad: Bools, problem: Callable[[int], str]) -> None:
+        """Note that rows are bad and why; the first problem of a row stands."""
+        for row in np.flatnonzero(bad).tolist():
+            if row not in self.problems:
+                self.problems[row] = problem(row)
+
+    def ignore(self, rows: Bools) -> None:
+        """Note that rows are right but no GPU jobs."""
+        self.ignored |= rows
+        self.ignored[self._torn] = False
+
+    def _settled(self, name: str, values: Floats, good: Bools, expected: str) -> Floats:
+        if good.all():
+            return values
+        words = self.words(name)
+        self.reject(~good, lambda row: f"{name} is {words[row]!r}, expected {expected}")
+        return np.where(good, values, 1.0)
+
+
+def _plain(word: str) -> bool:
+    """Whether numpy may parse it: it warns of time zones and takes words such as "now"."""
+    return word == "NaT" or (len(word) == _STAMP and word[13] == word[16] == ":")
+
+
+def _number(word: str | float) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
+def moment(word: str) -> float:
+    """Seconds since 1970 of one time in ISO form; nan if it is none."""
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,58 @@
+"""What is a format: how its text is recognised, cut into rows, and mapped to columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from wattline.trace.chunk import Chunk
+from wattline.trace.draft import Draft
+from wattline.trace.rows import Report
+from wattline.trace.source import Member
+
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a text, for recognisers."""
+
+    text: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Head:
+        """The beginning of *data*; bytes that are no text show as replacement characters."""
+        return cls(data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace"))
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """Up to twenty lines that are not blank."""
+        lines = self.text.replace("\r", "\n").split("\n")
+        return tuple(line for line in lines if line.strip())[:20]
+
+    def fields(self, delimiter: str) -> tuple[str, ...]:
+        """The first line, cut at *delimiter*; empty fields where there is nothing."""
+        try:
+            row = next(csv.reader(self.lines[:1], delimiter=delimiter), [])
+        except csv.Error:
+            row = []
+        return tuple(field.strip() for field in row)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of trace. *wall_clock*: its times are dates or epochs, not seconds from a start."""
+
+    name: str
+    says: str
+    recognises: Callable[[Head], bool]
+    chunks: Callable[[Member, Report], Iterator[Chunk]]
+    draft: Callable[[Chunk], Draft]
+    wall_clock: bool = False
+
+
+def header_has(*names: str) -> Callable[[Head], bool]:
+    """A recogniser of comma separated text whose header has all these columns."""
+    return lambda head: set(names) <= set(head.fields(","))

@@ -1,0 +1,93 @@
+"""How does our own CSV read: a header that names columns of `Jobs`, the unneeded ones left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from wattline.errors import TraceError
+from wattline.trace.chunk import Chunk
+from wattline.trace.draft import Draft
+from wattline.trace.format import Format, Head
+from wattline.trace.rows import Report, delimited
+from wattline.trace.source import Member
+
+WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
+COLUMNS = (
+    *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "priority", "batch"),
+    *WORDS,
+)
+"""The columns there are, in the order in which `write_trace` writes them."""
+
+_ABOVE_0 = math.ulp(0.0)
+
+
+def _recognises(head: Head) -> bool:
+    named = set(head.fields(",")) & set(COLUMNS)
+    # Two of the needed names are enough, so that a slip in a third is named instead of the whole file.
+    return len(named & {"submit_s", "gpus", "duration_s", "steps", "step_s"}) >= 2
+
+
+def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+    _check_header(member.label, Head.of(member.data).fields(","))
+    return delimited(member, report)
+
+
+def _check_header(label: str, header: tuple[str, ...]) -> None:
+    for name in header:
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
+            hint = f"the columns are: {', '.join(COLUMNS)}"
+            raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
+    for name in ("submit_s", "gpus"):
+        if name not in header:
+            raise TraceError(label, 1, f"the column {name} is missing")
+    if ("duration_s" in header) == bool({"steps", "step_s"} & set(header)):
+        raise TraceError(label, 1, "expected either the column duration_s, or both steps and step_s")
+
+
+def _draft(chunk: Chunk) -> Draft:
+    return Draft(
+        id=chunk.ids("id") if chunk.has("id") else chunk.numbered(),
+        submit_s=chunk.numbers("submit_s", "a number of seconds"),
+        gpus=chunk.gpus("gpus"),
+        **_work(chunk),
+        **_wishes(chunk),
+        **_labels(chunk),
+    )
+
+
+def _labels(chunk: Chunk) -> dict[str, Any]:
+    return {name: chunk.labels(name) for name in WORDS}
+
+
+def _work(chunk: Chunk) -> dict[str, Any]:
+    if chunk.has("duration_s"):
+        return {"duration_s": chunk.seconds("duration_s")}
+    return {
+        "steps": chunk.numbers("steps", "a number of steps, at least 0", low=0.0),
+        "step_s": chunk.numbers("step_s", "a number of seconds, above 0", low=_ABOVE_0),
+    }
+
+
+def _wishes(chunk: Chunk) -> dict[str, Any]:
+    wishes: dict[str, Any] = {}
+    if chunk.has("deadline_s"):
+        none = {"": math.inf, "inf": math.inf}
+        wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
+    if chunk.has("priority"):
+        wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
+    if chunk.has("batch"):
+        wishes["batch"] = chunk.whole("batch", "a whole number of samples, at least 0", 0, {"": 0.0})
+    return wishes
+
+
+PLAIN_CSV = Format(
+    name="csv",
+    says="Wattline's own CSV: submit_s, gpus, and duration_s or steps and step_s; more columns if known",
+    recognises=_recognises,
+    chunks=_chunks,
+    draft=_draft,
+)

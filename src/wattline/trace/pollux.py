@@ -1,0 +1,44 @@
+"""How do Pollux' workloads read: an application, its replicas and its batch, and no durations.
+
+Iterations to finish and seconds per iteration are predicted from fits to the authors' measurements.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattline.trace import step_times
+from wattline.trace.chunk import Chunk
+from wattline.trace.draft import Draft
+from wattline.trace.format import Format, header_has
+from wattline.trace.rows import delimited
+from wattline.types import Labels
+
+
+def _draft(chunk: Chunk) -> Draft:
+    gpus = chunk.gpus("num_replicas")
+    batch = chunk.whole("batch_size", "a whole number of samples, at least 1", 1)
+    application = Labels.of(chunk.words("application"))
+    step_s = step_times.pollux_step_s(application, batch, gpus)
+    known = ", ".join(step_times.known("pollux"))
+    chunk.reject(
+        np.isnan(step_s), lambda row: f"application is {application.word(row)!r}, expected one of {known}"
+    )
+    return Draft(
+        id=chunk.ids("name"),
+        submit_s=chunk.seconds("time"),
+        gpus=gpus,
+        steps=np.nan_to_num(step_times.pollux_steps(application, batch), nan=1.0),
+        step_s=np.nan_to_num(step_s, nan=1.0),
+        batch=batch,
+        model=application,
+    )
+
+
+POLLUX = Format(
+    name="pollux",
+    says="Pollux: name, time, application, num_replicas, batch_size",
+    recognises=header_has("name", "time", "application", "num_replicas", "batch_size"),
+    chunks=delimited,
+    draft=_draft,
+)

@@ -1,0 +1,89 @@
+"""What is written reads back the same."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wattline.errors import InputError
+from wattline.trace import read, read_trace, synth, write_trace
+from wattline.types import Jobs
+
+FLOATS = ("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id")
+WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
+seconds = st.floats(0, 1e12)
+words = st.text(max_size=8)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Jobs:
+    ids = draw(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=6, unique=True))
+
+    def column(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=len(ids), max_size=len(ids)))
+
+    if draw(st.booleans()):
+        work: dict[str, Any] = {"duration_s": column(seconds)}
+    else:
+        work = {"steps": column(seconds), "step_s": column(st.floats(1e-300, 1e9))}
+    labels: dict[str, Any] = {name: column(words) for name in WORDS}
+    return Jobs.of(
+        id=ids,
+        submit_s=column(st.floats(-1e12, 1e12)),
+        gpus=column(st.integers(1, 10**6)),
+        deadline_s=column(st.one_of(seconds, st.just(math.inf))),
+        priority=column(st.floats(-1e9, 1e9)),
+        batch=column(st.integers(0, 10**12)),
+        **work,
+        **labels,
+    )
+
+
+def assert_equal(one: Jobs, two: Jobs) -> None:
+    for name in FLOATS:
+        assert np.array_equal(getattr(one, name), getattr(two, name)), name
+    for name in WORDS:
+        assert getattr(one, name).words() == getattr(two, name).words(), name
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(jobs=tables(), suffix=st.sampled_from([".csv", ".csv.gz"]))
+def test_what_is_written_reads_back_equal(tmp_path: Path, jobs: Jobs, suffix: str) -> None:
+    path = tmp_path / f"trace{suffix}"
+    write_trace(jobs, path)
+    trace = read(path)
+    assert trace.format == "csv"
+    assert_equal(jobs, trace.jobs)
+
+
+def test_synthetic_jobs_read_back_equal(tmp_path: Path) -> None:
+    write_trace(synth(count=3000), tmp_path / "a.csv")
+    assert_equal(synth(count=3000), read_trace(tmp_path / "a.csv"))
+
+
+def test_the_same_jobs_give_the_same_bytes(tmp_path: Path) -> None:
+    write_trace(synth(), tmp_path / "a.csv.gz")
+    write_trace(synth(), tmp_path / "b.csv.gz")
+    data = (tmp_path / "a.csv.gz").read_bytes()
+    assert data == (tmp_path / "b.csv.gz").read_bytes()
+    assert data.startswith(b"\x1f\x8b")
+    assert read(tmp_path / "a.csv.gz").sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    write_trace(Jobs.of(submit_s=[0.5], gpus=[1], duration_s=[60]), tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == "id,submit_s,gpus,duration_s\n0,0.5,1,60\n"
+
+
+def test_jobs_that_count_in_two_units_cannot_be_written(tmp_path: Path) -> None:
+    jobs = Jobs.of(submit_s=[0.0, 1.0], gpus=[1, 1], duration_s=[60, 60])
+    mixed = Jobs(**(jobs.__dict__ | {"whole": np.array([True, False])}))
+    with pytest.raises(InputError, match="count steps and others seconds"):
+        write_trace(mixed, tmp_path / "a.csv")
