@@ -23,7 +23,6 @@ from wattline.messages import (
     NODE_BACK,
     NODE_LOST,
     RAN,
-    RETUNE,
     START,
     STOP,
     STOPPED,
@@ -332,7 +331,10 @@ def _check(leases: Ints, block: Floats, node_gpus: Ints, up: Bools) -> tuple[int
 
 
 def reconcile(old: Leases, new: Leases) -> Actions:
-    """The fewest stops and starts that turn *old* into *new*; another group is a retune."""
+    """The fewest stops and starts that turn *old* into *new*.
+
+    Who joins or leaves a group that goes on moves to other GPUs, even on the same node.
+    """
     if old is new:
         return NO_ACTIONS
     actions = _reconcile(old.block, new.block)
@@ -347,7 +349,6 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
     # One walk over both, job by job, notes what becomes of each; stops are written before starts,
     # because what one job gives back another may take.
     stops = np.zeros(len(old_job), dtype=np.bool_)  # on the first row of a job
-    retunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
     starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
     count = 0
     a = b = 0
@@ -358,8 +359,8 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
             a_end += 1
         while b_end < len(job) and job[b_end] == who:
             b_end += 1
-        same = a_end - a == b_end - b
-        for k in range(a_end - a):
+        same = a_end - a == b_end - b and old_group[a] == group[b]
+        for k in range(a_end - a if same else 0):
             same = same and old_node[a + k] == node[b + k] and old_gpus[a + k] == gpus[b + k]
         if not same:
             if a_end > a:
@@ -367,19 +368,12 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
                 count += 1
             starts[b:b_end] = True
             count += b_end - b
-        elif old_group[a] != group[b]:
-            retunes[b] = True
-            count += 1
         a, b = a_end, b_end
     actions = np.empty((count, 5), dtype=np.int64)
     at = 0
     for r in range(len(old_job)):
         if stops[r]:
             actions[at] = (STOP, old_job[r], old_group[r], -1, 0)
-            at += 1
-    for r in range(len(job)):
-        if retunes[r]:
-            actions[at] = (RETUNE, job[r], group[r], -1, 0)
             at += 1
     for r in range(len(job)):
         if starts[r]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wattline import __version__
 from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
 from wattline.log import Log
 from wattline.messages import FAILED, FINISHED, NO_ACTIONS, RAN, STOPPED, Event
@@ -43,6 +44,7 @@ def run(
     decision = decide_nothing(state)
     log = Log(
         header={
+            "version": __version__,
             "policy": spell(policy),
             "place": spell(place),
             "models": str(models),

@@ -26,7 +26,6 @@ from wattline.messages import (
     EVENT_WORDS,
     NODE_BACK,
     NODE_LOST,
-    RETUNE,
     START,
     STOP,
     Actions,
@@ -196,8 +195,6 @@ def _action_words(actions: Actions) -> list[dict[str, Any]]:
     for verb, job, group, node, gpus in actions.tolist():
         if verb == STOP:
             words.append({"stop": job, "group": group})
-        elif verb == RETUNE:
-            words.append({"retune": job, "group": group})
         elif words and words[-1].get("start") == job:
             words[-1]["on"].append([node, gpus])
         else:

@@ -46,8 +46,7 @@ class Event(NamedTuple):
 
 START: Final = 0  # run the job on `gpus` of `node`; several rows when it spans nodes
 STOP: Final = 1  # let it save its work and give its GPUs back
-RETUNE: Final = 2  # same GPUs, other group
-ACTION_WORDS: Final = ("start", "stop", "retune")
+ACTION_WORDS: Final = ("start", "stop")
 
 Actions = NDArray[np.int64]
 """Columns verb, job, group, node, gpus; the rows of one job's start follow each other."""

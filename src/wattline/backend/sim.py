@@ -21,7 +21,6 @@ from wattline.messages import (
     NODE_BACK,
     NODE_LOST,
     RAN,
-    START,
     STOP,
     STOPPED,
     Actions,
@@ -138,7 +137,7 @@ class Sim:
         self._speed_as_asked: list[float] = self.truth.speed(
             self.jobs, every, self.jobs.gpus, one, one
         ).tolist()  # what most starts need, looked up instead of asked one by one
-        self._reports: list[Event] = []
+        self._reports: list[Event] = []  # in the order in which things happened
         self._power = Power(self.nodes, self._arrivals_s[0] if count else 0.0)
         self._node_rng = [np.random.default_rng((self.seed, n)) for n in range(len(self.nodes))]
         self._up = [True] * len(self.nodes)
@@ -151,45 +150,41 @@ class Sim:
     def wait(self, until_s: float) -> tuple[float, list[Event]]:
         """Jump to the next arrival or end, at most to *until_s*."""
         now_s = self._next_s(until_s)
-        events, self._reports = self._reports, []
         if now_s == math.inf:
-            return now_s, events
+            return now_s, []
         self._now_s = now_s
         ends = self._ends
         while ends and ends[0][0] <= now_s:
-            at_s, who, version = heappop(ends)
+            _, who, version = heappop(ends)
             if who < 0:
-                self._turn_node(-1 - who, at_s, events)
+                self._turn_node(-1 - who)
             elif self._versions[who] == version:
-                self._end(who, at_s, events)
+                self._end(who)
         arrivals = self._arrivals_s
         while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
-            events.append(Event(ARRIVED, self._arrived, arrivals[self._arrived]))
+            self._reports.append(Event(ARRIVED, self._arrived, arrivals[self._arrived]))
             self._arrived += 1
+        events, self._reports = self._reports, []
         return now_s, events
 
     def apply(self, actions: Actions) -> None:
-        """Start, stop and retune, at the present time."""
+        """Start and stop, at the present time."""
         if not len(actions):
             return
         touched: dict[int, None] = {}
         for verb, job, group, node, gpus in actions.tolist():
             if verb == STOP:
                 self._stop(job, touched)
-            elif verb == START:
-                run = self._runs.get(job)
-                if run is None:
-                    self._runs[job] = _Run(
-                        group, [node], [gpus], self._now_s, self._done[job], 0.0, 0.0, settled_s=self._now_s
-                    )
-                    self._join(job, group, touched)
-                else:
-                    run.nodes.append(node)
-                    run.gpus.append(gpus)
-            else:
-                self._leave(job, touched)
-                self._runs[job].group = group
+                continue
+            run = self._runs.get(job)
+            if run is None:
+                self._runs[job] = _Run(
+                    group, [node], [gpus], self._now_s, self._done[job], 0.0, 0.0, settled_s=self._now_s
+                )
                 self._join(job, group, touched)
+            else:
+                run.nodes.append(node)
+                run.gpus.append(gpus)
         for group in self._new_groups:
             leader = self._runs[self._groups[group][0]]
             self._power.hold(leader.nodes, leader.gpus, self._now_s)
@@ -217,6 +212,10 @@ class Sim:
             "overheads": overheads,
             "faults": faults,
         }
+
+    def steps_done(self) -> dict[int, float]:
+        """What is true now, for tests: the steps of every job that holds GPUs."""
+        return {job: self._steps(run, self._now_s) for job, run in self._runs.items()}
 
     # -- time
 
@@ -286,31 +285,29 @@ class Sim:
         self._leave(job, touched)
         del self._runs[job]
 
-    def _end(self, job: int, at_s: float, events: list[Event]) -> None:
+    def _end(self, job: int) -> None:
         """A job reaches its last step, or the step at which this attempt fails."""
-        run = self._runs[job]
-        self._settle(run, at_s)
+        run, now_s = self._runs[job], self._now_s
+        self._settle(run, now_s)
         touched: dict[int, None] = {}
         if run.fails_at >= self._total[job]:
             self._finish_lease(job, run, self._total[job], touched)
-            events.append(Event(FINISHED, job, at_s, self._total[job], 0.0, run.energy_j))
+            self._reports.append(Event(FINISHED, job, now_s, self._total[job], 0.0, run.energy_j))
         else:
-            self._lose(job, run, at_s, touched, events, LOST if self._retry(job) else FAILED)
+            self._tries[job] += 1
+            self._lose(job, run, touched, LOST if self._tries[job] <= self.faults.retries else FAILED)
         self._set_rates([j for j in touched if j in self._runs])
 
-    def _retry(self, job: int) -> bool:
-        self._tries[job] += 1
-        return self._tries[job] <= self.faults.retries
-
-    def _lose(
-        self, job: int, run: _Run, at_s: float, touched: dict[int, None], events: list[Event], verb: int
-    ) -> None:
+    def _lose(self, job: int, run: _Run, touched: dict[int, None], verb: int) -> None:
         """A lease ends unasked: the job keeps what it saved last."""
-        ran_s = at_s - run.mark_s
-        kept_s = math.floor(ran_s / self.faults.checkpoint_s) * self.faults.checkpoint_s if ran_s > 0 else 0.0
-        steps = max(run.saved, self._steps(run, run.mark_s + kept_s) if ran_s > 0 else run.saved)
+        now_s, every_s = self._now_s, self.faults.checkpoint_s
+        self._settle(run, now_s)
+        steps = run.saved
+        if now_s > run.mark_s:
+            kept_s = math.floor((now_s - run.mark_s) / every_s) * every_s
+            steps = max(steps, self._steps(run, run.mark_s + kept_s))
         self._finish_lease(job, run, steps, touched)
-        events.append(Event(verb, job, at_s, steps, 0.0, run.energy_j))
+        self._reports.append(Event(verb, job, now_s, steps, 0.0, run.energy_j))
 
     def _set_rates(self, changed: list[int]) -> None:
         """How fast the jobs whose lease or company changed go from now on, and when they end."""
@@ -371,7 +368,7 @@ class Sim:
         run.mark_s = now_s + lost * quantum_s
         run.base = run.saved + first - per_quantum
         run.rate = per_quantum / quantum_s
-        rounds = max(1, math.ceil((goal - run.base) / per_quantum - 1e-9))
+        rounds = max(run.start_s == now_s, math.ceil((goal - run.base) / per_quantum - 1e-9))
         return float(run.mark_s + rounds * quantum_s)
 
     # -- faults
@@ -388,22 +385,20 @@ class Sim:
         when_s = float(self._boundary(np.float64(now_s + wait_s)))
         heappush(self._ends, (when_s, -1 - node, 0))
 
-    def _turn_node(self, node: int, at_s: float, events: list[Event]) -> None:
+    def _turn_node(self, node: int) -> None:
         """A node that was up breaks, one that was down is back."""
+        now_s = self._now_s
         if not self._up[node]:
             self._up[node] = True
-            self._power.switch(node, True, at_s)
-            events.append(Event(NODE_BACK, node, at_s))
-            self._break_later(node, at_s)
+            self._power.switch(node, True, now_s)
+            self._reports.append(Event(NODE_BACK, node, now_s))
+            self._break_later(node, now_s)
             return
         touched: dict[int, None] = {}
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
-            run = self._runs[job]
-            self._settle(run, at_s)
-            self._lose(job, run, at_s, touched, events, LOST)
-        self._set_rates([job for job in touched if job in self._runs])
+            self._lose(job, self._runs[job], touched, LOST)
         self._up[node] = False
-        self._power.switch(node, False, at_s)
-        events.append(Event(NODE_LOST, node, at_s))
-        back_s = float(self._boundary(np.float64(at_s + self.faults.node_repair_s)))
+        self._power.switch(node, False, now_s)
+        self._reports.append(Event(NODE_LOST, node, now_s))
+        back_s = float(self._boundary(np.float64(now_s + self.faults.node_repair_s)))
         heappush(self._ends, (back_s, -1 - node, 0))

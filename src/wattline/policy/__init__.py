@@ -4,6 +4,9 @@ from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 
+ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
+"""The whole policies among the names, as `compare --policies all` runs them."""
+
 __all__ = [
     "Chain",
     "Ftf",

@@ -1,0 +1,126 @@
+"""Which commands and options there are.
+
+argparse, because nothing else starts fast enough for `--help` in 0.3 s; commands import what they
+need when they run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn
+
+from wattline import __version__
+from wattline.errors import ConfigError
+from wattline.units import parse_seconds
+
+Command = Callable[[argparse.Namespace], int]
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are `ConfigError`s, so that `--json` covers them too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, hint=f"{self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="wattline",
+        description="Decides when, where and at what power deep-learning training jobs run on a GPU cluster.",
+        epilog="Replay a cluster's trace:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
+    )
+    parser.add_argument("--version", action="version", version=f"wattline {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    simulate = _command(commands, "simulate", "one policy on one trace", "simulate")
+    _add_case(simulate)
+    simulate.add_argument("--policy", default="fifo", help="stages joined by +, knobs after : (las:quantum=10m+keep)")
+    simulate.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
+    _add_output(simulate)
+
+    compare = _command(commands, "compare", "several policies on one trace", "compare")
+    _add_case(compare)
+    compare.add_argument("--policy", action="append", default=[], metavar="P", help="repeat for each policy")
+    compare.add_argument("--policies", choices=("all",), help="all: every built-in policy")
+    compare.add_argument("--jobs", type=_at_least_1, default=1, metavar="N", help="processes at once (default 1)")
+    compare.add_argument("--logs", metavar="DIR", help="write one run log per policy")
+    _add_output(compare)
+
+    report = _command(commands, "report", "what run logs say", "report")
+    report.add_argument("logs", nargs="+", metavar="LOG", help="run logs written by --log")
+    _add_output(report)
+
+    replay = _command(commands, "replay", "decide again from a run log and insist on the same actions", "replay")
+    replay.add_argument("log_file", metavar="LOG", help="a run log written by --log")
+    replay.add_argument("--policy", required=True, help="the policy to hold against the log")
+    replay.add_argument("--backfill", choices=("none", "easy", "greedy"), default="easy")
+    replay.add_argument("--span-penalty", type=_number, default=1.0, metavar="X")
+    replay.add_argument("--json", action="store_true")
+
+    policies = _command(commands, "policies", "the stages policies are made of, and their knobs", "policies")
+    policies.add_argument("--json", action="store_true")
+
+    version = _command(commands, "version", "the version of wattline and of what it stands on", "version")
+    version.add_argument("--json", action="store_true")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    summary: str,
+    module: str,
+) -> argparse.ArgumentParser:
+    def run(args: argparse.Namespace) -> int:
+        command: Command = import_module(f"wattline.cli.{module}").run
+        return command(args)
+
+    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _add_case(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--trace", required=True, metavar="FILE", help="a trace, or synth[:count=1000,seed=0,...]")
+    add("--format", metavar="NAME", help="the trace's format, when it cannot be told from its content")
+    add("--skip-bad", action="store_true", help="count broken rows instead of stopping at the first")
+    add("--team", metavar="NAME", help="only the jobs of this team or virtual cluster")
+    add("--cluster", required=True, metavar="C", help="16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file")
+    add("--place", default="pack", choices=("pack",), help="how GPUs are chosen (default pack)")
+    add("--backfill", choices=("none", "easy", "greedy"), default="easy", help="who may overtake (default easy)")
+    add("--quantum", type=_duration, metavar="T", help="decide only every T, in whole steps (300s)")
+    add("--restart-cost", type=_duration, default=30.0, metavar="T", help="lost at each restart (default 30s)")
+    add("--span-penalty", type=_number, default=1.0, metavar="X", help="slowdown over several nodes (default 1)")
+    add("--node-mtbf", type=_duration, default=math.inf, metavar="T", help="mean time between a node's failures")
+    add("--job-failure", type=_number, default=0.0, metavar="P", help="chance that an attempt of a job fails")
+    add("--seed", type=int, default=0, metavar="N", help="of everything random (default 0)")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--html", metavar="FILE", help="write a page with plots")
+    parser.add_argument("--json", action="store_true", help="machine-readable result on stdout")
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _at_least_1(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

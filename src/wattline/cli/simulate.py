@@ -1,0 +1,36 @@
+"""`wattline simulate`: one policy on one trace."""
+
+from __future__ import annotations
+
+import argparse
+
+from wattline.cli.case import Case
+from wattline.cli.show import bar, show_json, tell, tell_skipped
+from wattline.log import write_log
+from wattline.report import report, write_html
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, then print the report and write what was asked for."""
+    case = Case.of(args, args.policy)
+    trace = case.read()
+    tell_skipped(trace)
+    last_s = float(trace.jobs.submit_s[-1])
+    with bar(f"{args.policy} on {trace.name}", last_s) as done:
+        log, cost = case.run(trace, lambda now_s, _: done(now_s))
+    result = report(log)
+    if args.log:
+        write_log(log, args.log)
+        tell(f"log: {args.log}")
+    if args.html:
+        write_html(args.html, [log])
+        tell(f"page: {args.html}")
+    if args.json:
+        show_json({**result.as_dict(), "policy": args.policy, "policy_exact": result.policy, **cost})
+    else:
+        print(result)
+        tell(f"{len(trace.jobs)} jobs in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB")
+    if result.never_started == result.jobs:
+        tell("no job could start on this cluster")
+        return 4
+    return 0

@@ -1,0 +1,89 @@
+"""A policy from text: `las:quantum=600+keep`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from wattline import policy as home
+from wattline.errors import ConfigError
+from wattline.policy.chain import Chain, Stage, chain
+from wattline.types import Policy
+from wattline.units import parse_seconds
+
+
+def parse_policy(text: str) -> Policy:
+    """The policy that *text* names: stages joined by `+`, knobs after `:` as `name=value,name=value`.
+
+    Names are those of `wattline.policy`, in any case. A knob may leave its unit out (`quantum=5m` is
+    `quantum_s`); several numbers are joined by `/`.
+    """
+    stages = [_parse_stage(part.strip(), text) for part in text.split("+")]
+    return stages[0] if len(stages) == 1 else chain(*stages)
+
+
+def stage_names() -> Mapping[str, Any]:
+    """All that can be named: plain functions as they are, classes to be made with knobs."""
+    found = {}
+    for name in home.__all__:
+        thing = getattr(home, name)
+        if inspect.isclass(thing):
+            if is_dataclass(thing) and thing is not Chain:
+                found[name.casefold()] = thing
+        elif list(inspect.signature(thing).parameters) == ["snapshot", "models", "plan"]:
+            found[name.casefold()] = thing
+    return found
+
+
+def _parse_stage(part: str, text: str) -> Stage:
+    name, _, knobs = part.partition(":")
+    names = stage_names()
+    thing = names.get(name.casefold())
+    if thing is None:
+        near = difflib.get_close_matches(name.casefold(), names, 1)
+        raise ConfigError(
+            f"policy {text!r}: unknown stage {name!r}, expected one of {', '.join(sorted(names))}",
+            hint=f"did you mean {near[0]}?" if near else "",
+        )
+    if not inspect.isclass(thing):
+        if knobs:
+            raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
+        stage: Stage = thing
+        return stage
+    known = {field.name: field for field in fields(thing)}
+    given = {}
+    for knob in knobs.split(",") if knobs else []:
+        key, equals, value = knob.partition("=")
+        field = next((f for n, f in known.items() if key == n or n.startswith(f"{key}_")), None)
+        if field is None or not equals:
+            near = difflib.get_close_matches(key, known, 1, 0.4)
+            raise ConfigError(
+                f"policy {text!r}: unknown knob {knob!r} of {name}, expected one of "
+                f"{', '.join(f'{n}={_default(f)}' for n, f in known.items()) or 'none'}",
+                hint=f"did you mean {near[0]}?" if near else "",
+            )
+        given[field.name] = _value(value, _default(field), f"policy {text!r}: {name}'s {field.name}")
+    made: Stage = thing(**given)
+    return made
+
+
+def _default(field: Any) -> Any:
+    return "" if field.default is MISSING else field.default
+
+
+def _value(text: str, like: object, where: str) -> object:
+    """*text* as a value of the kind of the knob's default."""
+    try:
+        if isinstance(like, tuple):
+            return tuple(parse_seconds(piece) for piece in text.split("/"))
+        if isinstance(like, int):
+            return int(text)
+        if isinstance(like, float):
+            return parse_seconds(text) if text not in ("inf", "0") else float(text)
+    except ValueError:
+        kind = "numbers joined by /" if isinstance(like, tuple) else "a number"
+        raise ConfigError(f"{where} is {text!r}, expected {kind} like {like}") from None
+    return text

@@ -1,0 +1,15 @@
+"""Contracts to test one's own policies, placers, backends and trace readers with.
+
+    class TestMine(PolicyContract):
+        policy = Mine(knob=3)
+
+Needs the `test` extra (hypothesis, pytest).
+"""
+
+from wattline.testing.backend import BackendContract
+from wattline.testing.placer import PlacerContract
+from wattline.testing.policy import PolicyContract
+from wattline.testing.scenarios import Scenario, scenarios
+from wattline.testing.trace import TraceContract
+
+__all__ = ["BackendContract", "PlacerContract", "PolicyContract", "Scenario", "TraceContract", "scenarios"]

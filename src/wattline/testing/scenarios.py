@@ -1,0 +1,75 @@
+"""Small worlds in which anything may happen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.cluster import join_nodes, nodes
+from wattline.model.asked import Asked
+from wattline.types import Jobs, Nodes
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world and what may go wrong in it."""
+
+    jobs: Jobs
+    nodes: Nodes
+    quantum_s: float | None
+    overheads: Overheads
+    faults: Faults
+    truth: Asked
+    seed: int
+
+    def sim(self) -> Sim:
+        """The world at its beginning."""
+        return Sim(
+            self.jobs,
+            self.nodes,
+            truth=self.truth,
+            quantum_s=self.quantum_s,
+            overheads=self.overheads,
+            faults=self.faults,
+            seed=self.seed,
+        )
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
+    """Up to *max_jobs* jobs on one to four nodes of one or two kinds, with or without rounds and faults."""
+    cluster = nodes("v100", count=draw(st.integers(1, 3)), gpus=draw(st.sampled_from((1, 2, 4))), cpus=8)
+    if draw(st.booleans()):
+        cluster = join_nodes(cluster, nodes("a100", gpus=draw(st.sampled_from((2, 4))), cpus=8))
+    count = draw(st.integers(1, max_jobs))
+
+    def column(values: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    seconds = st.floats(0, 4000).map(lambda value: round(value, 1))
+    gpus = [int(value) for value in column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 4.0, 9.0)))]
+    whole = draw(st.booleans())
+    work = column(seconds)
+    jobs = Jobs.of(
+        submit_s=column(seconds),
+        gpus=gpus,
+        duration_s=None if whole else work,
+        steps=[float(int(value)) for value in work] if whole else None,
+        step_s=column(st.sampled_from((0.5, 1.0, 7.3))) if whole else None,
+        deadline_s=column(st.one_of(seconds, st.just(np.inf))),
+        priority=column(st.sampled_from((0.0, 1.0, 5.0))),
+        gpu_kind=["a100|v100" if g == 2 else "" for g in gpus],
+    )
+    faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
+    return Scenario(
+        jobs=jobs,
+        nodes=cluster,
+        quantum_s=draw(st.sampled_from((None, None, 60.0))),
+        overheads=draw(st.sampled_from((Overheads(), Overheads(5.0, 20.0, 10.0, 3.0), Overheads(0, 0)))),
+        faults=faulty,
+        truth=draw(st.sampled_from((Asked(), Asked(span_penalty=1.5)))),
+        seed=draw(st.integers(0, 3)),
+    )

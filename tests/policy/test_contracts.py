@@ -1,0 +1,64 @@
+import pytest
+
+from wattline import policy as p
+from wattline.place import Pack
+from wattline.testing import PolicyContract
+
+
+class TestFifo(PolicyContract):
+    policy = p.fifo
+
+
+class TestSjf(PolicyContract):
+    policy = p.sjf
+
+
+class TestSrtf(PolicyContract):
+    policy = p.srtf
+
+
+class TestSrsf(PolicyContract):
+    policy = p.srsf
+
+
+class TestEdf(PolicyContract):
+    policy = p.edf
+
+
+class TestPriority(PolicyContract):
+    policy = p.priority
+
+
+class TestLas(PolicyContract):
+    policy = p.Las(quantum_s=60.0)
+
+
+class TestTiresias(PolicyContract):
+    policy = p.Tiresias(thresholds_gpu_s=(100.0, 1000.0), promote=2.0)
+
+
+class TestFtf(PolicyContract):
+    policy = p.Ftf(quantum_s=60.0)
+
+
+class TestGandiva(PolicyContract):
+    policy = p.Gandiva(slice_s=60.0)
+
+
+class TestLasWithoutPreemption(PolicyContract):
+    policy = p.chain(p.Las(), p.keep)
+
+
+class TestFifoGreedy(PolicyContract):
+    policy = p.fifo
+    place = Pack("greedy")
+
+
+class TestSrtfStrict(PolicyContract):
+    policy = p.srtf
+    place = Pack("none")
+
+
+@pytest.mark.parametrize("name", p.ORDERS)
+def test_every_order_has_a_contract(name: str) -> None:
+    assert f"Test{name.capitalize()}" in globals()
