@@ -15,9 +15,21 @@ from wattline.messages import FAILED, FINISHED, NO_ACTIONS, RAN, STOPPED, Event
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
-from wattline.types import REASON, Backend, Ints, Models, Placement, Placer, Policy, Snapshot
+from wattline.types import (
+    REASON,
+    REASONS,
+    Backend,
+    Ints,
+    Models,
+    Placement,
+    Placer,
+    Policy,
+    Reason,
+    Snapshot,
+)
 
 _QUIET = frozenset((RAN, STOPPED, FINISHED, FAILED))  # nobody came, nobody has to be placed again
+_TOO_BIG = REASONS.index(Reason.TOO_BIG)
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
 
@@ -81,13 +93,20 @@ def run(
         log.append(now_s, events, actions, _newly_held(state, placement))
         decision, tick_s = Decision(placement, actions), plan.tick_s
         settled = plan.lasts and placement.waiting == 0
-        if not len(actions) and tick_s == math.inf and backend.idle() and state.up.all():
-            break  # the cluster is empty and whole, and still nobody who is left may start
+        if not len(actions) and backend.idle() and _nobody_ever(placement, tick_s, state):
+            break
         rounds += 1
         if progress is not None and rounds % 512 == 0:
             progress(now_s, rounds)
     log.append(now_s, backend.close(), NO_ACTIONS, _NO_HELD)
     return log
+
+
+def _nobody_ever(placement: Placement, tick_s: float, state: Snapshot) -> bool:
+    """Whether, on an empty cluster, nobody who is left will ever start."""
+    if (placement.reason == _TOO_BIG).all():
+        return True
+    return tick_s == math.inf and bool(state.up.all())
 
 
 def _newly_held(state: Snapshot, placement: Placement) -> Ints:

@@ -260,10 +260,10 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
         if word == "arrived":
             for name, column in arrived.items():
                 column.append(happened.get(name, _USUAL.get(name)))
-        steps, rate, energy_j = (happened.get(k, 0.0) for k in ("steps", "rate", "energy_j"))
-        events.append(
-            Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], steps, rate, energy_j)
-        )
+            measured = (0.0, 0.0, 0.0)
+        else:
+            measured = tuple(happened.get(key, 0.0) for key in ("steps", "rate", "energy_j"))
+        events.append(Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], *measured))
     actions = []
     for done in words["actions"]:
         word = next(iter(done))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +18,12 @@ class Power:
         self._kind: list[int] = kind_of.ravel().tolist()
         self._rates: list[list[float]] = kinds.tolist()
         self._gpus: list[int] = nodes.gpus.tolist()
-        self._up = Counter(self._kind)
-        self._up_gpus = Counter[int]()
+        self._up = [0] * len(self._rates)  # nodes, by kind
+        self._up_gpus = [0] * len(self._rates)
+        self._busy = [0] * len(self._rates)
         for kind, gpus in zip(self._kind, self._gpus, strict=True):
+            self._up[kind] += 1
             self._up_gpus[kind] += gpus
-        self._busy = Counter[int]()
         self._since_s = start_s
         self.energy_j = 0.0
         self.now_w = 0.0
@@ -31,7 +31,10 @@ class Power:
 
     def watts(self, nodes: Sequence[int], gpus: Sequence[int]) -> float:
         """What GPUs at work draw."""
-        return sum(count * self._rates[self._kind[node]][2] for node, count in zip(nodes, gpus, strict=True))
+        watts = 0.0
+        for node, count in zip(nodes, gpus, strict=True):
+            watts += count * self._rates[self._kind[node]][2]
+        return watts
 
     def hold(self, nodes: Sequence[int], gpus: Sequence[int], now_s: float) -> None:
         """GPUs begin to work."""
@@ -56,12 +59,14 @@ class Power:
 
     def _change(self, nodes: Sequence[int], gpus: Sequence[int], now_s: float, sign: int) -> None:
         self.integrate(now_s)
+        busy, kind = self._busy, self._kind
         for node, count in zip(nodes, gpus, strict=True):
-            self._busy[self._kind[node]] += sign * count
+            busy[kind[node]] += sign * count
         self._update()
 
     def _update(self) -> None:
-        self.now_w = 0.0
-        for kind, (base_w, idle_w, busy_w) in enumerate(self._rates):
-            busy = self._busy[kind]
-            self.now_w += self._up[kind] * base_w + (self._up_gpus[kind] - busy) * idle_w + busy * busy_w
+        watts = 0.0
+        counts = zip(self._rates, self._up, self._up_gpus, self._busy, strict=True)
+        for (base_w, idle_w, busy_w), up, gpus, busy in counts:
+            watts += up * base_w + (gpus - busy) * idle_w + busy * busy_w
+        self.now_w = watts

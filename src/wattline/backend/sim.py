@@ -86,8 +86,8 @@ class _Run:
     gpus: list[int]
     start_s: float
     saved: float  # steps it came with
-    base: float  # steps at mark_s
-    mark_s: float
+    base: float = 0.0  # steps at mark_s
+    mark_s: float = 0.0
     rate: float = 0.0
     watts: float = 0.0
     energy_j: float = 0.0
@@ -169,27 +169,22 @@ class Sim:
 
     def apply(self, actions: Actions) -> None:
         """Start and stop, at the present time."""
-        if not len(actions):
-            return
-        touched: dict[int, None] = {}
+        now_s = self._now_s
+        changed: dict[int, None] = {}  # jobs whose lease or company changes
         for verb, job, group, node, gpus in actions.tolist():
             if verb == STOP:
-                self._stop(job, touched)
-                continue
-            run = self._runs.get(job)
-            if run is None:
-                self._runs[job] = _Run(
-                    group, [node], [gpus], self._now_s, self._done[job], 0.0, 0.0, settled_s=self._now_s
-                )
-                self._join(job, group, touched)
+                self._stop(job, changed)
+            elif job in self._runs:
+                self._runs[job].nodes.append(node)
+                self._runs[job].gpus.append(gpus)
             else:
-                run.nodes.append(node)
-                run.gpus.append(gpus)
+                self._runs[job] = _Run(group, [node], [gpus], now_s, self._done[job], settled_s=now_s)
+                self._join(job, group, changed)
         for group in self._new_groups:
             leader = self._runs[self._groups[group][0]]
-            self._power.hold(leader.nodes, leader.gpus, self._now_s)
+            self._power.hold(leader.nodes, leader.gpus, now_s)
         self._new_groups.clear()
-        self._set_rates([job for job in touched if job in self._runs])
+        self._pace(changed)
 
     def idle(self) -> bool:
         """Whether nothing runs and nobody is still to come."""
@@ -240,29 +235,32 @@ class Sim:
 
     # -- leases
 
-    def _join(self, job: int, group: int, touched: dict[int, None]) -> None:
+    def _join(self, job: int, group: int, changed: dict[int, None]) -> None:
         members = self._groups.get(group)
         if members is None:
-            members = self._groups[group] = []
+            self._groups[group] = [job]
             self._new_groups.append(group)
-        members.append(job)
-        touched.update(dict.fromkeys(members))
+        else:
+            members.append(job)
+            changed.update(dict.fromkeys(members))
+        changed[job] = None
 
-    def _leave(self, job: int, touched: dict[int, None]) -> None:
+    def _leave(self, job: int, changed: dict[int, None]) -> None:
         """Take *job* out of its group; the first of the rest leads it then."""
-        run = self._runs[job]
+        run = self._runs.pop(job)
         members = self._groups[run.group]
         members.remove(job)
-        if members:
-            touched.update(dict.fromkeys(members))
-            if run.group == job:
-                leader = min(members)
-                self._groups[leader] = self._groups.pop(job)
-                for member in members:
-                    self._runs[member].group = leader
+        changed.pop(job, None)
+        if not members:
+            del self._groups[run.group]
+            self._power.release(run.nodes, run.gpus, self._now_s)
             return
-        del self._groups[run.group]
-        self._power.release(run.nodes, run.gpus, self._now_s)
+        changed.update(dict.fromkeys(members))
+        if run.group == job:
+            leader = min(members)
+            self._groups[leader] = self._groups.pop(job)
+            for member in members:
+                self._runs[member].group = leader
 
     def _steps(self, run: _Run, at_s: float) -> float:
         return run.base + run.rate * max(0.0, at_s - run.mark_s)
@@ -271,75 +269,70 @@ class Sim:
         run.energy_j += run.watts * (at_s - run.settled_s)
         run.settled_s = at_s
 
-    def _stop(self, job: int, touched: dict[int, None]) -> None:
+    def _stop(self, job: int, changed: dict[int, None]) -> None:
         run, now_s = self._runs[job], self._now_s
-        self._settle(run, now_s)
         steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
-        self._finish_lease(job, run, steps, touched)
-        self._reports.append(Event(STOPPED, job, now_s, steps, 0.0, run.energy_j))
+        self._finish_lease(STOPPED, job, run, steps, changed)
 
-    def _finish_lease(self, job: int, run: _Run, steps: float, touched: dict[int, None]) -> None:
+    def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, None]) -> None:
+        self._settle(run, self._now_s)
         self._done[job] = steps
         self._gpus_before[job] = sum(run.gpus)
         self._versions[job] += 1
-        self._leave(job, touched)
-        del self._runs[job]
+        self._leave(job, changed)
+        self._reports.append(Event(verb, job, self._now_s, steps, 0.0, run.energy_j))
 
     def _end(self, job: int) -> None:
         """A job reaches its last step, or the step at which this attempt fails."""
-        run, now_s = self._runs[job], self._now_s
-        self._settle(run, now_s)
-        touched: dict[int, None] = {}
+        run = self._runs[job]
+        changed: dict[int, None] = {}
         if run.fails_at >= self._total[job]:
-            self._finish_lease(job, run, self._total[job], touched)
-            self._reports.append(Event(FINISHED, job, now_s, self._total[job], 0.0, run.energy_j))
+            self._finish_lease(FINISHED, job, run, self._total[job], changed)
         else:
             self._tries[job] += 1
-            self._lose(job, run, touched, LOST if self._tries[job] <= self.faults.retries else FAILED)
-        self._set_rates([j for j in touched if j in self._runs])
+            self._lose(LOST if self._tries[job] <= self.faults.retries else FAILED, job, run, changed)
+        self._pace(changed)
 
-    def _lose(self, job: int, run: _Run, touched: dict[int, None], verb: int) -> None:
+    def _lose(self, verb: int, job: int, run: _Run, changed: dict[int, None]) -> None:
         """A lease ends unasked: the job keeps what it saved last."""
-        now_s, every_s = self._now_s, self.faults.checkpoint_s
-        self._settle(run, now_s)
+        ran_s, every_s = self._now_s - run.mark_s, self.faults.checkpoint_s
         steps = run.saved
-        if now_s > run.mark_s:
-            kept_s = math.floor((now_s - run.mark_s) / every_s) * every_s
-            steps = max(steps, self._steps(run, run.mark_s + kept_s))
-        self._finish_lease(job, run, steps, touched)
-        self._reports.append(Event(verb, job, now_s, steps, 0.0, run.energy_j))
+        if ran_s > 0:
+            steps = max(steps, self._steps(run, run.mark_s + math.floor(ran_s / every_s) * every_s))
+        self._finish_lease(verb, job, run, steps, changed)
 
-    def _set_rates(self, changed: list[int]) -> None:
+    def _pace(self, changed: dict[int, None]) -> None:
         """How fast the jobs whose lease or company changed go from now on, and when they end."""
         if not changed:
             return
-        runs = [self._runs[job] for job in changed]
+        jobs = list(changed)
+        runs = [self._runs[job] for job in jobs]
         members = [len(self._groups[run.group]) for run in runs]
-        speeds = self._speeds(changed, runs, members)
         now_s = self._now_s
-        for job, run, count, speed in zip(changed, runs, members, speeds, strict=True):
-            self._settle(run, now_s)
-            fresh = run.start_s == now_s and run.rate == 0.0
-            if fresh:
+        for job, run, count, speed in zip(
+            jobs, runs, members, self._speeds(jobs, runs, members), strict=True
+        ):
+            if run.rate == 0.0:
                 cost_s = self._start_cost(job, run)
                 self._draw_fault(job, run)
             else:
+                self._settle(run, now_s)
                 cost_s = max(0.0, run.mark_s - now_s)
                 run.saved = max(run.saved, self._steps(run, now_s))
             run.watts = self._power.watts(run.nodes, run.gpus) / count
             end_s = self._set_rate(job, run, speed, cost_s)
-            self._versions[job] += 1
-            heappush(self._ends, (end_s, job, self._versions[job]))
+            version = self._versions[job] = self._versions[job] + 1
+            heappush(self._ends, (end_s, job, version))
             self._reports.append(Event(RAN, job, run.mark_s, run.base, run.rate))
 
-    def _speeds(self, changed: list[int], runs: list[_Run], members: list[int]) -> list[float]:
-        if len(changed) == 1 and members[0] == len(runs[0].nodes) == 1:
-            job = changed[0]
+    def _speeds(self, jobs: list[int], runs: list[_Run], members: list[int]) -> list[float]:
+        if len(jobs) == 1 and members[0] == len(runs[0].nodes) == 1:
+            job = jobs[0]
             if runs[0].gpus[0] == self._asked[job]:
                 return [self._speed_as_asked[job]]
         return self.truth.speed(
             self.jobs,
-            np.array(changed, dtype=np.int64),
+            np.array(jobs, dtype=np.int64),
             np.array([sum(run.gpus) for run in runs], dtype=np.int64),
             np.array([len(run.nodes) for run in runs], dtype=np.int64),
             np.array(members, dtype=np.int64),
@@ -394,9 +387,9 @@ class Sim:
             self._reports.append(Event(NODE_BACK, node, now_s))
             self._break_later(node, now_s)
             return
-        touched: dict[int, None] = {}
+        changed: dict[int, None] = {}  # stays empty: a group is on the node as a whole
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
-            self._lose(job, self._runs[job], touched, LOST)
+            self._lose(LOST, job, self._runs[job], changed)
         self._up[node] = False
         self._power.switch(node, False, now_s)
         self._reports.append(Event(NODE_LOST, node, now_s))

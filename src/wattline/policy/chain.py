@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.types import Floats, Models, Plan, Snapshot
+from wattline.types import Bools, Floats, Models, Plan, Snapshot
 
 
 class Stage(Protocol):
@@ -26,7 +27,7 @@ def asked(snapshot: Snapshot) -> Plan:
 
 
 def ranked(
-    snapshot: Snapshot, plan: Plan | None, key: Floats, *, keeps: bool = False, tick_s: float = np.inf
+    snapshot: Snapshot, plan: Plan | None, key: Floats, *, keeps: bool = False, tick_s: float = math.inf
 ) -> Plan:
     """*plan* with the smallest *key* (one per row of the queue) first; ties stay in order."""
     plan = asked(snapshot) if plan is None else plan
@@ -39,6 +40,26 @@ def ranked(
         tick_s=min(plan.tick_s, tick_s),
         lasts=plan.lasts,
     )
+
+
+def likely(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
+    """Which rows of the plan will run and which will wait if the number of GPUs is all that counts.
+
+    Also whether that is certain: it is when the first of the plan take every GPU of a cluster of one
+    kind, so that nobody can overtake. Who asks for more than the cluster has does neither. Policies
+    that rank by what changes with time say by this when they want to be asked again.
+    """
+    room = int(snapshot.nodes.gpus[snapshot.up].sum())
+    possible = plan.gpus <= room
+    need = np.cumsum(np.where(possible & (plan.group == plan.row), plan.gpus, 0))
+    runs, waits = possible & (need <= room), possible & (need > room)
+    filled = int(need[runs].max(initial=0)) == room
+    return runs, waits, filled and len(snapshot.nodes.kind.names) == 1
+
+
+def asking_again(plan: Plan, tick_s: float) -> Plan:
+    """*plan*, with a wish to be asked at *tick_s* at the latest."""
+    return plan if tick_s >= plan.tick_s else replace(plan, tick_s=tick_s)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.policy.chain import ranked
+from wattline.policy.chain import likely, ranked
 from wattline.types import Bools, Ints, Models, Plan, Snapshot
 
 
@@ -30,18 +29,15 @@ class Gandiva:
             raise ConfigError(f"slice_s must be at least 1, got {self.slice_s}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        service_s, running = snapshot.service_s, snapshot.queue.running
-        slices = np.floor(service_s / self.slice_s)
-        tick_s = math.inf
-        if running.any() and not running.all():
-            left_s = (slices[running] + 1) * self.slice_s - service_s[running]
-            tick_s = snapshot.now_s + max(1.0, float(left_s.min()))
-        plan = ranked(snapshot, plan, slices, tick_s=tick_s)
-        room = int(snapshot.nodes.gpus[snapshot.up].sum())
-        if int(plan.gpus.sum()) <= room:
+        slices = np.floor(snapshot.service_s / self.slice_s)
+        plan = ranked(snapshot, plan, slices)
+        _, waits, _ = likely(snapshot, plan)
+        if not waits.any():
             return plan
-        group = _pairs(snapshot, models, plan, room)
-        return Plan(plan.row, plan.gpus, group, tick_s=tick_s)
+        left_s = float(((slices + 1) * self.slice_s - snapshot.service_s).min())
+        tick_s = min(plan.tick_s, snapshot.now_s + max(1.0, left_s))
+        room = int(snapshot.nodes.gpus[snapshot.up].sum())
+        return Plan(plan.row, plan.gpus, _pairs(snapshot, models, plan, room), tick_s=tick_s)
 
 
 def _pairs(snapshot: Snapshot, models: Models, plan: Plan, room: int) -> Ints:

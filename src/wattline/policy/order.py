@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.model.remaining import remaining_s
-from wattline.policy.chain import asked, ranked
+from wattline.policy.chain import asked, asking_again, likely, ranked
 from wattline.types import Floats, Models, Plan, Snapshot
 
 
@@ -73,13 +73,15 @@ class Las:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         served = snapshot.service_gpu_s
-        running = snapshot.queue.running
-        tick_s = math.inf
-        if running.any() and not running.all():
-            gap = served[~running].min() - served[running]
-            passing_s = float((gap / snapshot.queue.held[running]).min())
-            tick_s = snapshot.now_s + max(self.quantum_s, passing_s)
-        return ranked(snapshot, plan, served, tick_s=tick_s)
+        plan = ranked(snapshot, plan, served)
+        runs, waits, certain = likely(snapshot, plan)
+        if not waits.any():
+            return plan
+        wait_s = self.quantum_s
+        if certain:
+            gap = served[plan.row[waits]].min() - served[plan.row[runs]]
+            wait_s = max(wait_s, float((gap / plan.gpus[runs]).min()))
+        return asking_again(plan, snapshot.now_s + wait_s)
 
 
 @dataclass(frozen=True)
@@ -107,29 +109,24 @@ class Tiresias:
             raise ConfigError(f"promote must be at least 0, got {self.promote}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        queue = snapshot.queue
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
-        running = queue.running
-        tick_s = math.inf
-        if running.any() and not running.all():
-            held = queue.held[running]
-            tick_s = float(((limits[level[running]] - served[running]) / held).min())
+        to_next_s = (limits[level] - served) / snapshot.queue.gpus
+        to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see promotion
         if self.promote > 0:
-            ran = snapshot.service_s
-            waited = snapshot.now_s - snapshot.jobs.submit_s[queue.job] - ran
-            caught_up_s = waited / self.promote - ran
-            if not running.all():
-                if running.any():
-                    ahead = caught_up_s[running]
-                    tick_s = min(tick_s, float(np.where(ahead > 0, ahead, math.inf).min()))
-                behind = -caught_up_s[~running] * self.promote
-                tick_s = min(tick_s, float(np.where(behind > 0, behind, math.inf).min()))
-            level = np.where((caught_up_s >= 0) & (ran > 0), 0, level)
-        return ranked(
-            snapshot, plan, level.astype(np.float64), tick_s=snapshot.now_s + max(self.quantum_s, tick_s)
-        )
+            ran_s = snapshot.service_s
+            waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job] - ran_s
+            ahead_s = waited_s / self.promote - ran_s
+            to_change_s = np.where(ahead_s >= 0, ahead_s, -ahead_s * self.promote)
+            level = np.where((ahead_s >= 0) & (ran_s > 0), 0, level)
+        plan = ranked(snapshot, plan, level.astype(np.float64))
+        runs, waits, certain = likely(snapshot, plan)
+        if not waits.any():
+            return plan
+        may_run = plan.row[runs] if certain else plan.row
+        wait_s = min(float(to_next_s[may_run].min()), float(to_change_s[to_change_s > 0].min(initial=math.inf)))
+        return asking_again(plan, snapshot.now_s + max(self.quantum_s, wait_s))
 
 
 @dataclass(frozen=True)
@@ -148,16 +145,18 @@ class Ftf:
         _at_least_a_second("quantum_s", self.quantum_s)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        queue = snapshot.queue
         alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
-        in_system_s = snapshot.now_s - snapshot.jobs.submit_s[queue.job]
+        in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         rho = (in_system_s + remaining_s(snapshot, models)) / alone_s
-        running = queue.running
-        tick_s = math.inf
-        if running.any() and not running.all():
-            gap = (rho[running].min() - rho[~running]) * alone_s[~running]
-            tick_s = snapshot.now_s + max(self.quantum_s, float(gap.min()))
-        return ranked(snapshot, plan, -rho, tick_s=tick_s)
+        plan = ranked(snapshot, plan, -rho)
+        runs, waits, certain = likely(snapshot, plan)
+        if not waits.any():
+            return plan
+        wait_s = self.quantum_s
+        if certain:
+            gap = rho[plan.row[runs]].min() - rho[plan.row[waits]]
+            wait_s = max(wait_s, float((gap * alone_s[plan.row[waits]]).min()))
+        return asking_again(plan, snapshot.now_s + wait_s)
 
 
 def _duration_s(snapshot: Snapshot, models: Models) -> Floats:

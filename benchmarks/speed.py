@@ -1,0 +1,87 @@
+"""How fast the simulator is: CPU seconds, jobs per CPU-second, peak memory, and ratios to a bare loop.
+
+    python benchmarks/speed.py [--trace FILE] [--cluster 320xv100:8] [--policy fifo ...] [--growth]
+
+The trace defaults to Philly's 82,247 jobs in $WATTLINE_DATA. Ratios are taken in one process, one
+run after the other, because absolute times on shared machines mean little. `--growth` asks for the
+cost of ten times the jobs at the same load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from bare import bare_fifo
+
+import wattline as wl
+from wattline.policy import ORDERS
+
+DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data"))
+PHILLY = DATA / "philly" / "philly_jobs.csv.gz"
+
+
+def cpu_of(jobs: wl.Jobs, cluster: wl.Nodes, policy: str) -> tuple[float, wl.Log]:
+    sim = wl.Sim(jobs, cluster)
+    rule = wl.parse_policy(policy)
+    before = time.process_time()
+    log = wl.run(sim, rule)
+    return time.process_time() - before, log
+
+
+def bare_cpu(jobs: wl.Jobs, cluster: wl.Nodes) -> float:
+    columns = jobs.submit_s.tolist(), jobs.gpus.tolist(), jobs.duration_s.tolist()
+    before = time.process_time()
+    bare_fifo(*columns, int(cluster.gpus.sum()))
+    return time.process_time() - before
+
+
+def speed(trace: str, cluster_text: str, policies: list[str]) -> None:
+    before = time.process_time()
+    jobs = wl.read_trace(trace)
+    cluster = wl.parse_cluster(cluster_text)
+    print(f"{Path(trace).name}: {len(jobs)} jobs read in {time.process_time() - before:.2f} CPU s; {cluster_text}")
+    cpu_of(jobs.take(slice(0, 200)), cluster, "fifo")  # load the compiled kernels
+    print(f"{'policy':10} {'CPU s':>8} {'jobs/CPU s':>11} {'rounds':>8} {'actions':>9} {'peak MB':>8} {'x bare':>7}")
+    for policy in policies:
+        bare = bare_cpu(jobs, cluster)
+        cpu, log = cpu_of(jobs, cluster, policy)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        rate = len(jobs) / cpu
+        print(
+            f"{policy:10} {cpu:8.2f} {rate:11.0f} {len(log):8} {len(log.actions):9} {peak:8.0f} {cpu / bare:7.1f}"
+        )
+        print(f"{'  bare':10} {bare:8.2f} {len(jobs) / bare:11.0f}")
+
+
+def growth(policies: list[str]) -> None:
+    print("ten times the jobs at the same load (synthetic, 128 GPUs, load 0.8)")
+    cluster = wl.parse_cluster("16xv100:8")
+    for policy in policies:
+        costs = [cpu_of(wl.synth(count=n, seed=0), cluster, policy)[0] for n in (2_000, 20_000)]
+        print(f"{policy:10} {costs[0]:8.2f} s -> {costs[1]:8.2f} s: x {costs[1] / costs[0]:.1f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trace", default=str(PHILLY))
+    parser.add_argument("--cluster", default="320xv100:8")
+    parser.add_argument("--policy", action="append", choices=ORDERS)
+    parser.add_argument("--growth", action="store_true")
+    args = parser.parse_args()
+    policies = args.policy or ["fifo", "srtf", "las", "tiresias"]
+    if args.growth:
+        growth(policies)
+    else:
+        if not Path(args.trace).exists():
+            sys.exit(f"{args.trace} is missing: set WATTLINE_DATA, or give --trace")
+        speed(args.trace, args.cluster, policies)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Which GPUs, in cases small enough to do by hand."""
+
+import numpy as np
+from story import ends, first_starts, play
+
+from wattline import policy as p
+from wattline.backend.sim import Sim
+from wattline.cluster import join_nodes, nodes
+from wattline.engine import run
+from wattline.messages import START, STOP
+from wattline.model import Asked
+from wattline.place import Pack
+from wattline.types import REASONS, Jobs
+
+
+def many(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
+    return Jobs.of(submit_s=[float(i) for i in range(len(gpus))], gpus=gpus, duration_s=duration_s, **more)  # type: ignore[arg-type]
+
+
+def placed(jobs: Jobs, **world: object) -> dict[int, dict[int, int]]:
+    """Nodes and GPUs of each job's first start."""
+    log = play(jobs, p.fifo, **world)  # type: ignore[arg-type]
+    where: dict[int, dict[int, int]] = {}
+    for verb, job, _, node, gpus in log.actions.tolist():
+        assert verb == START
+        where.setdefault(job, {})[node] = gpus
+    return where
+
+
+def test_a_job_goes_where_the_least_room_is_enough() -> None:
+    where = placed(many([3, 2, 1], [100, 100, 100]), count=2, gpus=4)
+    assert where == {0: {0: 3}, 1: {1: 2}, 2: {0: 1}}
+
+
+def test_a_job_too_big_for_a_node_takes_the_fewest_nodes() -> None:
+    where = placed(many([1, 9], [100, 100]), count=4, gpus=4)
+    assert where[1] == {1: 4, 2: 4, 0: 1}
+
+
+def test_a_job_stays_on_one_kind_of_gpu() -> None:
+    cluster = join_nodes(nodes("v100", gpus=4), nodes("a100", gpus=4))
+    where = placed(many([3, 4, 2], [100, 100, 100]), nodes=cluster)
+    assert where == {0: {0: 3}, 1: {1: 4}, 2: {0: 2}}  # the last waits for four of one kind
+
+
+def test_a_job_goes_to_the_kinds_it_accepts() -> None:
+    cluster = join_nodes(nodes("v100", gpus=4), nodes("a100", gpus=4))
+    where = placed(many([1, 1], [9, 9], gpu_kind=["a100", "v100"]), nodes=cluster)
+    assert where == {0: {1: 1}, 1: {0: 1}}
+
+
+def test_who_keeps_running_is_never_moved() -> None:
+    jobs = many([1, 1, 1, 2, 1], [1000, 5, 1000, 1000, 1000])
+    log = play(jobs, p.srtf, count=2, gpus=2, place=Pack("greedy"))
+    stopped = log.actions[log.actions[:, 0] == STOP, 1].tolist()
+    assert 0 not in stopped
+    assert 2 not in stopped
+
+
+def test_spanning_nodes_costs_what_the_truth_says() -> None:
+    jobs = many([3], [100])
+    cluster = nodes("v100", count=2, gpus=2)
+    log = run(Sim(jobs, cluster, truth=Asked(span_penalty=1.5)), p.fifo)
+    assert ends(log) == {"0": 150.0}
+
+
+def backfilled(mode: str) -> dict[str, float]:
+    """4 GPUs: a runs on 3 till 100; b needs all; c (long) and d (short) fit beside a."""
+    jobs = Jobs.of(id=list("abcd"), submit_s=[0, 1, 2, 3], gpus=[3, 4, 1, 1], duration_s=[100, 10, 500, 50])
+    return first_starts(play(jobs, p.fifo, gpus=4, place=Pack(mode)))  # type: ignore[arg-type]
+
+
+def test_without_backfill_nobody_overtakes() -> None:
+    assert backfilled("none") == {"a": 0, "b": 100, "c": 110, "d": 110}
+
+
+def test_easy_backfill_lets_those_overtake_who_delay_nobody() -> None:
+    assert backfilled("easy") == {"a": 0, "d": 3, "b": 100, "c": 110}
+
+
+def test_greedy_backfill_lets_everybody_overtake_who_fits() -> None:
+    assert backfilled("greedy") == {"a": 0, "c": 2, "d": 100, "b": 502}
+
+
+def test_easy_uses_gpus_that_the_head_will_not_need() -> None:
+    jobs = Jobs.of(id=list("abc"), submit_s=[0, 1, 2], gpus=[4, 5, 2], duration_s=[100, 10, 5000])
+    # At 100 the head takes 5 of 8; three are left over, so c may run for as long as it likes.
+    assert first_starts(play(jobs, p.fifo, gpus=8)) == {"a": 0, "c": 2, "b": 100}
+
+
+def test_reasons_say_why_a_job_waits() -> None:
+    jobs = Jobs.of(id=list("abcde"), submit_s=[0, 1, 2, 3, 4], gpus=[3, 4, 1, 9, 2], duration_s=[100, 10, 500, 5, 5])
+    log = play(jobs, p.fifo, gpus=4)
+    first: dict[int, str] = {}
+    for job, reason in log.held.tolist():
+        first.setdefault(job, REASONS[reason].name)
+    assert first == {1: "NO_ROOM", 2: "RESERVED", 3: "TOO_BIG", 4: "OUTRANKED"}
+
+
+def test_a_job_too_big_for_the_cluster_does_not_block_the_others() -> None:
+    jobs = many([9, 1], [10, 10])
+    for mode in ("none", "easy", "greedy"):
+        assert ends(play(jobs, p.fifo, gpus=4, place=Pack(mode))) == {"1": 11.0}  # type: ignore[arg-type]
+
+
+def test_no_reservation_is_needed_where_who_goes_first_may_preempt() -> None:
+    jobs = Jobs.of(id=list("abc"), submit_s=[0, 1, 2], gpus=[3, 4, 1], duration_s=[100, 10, 5000], priority=[3, 2, 1])
+    log = play(jobs, p.priority, gpus=4)
+    assert first_starts(log) == {"a": 0, "c": 2, "b": 100}
+    assert np.count_nonzero(log.actions[:, 0] == STOP) == 1

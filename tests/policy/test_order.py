@@ -1,0 +1,148 @@
+"""Who goes first, in cases small enough to do by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from story import ends, first_starts, play, starts
+
+from wattline import policy as p
+from wattline.errors import ConfigError
+from wattline.messages import STOP
+from wattline.model import Asked, Misjudged
+from wattline.place import Pack
+from wattline.types import Jobs
+
+
+def three(**more: list[float]) -> Jobs:
+    """Long, short, middle: submitted at 0, 10, 20."""
+    return Jobs.of(id=["l", "s", "m"], submit_s=[0, 10, 20], gpus=[1, 1, 1], duration_s=[100, 10, 50], **more)  # type: ignore[arg-type]
+
+
+def test_fifo_serves_in_order_of_submission() -> None:
+    assert ends(play(three(), p.fifo)) == {"l": 100, "s": 110, "m": 160}
+
+
+def test_sjf_takes_the_shortest_when_somebody_ends() -> None:
+    jobs = Jobs.of(id=["l", "m", "s"], submit_s=[0, 10, 20], gpus=[1, 1, 1], duration_s=[100, 50, 10])
+    assert ends(play(jobs, p.sjf)) == {"l": 100, "s": 110, "m": 160}
+
+
+def test_srtf_stops_who_has_longer_to_go() -> None:
+    log = play(three(), p.srtf)
+    assert ends(log) == {"s": 20, "m": 70, "l": 160}
+    assert (log.actions[:, 0] == STOP).sum() == 1
+
+
+def test_srsf_counts_gpus_too() -> None:
+    jobs = Jobs.of(id=["wide", "thin"], submit_s=[0, 0], gpus=[4, 1], duration_s=[10, 30])
+    assert starts(play(jobs, p.srtf, gpus=4)) == ["wide", "thin"]
+    assert starts(play(jobs, p.srsf, gpus=4)) == ["thin", "wide"]
+
+
+def test_edf_serves_the_earliest_deadline_and_those_without_last() -> None:
+    log = play(three(deadline_s=[math.inf, 500, 300]), p.edf)
+    assert ends(log) == {"s": 20, "m": 70, "l": 160}
+    log = play(three(deadline_s=[math.inf, 500, 25]), p.edf)
+    assert list(ends(log)) == ["s", "m", "l"]
+
+
+def test_priority_serves_the_highest_first() -> None:
+    assert ends(play(three(priority=[0, 1, 2]), p.priority)) == {"s": 20, "m": 70, "l": 160}
+
+
+def test_keep_lets_running_jobs_finish_and_preempt_does_not() -> None:
+    assert ends(play(three(), p.chain(p.srtf, p.keep))) == {"l": 100, "s": 110, "m": 160}
+    urgent = three(priority=[0, 1, 2])
+    assert ends(play(urgent, p.chain(p.priority, p.keep, p.preempt))) == ends(play(urgent, p.priority))
+
+
+def test_las_gives_newcomers_their_turn_and_shares_what_is_left() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 100], gpus=[1, 1], duration_s=[1000, 1000])
+    log = play(jobs, p.Las(quantum_s=100))
+    assert first_starts(log) == {"a": 0, "b": 100}
+    assert ends(log) == {"a": 1900, "b": 2000}  # by turns of 100 s
+
+
+def test_las_is_not_woken_before_somebody_who_waits_is_passed() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 500], gpus=[1, 1], duration_s=[5000, 400])
+    log = play(jobs, p.Las(quantum_s=10))
+    assert ends(log)["b"] == 900  # b has less service than a all the time
+    assert len(log.actions) == 4
+
+
+def test_tiresias_demotes_past_its_threshold_and_lets_queues_wait() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[300, 50])
+    log = play(jobs, p.Tiresias(thresholds_gpu_s=(100.0,), promote=0.0, quantum_s=1))
+    assert first_starts(log) == {"a": 0, "b": 100}
+    assert ends(log) == {"b": 150, "a": 350}
+
+
+def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
+    jobs = Jobs.of(
+        id=["old", *(f"n{i}" for i in range(20))],
+        submit_s=[0, *(90 + 90 * i for i in range(20))],
+        gpus=[1] * 21,
+        duration_s=[300, *([90] * 20)],
+    )
+    starved = play(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=0.0, quantum_s=1))
+    promoted = play(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=2.0, quantum_s=1))
+    assert ends(promoted)["old"] < ends(starved)["old"]
+
+
+def test_ftf_serves_who_was_treated_worst() -> None:
+    jobs = Jobs.of(id=["long", "short"], submit_s=[0, 0], gpus=[1, 1], duration_s=[1000, 100])
+    assert ends(play(jobs, p.Ftf(quantum_s=10)))["short"] <= 220
+
+
+def test_gandiva_takes_turns() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[200, 200])
+    log = play(jobs, p.Gandiva(slice_s=50), truth=Asked(packed=0.5))
+    assert ends(log)["a"] - ends(log)["b"] <= 50
+
+
+def test_gandiva_packs_only_when_a_pair_does_more_together() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[120, 120])
+    packed = play(jobs, p.Gandiva(slice_s=50))
+    assert ends(packed) == {"a": 200, "b": 200}  # each at 0.6
+    assert packed.actions[:, 2].tolist() == [0, 0]  # one group
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: p.Las(quantum_s=0), "quantum_s must be at least 1, got 0"),
+        (lambda: p.Las(quantum_s=math.nan), "quantum_s must be at least 1"),
+        (lambda: p.Tiresias(thresholds_gpu_s=(5.0, 3.0)), "must rise"),
+        (lambda: p.Tiresias(promote=-1.0), "promote must be at least 0"),
+        (lambda: p.Gandiva(slice_s=0.1), "slice_s must be at least 1"),
+        (lambda: p.chain(), "at least one stage"),
+        (lambda: Pack("sometimes"), "backfill must be one of none, easy, greedy"),  # type: ignore[arg-type]
+        (lambda: Asked(span_penalty=0.5), "span_penalty must be at least 1"),
+    ],
+)
+def test_knobs_that_make_no_sense_are_refused(make: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()  # type: ignore[operator]
+
+
+def test_policies_print_themselves() -> None:
+    assert p.spell(p.fifo) == "fifo"
+    assert str(p.chain(p.Las(60.0), p.keep)) == "Las(quantum_s=60.0)+keep"
+
+
+def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_the_ends() -> None:
+    from wattline.backend.sim import Overheads, Sim
+    from wattline.cluster import nodes
+    from wattline.engine import run
+
+    jobs = Jobs.of(submit_s=np.zeros(40), gpus=np.ones(40, dtype=np.int64), duration_s=np.arange(1, 41) * 10.0)
+    cluster = nodes("v100", gpus=1)
+
+    def mean_end(models: Asked | Misjudged) -> float:
+        log = run(Sim(jobs, cluster, overheads=Overheads(restart_s=0)), p.srtf, models)
+        done = ends(log)
+        assert max(done.values()) == pytest.approx(jobs.duration_s.sum())
+        return float(np.mean(list(done.values())))
+
+    assert mean_end(Misjudged(error=1.0)) > 1.02 * mean_end(Asked())

@@ -1,0 +1,40 @@
+import pytest
+
+from wattline import policy as p
+from wattline.errors import ConfigError
+from wattline.policy.parse import parse_policy, stage_names
+
+
+def test_names_and_knobs_make_policies() -> None:
+    assert parse_policy("fifo") is p.fifo
+    assert parse_policy("las") == p.Las()
+    assert parse_policy("LAS:quantum=10m") == p.Las(600.0)
+    assert parse_policy("tiresias:thresholds=1h/10h,promote=4") == p.Tiresias((3600.0, 36000.0), 4.0)
+    assert parse_policy("srtf + keep") == p.chain(p.srtf, p.keep)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ("fiffo", "unknown stage 'fiffo'", "fifo"),
+        ("las:quantums=3", "unknown knob 'quantums=3'", "quantum_s"),
+        ("las:quantum", "unknown knob 'quantum'", ""),
+        ("las:quantum=often", "quantum_s is 'often', expected a number", ""),
+        ("fifo:x=1", "fifo has no knobs", ""),
+        ("", "unknown stage ''", ""),
+        ("las+", "unknown stage ''", ""),
+        ("asked", "unknown stage 'asked'", ""),
+        ("las:quantum=0", "quantum_s must be at least 1", ""),
+    ],
+)
+def test_a_bad_policy_is_explained(text: str, words: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_policy(text)
+    assert words in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_every_order_can_be_named() -> None:
+    assert set(p.ORDERS) <= set(stage_names())
+    for name in p.ORDERS:
+        parse_policy(name)

@@ -1,0 +1,177 @@
+"""Events in, a state out; two states in, actions out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattline.cluster import nodes
+from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
+from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
+from wattline.messages import (
+    ARRIVED,
+    FINISHED,
+    LOST,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    START,
+    STOP,
+    STOPPED,
+    Event,
+)
+from wattline.types import Jobs, Leases, Placement, Snapshot
+
+JOBS = Jobs.of(submit_s=[0, 0, 0, 0], gpus=[1, 2, 1, 4], duration_s=[100, 100, 100, 100])
+NODES = nodes("v100", count=2, gpus=4)
+ACCEPTS = NODES.accepts(JOBS.gpu_kind)
+
+
+def after(state: Snapshot, decision: Decision | None, now_s: float, *events: Event) -> Snapshot:
+    return advance(state, decision or decide_nothing(state), now_s, events, JOBS, ACCEPTS)
+
+
+def deciding(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
+    """Leases (job, group, node, gpus) as a decision on *state*."""
+    leases = Leases.of(*zip(*rows, strict=True)) if rows else Leases.of((), (), (), ())
+    reason = np.zeros(len(state.queue), dtype=np.int64)
+    return Decision(Placement(leases, reason, 0), reconcile(state.leases, leases))
+
+
+def arrived(*jobs: int) -> Snapshot:
+    return after(begin(JOBS, NODES), None, 0.0, *(Event(ARRIVED, job, 0.0) for job in jobs))
+
+
+def test_who_arrives_waits_without_having_run() -> None:
+    state = arrived(0, 1)
+    assert state.queue.job.tolist() == [0, 1]
+    assert state.queue.gpus.tolist() == [1, 2]
+    assert not state.queue.running.any()
+    assert np.isnan(state.queue.first_s).all()
+    assert state.free.tolist() == [4, 4]
+
+
+def test_a_lease_takes_gpus_and_gives_service() -> None:
+    state = arrived(0, 1)
+    state = after(state, deciding(state, (1, 1, 0, 2)), 10.0, Event(RAN, 1, 0.0, 0.0, 1.0))
+    assert state.free.tolist() == [2, 4]
+    assert state.queue.held.tolist() == [0, 2]
+    assert state.service_s.tolist() == [0, 10]
+    assert state.service_gpu_s.tolist() == [0, 20]
+    assert state.steps_done.tolist() == [0, 10]
+    assert state.steps_left.tolist() == [100, 90]
+    assert state.queue.first_s[1] == 0.0
+
+
+def test_progress_waits_for_the_mark_in_the_future() -> None:
+    state = arrived(0)
+    state = after(state, deciding(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 30.0, 5.0, 1.0))
+    assert state.steps_done.tolist() == [5.0]
+    assert after(state, None, 40.0).steps_done.tolist() == [15.0]
+
+
+def test_a_stop_keeps_the_service_and_a_new_start_counts_as_a_restart() -> None:
+    state = arrived(0)
+    state = after(state, deciding(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 0.0, 0.0, 1.0))
+    state = after(state, deciding(state), 20.0, Event(STOPPED, 0, 10.0, 10.0))
+    assert state.service_s.tolist() == [10]
+    assert state.queue.since_s.tolist() == [10]
+    assert state.free.tolist() == [4, 4]
+    state = after(state, deciding(state, (0, 0, 1, 1)), 25.0)
+    assert state.queue.restarts.tolist() == [1]
+    assert state.service_s.tolist() == [15]
+    assert state.queue.first_s.tolist() == [0]
+
+
+def test_who_finishes_leaves_and_frees_its_gpus() -> None:
+    state = arrived(0, 1, 2)
+    state = after(state, deciding(state, (0, 0, 0, 1), (1, 1, 0, 2)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+    assert state.queue.job.tolist() == [1, 2]
+    assert state.leases.job.tolist() == [1]
+    assert state.free.tolist() == [2, 4]
+
+
+def test_who_loses_its_node_queues_again_and_the_node_has_no_room() -> None:
+    state = arrived(0, 1)
+    state = after(
+        state,
+        deciding(state, (0, 0, 0, 1), (1, 1, 1, 2)),
+        8.0,
+        Event(LOST, 0, 8.0, 3.0),
+        Event(NODE_LOST, 0, 8.0),
+    )
+    assert state.queue.running.tolist() == [False, True]
+    assert state.free.tolist() == [0, 2]
+    assert state.up.tolist() == [False, True]
+    assert state.steps_done[0] == 3.0
+    assert after(state, None, 9.0, Event(NODE_BACK, 0, 9.0)).free.tolist() == [4, 2]
+
+
+def test_when_a_leader_ends_the_next_of_its_group_leads() -> None:
+    state = arrived(0, 1, 2)
+    state = after(state, deciding(state, (0, 0, 0, 1), (2, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+    assert state.leases.block.tolist() == [[2], [2], [0], [1]]
+    assert state.free.tolist() == [3, 4]
+
+
+def test_advance_leaves_what_it_was_given_unchanged() -> None:
+    state = arrived(0, 1)
+    before = state.queue.block.copy()
+    after(state, deciding(state, (0, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+    assert np.array_equal(state.queue.block, before, equal_nan=True)
+    with pytest.raises(ValueError, match="read-only"):
+        state.queue.block[0, 0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        ([(3, 3, 0, 4), (1, 1, 0, 2)], Oversubscribed, "node v100-0 was given 2 GPUs more than it has"),
+        ([(9, 9, 0, 1)], UnknownJob, "job 9 got a lease"),
+        ([(0, 0, 0, 1), (0, 0, 0, 1)], GrantedTwice, "job 0 got two leases on node v100-0"),
+        ([(0, 1, 0, 1)], PlanError, "which nobody leads"),
+        ([(0, 0, 0, 0)], PlanError, "got 0 GPUs"),
+    ],
+)
+def test_leases_that_cannot_be_are_named(
+    rows: list[tuple[int, int, int, int]], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        check(Leases.of(*zip(*rows, strict=True)), arrived(0, 1, 2, 3))
+
+
+def test_a_node_that_is_down_takes_nobody() -> None:
+    state = after(arrived(0), None, 1.0, Event(NODE_LOST, 0, 1.0))
+    with pytest.raises(Oversubscribed, match="v100-0 is down"):
+        check(Leases.of([0], [0], [0], [1]), state)
+
+
+LEASES = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 4)), unique_by=lambda row: row[:2]
+).map(lambda rows: Leases.of([r[0] for r in rows], [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]))
+
+
+@given(LEASES)
+def test_from_here_to_here_there_is_nothing_to_do(leases: Leases) -> None:
+    assert len(reconcile(leases, Leases(leases.block.copy()))) == 0
+
+
+@given(LEASES, LEASES)
+def test_actions_turn_the_old_leases_into_the_new(old: Leases, new: Leases) -> None:
+    held = {(j, n): g for j, _, n, g in old.block.T.tolist()}
+    stopped = set()
+    for verb, job, _, node, gpus in reconcile(old, new).tolist():
+        if verb == STOP:
+            assert any(j == job for j, _ in held), "only who runs is stopped"
+            held = {key: g for key, g in held.items() if key[0] != job}
+            stopped.add(job)
+        else:
+            assert verb == START
+            held[job, node] = gpus
+    assert held == {(j, n): g for j, _, n, g in new.block.T.tolist()}
+    same = {
+        j
+        for j in old.job.tolist()
+        if old.block[:, old.job == j].tolist() == new.block[:, new.job == j].tolist()
+    }
+    assert not same & stopped, "who stays is left alone"

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from story import ends, play
+
+from wattline import policy as p
+from wattline.errors import GrantedTwice, Oversubscribed
+from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
+
+JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
+
+
+class Counting:
+    """A policy that counts how often it is asked."""
+
+    def __init__(self, lasts: bool) -> None:
+        self.asked = 0
+        self.lasts = lasts
+
+    def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
+        self.asked += 1
+        plan = p.asked(snapshot)
+        return Plan(plan.row, plan.gpus, plan.group, lasts=self.lasts)
+
+
+def test_a_plan_that_lasts_is_not_asked_for_again_when_jobs_end() -> None:
+    lasting, fleeting = Counting(True), Counting(False)
+    assert ends(play(JOBS, lasting, gpus=4)) == ends(play(JOBS, fleeting, gpus=4))
+    assert lasting.asked == 3
+    assert fleeting.asked == 6
+
+
+def test_a_policy_is_asked_again_at_its_tick_and_not_otherwise() -> None:
+    times: list[float] = []
+
+    def ticking(snapshot: Snapshot, models: Models) -> Plan:
+        times.append(snapshot.now_s)
+        plan = p.asked(snapshot)
+        return Plan(plan.row, plan.gpus, plan.group, tick_s=snapshot.now_s + 4, lasts=True)
+
+    play(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)
+    assert times == [0, 4, 8]
+
+
+def test_a_placer_that_gives_too_much_is_stopped() -> None:
+    def generous(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        job = snapshot.queue.job
+        leases = Leases.of(job, job, np.zeros(len(job)), np.full(len(job), 3))  # type: ignore[arg-type]
+        return Placement(leases, np.zeros(len(job), dtype=np.int64), 0)
+
+    with pytest.raises(Oversubscribed, match="2 GPUs more than it has"):
+        play(JOBS, p.fifo, place=generous)
+
+
+def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
+    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+        none = np.empty(0, dtype=np.int64)
+        return Plan(none, none, none)
+
+    log = play(JOBS, nobody)
+    assert ends(log) == {}
+    assert set(log.held[:, 0].tolist()) == {0, 1, 2}
+
+
+def test_a_run_reports_its_progress() -> None:
+    from wattline.backend.sim import Sim
+    from wattline.cluster import nodes
+    from wattline.engine import run
+    from wattline.trace import synth
+
+    seen: list[float] = []
+    run(Sim(synth(count=600, seed=0), nodes("v100", count=4)), p.srtf, progress=lambda now_s, _: seen.append(now_s))
+    assert seen
+    assert seen == sorted(seen)
+
+
+def test_granting_a_job_twice_is_refused() -> None:
+    def twice(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        job = int(snapshot.queue.job[0])
+        leases = Leases.of([job, job], [job, job], [0, 0], [1, 1])
+        return Placement(leases, np.zeros(len(snapshot.queue), dtype=np.int64), 0)
+
+    with pytest.raises(GrantedTwice):
+        play(JOBS, p.fifo, gpus=4, place=twice)

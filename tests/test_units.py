@@ -1,0 +1,47 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattline.units import parse_gib, parse_seconds, show_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("300", 300),
+        ("300s", 300),
+        ("5m", 300),
+        ("5min", 300),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("250ms", 0.25),
+        ("12:00:00", 43200),
+        ("1-12:00:00", 129600),
+        ("0s", 0),
+        ("1.5h", 5400),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "abc", "5 parsecs", "-5s", "1h30", "nan", "5m3"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="expected something like"):
+        parse_seconds(text)
+
+
+@given(st.integers(0, 10**7))
+def test_slurm_times_round_trip(seconds: int) -> None:
+    days, rest = divmod(seconds, 86400)
+    assert parse_seconds(f"{days}-{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}") == seconds
+
+
+def test_sizes_are_gib() -> None:
+    assert [parse_gib(t) for t in ("32G", "500GiB", "1T", "2048M", "7")] == [32, 500, 1024, 2, 7]
+    with pytest.raises(ValueError, match="expected something like"):
+        parse_gib("lots")
+
+
+def test_durations_are_shown_in_the_unit_that_fits() -> None:
+    assert [show_seconds(s) for s in (42, 300, 7200, 200000)] == ["42 s", "5 min", "2 h", "2.31 d"]
