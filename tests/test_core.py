@@ -19,6 +19,7 @@ from wattline.messages import (
     STOP,
     STOPPED,
     Event,
+    rows,
 )
 from wattline.types import Jobs, Leases, Placement, Snapshot
 
@@ -28,7 +29,7 @@ ACCEPTS = NODES.accepts(JOBS.gpu_kind)
 
 
 def after(state: Snapshot, decision: Decision | None, now_s: float, *events: Event) -> Snapshot:
-    return advance(state, decision or decide_nothing(state), now_s, events, JOBS, ACCEPTS)
+    return advance(state, decision or decide_nothing(state), now_s, rows(*events), JOBS, ACCEPTS)
 
 
 def deciding(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
@@ -36,6 +37,10 @@ def deciding(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
     leases = Leases.of(*zip(*rows, strict=True)) if rows else Leases.of((), (), (), ())
     reason = np.zeros(len(state.queue), dtype=np.int64)
     return Decision(Placement(leases, reason, 0), reconcile(state.leases, leases))
+
+
+def granting(*leases: tuple[int, int, int, int]) -> Placement:
+    return Placement(Leases.of(*zip(*leases, strict=True)), np.zeros(4, dtype=np.int64), 0)
 
 
 def arrived(*jobs: int) -> Snapshot:
@@ -131,19 +136,20 @@ def test_advance_leaves_what_it_was_given_unchanged() -> None:
         ([(0, 0, 0, 1), (0, 0, 0, 1)], GrantedTwice, "job 0 got two leases on node v100-0"),
         ([(0, 1, 0, 1)], PlanError, "which nobody leads"),
         ([(0, 0, 0, 0)], PlanError, "got 0 GPUs"),
+        ([(0, 0, 7, 1)], PlanError, "on node 7 of 2"),
     ],
 )
 def test_leases_that_cannot_be_are_named(
     rows: list[tuple[int, int, int, int]], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        check(Leases.of(*zip(*rows, strict=True)), arrived(0, 1, 2, 3))
+        check(granting(*rows), arrived(0, 1, 2, 3))
 
 
 def test_a_node_that_is_down_takes_nobody() -> None:
     state = after(arrived(0), None, 1.0, Event(NODE_LOST, 0, 1.0))
     with pytest.raises(Oversubscribed, match="v100-0 is down"):
-        check(Leases.of([0], [0], [0], [1]), state)
+        check(Placement(Leases.of([0], [0], [0], [1]), np.zeros(1, dtype=np.int64), 0), state)
 
 
 LEASES = st.lists(

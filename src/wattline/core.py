@@ -7,7 +7,6 @@ one copy of the queue's block, so a round costs microseconds with hundreds of jo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +26,8 @@ from wattline.messages import (
     STOP,
     STOPPED,
     Actions,
-    Event,
+    Events,
+    each,
 )
 from wattline.types import (
     ACCEPTS,
@@ -54,11 +54,9 @@ from wattline.types import (
     Snapshot,
 )
 
-_NO_EVENTS = np.empty((0, 6))
-_NO_EVENTS.setflags(write=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Decision:
     """What was decided on a snapshot: where everybody should be, and the actions that lead there."""
 
@@ -90,7 +88,7 @@ def advance(
     snapshot: Snapshot,
     decision: Decision,
     now_s: float,
-    events: Sequence[Event],
+    events: Events,
     jobs: Jobs,
     accepts: Ints,
 ) -> Snapshot:
@@ -98,31 +96,30 @@ def advance(
 
     *jobs* is everything submitted, *accepts* its GPU kinds as `Nodes.accepts` gives them.
     """
-    up = _after(snapshot.up, events)
-    block, leases, free = _advance(
+    block, leases, free, turned = _advance(
         snapshot.queue.block,
         decision.actions,
         snapshot.now_s,
         decision.placement.reason,
-        np.array(events, dtype=np.float64) if events else _NO_EVENTS,
+        events,
         jobs.gpus,
         accepts,
         decision.placement.leases.block,
         snapshot.nodes.gpus,
-        up,
+        snapshot.up,
     )
+    up = _after(snapshot.up, events) if turned else snapshot.up
     free.setflags(write=False)
     return Snapshot(now_s, jobs, snapshot.nodes, Queue(block), Leases(leases), free, up, snapshot.seed)
 
 
-def _after(up: Bools, events: Sequence[Event]) -> Bools:
+def _after(up: Bools, events: Events) -> Bools:
     """Which nodes are up after *events*."""
-    changes = [event for event in events if event.verb in (NODE_LOST, NODE_BACK)]
-    if changes:
-        up = up.copy()
-        for event in changes:
-            up[event.job] = event.verb == NODE_BACK
-        up.setflags(write=False)
+    turned = events[(events[:, 0] == NODE_LOST) | (events[:, 0] == NODE_BACK)]
+    up = up.copy()
+    for event in each(turned):
+        up[event.job] = event.verb == NODE_BACK
+    up.setflags(write=False)
     return up
 
 
@@ -252,13 +249,18 @@ def _advance(
     job_accepts: Ints,
     leases: Ints,
     node_gpus: Ints,
-    up: Bools,
-) -> tuple[Floats, Ints, Ints]:
+    was_up: Bools,
+) -> tuple[Floats, Ints, Ints, bool]:
     before = block.shape[1]
     queued = before
+    up = was_up.copy()
+    turned = False
     for e in range(events.shape[0]):
         if events[e, 0] == ARRIVED:
             queued += 1
+        elif events[e, 0] == NODE_LOST or events[e, 0] == NODE_BACK:
+            up[int(events[e, 1])] = events[e, 0] == NODE_BACK
+            turned = True
     full = np.empty((13, queued))
     for c in range(13):
         for i in range(before):
@@ -279,11 +281,14 @@ def _advance(
     for r in range(kept.shape[1]):
         if kept[0, r] == kept[1, r] and up[kept[2, r]]:
             free[kept[2, r]] -= kept[3, r]
-    return full, kept, free
+    return full, kept, free, turned
 
 
-def check(leases: Leases, snapshot: Snapshot) -> None:
+def check(placement: Placement, snapshot: Snapshot) -> None:
     """Raise a `PlanError` where leases give a node away twice or name jobs wrongly."""
+    leases = placement.leases
+    if len(placement.reason) != len(snapshot.queue):
+        raise PlanError(f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue")
     problem, row, node = _check(leases.block, snapshot.queue.block, snapshot.nodes.gpus, snapshot.up)
     if problem == 0:
         return
@@ -294,6 +299,8 @@ def check(leases: Leases, snapshot: Snapshot) -> None:
             else f"node {snapshot.nodes.name[node]} is down and was given {row} GPUs"
         )
     job = int(leases.job[row])
+    if problem == 5:
+        raise PlanError(f"job {job} got a lease on node {leases.node[row]} of {len(snapshot.nodes)}")
     if problem == 1:
         raise UnknownJob(f"job {job} got a lease, but is not in the queue")
     if problem == 2:
@@ -305,12 +312,16 @@ def check(leases: Leases, snapshot: Snapshot) -> None:
 def _check(leases: Ints, block: Floats, node_gpus: Ints, up: Bools) -> tuple[int, int, int]:
     job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
+    i = 0
     for r in range(len(job)):
-        i = find(queue, len(queue), job[r])
-        if i == len(queue) or queue[i] != job[r]:
-            return 1, r, 0
         if r > 0 and (job[r] < job[r - 1] or (job[r] == job[r - 1] and node[r] <= node[r - 1])):
             return 2, r, 0
+        while i < len(queue) and queue[i] < job[r]:
+            i += 1
+        if i == len(queue) or queue[i] != job[r]:
+            return 1, r, 0
+        if node[r] < 0 or node[r] >= len(node_gpus):
+            return 5, r, 0
         if job[r] == group[r]:
             if gpus[r] <= 0:
                 return 3, r, 0

@@ -11,7 +11,7 @@ import numpy as np
 from wattline import __version__
 from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
 from wattline.log import Log
-from wattline.messages import FAILED, FINISHED, NO_ACTIONS, RAN, STOPPED, Event
+from wattline.messages import EVERY_EVENT, NEWS, NO_ACTIONS
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
@@ -28,7 +28,6 @@ from wattline.types import (
     Snapshot,
 )
 
-_QUIET = frozenset((RAN, STOPPED, FINISHED, FAILED))  # nobody came, nobody has to be placed again
 _TOO_BIG = REASONS.index(Reason.TOO_BIG)
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
@@ -67,38 +66,29 @@ def run(
         jobs=jobs,
         nodes=nodes,
     )
-    now_s, tick_s = 0.0, math.inf
-    settled = False  # everybody has what the plan grants, and it lasts when jobs end
-    since: list[Event] = []  # what happened since the last decision
-    rounds = 0
-    while not (backend.idle() and (settled or len(state.queue) == 0)):
-        woken_s, events = backend.wait(tick_s)
-        if woken_s == math.inf:
+    tick_s, wake, rounds = math.inf, EVERY_EVENT, 0
+    while not (len(state.queue) == 0 and backend.idle()):
+        now_s, events = backend.wait(tick_s, wake)
+        if now_s == math.inf:
             break  # nothing will ever happen again: whoever is left can never run
-        now_s = woken_s
-        since += events
-        if settled and now_s < tick_s and all(event[0] in _QUIET for event in events):
-            log.append(now_s, events, NO_ACTIONS, _NO_HELD)
-            continue
-        state = advance(state, decision, now_s, since, jobs, accepts)
-        models = models.observe(since)
-        since = []
+        state = advance(state, decision, now_s, events, jobs, accepts)
+        models = models.observe(events)
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS
         if placement.leases is not state.leases:
-            check(placement.leases, state)
+            check(placement, state)
             actions = reconcile(state.leases, placement.leases)
             backend.apply(actions)
         log.append(now_s, events, actions, _newly_held(state, placement))
         decision, tick_s = Decision(placement, actions), plan.tick_s
-        settled = plan.lasts and placement.waiting == 0
+        wake = NEWS if plan.lasts and placement.waiting == 0 else EVERY_EVENT
         if not len(actions) and backend.idle() and _nobody_ever(placement, tick_s, state):
             break
         rounds += 1
         if progress is not None and rounds % 512 == 0:
             progress(now_s, rounds)
-    log.append(now_s, backend.close(), NO_ACTIONS, _NO_HELD)
+    log.append(state.now_s, backend.close(), NO_ACTIONS, _NO_HELD)
     return log
 
 

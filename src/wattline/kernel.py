@@ -20,15 +20,28 @@ F2 = types.Array(types.float64, 2, "C", readonly=True)
 I1 = types.Array(types.int64, 1, "C", readonly=True)
 I2 = types.Array(types.int64, 2, "C", readonly=True)
 B1 = types.Array(types.boolean, 1, "C", readonly=True)
+_ALIVE: list[object] = []  # machine code lives as long as its dispatcher
+
 INT = types.int64
 FLOAT = types.float64
 BOOL = types.boolean
 
 
 def kernel(*arguments: object) -> Callable[[F], F]:
-    """Compile a function of these argument types (arrays are read-only inside)."""
-    compiled: Callable[[F], F] = numba.njit(tuple(arguments), cache=True)
-    return compiled
+    """Compile a function of these argument types (arrays are read-only inside).
+
+    It is called without numba's look at the types of its arguments, which would cost more than the
+    work itself. So only columns of tables go in: these are checked when the table is made.
+    """
+
+    def compile_now(function: F) -> F:
+        dispatcher = numba.njit(tuple(arguments), cache=True)(function)
+        (compiled,) = dispatcher.overloads.values()
+        _ALIVE.append(dispatcher)
+        entry: F = compiled.entry_point
+        return entry
+
+    return compile_now
 
 
 def inner(function: F) -> F:

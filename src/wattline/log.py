@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,9 @@ from wattline.messages import (
     STOP,
     Actions,
     Event,
+    Events,
+    each,
+    rows,
 )
 from wattline.types import REASONS, Floats, Ints, Jobs, Labels, Nodes
 
@@ -60,13 +63,12 @@ class Log:
         self._action_end = array("q")
         self._held_end = array("q")
 
-    def append(self, now_s: float, events: Sequence[Event], actions: Actions, held: Ints) -> None:
+    def append(self, now_s: float, events: Events, actions: Actions, held: Ints) -> None:
         """Add one round; a round in which nothing happened and nothing was done leaves no trace."""
-        if not events and not len(actions) and not len(held):
+        if not len(events) and not len(actions) and not len(held):
             return
         self._now_s.append(now_s)
-        for event in events:
-            self._events.extend(event)
+        self._events.frombytes(events.tobytes())
         if len(actions):
             self._actions.frombytes(actions.tobytes())
         if len(held):
@@ -83,8 +85,7 @@ class Log:
         e = a = h = 0
         ends = zip(self._now_s, self._event_end, self._action_end, self._held_end, strict=True)
         for now_s, e_end, a_end, h_end in ends:
-            happened = [Event(int(row[0]), int(row[1]), *row[2:]) for row in events[e:e_end].tolist()]
-            yield Round(now_s, happened, actions[a:a_end], held[h:h_end])
+            yield Round(now_s, each(events[e:e_end]), actions[a:a_end], held[h:h_end])
             e, a, h = e_end, a_end, h_end
 
     # Columns of the finished log. Reading them ends appending.
@@ -274,7 +275,7 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
     held = [(int(job), names.index(name)) for job, name in words["held"].items()]
     log.append(
         words["t"],
-        events,
+        rows(*events),
         np.array(actions, dtype=np.int64).reshape(-1, 5),
         np.array(held, dtype=np.int64).reshape(-1, 2),
     )

@@ -1,7 +1,7 @@
 """The verbs: what happened (events), and what to do (actions).
 
-Both are rows of numbers, because a round may carry thousands. An event is a named tuple; actions are
-one integer array. The words of a log are in `EVENT_WORDS` and `ACTION_WORDS`.
+Both travel as rows of one array, because a round may carry thousands; `Event` names the columns of
+the first. The words of a log are in `EVENT_WORDS` and `ACTION_WORDS`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ EVENT_WORDS: Final = (
 )
 
 
+EVERY_EVENT: Final = frozenset(range(len(EVENT_WORDS)))
+NEWS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
+"""What may make somebody start who could not before, other than GPUs that became free."""
+
+
 class Event(NamedTuple):
     """One thing that happened. `energy_j` is what the lease that just ended has used."""
 
@@ -42,6 +47,22 @@ class Event(NamedTuple):
     steps: float = 0.0
     rate: float = 0.0
     energy_j: float = 0.0
+
+
+Events = NDArray[np.float64]
+"""One row per event, in the columns of `Event`, in the order in which things happened."""
+
+
+def rows(*events: Event) -> Events:
+    """*events* as one array."""
+    table = np.array(events, dtype=np.float64).reshape(-1, 6)
+    table.setflags(write=False)
+    return table
+
+
+def each(events: Events) -> list[Event]:
+    """The rows of *events*, one by one."""
+    return [Event(int(row[0]), int(row[1]), *row[2:]) for row in events.tolist()]
 
 
 START: Final = 0  # run the job on `gpus` of `node`; several rows when it spans nodes

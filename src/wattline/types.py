@@ -15,8 +15,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from wattline.errors import InputError
-from wattline.messages import Actions, Event
+from wattline.errors import InputError, PlanError, WattlineError
+from wattline.messages import EVERY_EVENT, Actions, Events
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,6 +62,24 @@ class Labels:
         return [names[code] for code in self.codes.tolist()]
 
 
+_DTYPES: dict[Any, np.dtype[Any]] = {
+    "Ints": np.dtype(np.int64),
+    "Floats": np.dtype(np.float64),
+    "Bools": np.dtype(np.bool_),
+}
+_INT64 = np.dtype(np.int64)
+
+
+def _check_array(
+    name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]
+) -> None:
+    """Raise unless *array* is what compiled code may be handed."""
+    if type(array) is np.ndarray and array.dtype == dtype and array.ndim == ndim and array.flags.c_contiguous:
+        return
+    found = f"{array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
+    raise error(f"{name} is {found}, expected a contiguous array of {dtype} with {ndim}")
+
+
 class Table:
     """Equally long read-only columns (abstract; the final classes below declare them)."""
 
@@ -71,6 +89,8 @@ class Table:
         length = -1
         for field in fields(self):  # type: ignore[arg-type]
             column = getattr(self, field.name)
+            if field.type in _DTYPES:
+                _check_array(f"{type(self).__name__}.{field.name}", column, _DTYPES[field.type], 1, InputError)
             if length not in (-1, len(column)):
                 raise InputError(
                     f"{type(self).__name__}.{field.name} has {len(column)} rows, expected {length}"
@@ -245,7 +265,7 @@ REASONS: tuple[Reason, ...] = tuple(Reason)
 JOB, ASKED, ACCEPTS, DONE, MARK, RATE, SERVICE, GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON = range(13)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Queue:
     """The unfinished jobs, one column of *block* each, in order of submission."""
 
@@ -293,7 +313,7 @@ class Queue:
         return self.block[HELD] > 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Leases:
     """Who holds what: one column of *block* per job and node, sorted by job, then node.
 
@@ -310,6 +330,7 @@ class Leases:
         return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
 
     def __post_init__(self) -> None:
+        _check_array("Leases.block", self.block, _INT64, 2, PlanError)
         self.block.setflags(write=False)
 
     def __len__(self) -> int:
@@ -336,7 +357,7 @@ class Leases:
         return self.block[3]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Snapshot:
     """All that a policy may know at `now_s`; nothing in it can be written to."""
 
@@ -373,7 +394,7 @@ class Snapshot:
         return np.asarray(block[GPU_SERVICE] + block[HELD] * (self.now_s - block[SINCE]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Plan:
     """Who should run, first come first: what a policy answers.
 
@@ -391,11 +412,19 @@ class Plan:
     tick_s: float = math.inf
     lasts: bool = False
 
+    def __post_init__(self) -> None:
+        _check_array("Plan.row", self.row, _INT64, 1, PlanError)
+        _check_array("Plan.gpus", self.gpus, _INT64, 1, PlanError)
+        _check_array("Plan.group", self.group, _INT64, 1, PlanError)
+        if not len(self.row) == len(self.gpus) == len(self.group):
+            lengths = f"{len(self.row)}, {len(self.gpus)} and {len(self.group)}"
+            raise PlanError(f"a plan's row, gpus and group have {lengths} entries, expected as many of each")
+
     def __len__(self) -> int:
         return len(self.row)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Placement:
     """What a placer answers: the leases, and for every row of the queue why it has none.
 
@@ -405,6 +434,9 @@ class Placement:
     leases: Leases
     reason: Ints  # numbers of `REASONS`
     waiting: int
+
+    def __post_init__(self) -> None:
+        _check_array("Placement.reason", self.reason, _INT64, 1, PlanError)
 
 
 @runtime_checkable
@@ -416,7 +448,7 @@ class Models(Protocol):
         group, relative to what the trace says of each: 1.0 is "as asked"."""
         ...
 
-    def observe(self, events: Sequence[Event]) -> Models:
+    def observe(self, events: Events) -> Models:
         """What is believed after these events."""
         ...
 
@@ -438,10 +470,11 @@ class Backend(Protocol):
         """The machines."""
         ...
 
-    def wait(self, until_s: float) -> tuple[float, list[Event]]:
+    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
         """Let time pass until something happens, at most until *until_s*.
 
-        Answers the time and what happened; `inf` when nothing will ever happen again.
+        Events whose verb is not in *wake* need not end the waiting; they are told with the next that
+        does. Answers the time and what happened, in order; `inf` when nothing will ever happen again.
         """
         ...
 
@@ -453,7 +486,7 @@ class Backend(Protocol):
         """Whether nothing runs and nobody is still to come."""
         ...
 
-    def close(self) -> list[Event]:
+    def close(self) -> Events:
         """Stop the clock and give the last readings."""
         ...
 

@@ -1,16 +1,18 @@
 """Which GPUs, in cases small enough to do by hand."""
 
 import numpy as np
+import pytest
 from story import ends, first_starts, play
 
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.engine import run
+from wattline.errors import GrantedTwice, PlanError, UnknownJob
 from wattline.messages import START, STOP
 from wattline.model import Asked
 from wattline.place import Pack
-from wattline.types import REASONS, Jobs
+from wattline.types import REASONS, Jobs, Models, Plan, Snapshot
 
 
 def many(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
@@ -108,3 +110,32 @@ def test_no_reservation_is_needed_where_who_goes_first_may_preempt() -> None:
     log = play(jobs, p.priority, gpus=4)
     assert first_starts(log) == {"a": 0, "c": 2, "b": 100}
     assert np.count_nonzero(log.actions[:, 0] == STOP) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "gpus", "group", "error", "words"),
+    [
+        ([5], [1], [5], UnknownJob, "row 5 of a queue of 2"),
+        ([-1], [1], [-1], UnknownJob, "row -1"),
+        ([0, 0], [1, 1], [0, 0], GrantedTwice, "grants row 0 twice"),
+        ([0], [0], [0], PlanError, "grants 0 GPUs"),
+        ([0], [1], [1], PlanError, "follows row 1, which leads no group"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    row: list[int], gpus: list[int], group: list[int], error: type[Exception], words: str
+) -> None:
+    def broken(snapshot: Snapshot, models: Models) -> Plan:
+        columns = (np.array(column, dtype=np.int64) for column in (row, gpus, group))
+        return Plan(*columns) if len(snapshot.queue) == 2 else p.fifo(snapshot, models)
+
+    with pytest.raises(error, match=words):
+        play(many([1, 1], [10, 10]), broken)
+
+
+def test_a_plan_of_the_wrong_type_is_refused_before_compiled_code_sees_it() -> None:
+    rows = np.zeros(1, dtype=np.int64)
+    with pytest.raises(PlanError, match=r"Plan\.gpus is int32 with 1 dimensions, expected a contiguous array"):
+        Plan(rows, np.ones(1, dtype=np.int32), rows)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="1, 2 and 1 entries"):
+        Plan(rows, np.ones(2, dtype=np.int64), rows)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.errors import PlanError
 from wattline.log import Log, Round
-from wattline.messages import NO_ACTIONS, Actions, Event
+from wattline.messages import EVERY_EVENT, NO_ACTIONS, Actions, Events, rows
 from wattline.types import Jobs, Nodes
 
 
@@ -36,15 +36,15 @@ class Replay:
         """The machines of the log."""
         return self._log.nodes
 
-    def wait(self, until_s: float) -> tuple[float, list[Event]]:
+    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
         """The next round of the log, whatever *until_s*: a tick that changed nothing is not in it."""
         self._insist()
         self._at += 1
         self._applied = NO_ACTIONS
         if self._at == len(self._rounds):
-            return math.inf, []
+            return math.inf, rows()
         now = self._rounds[self._at]
-        return now.now_s, now.events
+        return now.now_s, rows(*now.events)
 
     def apply(self, actions: Actions) -> None:
         """Remember what was decided, to be held against the log."""
@@ -54,10 +54,10 @@ class Replay:
         """Whether the log has no more rounds."""
         return self._at >= len(self._rounds) - 1
 
-    def close(self) -> list[Event]:
+    def close(self) -> Events:
         """The last readings of the log."""
         self._insist()
-        return self._last.events
+        return rows(*self._last.events)
 
     def describe(self) -> dict[str, Any]:
         """What the log's header says of the backend that wrote it."""

@@ -14,6 +14,7 @@ from wattline.backend.power import Power
 from wattline.errors import ConfigError
 from wattline.messages import (
     ARRIVED,
+    EVERY_EVENT,
     FAILED,
     FINISHED,
     LOST,
@@ -24,7 +25,8 @@ from wattline.messages import (
     STOP,
     STOPPED,
     Actions,
-    Event,
+    Events,
+    rows,
 )
 from wattline.model.asked import Asked
 from wattline.types import Floats, Jobs, Models, Nodes
@@ -81,17 +83,17 @@ class Faults:
 class _Run:
     """A job that holds GPUs."""
 
-    group: int
     nodes: list[int]
     gpus: list[int]
-    start_s: float
+    company: list[int]  # the jobs on these GPUs, itself included; one list for all of them
     saved: float  # steps it came with
+    settled_s: float  # until when its energy is counted
     base: float = 0.0  # steps at mark_s
     mark_s: float = 0.0
-    rate: float = 0.0
-    watts: float = 0.0
+    rate: float = 0.0  # 0: not under way yet
+    watts: float = 0.0  # its share of what the GPUs draw
+    more_w: float = 0.0  # its share of what they draw more than idle
     energy_j: float = 0.0
-    settled_s: float = 0.0  # until when energy_j counts
     fails_at: float = math.inf  # steps
 
 
@@ -120,8 +122,6 @@ class Sim:
         self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
         self._arrived = 0
         self._runs: dict[int, _Run] = {}
-        self._groups: dict[int, list[int]] = {}
-        self._new_groups: list[int] = []  # formed by the actions at hand
         self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
         self._starts = [0] * count
         self._tries = [0] * count  # attempts that failed
@@ -137,7 +137,7 @@ class Sim:
         self._speed_as_asked: list[float] = self.truth.speed(
             self.jobs, every, self.jobs.gpus, one, one
         ).tolist()  # what most starts need, looked up instead of asked one by one
-        self._reports: list[Event] = []  # in the order in which things happened
+        self._reports: list[float] = []  # six numbers per event, in the order in which things happened
         self._power = Power(self.nodes, self._arrivals_s[0] if count else 0.0)
         self._node_rng = [np.random.default_rng((self.seed, n)) for n in range(len(self.nodes))]
         self._up = [True] * len(self.nodes)
@@ -147,54 +147,73 @@ class Sim:
 
     # -- the Backend protocol
 
-    def wait(self, until_s: float) -> tuple[float, list[Event]]:
-        """Jump to the next arrival or end, at most to *until_s*."""
-        now_s = self._next_s(until_s)
-        if now_s == math.inf:
-            return now_s, []
-        self._now_s = now_s
-        ends = self._ends
-        while ends and ends[0][0] <= now_s:
-            _, who, version = heappop(ends)
-            if who < 0:
-                self._turn_node(-1 - who)
-            elif self._versions[who] == version:
-                self._end(who)
-        arrivals = self._arrivals_s
-        while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
-            self._reports.append(Event(ARRIVED, self._arrived, arrivals[self._arrived]))
-            self._arrived += 1
-        events, self._reports = self._reports, []
-        return now_s, events
+    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+        """Jump from one arrival or end to the next until one of *wake*, at most to *until_s*."""
+        ends, arrivals, reports = self._ends, self._arrivals_s, self._reports
+        told = len(reports)
+        while True:
+            now_s = self._next_s(until_s)
+            if now_s == math.inf:
+                break
+            self._now_s = now_s
+            while ends and ends[0][0] <= now_s:
+                _, who, version = heappop(ends)
+                if who < 0:
+                    self._turn_node(-1 - who)
+                elif self._versions[who] == version:
+                    self._end(who)
+            while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
+                reports += (ARRIVED, self._arrived, arrivals[self._arrived], 0.0, 0.0, 0.0)
+                self._arrived += 1
+            verbs = reports[told::6]
+            if now_s >= until_s or not wake.isdisjoint(verbs) or (verbs and self.idle()):
+                break
+        if now_s == math.inf and told == len(reports):
+            return now_s, rows()
+        return self._now_s, self._told()
+
+    def _told(self) -> Events:
+        """All that happened and was not told yet."""
+        events = np.array(self._reports, dtype=np.float64).reshape(-1, 6)
+        events.setflags(write=False)
+        self._reports.clear()
+        return events
 
     def apply(self, actions: Actions) -> None:
         """Start and stop, at the present time."""
-        now_s = self._now_s
+        runs, now_s = self._runs, self._now_s
         changed: dict[int, None] = {}  # jobs whose lease or company changes
+        joining: list[tuple[int, int]] = []
         for verb, job, group, node, gpus in actions.tolist():
             if verb == STOP:
-                self._stop(job, changed)
-            elif job in self._runs:
-                self._runs[job].nodes.append(node)
-                self._runs[job].gpus.append(gpus)
+                run = runs[job]
+                steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
+                self._finish_lease(STOPPED, job, run, steps, changed)
+            elif job in runs:
+                runs[job].nodes.append(node)
+                runs[job].gpus.append(gpus)
             else:
-                self._runs[job] = _Run(group, [node], [gpus], now_s, self._done[job], settled_s=now_s)
-                self._join(job, group, changed)
-        for group in self._new_groups:
-            leader = self._runs[self._groups[group][0]]
-            self._power.hold(leader.nodes, leader.gpus, now_s)
-        self._new_groups.clear()
+                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s)
+                changed[job] = None
+                if group != job:
+                    joining.append((job, group))
+        for job, group in joining:
+            company = runs[job].company = runs[group].company
+            company.append(job)
+            changed.update(dict.fromkeys(company))
         self._pace(changed)
 
     def idle(self) -> bool:
         """Whether nothing runs and nobody is still to come."""
         return not self._runs and self._arrived == len(self._arrivals_s)
 
-    def close(self) -> list[Event]:
+    def close(self) -> Events:
         """The energy of the whole cluster, from the first arrival until now."""
-        self._power.integrate(self._now_s)
-        events, self._reports = self._reports, []
-        return [*events, Event(METERED, -1, self._now_s, energy_j=self._power.energy_j)]
+        for run in self._runs.values():
+            self._settle(run)
+        self._power.rest(self._now_s)
+        self._reports += (METERED, -1, self._now_s, 0.0, 0.0, self._power.energy_j)
+        return self._told()
 
     def describe(self) -> dict[str, Any]:
         """For the header of the log."""
@@ -235,52 +254,27 @@ class Sim:
 
     # -- leases
 
-    def _join(self, job: int, group: int, changed: dict[int, None]) -> None:
-        members = self._groups.get(group)
-        if members is None:
-            self._groups[group] = [job]
-            self._new_groups.append(group)
-        else:
-            members.append(job)
-            changed.update(dict.fromkeys(members))
-        changed[job] = None
-
-    def _leave(self, job: int, changed: dict[int, None]) -> None:
-        """Take *job* out of its group; the first of the rest leads it then."""
-        run = self._runs.pop(job)
-        members = self._groups[run.group]
-        members.remove(job)
-        changed.pop(job, None)
-        if not members:
-            del self._groups[run.group]
-            self._power.release(run.nodes, run.gpus, self._now_s)
-            return
-        changed.update(dict.fromkeys(members))
-        if run.group == job:
-            leader = min(members)
-            self._groups[leader] = self._groups.pop(job)
-            for member in members:
-                self._runs[member].group = leader
-
     def _steps(self, run: _Run, at_s: float) -> float:
         return run.base + run.rate * max(0.0, at_s - run.mark_s)
 
-    def _settle(self, run: _Run, at_s: float) -> None:
-        run.energy_j += run.watts * (at_s - run.settled_s)
-        run.settled_s = at_s
-
-    def _stop(self, job: int, changed: dict[int, None]) -> None:
-        run, now_s = self._runs[job], self._now_s
-        steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
-        self._finish_lease(STOPPED, job, run, steps, changed)
+    def _settle(self, run: _Run) -> None:
+        """Count the energy until now."""
+        seconds = self._now_s - run.settled_s
+        run.energy_j += run.watts * seconds
+        self._power.energy_j += run.more_w * seconds
+        run.settled_s = self._now_s
 
     def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, None]) -> None:
-        self._settle(run, self._now_s)
+        self._settle(run)
         self._done[job] = steps
         self._gpus_before[job] = sum(run.gpus)
         self._versions[job] += 1
-        self._leave(job, changed)
-        self._reports.append(Event(verb, job, self._now_s, steps, 0.0, run.energy_j))
+        del self._runs[job]
+        changed.pop(job, None)
+        run.company.remove(job)
+        if run.company:
+            changed.update(dict.fromkeys(run.company))
+        self._reports += (verb, job, self._now_s, steps, 0.0, run.energy_j)
 
     def _end(self, job: int) -> None:
         """A job reaches its last step, or the step at which this attempt fails."""
@@ -307,26 +301,24 @@ class Sim:
             return
         jobs = list(changed)
         runs = [self._runs[job] for job in jobs]
-        members = [len(self._groups[run.group]) for run in runs]
-        now_s = self._now_s
-        for job, run, count, speed in zip(
-            jobs, runs, members, self._speeds(jobs, runs, members), strict=True
-        ):
+        for job, run, speed in zip(jobs, runs, self._speeds(jobs, runs), strict=True):
             if run.rate == 0.0:
-                cost_s = self._start_cost(job, run)
-                self._draw_fault(job, run)
+                fresh, cost_s = True, self._start_cost(job, run)
+                if self.faults.job_failure > 0:
+                    run.fails_at = self._draw_failure(job, run)
             else:
-                self._settle(run, now_s)
-                cost_s = max(0.0, run.mark_s - now_s)
-                run.saved = max(run.saved, self._steps(run, now_s))
-            run.watts = self._power.watts(run.nodes, run.gpus) / count
-            end_s = self._set_rate(job, run, speed, cost_s)
+                fresh, cost_s = False, max(0.0, run.mark_s - self._now_s)
+                self._settle(run)
+                run.saved = max(run.saved, self._steps(run, self._now_s))
+            busy_w, more_w = self._power.watts(run.nodes, run.gpus)
+            run.watts, run.more_w = busy_w / len(run.company), more_w / len(run.company)
+            end_s = self._set_rate(job, run, speed, cost_s, fresh)
             version = self._versions[job] = self._versions[job] + 1
             heappush(self._ends, (end_s, job, version))
-            self._reports.append(Event(RAN, job, run.mark_s, run.base, run.rate))
+            self._reports += (RAN, job, run.mark_s, run.base, run.rate, 0.0)
 
-    def _speeds(self, jobs: list[int], runs: list[_Run], members: list[int]) -> list[float]:
-        if len(jobs) == 1 and members[0] == len(runs[0].nodes) == 1:
+    def _speeds(self, jobs: list[int], runs: list[_Run]) -> list[float]:
+        if len(jobs) == len(runs[0].nodes) == len(runs[0].company) == 1:
             job = jobs[0]
             if runs[0].gpus[0] == self._asked[job]:
                 return [self._speed_as_asked[job]]
@@ -335,7 +327,7 @@ class Sim:
             np.array(jobs, dtype=np.int64),
             np.array([sum(run.gpus) for run in runs], dtype=np.int64),
             np.array([len(run.nodes) for run in runs], dtype=np.int64),
-            np.array(members, dtype=np.int64),
+            np.array([len(run.company) for run in runs], dtype=np.int64),
         ).tolist()
 
     def _start_cost(self, job: int, run: _Run) -> float:
@@ -345,7 +337,7 @@ class Sim:
         rescaled = self._gpus_before[job] != sum(run.gpus)
         return self._cost["restart_s"][job] + (self._cost["rescale_s"][job] if rescaled else 0.0)
 
-    def _set_rate(self, job: int, run: _Run, speed: float, cost_s: float) -> float:
+    def _set_rate(self, job: int, run: _Run, speed: float, cost_s: float, fresh: bool) -> float:
         """Set rate and mark of a run that loses *cost_s* first; answers when it ends."""
         step_s, now_s = self._step_s[job] / speed, self._now_s
         goal = min(self._total[job], run.fails_at)
@@ -361,17 +353,18 @@ class Sim:
         run.mark_s = now_s + lost * quantum_s
         run.base = run.saved + first - per_quantum
         run.rate = per_quantum / quantum_s
-        rounds = max(run.start_s == now_s, math.ceil((goal - run.base) / per_quantum - 1e-9))
+        rounds = max(int(fresh), math.ceil((goal - run.base) / per_quantum - 1e-9))
         return float(run.mark_s + rounds * quantum_s)
 
     # -- faults
 
-    def _draw_fault(self, job: int, run: _Run) -> None:
-        if self.faults.job_failure > 0:
-            rng = np.random.default_rng((self.seed, 1 << 40, job, self._tries[job]))
-            fails, where = rng.random(2).tolist()
-            left = self._total[job] - run.saved
-            run.fails_at = run.saved + where * left if fails < self.faults.job_failure else math.inf
+    def _draw_failure(self, job: int, run: _Run) -> float:
+        """The step at which this attempt fails; inf: it does not."""
+        rng = np.random.default_rng((self.seed, 1 << 40, job, self._tries[job]))
+        fails, where = rng.random(2).tolist()
+        if fails >= self.faults.job_failure:
+            return math.inf
+        return float(run.saved + where * (self._total[job] - run.saved))
 
     def _break_later(self, node: int, now_s: float) -> None:
         wait_s = self._node_rng[node].exponential(self.faults.node_mtbf_s)
@@ -384,14 +377,14 @@ class Sim:
         if not self._up[node]:
             self._up[node] = True
             self._power.switch(node, True, now_s)
-            self._reports.append(Event(NODE_BACK, node, now_s))
+            self._reports += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
             self._break_later(node, now_s)
             return
-        changed: dict[int, None] = {}  # stays empty: a group is on the node as a whole
+        changed: dict[int, None] = {}  # not used: a whole group is lost, or nobody of it
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
             self._lose(LOST, job, self._runs[job], changed)
         self._up[node] = False
         self._power.switch(node, False, now_s)
-        self._reports.append(Event(NODE_LOST, node, now_s))
+        self._reports += (NODE_LOST, node, now_s, 0.0, 0.0, 0.0)
         back_s = float(self._boundary(np.float64(now_s + self.faults.node_repair_s)))
         heappush(self._ends, (back_s, -1 - node, 0))

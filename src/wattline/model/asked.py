@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.messages import Event
+from wattline.messages import Events
 from wattline.types import Floats, Ints, Jobs
 
 
@@ -40,7 +39,7 @@ class Asked:
             speed = np.where(members > 1, speed * self.packed * 2 / members, speed)
         return np.asarray(speed)
 
-    def observe(self, events: Sequence[Event]) -> Asked:
+    def observe(self, events: Events) -> Asked:
         """Nothing is learnt: what was asked stays what was asked."""
         return self
 
@@ -62,6 +61,6 @@ class Misjudged:
         factor = np.exp(self.error * np.random.default_rng(self.seed).standard_normal(len(jobs)))
         return np.asarray(self.truth.speed(jobs, job, gpus, nodes, members) * factor[job])
 
-    def observe(self, events: Sequence[Event]) -> Misjudged:
+    def observe(self, events: Events) -> Misjudged:
         """Nothing is learnt."""
         return self

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
-from wattline.errors import ConfigError
+from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob
 from wattline.kernel import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
 from wattline.model.remaining import remaining_s
 from wattline.types import (
@@ -65,7 +65,7 @@ class Pack:
         nodes, leases = snapshot.nodes, snapshot.leases
         ends_s, by_end = _NO_ENDS, _NO_ROWS
         while True:
-            placed, changed, reason, waiting, needs_ends = _pack(
+            placed, changed, reason, waiting, needs_ends, bad = _pack(
                 plan.row,
                 plan.gpus,
                 plan.group,
@@ -81,10 +81,40 @@ class Pack:
                 ends_s,
                 by_end,
             )
+            if bad >= 0:
+                _explain(plan, bad, snapshot)
             if not needs_ends:
                 return Placement(Leases(placed) if changed else leases, reason, waiting)
             ends_s = remaining_s(snapshot, models)
             by_end = np.argsort(ends_s, kind="stable")
+
+
+def _explain(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
+    """Raise the error of a plan whose entry *at* cannot be."""
+    row, group, queued = int(plan.row[at]), int(plan.group[at]), len(snapshot.queue)
+    if not 0 <= row < queued:
+        raise UnknownJob(f"a plan grants row {row} of a queue of {queued}")
+    if plan.gpus[at] <= 0:
+        raise PlanError(f"a plan grants {plan.gpus[at]} GPUs to row {row}")
+    if np.count_nonzero(plan.row == row) > 1:
+        raise GrantedTwice(f"a plan grants row {row} twice")
+    raise PlanError(f"row {row} of a plan follows row {group}, which leads no group")
+
+
+@inner
+def _first_wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
+    """The first entry of a plan that cannot be; -1: none."""
+    leads = np.zeros(queued, dtype=np.int64)  # 0 not in the plan, 1 follows, 2 leads
+    for p in range(len(plan_row)):
+        i = plan_row[p]
+        if i < 0 or i >= queued or plan_gpus[p] <= 0 or leads[i] != 0:
+            return p
+        leads[i] = 2 if plan_group[p] == i else 1
+    for p in range(len(plan_row)):
+        if plan_group[p] != plan_row[p]:
+            if plan_group[p] < 0 or plan_group[p] >= queued or leads[plan_group[p]] != 2:
+                return p
+    return -1
 
 
 @inner
@@ -331,7 +361,10 @@ def _pack(
     mode: int,
     ends_s: Floats,
     by_end: Ints,
-) -> tuple[Ints, bool, Ints, int, bool]:
+) -> tuple[Ints, bool, Ints, int, bool, int]:
+    bad = _first_wrong(plan_row, plan_gpus, plan_group, block.shape[1])
+    if bad >= 0:
+        return leases.copy(), False, np.zeros(0, dtype=np.int64), 0, False, bad
     up_gpus = np.zeros(kinds, dtype=np.int64)
     all_gpus = np.zeros(kinds, dtype=np.int64)
     for n in range(len(node_gpus)):
@@ -356,4 +389,4 @@ def _pack(
     waiting = 0
     for i in range(len(reason)):
         waiting += reason[i] != 0
-    return placed, changed, reason, waiting, needs_ends
+    return placed, changed, reason, waiting, needs_ends, bad

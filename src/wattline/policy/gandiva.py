@@ -15,7 +15,8 @@ from wattline.types import Bools, Ints, Models, Plan, Snapshot
 class Gandiva:
     """Round robin by time slices, two jobs to a GPU where that pays (Xiao et al., OSDI 2018).
 
-    Who has had fewer slices of *slice_s* seconds goes first. When the queue asks for more GPUs than
+    Who has had fewer slices of *slice_s* seconds goes first; asked every slice while somebody
+    waits. When the queue asks for more GPUs than
     there are, jobs that would wait are packed onto jobs with as many GPUs, if the models say that a
     pair does more work than its members one after the other.
     *Deviates:* the original finds pairs by trying them; here the models are asked. Growing into idle
@@ -34,8 +35,7 @@ class Gandiva:
         _, waits, _ = likely(snapshot, plan)
         if not waits.any():
             return plan
-        left_s = float(((slices + 1) * self.slice_s - snapshot.service_s).min())
-        tick_s = min(plan.tick_s, snapshot.now_s + max(1.0, left_s))
+        tick_s = min(plan.tick_s, snapshot.now_s + self.slice_s)
         room = int(snapshot.nodes.gpus[snapshot.up].sum())
         return Plan(plan.row, plan.gpus, _pairs(snapshot, models, plan, room), tick_s=tick_s)
 

@@ -90,7 +90,7 @@ class Tiresias:
 
     A job moves to the next queue when its attained service passes a threshold (GPU-seconds); in a
     queue, submission decides. A job that has waited *promote* times as long as it has run goes
-    back to the first queue until it has caught up (0: never).
+    back to the first queue, and stays there until that ratio is halved (0: never).
     *Deviates:* the promotion looks at all waiting and all running so far, because a policy has no
     memory; the original counts since the last change of queue.
     """
@@ -117,9 +117,12 @@ class Tiresias:
         if self.promote > 0:
             ran_s = snapshot.service_s
             waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job] - ran_s
-            ahead_s = waited_s / self.promote - ran_s
-            to_change_s = np.where(ahead_s >= 0, ahead_s, -ahead_s * self.promote)
-            level = np.where((ahead_s >= 0) & (ran_s > 0), 0, level)
+            running = snapshot.queue.running
+            starving = (waited_s >= np.where(running, self.promote / 2, self.promote) * ran_s) & (ran_s > 0)
+            level = np.where(starving, 0, level)
+            caught_up_s = waited_s / (self.promote / 2) - ran_s
+            starves_s = self.promote * ran_s - waited_s
+            to_change_s = np.where(starving, np.where(running, caught_up_s, math.inf), starves_s)
         plan = ranked(snapshot, plan, level.astype(np.float64))
         runs, waits, certain = likely(snapshot, plan)
         if not waits.any():
@@ -139,7 +142,7 @@ class Ftf:
     auction, no leases.
     """
 
-    quantum_s: float = 300.0
+    quantum_s: float = 1200.0  # the original's lease
 
     def __post_init__(self) -> None:
         _at_least_a_second("quantum_s", self.quantum_s)

@@ -122,13 +122,21 @@ def _idle_j(log: Log) -> float:
     """Joules of nodes and of GPUs that nobody holds, by walking through the log."""
     nodes, world = log.nodes, _World(log.nodes)
     since_s, parts = math.nan, []
-    for now in log:
-        if since_s < now.now_s:
+
+    def until(at_s: float) -> None:
+        nonlocal since_s
+        if since_s < at_s:
             idle_w = nodes.base_w + (nodes.gpus - world.busy) * nodes.idle_w
-            parts.append(float(np.where(world.up, idle_w, 0.0).sum()) * (now.now_s - since_s))
-        if not math.isnan(since_s) or any(event.verb == ARRIVED for event in now.events):
-            since_s = now.now_s  # the meter starts with the first arrival
+            parts.append(float(np.where(world.up, idle_w, 0.0).sum()) * (at_s - since_s))
+            since_s = at_s
+
+    for now in log:
         for event in now.events:
+            if event.verb in (FINISHED, FAILED, LOST, NODE_LOST, NODE_BACK):
+                until(event.at_s)
+            elif event.verb == ARRIVED and math.isnan(since_s):
+                since_s = event.at_s  # the meter starts with the first arrival
             world.see(event)
+        until(now.now_s)
         world.do(now.actions)
     return math.fsum(parts)

@@ -40,7 +40,7 @@ class _Checked:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         placement = self.place(plan, snapshot, models)
         leases, queue = placement.leases, snapshot.queue
-        check(leases, snapshot)
+        check(placement, snapshot)
         assert len(reconcile(leases, leases)) == 0
         granted = np.zeros(len(queue), dtype=np.int64)
         np.add.at(granted, np.searchsorted(queue.job, leases.job), leases.gpus)
