@@ -44,18 +44,26 @@ def speed(trace: str, cluster_text: str, policies: list[str]) -> None:
     before = time.process_time()
     jobs = wl.read_trace(trace)
     cluster = wl.parse_cluster(cluster_text)
-    print(f"{Path(trace).name}: {len(jobs)} jobs read in {time.process_time() - before:.2f} CPU s; {cluster_text}")
+    cpu_s = time.process_time() - before
+    print(f"{Path(trace).name}: {len(jobs)} jobs, read in {cpu_s:.2f} CPU s; {cluster_text}")
     cpu_of(jobs.take(slice(0, 200)), cluster, "fifo")  # load the compiled kernels
-    print(f"{'policy':10} {'CPU s':>8} {'jobs/CPU s':>11} {'rounds':>8} {'actions':>9} {'peak MB':>8} {'x bare':>7}")
+    words = ("CPU s", "jobs/CPU s", "rounds", "actions", "peak MB", "x bare")
+    print(f"{'policy':10}", *(f"{word:>10}" for word in words))
     for policy in policies:
         bare = bare_cpu(jobs, cluster)
         cpu, log = cpu_of(jobs, cluster, policy)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         rate = len(jobs) / cpu
-        print(
-            f"{policy:10} {cpu:8.2f} {rate:11.0f} {len(log):8} {len(log.actions):9} {peak:8.0f} {cpu / bare:7.1f}"
+        numbers = (
+            f"{cpu:.2f}",
+            f"{rate:.0f}",
+            len(log),
+            len(log.actions),
+            f"{peak:.0f}",
+            f"{cpu / bare:.1f}",
         )
-        print(f"{'  bare':10} {bare:8.2f} {len(jobs) / bare:11.0f}")
+        print(f"{policy:10}", *(f"{number:>10}" for number in numbers))
+        print(f"{'  bare':10} {bare:10.2f} {len(jobs) / bare:10.0f}")
 
 
 def growth(policies: list[str]) -> None:

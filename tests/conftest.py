@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time; `make check` takes few, `make test` many.
+settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
+settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,9 @@ from wattline.types import Jobs, Placer, Policy
 FREE = Overheads(restart_s=0.0)
 
 
-def play(jobs: Jobs, policy: Policy, *, gpus: int = 1, count: int = 1, place: Placer | None = None, **sim: Any) -> Log:
+def play(
+    jobs: Jobs, policy: Policy, *, gpus: int = 1, count: int = 1, place: Placer | None = None, **sim: Any
+) -> Log:
     """Run *jobs* on *count* nodes of *gpus* GPUs; restarts are free unless said otherwise."""
     cluster = sim.pop("nodes", None) or nodes("v100", count=count, gpus=gpus)
     return run(Sim(jobs, cluster, **{"overheads": FREE, **sim}), policy, place=place)

@@ -54,7 +54,9 @@ def test_a_kind_nobody_knows_is_fine_when_its_watts_are_given() -> None:
 
 def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text('[[nodes]]\nkind = "v100"\ncount = 2\nname = "old"\n\n[[nodes]]\nkind = "a100"\ngpus = 4\n')
+    file.write_text(
+        '[[nodes]]\nkind = "v100"\ncount = 2\nname = "old"\n\n[[nodes]]\nkind = "a100"\ngpus = 4\n'
+    )
     cluster = read_cluster(file)
     assert cluster.name.tolist() == ["old-0", "old-1", "a100-0"]
     assert parse_cluster(str(file)).gpus.tolist() == [8, 8, 4]

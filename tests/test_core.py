@@ -154,7 +154,11 @@ def test_a_node_that_is_down_takes_nobody() -> None:
 
 LEASES = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 4)), unique_by=lambda row: row[:2]
-).map(lambda rows: Leases.of([r[0] for r in rows], [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]))
+).map(
+    lambda rows: Leases.of(
+        [r[0] for r in rows], [r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows]
+    )
+)
 
 
 @given(LEASES)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from story import ends, play
 
+from story import ends, play
 from wattline import policy as p
 from wattline.errors import GrantedTwice, Oversubscribed
 from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
@@ -68,7 +68,11 @@ def test_a_run_reports_its_progress() -> None:
     from wattline.trace import synth
 
     seen: list[float] = []
-    run(Sim(synth(count=600, seed=0), nodes("v100", count=4)), p.srtf, progress=lambda now_s, _: seen.append(now_s))
+    run(
+        Sim(synth(count=600, seed=0), nodes("v100", count=4)),
+        p.srtf,
+        progress=lambda now_s, _: seen.append(now_s),
+    )
     assert seen
     assert seen == sorted(seen)
 

@@ -22,7 +22,7 @@ def log() -> Log:
     return run(Sim(synth(count=40, seed=1), nodes("v100", count=2)), p.Las(), trace={"name": "synth"})
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenario=scenarios())
 def test_a_log_reads_back_as_it_was_written(scenario: Scenario, tmp_path: Path) -> None:
     log = run(scenario.sim(), p.Gandiva(60.0))

@@ -38,7 +38,7 @@ _HOME = {
     "write_trace": "wattline.trace",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -141,7 +141,9 @@ def _from_table(part: object, where: str) -> Nodes:
         _known_key(key, where, "count", "name")
         expected = str if key == "name" else int if key in ("count", "gpus", "rack_size") else (int, float)
         if not isinstance(value, expected) or isinstance(value, bool):
-            raise ConfigError(f"{where}: {key} is {value!r}, expected {'a name' if key == 'name' else 'a number'}")
+            raise ConfigError(
+                f"{where}: {key} is {value!r}, expected {'a name' if key == 'name' else 'a number'}"
+            )
     return nodes(part["kind"], **knobs)
 
 

@@ -55,7 +55,6 @@ from wattline.types import (
 )
 
 
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Decision:
     """What was decided on a snapshot: where everybody should be, and the actions that lead there."""
@@ -288,7 +287,9 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
     """Raise a `PlanError` where leases give a node away twice or name jobs wrongly."""
     leases = placement.leases
     if len(placement.reason) != len(snapshot.queue):
-        raise PlanError(f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue")
+        raise PlanError(
+            f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue"
+        )
     problem, row, node = _check(leases.block, snapshot.queue.block, snapshot.nodes.gpus, snapshot.up)
     if problem == 0:
         return

@@ -36,6 +36,7 @@ def kernel(*arguments: object) -> Callable[[F], F]:
 
     def compile_now(function: F) -> F:
         dispatcher = numba.njit(tuple(arguments), cache=True)(function)
+        compiled: Any
         (compiled,) = dispatcher.overloads.values()
         _ALIVE.append(dispatcher)
         entry: F = compiled.entry_point

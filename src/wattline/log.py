@@ -95,6 +95,11 @@ class Log:
         """Time of each round."""
         return np.frombuffer(self._now_s, dtype=np.float64) if len(self) else np.empty(0)
 
+    @property
+    def end_s(self) -> float:
+        """Time of the last round."""
+        return self._now_s[-1] if len(self) else 0.0
+
     @cached_property
     def events(self) -> Floats:
         """All events: columns verb, job, at_s, steps, rate, energy_j."""
@@ -106,9 +111,19 @@ class Log:
         return _matrix(self._actions, np.int64, 5)
 
     @cached_property
+    def event_round(self) -> Ints:
+        """Round of each event."""
+        return np.repeat(np.arange(len(self)), np.diff(_column(self._event_end), prepend=0))
+
+    @cached_property
+    def action_round(self) -> Ints:
+        """Round of each action."""
+        return np.repeat(np.arange(len(self)), np.diff(_column(self._action_end), prepend=0))
+
+    @cached_property
     def action_s(self) -> Floats:
         """Time of each action."""
-        return np.repeat(self.now_s, np.diff(_column(self._action_end), prepend=0))
+        return self.now_s[self.action_round]
 
     @cached_property
     def held(self) -> Ints:
@@ -126,7 +141,7 @@ def _column(values: array[int]) -> Ints:
 
 
 def _matrix(values: array[Any], dtype: type, width: int) -> NDArray[Any]:
-    flat = np.frombuffer(values, dtype=dtype) if len(values) else np.empty(0, dtype=dtype)
+    flat: NDArray[Any] = np.frombuffer(values, dtype=dtype) if len(values) else np.empty(0, dtype=dtype)
     return flat.reshape(-1, width)
 
 
@@ -137,7 +152,10 @@ def write_log(log: Log, path: str | Path) -> None:
     with open(path, "wb") as raw:
         if path.suffix == ".gz":
             # No name and no time in the gzip header: the same run gives the same bytes.
-            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed, io.TextIOWrapper(packed, "utf-8") as text:
+            with (
+                gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+                io.TextIOWrapper(packed, "utf-8") as text,
+            ):
                 text.writelines(_lines(log))
         else:
             with io.TextIOWrapper(raw, "utf-8") as text:
@@ -239,15 +257,13 @@ def _read_header(words: dict[str, Any], path: str) -> Log:
         raise TraceError(path, 1, f"wattline_log is {words.get('wattline_log')!r}, expected {FORMAT}")
     columns = words.pop("nodes")
     del words["wattline_log"]
-    nodes = Nodes(
-        **{
-            field.name: Labels.of(columns["kind"])
-            if field.name == "kind"
-            else np.array(columns[field.name], dtype=_NODE_TYPES.get(field.name, np.float64))
-            for field in fields(Nodes)
-        }
-    )
-    return Log(words, _read_jobs({field.name: [] for field in fields(Jobs)}), nodes)
+    made: dict[str, Any] = {
+        field.name: Labels.of(columns["kind"])
+        if field.name == "kind"
+        else np.array(columns[field.name], dtype=_NODE_TYPES.get(field.name, np.float64))
+        for field in fields(Nodes)
+    }
+    return Log(words, _read_jobs({field.name: [] for field in fields(Jobs)}), Nodes(**made))
 
 
 _NODE_TYPES: dict[str, type] = {"name": np.object_, "gpus": np.int64, "rack": np.int64}
@@ -283,11 +299,10 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
 
 def _read_jobs(columns: dict[str, list[Any]]) -> Jobs:
     labels = {"team", "user", "model", "gpu_kind", "key", "status"}
-    return Jobs(
-        **{
-            name: Labels.of(values)
-            if name in labels
-            else np.array(values, dtype=_JOB_TYPES.get(name, np.float64))
-            for name, values in columns.items()
-        }
-    )
+    made: dict[str, Any] = {
+        name: Labels.of(values)
+        if name in labels
+        else np.array(values, dtype=_JOB_TYPES.get(name, np.float64))
+        for name, values in columns.items()
+    }
+    return Jobs(**made)

@@ -54,7 +54,7 @@ class Labels:
 
     def word(self, row: int) -> str:
         """What one row reads."""
-        return self.names[self.codes[row]]
+        return self.names[int(self.codes[row])]
 
     def words(self) -> list[str]:
         """What every row reads."""
@@ -70,13 +70,15 @@ _DTYPES: dict[Any, np.dtype[Any]] = {
 _INT64 = np.dtype(np.int64)
 
 
-def _check_array(
-    name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]
-) -> None:
+def _check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]) -> None:
     """Raise unless *array* is what compiled code may be handed."""
     if type(array) is np.ndarray and array.dtype == dtype and array.ndim == ndim and array.flags.c_contiguous:
         return
-    found = f"{array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
+    found = (
+        f"{array.dtype} with {array.ndim} dimensions"
+        if isinstance(array, np.ndarray)
+        else type(array).__name__
+    )
     raise error(f"{name} is {found}, expected a contiguous array of {dtype} with {ndim}")
 
 
@@ -90,7 +92,9 @@ class Table:
         for field in fields(self):  # type: ignore[arg-type]
             column = getattr(self, field.name)
             if field.type in _DTYPES:
-                _check_array(f"{type(self).__name__}.{field.name}", column, _DTYPES[field.type], 1, InputError)
+                _check_array(
+                    f"{type(self).__name__}.{field.name}", column, _DTYPES[field.type], 1, InputError
+                )
             if length not in (-1, len(column)):
                 raise InputError(
                     f"{type(self).__name__}.{field.name} has {len(column)} rows, expected {length}"
@@ -251,9 +255,7 @@ class Reason(Enum):
 
     NONE = "It is running, or nobody has looked at it yet."
     NO_ROOM = "It is next in line; the GPUs that are free are fewer than it needs."
-    BEHIND = "Jobs that go first are waiting too, and this policy lets nobody overtake."
-    RESERVED = "Starting it now would delay the job that is next in line."
-    OUTRANKED = "The GPUs went to jobs that go first."
+    OUTRANKED = "The GPUs went to jobs that go first, or are kept for the one that is next in line."
     TOO_BIG = "It asks for more GPUs than the cluster has of the kinds it accepts."
     HELD = "The policy holds it back."
 
@@ -275,42 +277,49 @@ class Queue:
         self.block.setflags(write=False)
 
     def __len__(self) -> int:
-        return self.block.shape[1]
+        return int(self.block.shape[1])
 
     @property
     def job(self) -> Ints:
         """Row in `Snapshot.jobs`."""
-        return self.block[JOB].astype(np.int64)
+        row: Ints = self.block[JOB].astype(np.int64)
+        return row
 
     @property
     def gpus(self) -> Ints:
         """GPUs asked for."""
-        return self.block[ASKED].astype(np.int64)
+        row: Ints = self.block[ASKED].astype(np.int64)
+        return row
 
     @property
     def since_s(self) -> Floats:
         """Since when it runs or waits."""
-        return self.block[SINCE]
+        row: Floats = self.block[SINCE]
+        return row
 
     @property
     def first_s(self) -> Floats:
         """When it first started; nan: never."""
-        return self.block[FIRST]
+        row: Floats = self.block[FIRST]
+        return row
 
     @property
     def restarts(self) -> Floats:
         """How often it was started again."""
-        return self.block[RESTARTS]
+        row: Floats = self.block[RESTARTS]
+        return row
 
     @property
     def held(self) -> Floats:
         """GPUs it holds now; 0: it waits."""
-        return self.block[HELD]
+        row: Floats = self.block[HELD]
+        return row
 
     @property
     def running(self) -> Bools:
         """Which jobs hold GPUs."""
-        return self.block[HELD] > 0
+        row: Bools = self.block[HELD] > 0
+        return row
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -334,27 +343,31 @@ class Leases:
         self.block.setflags(write=False)
 
     def __len__(self) -> int:
-        return self.block.shape[1]
+        return int(self.block.shape[1])
 
     @property
     def job(self) -> Ints:
         """Row in `Snapshot.jobs`."""
-        return self.block[0]
+        row: Ints = self.block[0]
+        return row
 
     @property
     def group(self) -> Ints:
         """The job that leads the group."""
-        return self.block[1]
+        row: Ints = self.block[1]
+        return row
 
     @property
     def node(self) -> Ints:
         """Row in `Snapshot.nodes`."""
-        return self.block[2]
+        row: Ints = self.block[2]
+        return row
 
     @property
     def gpus(self) -> Ints:
         """GPUs held on that node."""
-        return self.block[3]
+        row: Ints = self.block[3]
+        return row
 
 
 @dataclass(frozen=True, eq=False, slots=True)

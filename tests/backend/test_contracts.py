@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from story import play
 
+from story import play
 from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim import Overheads, Sim

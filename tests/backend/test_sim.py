@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from story import ends, play
 
+from story import ends, play
 from wattline import policy as p
 from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import nodes
@@ -132,3 +132,10 @@ def test_who_can_never_run_does_not_keep_the_run_going() -> None:
 def test_settings_that_make_no_sense_are_refused(make: object, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("quantum_s", [0.1, 7.3, 1 / 3])
+def test_rounds_of_any_length_come_to_an_end(quantum_s: float) -> None:
+    jobs = Jobs.of(submit_s=[0, 3, 50], gpus=[1, 1, 2], duration_s=[10, 3.33, 9])
+    log = play(jobs, p.Las(1.0), gpus=2, quantum_s=quantum_s, faults=Faults(job_failure=0.3, retries=1))
+    assert count(log, FINISHED) + count(log, FAILED) == 3

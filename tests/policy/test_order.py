@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from story import ends, first_starts, play, starts
 
+from story import ends, first_starts, play, starts
 from wattline import policy as p
 from wattline.errors import ConfigError
 from wattline.messages import STOP
@@ -136,7 +136,9 @@ def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_
     from wattline.cluster import nodes
     from wattline.engine import run
 
-    jobs = Jobs.of(submit_s=np.zeros(40), gpus=np.ones(40, dtype=np.int64), duration_s=np.arange(1, 41) * 10.0)
+    jobs = Jobs.of(
+        submit_s=np.zeros(40), gpus=np.ones(40, dtype=np.int64), duration_s=np.arange(1, 41) * 10.0
+    )
     cluster = nodes("v100", gpus=1)
 
     def mean_end(models: Asked | Misjudged) -> float:

@@ -1,0 +1,1 @@
+"""What runs leases and keeps the time."""

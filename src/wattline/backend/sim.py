@@ -217,7 +217,9 @@ class Sim:
 
     def describe(self) -> dict[str, Any]:
         """For the header of the log."""
-        overheads = {k: v if isinstance(v, float | int) else "per job" for k, v in vars(self.overheads).items()}
+        overheads = {
+            k: v if isinstance(v, float | int) else "per job" for k, v in vars(self.overheads).items()
+        }
         faults = {k: v for k, v in asdict(self.faults).items() if math.isfinite(v)}
         return {
             "backend": "sim",
@@ -233,10 +235,10 @@ class Sim:
 
     # -- time
 
-    def _boundary(self, at_s: Floats) -> Floats:
+    def _boundary(self, at_s: Floats | np.float64) -> Floats:
         """The first moment from *at_s* on at which something may happen."""
         if self.quantum_s is None:
-            return at_s
+            return np.asarray(at_s)
         return np.asarray(np.ceil(at_s / self.quantum_s - 1e-9) * self.quantum_s)
 
     def _next_s(self, until_s: float) -> float:
@@ -249,7 +251,7 @@ class Sim:
             max(until_s, self._now_s),
         )
         if self.quantum_s is not None and now_s < math.inf:
-            now_s = float(self._boundary(np.float64(now_s)))
+            now_s = max(now_s, float(self._boundary(np.float64(now_s))))  # never just before it
         return now_s
 
     # -- leases
@@ -322,13 +324,14 @@ class Sim:
             job = jobs[0]
             if runs[0].gpus[0] == self._asked[job]:
                 return [self._speed_as_asked[job]]
-        return self.truth.speed(
+        speeds: list[float] = self.truth.speed(
             self.jobs,
             np.array(jobs, dtype=np.int64),
             np.array([sum(run.gpus) for run in runs], dtype=np.int64),
             np.array([len(run.nodes) for run in runs], dtype=np.int64),
             np.array([len(run.company) for run in runs], dtype=np.int64),
         ).tolist()
+        return speeds
 
     def _start_cost(self, job: int, run: _Run) -> float:
         self._starts[job] += 1

@@ -67,13 +67,17 @@ class Case:
         mine = [word == self.team for word in trace.jobs.team.words()]
         if not any(mine):
             teams = sorted(set(trace.jobs.team.words()))
-            raise ConfigError(f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}")
+            raise ConfigError(
+                f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
+            )
         import numpy as np
 
         jobs = trace.jobs.take(np.array(mine))
         return Trace(jobs, trace.format, trace.name, trace.sha256, trace.skipped, trace.ignored)
 
-    def run(self, trace: Trace, progress: Callable[[float, int], None] | None = None) -> tuple[Log, dict[str, Any]]:
+    def run(
+        self, trace: Trace, progress: Callable[[float, int], None] | None = None
+    ) -> tuple[Log, dict[str, Any]]:
         """Simulate; answers the log, and what it cost this process."""
         from wattline.backend.sim import Faults, Overheads, Sim
 

@@ -31,14 +31,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wattline",
         description="Decides when, where and at what power deep-learning training jobs run on a GPU cluster.",
-        epilog="Replay a cluster's trace:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
+        epilog="Replay a trace:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
     )
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
     simulate = _command(commands, "simulate", "one policy on one trace", "simulate")
     _add_case(simulate)
-    simulate.add_argument("--policy", default="fifo", help="stages joined by +, knobs after : (las:quantum=10m+keep)")
+    simulate.add_argument(
+        "--policy", default="fifo", help="stages joined by +, knobs after : (las:quantum=10m+keep)"
+    )
     simulate.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
     _add_output(simulate)
 
@@ -46,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_case(compare)
     compare.add_argument("--policy", action="append", default=[], metavar="P", help="repeat for each policy")
     compare.add_argument("--policies", choices=("all",), help="all: every built-in policy")
-    compare.add_argument("--jobs", type=_at_least_1, default=1, metavar="N", help="processes at once (default 1)")
+    compare.add_argument(
+        "--jobs", type=_at_least_1, default=1, metavar="N", help="processes at once (default 1)"
+    )
     compare.add_argument("--logs", metavar="DIR", help="write one run log per policy")
     _add_output(compare)
 
@@ -54,7 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("logs", nargs="+", metavar="LOG", help="run logs written by --log")
     _add_output(report)
 
-    replay = _command(commands, "replay", "decide again from a run log and insist on the same actions", "replay")
+    replay = _command(
+        commands, "replay", "decide again from a run log and insist on the same actions", "replay"
+    )
     replay.add_argument("log_file", metavar="LOG", help="a run log written by --log")
     replay.add_argument("--policy", required=True, help="the policy to hold against the log")
     replay.add_argument("--backfill", choices=("none", "easy", "greedy"), default="easy")
@@ -92,11 +98,30 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
     add("--team", metavar="NAME", help="only the jobs of this team or virtual cluster")
     add("--cluster", required=True, metavar="C", help="16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file")
     add("--place", default="pack", choices=("pack",), help="how GPUs are chosen (default pack)")
-    add("--backfill", choices=("none", "easy", "greedy"), default="easy", help="who may overtake (default easy)")
+    add(
+        "--backfill",
+        choices=("none", "easy", "greedy"),
+        default="easy",
+        help="who may overtake (default easy)",
+    )
     add("--quantum", type=_duration, metavar="T", help="decide only every T, in whole steps (300s)")
-    add("--restart-cost", type=_duration, default=30.0, metavar="T", help="lost at each restart (default 30s)")
-    add("--span-penalty", type=_number, default=1.0, metavar="X", help="slowdown over several nodes (default 1)")
-    add("--node-mtbf", type=_duration, default=math.inf, metavar="T", help="mean time between a node's failures")
+    add(
+        "--restart-cost", type=_duration, default=30.0, metavar="T", help="lost at each restart (default 30s)"
+    )
+    add(
+        "--span-penalty",
+        type=_number,
+        default=1.0,
+        metavar="X",
+        help="slowdown over several nodes (default 1)",
+    )
+    add(
+        "--node-mtbf",
+        type=_duration,
+        default=math.inf,
+        metavar="T",
+        help="mean time between a node's failures",
+    )
     add("--job-failure", type=_number, default=0.0, metavar="P", help="chance that an attempt of a job fails")
     add("--seed", type=int, default=0, metavar="N", help="of everything random (default 0)")
 

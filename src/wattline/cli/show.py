@@ -39,7 +39,9 @@ def tell_skipped(trace: Trace) -> None:
     if trace.ignored:
         tell(f"{trace.ignored} rows of {trace.name} are not GPU jobs that ran: left out")
     if trace.skipped:
-        tell(f"{len(trace.skipped)} broken rows of {trace.name} skipped, the first: {trace.skipped[0].message}")
+        tell(
+            f"{len(trace.skipped)} broken rows of {trace.name} skipped, the first: {trace.skipped[0].message}"
+        )
 
 
 @contextmanager

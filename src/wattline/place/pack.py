@@ -27,20 +27,11 @@ from wattline.types import (
 )
 
 _BACKFILL = ("none", "easy", "greedy")
-_NO_ROOM, _BEHIND, _RESERVED, _OUTRANKED, _TOO_BIG, _HELD = (
-    REASONS.index(reason)
-    for reason in (
-        Reason.NO_ROOM,
-        Reason.BEHIND,
-        Reason.RESERVED,
-        Reason.OUTRANKED,
-        Reason.TOO_BIG,
-        Reason.HELD,
-    )
+_NO_ROOM, _OUTRANKED, _TOO_BIG, _HELD = (
+    REASONS.index(reason) for reason in (Reason.NO_ROOM, Reason.OUTRANKED, Reason.TOO_BIG, Reason.HELD)
 )
 _NONE, _EASY, _GREEDY = range(3)
 _NO_ENDS = np.empty(0)
-_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -62,8 +53,9 @@ class Pack:
             raise ConfigError(f"backfill must be one of {', '.join(_BACKFILL)}, got {self.backfill!r}")
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        """Leases for the plan, and a reason for everybody without."""
         nodes, leases = snapshot.nodes, snapshot.leases
-        ends_s, by_end = _NO_ENDS, _NO_ROWS
+        ends_s = _NO_ENDS
         while True:
             placed, changed, reason, waiting, needs_ends, bad = _pack(
                 plan.row,
@@ -79,14 +71,12 @@ class Pack:
                 snapshot.up,
                 _BACKFILL.index(self.backfill),
                 ends_s,
-                by_end,
             )
             if bad >= 0:
                 _explain(plan, bad, snapshot)
             if not needs_ends:
                 return Placement(Leases(placed) if changed else leases, reason, waiting)
             ends_s = remaining_s(snapshot, models)
-            by_end = np.argsort(ends_s, kind="stable")
 
 
 def _explain(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
@@ -131,24 +121,39 @@ def _pool_of_rows(block: Floats, leases: Ints, node_kind: Ints) -> Ints:
 
 @inner
 def _reservation(
-    need: int, accepts: int, pool: Ints, granted: Ints, room: Ints, ends_s: Floats, by_end: Ints
+    need: int, accepts: int, pool: Ints, granted: Ints, room: Ints, ends_s: Floats
 ) -> tuple[int, float, int]:
     """Where and in how many seconds *need* GPUs will be free, and how many more will be free then."""
     best, best_s, best_extra = -1, np.inf, 0
+    chosen = np.flatnonzero(pool >= 0)
     for k in range(len(room)):
         if not (accepts >> k) & 1:
             continue
-        free, when_s = room[k], np.inf
-        for i in by_end:
-            if ends_s[i] > when_s:
+        free, when_s = room[k], -np.inf
+        while free < need:  # the next to end, one after the other: few are needed
+            next_s = np.inf
+            for i in chosen:
+                if pool[i] == k and when_s < ends_s[i] < next_s:
+                    next_s = ends_s[i]
+            if next_s == np.inf:
                 break
-            if pool[i] == k:
-                free += granted[i]
-                if free >= need:
-                    when_s = ends_s[i]
-        if when_s < best_s:
+            for i in chosen:
+                if pool[i] == k and ends_s[i] == next_s:
+                    free += granted[i]
+            when_s = next_s
+        if free >= need and when_s < best_s:
             best, best_s, best_extra = k, when_s, free - need
     return best, best_s, best_extra
+
+
+@inner
+def _anybody_fits(start: int, plan_row: Ints, plan_gpus: Ints, block: Floats, room: Ints) -> bool:
+    """Whether somebody from entry *start* of the plan on could run in what is left."""
+    for p in range(start, len(plan_row)):
+        for k in range(len(room)):
+            if room[k] >= plan_gpus[p] and (int(block[ACCEPTS, plan_row[p]]) >> k) & 1:
+                return True
+    return False
 
 
 @inner
@@ -163,7 +168,6 @@ def _choose(
     all_gpus: Ints,
     mode: int,
     ends_s: Floats,
-    by_end: Ints,
 ) -> tuple[Ints, Ints, bool]:
     """By number of GPUs alone: for every row of the queue the kind it runs on or -1, and the reason.
 
@@ -188,7 +192,7 @@ def _choose(
                 continue
             need = plan_gpus[p]
             if head >= 0 and mode == _NONE:
-                reason[i] = _BEHIND
+                reason[i] = _OUTRANKED
                 continue
             where = -1
             if stays and room[held_in[i]] >= need:
@@ -209,23 +213,20 @@ def _choose(
                 reason[i] = 0
                 continue
             possible = False
-            fits_now = False
             for k in range(len(room)):
-                if (int(block[ACCEPTS, i]) >> k) & 1:
-                    possible = possible or all_gpus[k] >= need
-                    fits_now = fits_now or room[k] >= need
+                possible |= all_gpus[k] >= need and (int(block[ACCEPTS, i]) >> k) & 1 == 1
             if not possible:
                 reason[i] = _TOO_BIG
             elif head >= 0:
-                reason[i] = _RESERVED if fits_now else _OUTRANKED
+                reason[i] = _OUTRANKED
             else:
                 reason[i] = _NO_ROOM
                 head = i
-                if reserves:
+                if reserves and _anybody_fits(p + 1, plan_row, plan_gpus, block, room):
                     if len(ends_s) == 0:
                         return pool, reason, True
                     head_pool, shadow_s, extra = _reservation(
-                        need, int(block[ACCEPTS, i]), pool, granted, room, ends_s, by_end
+                        need, int(block[ACCEPTS, i]), pool, granted, room, ends_s
                     )
     for p in range(len(plan_row)):
         leader = plan_group[p]
@@ -345,7 +346,7 @@ def _realise(
     return placed, changed
 
 
-@kernel(I1, I1, I1, BOOL, F2, I2, I1, I1, INT, I1, B1, INT, F1, I1)
+@kernel(I1, I1, I1, BOOL, F2, I2, I1, I1, INT, I1, B1, INT, F1)
 def _pack(
     plan_row: Ints,
     plan_gpus: Ints,
@@ -360,7 +361,6 @@ def _pack(
     up: Bools,
     mode: int,
     ends_s: Floats,
-    by_end: Ints,
 ) -> tuple[Ints, bool, Ints, int, bool, int]:
     bad = _first_wrong(plan_row, plan_gpus, plan_group, block.shape[1])
     if bad >= 0:
@@ -373,7 +373,7 @@ def _pack(
             up_gpus[node_kind[n]] += node_gpus[n]
     held_in = _pool_of_rows(block, leases, node_kind)
     pool, reason, needs_ends = _choose(
-        plan_row, plan_gpus, plan_group, keeps, block, held_in, up_gpus, all_gpus, mode, ends_s, by_end
+        plan_row, plan_gpus, plan_group, keeps, block, held_in, up_gpus, all_gpus, mode, ends_s
     )
     placed, changed = _realise(
         plan_row,

@@ -69,6 +69,7 @@ class Chain:
     stages: tuple[Stage, ...]
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
         for stage in self.stages:
             plan = stage(snapshot, models, plan)
         return asked(snapshot) if plan is None else plan

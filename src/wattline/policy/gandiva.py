@@ -30,6 +30,7 @@ class Gandiva:
             raise ConfigError(f"slice_s must be at least 1, got {self.slice_s}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
         slices = np.floor(snapshot.service_s / self.slice_s)
         plan = ranked(snapshot, plan, slices)
         _, waits, _ = likely(snapshot, plan)
@@ -51,7 +52,9 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan, room: int) -> Ints:
     leases, job = snapshot.leases, snapshot.queue.job
     packed = leases.job != leases.group
     followers = at[np.searchsorted(job, np.unique(leases.job[packed]))]
-    leaders = at[np.searchsorted(job, leases.group[packed][np.unique(leases.job[packed], return_index=True)[1]])]
+    leaders = at[
+        np.searchsorted(job, leases.group[packed][np.unique(leases.job[packed], return_index=True)[1]])
+    ]
     stay = free[followers] & free[leaders] & (plan.gpus[followers] == plan.gpus[leaders])
     group[followers[stay]] = plan.row[leaders[stay]]
     free[followers[stay]] = False

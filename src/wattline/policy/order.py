@@ -72,6 +72,7 @@ class Las:
         _at_least_a_second("quantum_s", self.quantum_s)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
         served = snapshot.service_gpu_s
         plan = ranked(snapshot, plan, served)
         runs, waits, certain = likely(snapshot, plan)
@@ -101,14 +102,16 @@ class Tiresias:
 
     def __post_init__(self) -> None:
         _at_least_a_second("quantum_s", self.quantum_s)
-        if list(self.thresholds_gpu_s) != sorted(set(self.thresholds_gpu_s)) or min(
-            self.thresholds_gpu_s, default=0.0
-        ) <= 0:
+        if (
+            list(self.thresholds_gpu_s) != sorted(set(self.thresholds_gpu_s))
+            or min(self.thresholds_gpu_s, default=0.0) <= 0
+        ):
             raise ConfigError(f"thresholds_gpu_s must rise from above 0, got {self.thresholds_gpu_s}")
         if not self.promote >= 0:
             raise ConfigError(f"promote must be at least 0, got {self.promote}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
@@ -128,7 +131,9 @@ class Tiresias:
         if not waits.any():
             return plan
         may_run = plan.row[runs] if certain else plan.row
-        wait_s = min(float(to_next_s[may_run].min()), float(to_change_s[to_change_s > 0].min(initial=math.inf)))
+        wait_s = min(
+            float(to_next_s[may_run].min()), float(to_change_s[to_change_s > 0].min(initial=math.inf))
+        )
         return asking_again(plan, snapshot.now_s + max(self.quantum_s, wait_s))
 
 
@@ -148,6 +153,7 @@ class Ftf:
         _at_least_a_second("quantum_s", self.quantum_s)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
         alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
         in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         rho = (in_system_s + remaining_s(snapshot, models)) / alone_s

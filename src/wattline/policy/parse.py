@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from wattline import policy as home
 from wattline.errors import ConfigError
@@ -53,7 +53,7 @@ def _parse_stage(part: str, text: str) -> Stage:
             raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
         stage: Stage = thing
         return stage
-    known = {field.name: field for field in fields(thing)}
+    known = {field.name: field for field in fields(cast(Any, thing))}
     given = {}
     for knob in knobs.split(",") if knobs else []:
         key, equals, value = knob.partition("=")
@@ -66,7 +66,7 @@ def _parse_stage(part: str, text: str) -> Stage:
                 hint=f"did you mean {near[0]}?" if near else "",
             )
         given[field.name] = _value(value, _default(field), f"policy {text!r}: {name}'s {field.name}")
-    made: Stage = thing(**given)
+    made: Stage = cast(Any, thing)(**given)
     return made
 
 

@@ -1,0 +1,1 @@
+"""Measurements: what devices and jobs are known to do."""

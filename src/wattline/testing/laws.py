@@ -80,7 +80,7 @@ def no_node_is_oversubscribed(log: Log) -> None:
 
 def every_step_is_counted_once(log: Log) -> None:
     """A job does each of its steps once, and again only those that a failure took from it."""
-    saved = {job: 0.0 for job in range(len(log.jobs))}
+    saved = dict.fromkeys(range(len(log.jobs)), 0.0)
     runs: dict[int, tuple[float, float, float]] = {}
     ended: set[int] = set()
     for now in log:
@@ -96,7 +96,9 @@ def every_step_is_counted_once(log: Log) -> None:
                 steps, mark_s, rate = runs[job]
                 reached = max(saved[job], steps + rate * max(0.0, event.at_s - mark_s))
             if event.verb in (STOPPED, LOST, FAILED):
-                assert saved[job] - slack <= event.steps <= reached + slack, f"job {job} stopped at {event.steps}"
+                assert saved[job] - slack <= event.steps <= reached + slack, (
+                    f"job {job} stopped at {event.steps}"
+                )
                 saved[job] = event.steps
             elif event.verb == FINISHED:
                 assert event.steps == total, f"job {job} finished after {event.steps} of {total} steps"
@@ -115,7 +117,11 @@ def energies_add_up(log: Log) -> None:
     cluster_j = float(events[-1, 5])
     assert events[-1, 0] == METERED
     rest_j = _idle_j(log)
-    assert math.isclose(leases_j + rest_j, cluster_j, rel_tol=1e-9, abs_tol=1e-6), (leases_j, rest_j, cluster_j)
+    assert math.isclose(leases_j + rest_j, cluster_j, rel_tol=1e-9, abs_tol=1e-6), (
+        leases_j,
+        rest_j,
+        cluster_j,
+    )
 
 
 def _idle_j(log: Log) -> float:

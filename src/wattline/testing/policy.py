@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +19,11 @@ from wattline.testing.laws import energies_add_up, every_step_is_counted_once, n
 from wattline.testing.scenarios import Scenario, scenarios
 from wattline.types import Models, Placer, Plan, Policy, Snapshot
 
-_CALM = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
-)
+# One contract serves many classes, and examples are whole runs.
+_CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
+
+
+T = TypeVar("T")
 
 
 class PolicyContract:
@@ -85,9 +88,9 @@ class PolicyContract:
         assert "object at 0x" not in spell(_plain(type(self).policy))
 
 
-def _plain(thing: Policy | Placer) -> Policy:
-    """A plain function that is a class attribute would become a method; take it as it is."""
-    plain: Policy = getattr(thing, "__func__", thing)
+def _plain(thing: T) -> T:
+    """A plain function that is a class attribute may have become a method; take it as it was."""
+    plain: T = getattr(thing, "__func__", thing)
     return plain
 
 
@@ -142,4 +145,3 @@ class _FutureBlind(_Spy):
         assert np.array_equal(plan.group, again.group)
         assert plan.tick_s == again.tick_s
         return plan
-

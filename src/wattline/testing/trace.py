@@ -13,7 +13,7 @@ from wattline.trace import read
 
 
 class TraceContract:
-    """Inherit and set *format*, a good *text* with *jobs* jobs, and a *broken* text whose line *line* is bad."""
+    """Inherit and set *format*, a good *text* of so many *jobs*, and a *broken* one with its bad *line*."""
 
     format: str
     text: str

@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+DATA := $(or $(WATTLINE_DATA),../shared/data)
+
+.PHONY: demo test check bench lint clean
+
+.venv/.ok: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[report]'
+	touch $@
+
+.venv/.ok-test: .venv/.ok
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	touch $@
+
+# The main job: a synthetic trace under every policy, as a table and as a page.
+demo: .venv/.ok
+	$(BIN)/wattline compare --trace synth:count=1500,seed=1,load=0.95,gpus_total=64 --cluster 8xv100:8 \
+	  --policies all --jobs 2 --html out/compare.html
+	@echo "open out/compare.html"
+
+# Everything, the slow tests and the style included.
+test: .venv/.ok-test lint
+	HYPOTHESIS_PROFILE=test $(BIN)/python -m pytest -n 2 --durations=10
+
+# What takes seconds.
+check: .venv/.ok-test lint
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+lint: .venv/.ok-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Every figure of benchmarks/record.md; needs the public data.
+bench: .venv/.ok-test
+	$(BIN)/python benchmarks/anchors.py
+	$(BIN)/python benchmarks/queueing.py
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/speed.py --growth
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,49 @@
+"use strict";
+// Figures are data in the page; this draws them in the page's colours, and again when those change.
+const figures = JSON.parse(document.getElementById("figures").textContent);
+// Nothing that would send data anywhere, and only what a mouse cannot do by itself.
+const SETTINGS = {
+  displaylogo: false,
+  displayModeBar: "hover",
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  responsive: true,
+};
+const chooser = document.getElementById("run");
+
+function themed(layout) {
+  const css = getComputedStyle(document.documentElement);
+  const ink = css.getPropertyValue("--ink").trim();
+  const line = css.getPropertyValue("--line").trim();
+  const card = css.getPropertyValue("--card").trim();
+  const result = { ...layout, font: { ...layout.font, color: ink, family: "system-ui, sans-serif" } };
+  const soft = css.getPropertyValue("--soft").trim();
+  result.modebar = { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink };
+  result.hoverlabel = { ...layout.hoverlabel, bgcolor: card, bordercolor: line, font: { color: ink } };
+  for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
+    result[key] = { gridcolor: line, linecolor: line, ...layout[key] };
+  }
+  return result;
+}
+
+function draw(place, name) {
+  const figure = figures[name];
+  return Plotly.react(place, figure.data, themed(figure.layout), SETTINGS);
+}
+
+function drawAll() {
+  const drawn = [];
+  for (const place of document.querySelectorAll(".plot")) {
+    drawn.push(draw(place, place.dataset.figure));
+  }
+  return Promise.all(drawn);
+}
+
+if (chooser) {
+  chooser.addEventListener("change", () => {
+    const place = document.querySelector('.plot[data-figure^="nodes-"]');
+    place.dataset.figure = chooser.value;
+    draw(place, chooser.value);
+  });
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+drawAll().then(() => { document.body.dataset.ready = "yes"; });

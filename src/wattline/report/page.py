@@ -1,0 +1,177 @@
+"""A page with everything about one run, or about several side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import wattline
+from wattline.errors import ConfigError
+from wattline.log import Log
+from wattline.report.compare import Comparison, compare
+from wattline.report.curves import jct_figure, time_figure
+from wattline.report.digest import Digest
+from wattline.report.metrics import Report
+from wattline.report.names import names
+from wattline.report.nodes_figure import nodes_figures
+from wattline.report.tables import cards, comparison_table, facts
+from wattline.report.text import percent
+from wattline.report.tradeoff import tradeoff_figure
+
+Run = Log | Digest | Report
+
+
+def write_html(path: str | Path, runs: Run | Comparison | Iterable[Run]) -> None:
+    """Write a page about *runs* that works without a network; needs the extra `report`.
+
+    Logs and digests get all plots; of a mere report there are no curves to show.
+    """
+    if isinstance(runs, Log | Digest | Report):
+        runs = (runs,)
+    seen = runs if isinstance(runs, Comparison) else compare(*runs)
+    text = page(seen, _plotly())
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def _plotly() -> str:
+    """The source of plotly.js, which the Python package carries."""
+    try:
+        from plotly.offline import get_plotlyjs  # an extra: only pages need it
+    except ImportError:
+        raise ConfigError(
+            "a page needs plotly, which is not installed", "pip install 'wattline[report]'"
+        ) from None
+    return str(get_plotlyjs())
+
+
+def page(seen: Comparison, plotly: str) -> str:
+    """The page about the runs of *seen*, as text that holds all it needs."""
+    drawn = figures(seen)
+    return _filled(
+        "page.html",
+        title=escape(_title(seen)),
+        style=_file("page.css"),
+        facts=facts(_facts(seen)),
+        body=_body(seen, drawn),
+        version=wattline.__version__,
+        # A "<" could end the script; written by its number it is the same text to JSON.
+        figures=json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        plotly=plotly,
+        script=_file("page.js"),
+    )
+
+
+def figures(seen: Comparison) -> dict[str, Any]:
+    """The plotly figures of a page by name: `tradeoff`, `jct`, `time`, and `nodes-0`, `nodes-1`, …"""
+    drawn: dict[str, Any] = {}
+    if len(seen.reports) > 1 and any(seen.front):
+        drawn["tradeoff"] = tradeoff_figure(seen.reports)
+    if seen.digests:
+        called = [escape(name) for name in names(seen.reports)]  # plotly reads tags in text
+        drawn["jct"] = jct_figure(seen.digests, called)
+        drawn["time"] = time_figure(seen.digests, called)
+        for i, figure in enumerate(nodes_figures([d.gantt for d in seen.digests])):
+            drawn[f"nodes-{i}"] = figure
+    return drawn
+
+
+def _body(seen: Comparison, drawn: Mapping[str, Any]) -> str:
+    parts = [cards(seen.reports[0])] if len(seen.reports) == 1 else [_summary(seen)]
+    for name, title, note in _PLOTS:
+        if name in drawn:
+            chooser = _chooser(seen.digests) if name == "nodes-0" else ""
+            parts.append(_section(title, note) + chooser + _plot(name))
+    return "\n".join(parts)
+
+
+_PLOTS = (
+    (
+        "tradeoff",
+        "Energy and mean JCT",
+        "None beats the runs on the dotted line in both. Lower left is better.",
+    ),
+    ("jct", "How long jobs took", "Share of the finished jobs that were done within a time."),
+    ("time", "Over time", "Zoom into queue, GPUs or power and the others follow. Double-click to zoom out."),
+    ("nodes-0", "Nodes", "GPUs held on each node."),
+)
+
+
+def _summary(seen: Comparison) -> str:
+    note = f"Ratios are to {names(seen.reports)[0]}; the best of each column is blue; "
+    note += "◆ marks the Pareto front of energy and mean JCT."
+    if seen.differs:
+        note += f" Beware: these runs differ in {', '.join(seen.differs)}."
+    return _section("Summary", note) + comparison_table(seen)
+
+
+def _section(title: str, note: str) -> str:
+    return f'<h2>{escape(title)}</h2>\n<p class="note">{escape(note)}</p>'
+
+
+def _plot(figure: str) -> str:
+    return f'<div class="plot" data-figure="{figure}"></div>'
+
+
+def _chooser(digests: Sequence[Digest]) -> str:
+    if len(digests) < 2:
+        return ""
+    called = names([d.report for d in digests])
+    options = "".join(f'<option value="nodes-{i}">{escape(name)}</option>' for i, name in enumerate(called))
+    return f'<label>run <select id="run">{options}</select></label>'
+
+
+def _title(seen: Comparison) -> str:
+    traces = {r.trace for r in seen.reports}
+    trace = f" on {Path(traces.pop()).name}" if len(traces) == 1 and all(traces) else ""
+    if len(seen.reports) == 1:
+        return f"{names(seen.reports)[0]}{trace}"
+    return f"{len(seen.reports)} runs compared{trace}"
+
+
+def _facts(seen: Comparison) -> list[tuple[str, str]]:
+    """What is said of each run, once where it is the same for all."""
+    reports = seen.reports
+    rows = [
+        ("trace", [r.trace or "not named" for r in reports]),
+        ("jobs", [f"{r.jobs:,}, offered load {percent(r.offered_load)}" for r in reports]),
+        ("cluster", [f"{r.cluster}: {r.nodes:,} nodes, {r.gpus:,} GPUs" for r in reports]),
+        ("backend", [_backend(seen, i) for i in range(len(reports))]),
+        ("placement", [r.place for r in reports]),
+        ("seed", [str(r.seed) for r in reports]),
+        ("energy", [r.energy_method for r in reports]),
+    ]
+    said = [(name, " · ".join(dict.fromkeys(values))) for name, values in rows]
+    exact = dict.fromkeys(r.policy for r in reports)
+    return [("policy" if len(reports) == 1 else "policies", " · ".join(exact)), *said]
+
+
+def _backend(seen: Comparison, row: int) -> str:
+    if len(seen.digests) != len(seen.reports):
+        return seen.reports[row].backend
+    header = seen.digests[row].header
+    faults = dict(header.get("faults") or {})
+    if "node_mtbf_s" not in faults and not faults.get("job_failure"):
+        faults = {}  # how what never breaks would be repaired
+    known = {"quantum_s": header.get("quantum_s"), **dict(header.get("overheads") or {}), **faults}
+    knobs = ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, 0, 0.0))
+    return f"{seen.reports[row].backend} ({knobs})" if knobs else seen.reports[row].backend
+
+
+def _file(name: str) -> str:
+    return files("wattline.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _filled(name: str, **parts: str) -> str:
+    """A file with `{{name}}` replaced, in one go, so that no part is searched for the others."""
+    text = _file(name)
+    pieces = text.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        key, _, rest = piece.partition("}}")
+        filled += (parts[key], rest)
+    return "".join(filled)

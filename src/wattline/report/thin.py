@@ -1,0 +1,34 @@
+"""Fewer points, the same picture."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattline.types import Floats, Ints
+
+
+def thin(at_s: Floats, value: Floats, points: int) -> Ints:
+    """At most *points* rows of a step function that still show it.
+
+    Time is cut into equal bins; of each the first, lowest, highest and last value stay. A picture
+    with no more columns of pixels than bins looks the same.
+    """
+    if len(at_s) <= points:
+        return np.arange(len(at_s), dtype=np.int64)
+    bins = max(1, points // 4)
+    edges = np.linspace(at_s[0], at_s[-1], bins + 1)[1:-1]
+    starts = np.concatenate(([0], np.searchsorted(at_s, edges), [len(at_s)]))
+    keep: list[int] = []
+    for low, high in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if high > low:
+            part = value[low:high]
+            keep += (low, low + int(part.argmin()), low + int(part.argmax()), high - 1)
+    return np.unique(np.array(keep, dtype=np.int64))
+
+
+def quantiles(values: Floats, points: int) -> Floats:
+    """*values* in order; when they are more than *points*, so many evenly spaced ones with both ends."""
+    ordered = np.sort(values)
+    if len(ordered) <= points:
+        return ordered
+    return ordered[np.round(np.linspace(0, len(ordered) - 1, points)).astype(np.int64)]

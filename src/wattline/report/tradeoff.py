@@ -1,0 +1,128 @@
+"""What does a shorter JCT cost in energy: the runs as points, and the front that none beats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+from wattline.report.front import front
+from wattline.report.labels import Box, Label, place
+from wattline.report.metrics import Report
+from wattline.report.names import names
+from wattline.report.style import axis, colour, layout, symbol, time_unit
+
+_WIDE, _HIGH = 1090, 340  # pixels of the plot where the window has 1280; labels are placed for these
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """Points in units for people, with names that do not cover each other."""
+
+    name: tuple[str, ...]
+    number: tuple[int, ...]  # of the run
+    energy: tuple[float, ...]
+    energy_unit: str
+    jct: tuple[float, ...]
+    jct_unit: str
+    front: tuple[int, ...]  # rows, from the least energy to the most
+    energy_range: tuple[float, float]
+    jct_range: tuple[float, float]
+    label: tuple[Label, ...]
+
+
+def tradeoff(reports: Sequence[Report], wide: float, high: float, font_px: float = 13) -> Tradeoff:
+    """The runs that have both figures, for a plot of *wide* x *high* pixels."""
+    rows = [i for i, r in enumerate(reports) if math.isfinite(r.energy_j) and math.isfinite(r.jct_mean_s)]
+    called, best = names(reports), front(reports)
+    kwh = [reports[i].energy_kwh for i in rows]
+    jct_s = [reports[i].jct_mean_s for i in rows]
+    unit_kwh, energy_unit = (1000.0, "MWh") if max(kwh, default=0) >= 2000 else (1.0, "kWh")
+    unit_s, jct_unit = time_unit(max(jct_s, default=0.0))
+    energy, jct = [value / unit_kwh for value in kwh], [value / unit_s for value in jct_s]
+    x_range, y_range = _range(energy), _range(jct)
+    pixels = [
+        (wide * _share(x, x_range), high * (1 - _share(y, y_range))) for x, y in zip(energy, jct, strict=True)
+    ]
+    texts = [called[i] for i in rows]
+    order = sorted((k for k, i in enumerate(rows) if best[i]), key=lambda k: (energy[k], jct[k]))
+    stairs = _stairs([pixels[k] for k in order])
+    return Tradeoff(
+        name=tuple(texts),
+        number=tuple(rows),
+        energy=tuple(energy),
+        energy_unit=energy_unit,
+        jct=tuple(jct),
+        jct_unit=jct_unit,
+        front=tuple(order),
+        energy_range=x_range,
+        jct_range=y_range,
+        label=tuple(place(pixels, texts, (0, 0, wide, high), stairs, font_px)),
+    )
+
+
+def _share(value: float, within: tuple[float, float]) -> float:
+    return (value - within[0]) / (within[1] - within[0])
+
+
+def _stairs(points: Sequence[tuple[float, float]]) -> list[Box]:
+    """What the line of the front covers: from each point to the right, then down to the next."""
+    boxes: list[Box] = []
+    for (x, y), (next_x, next_y) in pairwise(points):
+        boxes += ((x, y - 2, next_x, y + 2), (next_x - 2, y, next_x + 2, next_y))
+    return boxes
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Room around all values; never from zero, since what counts is the differences."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = 0.14 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def tradeoff_figure(reports: Sequence[Report]) -> dict[str, Any]:
+    """The plot for the page."""
+    seen = tradeoff(reports, _WIDE, _HIGH)
+    anchors = {"start": "left", "middle": "center", "end": "right"}
+    line = {
+        "type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": "Pareto front",
+        "x": [seen.energy[k] for k in seen.front], "y": [seen.jct[k] for k in seen.front],
+        "line": {"color": "#7F7F7F", "width": 1.5, "dash": "dot", "shape": "hv"},
+    }  # fmt: skip
+    dots = {
+        "type": "scatter", "mode": "markers", "text": [escape(name) for name in seen.name],
+        "x": list(seen.energy), "y": list(seen.jct),
+        "marker": {
+            "size": 12, "color": [colour(i) for i in seen.number], "symbol": [symbol(i) for i in seen.number],
+        },
+        "hovertemplate": f"%{{text}}<br>%{{x:.4~g}} {seen.energy_unit}, "
+        f"mean JCT %{{y:.3~g}} {seen.jct_unit}<extra></extra>",
+    }  # fmt: skip
+    notes = [
+        {
+            "x": seen.energy[k], "y": seen.jct[k], "text": escape(seen.name[k]), "font": {"size": 13},
+            "xanchor": anchors[spot.anchor], "yanchor": "middle", **_leader(spot),
+        }
+        for k, spot in enumerate(seen.label)
+    ]  # fmt: skip
+    return {
+        "data": [line, dots],
+        "layout": layout(
+            420, showlegend=False, annotations=notes,
+            xaxis=axis(f"energy of the cluster ({seen.energy_unit})", range=list(seen.energy_range)),
+            yaxis=axis(f"mean JCT ({seen.jct_unit})", range=list(seen.jct_range)),
+        ),
+    }  # fmt: skip
+
+
+def _leader(spot: Label) -> dict[str, Any]:
+    """Where plotly writes a name, with a thin line to its point where the name is far."""
+    if not spot.far:
+        return {"showarrow": False, "xshift": spot.dx, "yshift": -spot.dy}
+    return {
+        "showarrow": True, "ax": spot.dx, "ay": spot.dy, "arrowhead": 0, "arrowwidth": 0.8,
+        "arrowcolor": "#7F7F7F", "standoff": 7,
+    }  # fmt: skip

@@ -1,0 +1,158 @@
+"""The command line as a user types it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattline.cli import main
+
+SYNTH = ["--trace", "synth:count=60,seed=1", "--cluster", "2xv100:8"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def data(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    code, out, _ = run(capsys, *words, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def test_simulate_answers_with_these_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "simulate", *SYNTH, "--policy", "las")
+    assert found["policy"] == "las"
+    assert found["policy_exact"] == "Las(quantum_s=300.0)"
+    assert found["jobs"] == found["finished"] == 60
+    assert found["seed"] == 0
+    numbers = "jct_mean_s jct_p50_s jct_p99_s wait_mean_s makespan_s gpu_utilisation preemptions energy_j"
+    numbers += " cpu_s peak_rss_mb"
+    assert all(isinstance(found[name], int | float) for name in numbers.split())
+
+
+def test_simulate_for_people_is_words_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "simulate", *SYNTH)
+    assert code == 0
+    assert "fifo" in out
+    assert "energy" in out
+    assert "CPU s" in err
+
+
+def test_a_log_is_written_reported_and_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = str(tmp_path / "run.jsonl.gz")
+    simulated = data(capsys, "simulate", *SYNTH, "--policy", "srtf", "--log", log)
+    reported = data(capsys, "report", log)
+    assert reported["jct_mean_s"] == simulated["jct_mean_s"]
+    assert reported["energy_j"] == simulated["energy_j"]
+    assert data(capsys, "replay", log, "--policy", "srtf")["same"]
+    code, _, err = run(capsys, "replay", log, "--policy", "fifo")
+    assert code == 1
+    assert "the log has" in err
+
+
+@pytest.mark.slow
+def test_the_same_seed_writes_the_same_log_in_any_process_and_at_any_number_of_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ["--node-mtbf", "2d", "--job-failure", "0.1", "--seed", "7"]
+    run(capsys, "simulate", *SYNTH, *options, "--policy", "las", "--log", str(tmp_path / "alone.jsonl.gz"))
+    for jobs in ("1", "2"):
+        words = ["--policy", "las", "--policy", "fifo", "--jobs", jobs, "--logs", str(tmp_path / jobs)]
+        code, _, _ = run(capsys, "compare", *SYNTH, *options, *words)
+        assert code == 0
+    alone = (tmp_path / "alone.jsonl.gz").read_bytes()
+    assert (tmp_path / "1" / "las.jsonl.gz").read_bytes() == alone
+    assert (tmp_path / "2" / "las.jsonl.gz").read_bytes() == alone
+
+
+@pytest.mark.slow
+def test_compare_lines_policies_up_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "compare.html"
+    found = data(capsys, "compare", *SYNTH, "--policies", "all", "--html", str(page))
+    assert [row["policy"] for row in found["reports"]] == (
+        ["fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva"]
+    )
+    assert page.stat().st_size > 100_000
+    code, out, _ = run(capsys, "compare", *SYNTH, "--policy", "fifo", "--policy", "srtf+keep")
+    assert code == 0
+    assert "srtf+keep" in out
+
+
+def test_only_one_team_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,submit_s,gpus,duration_s,team\na,0,1,50,vision\nb,0,1,50,speech\nc,5,1,50,vision\n")
+    words = ["simulate", "--trace", str(trace), "--cluster", "1xv100:1"]
+    assert data(capsys, *words, "--team", "vision")["jobs"] == 2
+    code, _, err = run(capsys, *words, "--team", "nlp")
+    assert code == 2
+    assert "expected one of speech, vision" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["simulate", "--trace", "nowhere.csv", "--cluster", "1xv100:8"], "nowhere.csv"),
+        (["simulate", *SYNTH, "--policy", "fiffo"], "unknown stage 'fiffo'"),
+        (["simulate", "--trace", "synth", "--cluster", "1xv999:8"], "unknown GPU kind 'v999'"),
+        (["simulate", "--trace", "synth:cuont=3", "--cluster", "1xv100:8"], "cuont"),
+        (["simulate", *SYNTH, "--quantum", "often"], "'often' is not a duration"),
+        (["simulate", *SYNTH, "--backfill", "maybe"], "maybe"),
+        (["simulate", *SYNTH, "--format", "phily"], "phily"),
+        (["simulate", *SYNTH, "--span-penalty", "0.5"], "span_penalty must be at least 1"),
+        (["simulate"], "--trace"),
+        (["compare", *SYNTH], "no policy given"),
+        (["compare", *SYNTH, "--policy", "fifo", "--policy", "nope"], "unknown stage 'nope'"),
+        (["compare", *SYNTH, "--policies", "all", "--jobs", "0"], "at least 1"),
+        (["report", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["dance"], "dance"),
+    ],
+)
+def test_bad_words_are_explained_in_prose_and_in_json(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (2, "")
+    error = json.loads(out)["error"]
+    assert set(error) == {"code", "message", "hint"}
+    assert message in error["message"]
+
+
+def test_a_cluster_on_which_nothing_can_run_is_exit_code_4(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,submit_s,gpus,duration_s\na,0,64,50\n")
+    code, out, err = run(capsys, "simulate", "--trace", str(trace), "--cluster", "1xv100:8", "--json")
+    assert code == 4
+    assert json.loads(out)["never_started"] == 1
+    assert "no job could start" in err
+
+
+def test_broken_rows_are_counted_when_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,submit_s,gpus,duration_s\na,0,1,50\nb,0,1,-3\nc,0,1,9\n")
+    words = ["simulate", "--trace", str(trace), "--cluster", "1xv100:8", "--json"]
+    code, out, _ = run(capsys, *words)
+    assert code == 2
+    assert f"{trace}:3" in json.loads(out)["error"]["message"]
+    code, out, err = run(capsys, *words, "--skip-bad")
+    assert code == 0
+    assert json.loads(out)["jobs"] == 2
+    assert "1 broken rows" in err
+
+
+def test_policies_and_version_can_be_read_by_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {row["name"] for row in data(capsys, "policies")}
+    assert {"fifo", "las", "keep", "gandiva"} <= names
+    assert data(capsys, "version")["wattline"]
+    assert "las" in run(capsys, "policies")[1]
+    assert run(capsys, "version")[1].startswith("wattline ")

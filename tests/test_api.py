@@ -1,0 +1,84 @@
+"""The public API and the lines between the layers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wattline
+
+SOURCE = Path(wattline.__file__).parent
+IMPURE = {"backend", "meter", "train", "fusion", "service", "cli", "testing"}
+BANNED = {"time", "subprocess", "random", "torch", "pynvml", "fastapi", "sqlite3"}
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(wattline.__all__) == [
+        "Asked",
+        "Faults",
+        "Jobs",
+        "Log",
+        "Nodes",
+        "Overheads",
+        "Pack",
+        "Replay",
+        "Report",
+        "Sim",
+        "WattlineError",
+        "__version__",
+        "compare",
+        "join_nodes",
+        "nodes",
+        "parse_cluster",
+        "parse_policy",
+        "read_cluster",
+        "read_log",
+        "read_trace",
+        "report",
+        "run",
+        "synth",
+        "write_html",
+        "write_log",
+        "write_trace",
+    ]
+
+
+@pytest.mark.parametrize("name", wattline.__all__)
+def test_every_public_name_is_there_and_explained(name: str) -> None:
+    thing = getattr(wattline, name)
+    if name != "__version__":
+        assert thing.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = wattline.nope
+
+
+def test_pure_code_knows_no_clock_no_process_and_no_chance() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0] in IMPURE:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            assert not {name.split(".")[0] for name in names} & BANNED, f"{path} imports {names}"
+
+
+def test_help_needs_neither_numpy_nor_numba() -> None:
+    code = (
+        "import sys, wattline.cli\n"
+        "try: wattline.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'numba', 'rich', 'plotly'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "simulate" in done.stdout
