@@ -16,7 +16,7 @@ DATA := $(or $(WATTLINE_DATA),../shared/data)
 
 # The main job: a synthetic trace under every policy, as a table and as a page.
 demo: .venv/.ok
-	$(BIN)/wattline compare --trace synth:count=1500,seed=1,load=0.95,gpus_total=64 --cluster 8xv100:8 \
+	$(BIN)/wattline compare --trace synth:count=1000,seed=1,load=0.95,gpus_total=64 --cluster 8xv100:8 \
 	  --policies all --jobs 2 --html out/compare.html
 	@echo "open out/compare.html"
 

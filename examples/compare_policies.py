@@ -3,7 +3,7 @@
 import wattline as wl
 from wattline import policy as p
 
-jobs = wl.synth(count=300, seed=7, load=1.1, gpus_total=32)
+jobs = wl.synth(count=800, seed=7, load=1.3, gpus_total=32)
 cluster = wl.nodes("v100", count=4, gpus=8)
 for policy in (p.fifo, p.srtf, p.Las(), p.chain(p.Las(), p.keep)):
     found = wl.report(wl.run(wl.Sim(jobs, cluster), policy))

@@ -13,9 +13,11 @@ from importlib import import_module
 from typing import NoReturn
 
 from wattline import __version__
+from wattline.cli.show import tell_first_run
 from wattline.errors import ConfigError
 from wattline.units import parse_seconds
 
+_COMPILED = frozenset(("simulate", "compare", "report", "replay"))
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -36,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
-    simulate = _command(commands, "simulate", "one policy on one trace", "simulate")
+    simulate = _command(commands, "simulate", "one policy on one trace")
     _add_case(simulate)
     simulate.add_argument(
         "--policy", default="fifo", help="stages joined by +, knobs after : (las:quantum=10m+keep)"
@@ -44,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     simulate.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
     _add_output(simulate)
 
-    compare = _command(commands, "compare", "several policies on one trace", "compare")
+    compare = _command(commands, "compare", "several policies on one trace")
     _add_case(compare)
     compare.add_argument("--policy", action="append", default=[], metavar="P", help="repeat for each policy")
     compare.add_argument("--policies", choices=("all",), help="all: every built-in policy")
@@ -54,23 +56,21 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--logs", metavar="DIR", help="write one run log per policy")
     _add_output(compare)
 
-    report = _command(commands, "report", "what run logs say", "report")
+    report = _command(commands, "report", "what run logs say")
     report.add_argument("logs", nargs="+", metavar="LOG", help="run logs written by --log")
     _add_output(report)
 
-    replay = _command(
-        commands, "replay", "decide again from a run log and insist on the same actions", "replay"
-    )
+    replay = _command(commands, "replay", "decide again from a run log and insist on the same actions")
     replay.add_argument("log_file", metavar="LOG", help="a run log written by --log")
     replay.add_argument("--policy", required=True, help="the policy to hold against the log")
     replay.add_argument("--backfill", choices=("none", "easy", "greedy"), default="easy")
     replay.add_argument("--span-penalty", type=_number, default=1.0, metavar="X")
     replay.add_argument("--json", action="store_true")
 
-    policies = _command(commands, "policies", "the stages policies are made of, and their knobs", "policies")
+    policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
     policies.add_argument("--json", action="store_true")
 
-    version = _command(commands, "version", "the version of wattline and of what it stands on", "version")
+    version = _command(commands, "version", "the version of wattline and of what it stands on")
     version.add_argument("--json", action="store_true")
     return parser
 
@@ -79,10 +79,11 @@ def _command(
     commands: argparse._SubParsersAction[_Parser],
     name: str,
     summary: str,
-    module: str,
 ) -> argparse.ArgumentParser:
     def run(args: argparse.Namespace) -> int:
-        command: Command = import_module(f"wattline.cli.{module}").run
+        if name in _COMPILED:
+            tell_first_run()
+        command: Command = import_module(f"wattline.cli.{name}").run
         return command(args)
 
     parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattline.errors import WattlineError
@@ -32,6 +34,13 @@ def show_error(error: WattlineError, in_json: bool) -> None:
 def tell(text: str) -> None:
     """A remark for people, on stderr."""
     print(text, file=sys.stderr)
+
+
+def tell_first_run() -> None:
+    """Say why the first run takes longer, where numba is about to compile and cache its loops."""
+    package = Path(__file__).parents[1]
+    if os.access(package, os.W_OK) and not any(package.glob("__pycache__/*.nbi")):
+        tell("first run: compiling a few loops, once; this takes some ten seconds")
 
 
 def tell_skipped(trace: Trace) -> None:
