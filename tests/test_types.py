@@ -3,7 +3,8 @@ import pytest
 
 from wattline.cluster import nodes
 from wattline.errors import InputError
-from wattline.types import Jobs, Labels, Leases, Nodes
+from wattline.table import Labels
+from wattline.types import Jobs, Leases, Nodes
 
 
 def test_columns_cannot_be_written_to() -> None:

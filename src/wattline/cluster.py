@@ -14,7 +14,8 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.profile.devices import device
-from wattline.types import Labels, Nodes
+from wattline.table import Labels
+from wattline.types import Nodes
 from wattline.units import parse_gib
 
 _KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w")

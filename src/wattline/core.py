@@ -29,6 +29,7 @@ from wattline.messages import (
     Events,
     each,
 )
+from wattline.table import Bools, Floats, Ints
 from wattline.types import (
     ACCEPTS,
     ASKED,
@@ -43,9 +44,6 @@ from wattline.types import (
     RESTARTS,
     SERVICE,
     SINCE,
-    Bools,
-    Floats,
-    Ints,
     Jobs,
     Leases,
     Nodes,

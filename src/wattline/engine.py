@@ -15,11 +15,11 @@ from wattline.messages import EVERY_EVENT, NEWS, NO_ACTIONS
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
+from wattline.table import Ints
 from wattline.types import (
     REASON,
     REASONS,
     Backend,
-    Ints,
     Models,
     Placement,
     Placer,

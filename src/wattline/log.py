@@ -34,7 +34,8 @@ from wattline.messages import (
     each,
     rows,
 )
-from wattline.types import REASONS, Floats, Ints, Jobs, Labels, Nodes
+from wattline.table import Floats, Ints, Labels
+from wattline.types import REASONS, Jobs, Nodes
 
 FORMAT = 1
 

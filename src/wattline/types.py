@@ -1,115 +1,23 @@
 """The nouns: what a job, a node, a plan and a lease are.
 
-Many rows are a `Table`: a frozen dataclass of equally long, read-only numpy columns. Few things are
-small frozen dataclasses. Units are in the names: `_s` seconds, `_w` watts, `_j` joules, `_gib` GiB.
+Many rows are a `Table` of read-only columns, or a block: one 2-D array, where a new one is made every
+round. Units are in the names: `_s` seconds, `_w` watts, `_j` joules, `_gib` GiB.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattline.errors import InputError, PlanError, WattlineError
+from wattline.errors import InputError, PlanError
 from wattline.messages import EVERY_EVENT, Actions, Events
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Labels:
-    """A column of words, each distinct word stored once: row i reads `names[codes[i]]`."""
-
-    codes: Ints
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, words: Iterable[str]) -> Labels:
-        """The column that reads as *words*; names appear in the order of first use."""
-        seen: dict[str, int] = {}
-        codes = [seen.setdefault(word, len(seen)) for word in words]
-        return cls(np.array(codes, dtype=np.int64), tuple(seen))
-
-    @classmethod
-    def same(cls, word: str, count: int) -> Labels:
-        """*count* rows that all read *word*."""
-        return cls(np.zeros(count, dtype=np.int64), (word,))
-
-    def __post_init__(self) -> None:
-        self.codes.setflags(write=False)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, rows: Rows) -> Labels:
-        return Labels(self.codes[rows], self.names)
-
-    def word(self, row: int) -> str:
-        """What one row reads."""
-        return self.names[int(self.codes[row])]
-
-    def words(self) -> list[str]:
-        """What every row reads."""
-        names = self.names
-        return [names[code] for code in self.codes.tolist()]
-
-
-_DTYPES: dict[Any, np.dtype[Any]] = {
-    "Ints": np.dtype(np.int64),
-    "Floats": np.dtype(np.float64),
-    "Bools": np.dtype(np.bool_),
-}
-_INT64 = np.dtype(np.int64)
-
-
-def _check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]) -> None:
-    """Raise unless *array* is what compiled code may be handed."""
-    if type(array) is np.ndarray and array.dtype == dtype and array.ndim == ndim and array.flags.c_contiguous:
-        return
-    found = (
-        f"{array.dtype} with {array.ndim} dimensions"
-        if isinstance(array, np.ndarray)
-        else type(array).__name__
-    )
-    raise error(f"{name} is {found}, expected a contiguous array of {dtype} with {ndim}")
-
-
-class Table:
-    """Equally long read-only columns (abstract; the final classes below declare them)."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        length = -1
-        for field in fields(self):  # type: ignore[arg-type]
-            column = getattr(self, field.name)
-            if field.type in _DTYPES:
-                _check_array(
-                    f"{type(self).__name__}.{field.name}", column, _DTYPES[field.type], 1, InputError
-                )
-            if length not in (-1, len(column)):
-                raise InputError(
-                    f"{type(self).__name__}.{field.name} has {len(column)} rows, expected {length}"
-                )
-            length = len(column)
-            if isinstance(column, np.ndarray):
-                column.setflags(write=False)
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
-
-    def take(self, rows: Rows) -> Self:
-        """The table of these *rows* (indices, a mask or a slice), in this order."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}  # type: ignore[arg-type]
-        return type(self)(**columns)
+from wattline.table import INT64, Bools, Floats, Ints, Labels, Table, check_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +247,7 @@ class Leases:
         return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
 
     def __post_init__(self) -> None:
-        _check_array("Leases.block", self.block, _INT64, 2, PlanError)
+        check_array("Leases.block", self.block, INT64, 2, PlanError)
         self.block.setflags(write=False)
 
     def __len__(self) -> int:
@@ -426,9 +334,9 @@ class Plan:
     lasts: bool = False
 
     def __post_init__(self) -> None:
-        _check_array("Plan.row", self.row, _INT64, 1, PlanError)
-        _check_array("Plan.gpus", self.gpus, _INT64, 1, PlanError)
-        _check_array("Plan.group", self.group, _INT64, 1, PlanError)
+        check_array("Plan.row", self.row, INT64, 1, PlanError)
+        check_array("Plan.gpus", self.gpus, INT64, 1, PlanError)
+        check_array("Plan.group", self.group, INT64, 1, PlanError)
         if not len(self.row) == len(self.gpus) == len(self.group):
             lengths = f"{len(self.row)}, {len(self.gpus)} and {len(self.group)}"
             raise PlanError(f"a plan's row, gpus and group have {lengths} entries, expected as many of each")
@@ -449,7 +357,7 @@ class Placement:
     waiting: int
 
     def __post_init__(self) -> None:
-        _check_array("Placement.reason", self.reason, _INT64, 1, PlanError)
+        check_array("Placement.reason", self.reason, INT64, 1, PlanError)
 
 
 @runtime_checkable

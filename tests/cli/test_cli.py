@@ -135,6 +135,16 @@ def test_a_cluster_on_which_nothing_can_run_is_exit_code_4(
     assert "no job could start" in err
 
 
+def test_a_file_that_cannot_be_written_is_found_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for option in ("--log", "--html"):
+        code, out, err = run(capsys, "simulate", *SYNTH, option, str(tmp_path / "file" / "x"))
+        assert (code, out) == (2, "")
+        assert "cannot be written" in err
+
+
 def test_broken_rows_are_counted_when_that_is_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ from wattline.messages import (
     rows,
 )
 from wattline.model.asked import Asked
-from wattline.types import Floats, Jobs, Models, Nodes
+from wattline.table import Floats
+from wattline.types import Jobs, Models, Nodes
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WattlineError as error:
         show_error(error, in_json)
         return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has left: not worth a message
         return 141
+    except OSError as error:
+        show_error(WattlineError(f"{error.filename}: {error.strerror}"), in_json)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -7,8 +7,12 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import parse_cluster
 from wattline.engine import run
 from wattline.errors import ConfigError
@@ -18,6 +22,17 @@ from wattline.place.pack import Pack
 from wattline.policy.parse import parse_policy
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
+
+
+def claim(*paths: str | None) -> None:
+    """Make sure that files can be written before a long run, not after it."""
+    for path in paths:
+        if path:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                open(path, "ab").close()
+            except OSError as error:
+                raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,6 @@ class Case:
             raise ConfigError(
                 f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
             )
-        import numpy as np
-
         jobs = trace.jobs.take(np.array(mine))
         return Trace(jobs, trace.format, trace.name, trace.sha256, trace.skipped, trace.ignored)
 
@@ -79,8 +92,6 @@ class Case:
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
         """Simulate; answers the log, and what it cost this process."""
-        from wattline.backend.sim import Faults, Overheads, Sim
-
         models = Asked(span_penalty=self.span_penalty)
         sim = Sim(
             trace.jobs,

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from wattline.cli.case import Case
+from wattline.cli.case import Case, claim
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.errors import ConfigError
 from wattline.log import write_log
@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     for case in cases:
         parse_policy(case.policy)  # a misspelt one should not be found after the others have run
     trace = cases[0].read()
+    claim(args.html)
     tell_skipped(trace)
     digests, costs = [], []
     with bar(f"{len(cases)} policies on {trace.name}", len(cases)) as done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from wattline.cli.case import Case
+from wattline.cli.case import Case, claim
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.log import write_log
 from wattline.report import report, write_html
@@ -14,6 +14,7 @@ def run(args: argparse.Namespace) -> int:
     """Simulate, then print the report and write what was asked for."""
     case = Case.of(args, args.policy)
     trace = case.read()
+    claim(args.log, args.html)
     tell_skipped(trace)
     last_s = float(trace.jobs.submit_s[-1])
     with bar(f"{args.policy} on {trace.name}", last_s) as done:

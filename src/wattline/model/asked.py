@@ -8,7 +8,8 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.messages import Events
-from wattline.types import Floats, Ints, Jobs
+from wattline.table import Floats, Ints
+from wattline.types import Jobs
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.types import Floats, Models, Snapshot
+from wattline.table import Floats
+from wattline.types import Models, Snapshot
 
 
 def remaining_s(snapshot: Snapshot, models: Models) -> Floats:

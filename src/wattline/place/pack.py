@@ -10,14 +10,12 @@ import numpy as np
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob
 from wattline.kernel import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
 from wattline.model.remaining import remaining_s
+from wattline.table import Bools, Floats, Ints
 from wattline.types import (
     ACCEPTS,
     HELD,
     JOB,
     REASONS,
-    Bools,
-    Floats,
-    Ints,
     Leases,
     Models,
     Placement,

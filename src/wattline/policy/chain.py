@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.types import Bools, Floats, Models, Plan, Snapshot
+from wattline.table import Bools, Floats
+from wattline.types import Models, Plan, Snapshot
 
 
 class Stage(Protocol):

@@ -8,7 +8,8 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.policy.chain import likely, ranked
-from wattline.types import Bools, Ints, Models, Plan, Snapshot
+from wattline.table import Bools, Ints
+from wattline.types import Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)

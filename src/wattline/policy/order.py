@@ -10,7 +10,8 @@ import numpy as np
 from wattline.errors import ConfigError
 from wattline.model.remaining import remaining_s
 from wattline.policy.chain import asked, asking_again, likely, ranked
-from wattline.types import Floats, Models, Plan, Snapshot
+from wattline.table import Floats
+from wattline.types import Models, Plan, Snapshot
 
 
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:

@@ -11,7 +11,7 @@ from wattline.report.gantt import Bars, Shades, gantt
 from wattline.report.metrics import Report, course, measure
 from wattline.report.series import Series, series_of
 from wattline.report.thin import quantiles
-from wattline.types import Floats
+from wattline.table import Floats
 
 QUANTILES = 1000
 

@@ -10,7 +10,7 @@ import numpy as np
 from wattline.log import Log
 from wattline.messages import ARRIVED, METERED, NODE_BACK, NODE_LOST
 from wattline.report.spans import Spans
-from wattline.types import Floats
+from wattline.table import Floats
 
 MODELLED = "modelled from node, idle and busy watts per GPU kind"
 UNMETERED = "unmetered"

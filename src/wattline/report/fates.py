@@ -9,7 +9,7 @@ import numpy as np
 from wattline.log import Log
 from wattline.messages import ARRIVED, FAILED, FINISHED, START
 from wattline.report.spans import Spans
-from wattline.types import Bools, Floats, Ints, Table
+from wattline.table import Bools, Floats, Ints, Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from wattline.report.metrics import Course
 from wattline.report.spans import Spans
-from wattline.types import Floats, Ints, Jobs, Nodes
+from wattline.table import Floats, Ints
+from wattline.types import Jobs, Nodes
 
 MOST_NODES = 64
 MOST_BARS = 2000

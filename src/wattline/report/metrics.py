@@ -15,7 +15,8 @@ from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
 from wattline.report.spans import Spans, spans
 from wattline.report.timeline import Timeline, fragmentation, timeline
-from wattline.types import Floats, Nodes
+from wattline.table import Floats
+from wattline.types import Nodes
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 from wattline.log import Log
 from wattline.report.metrics import Course, course
 from wattline.report.thin import thin
-from wattline.types import Floats, Nodes
+from wattline.table import Floats
+from wattline.types import Nodes
 
 POINTS = 2000
 

@@ -12,7 +12,7 @@ import numpy as np
 from wattline.kernel import F1, FLOAT, I1, I2, INT, inner, kernel
 from wattline.log import Log
 from wattline.messages import FAILED, FINISHED, LOST, START, Actions
-from wattline.types import Bools, Floats, Ints, Table
+from wattline.table import Bools, Floats, Ints, Table
 
 _JOB, _GROUP, _NODE, _GPUS, _START_S, _END_S, _FIRST = range(7)
 

@@ -11,7 +11,7 @@ from wattline.log import Log
 from wattline.messages import NODE_BACK, NODE_LOST
 from wattline.report.fates import Fates
 from wattline.report.spans import Spans
-from wattline.types import Floats, Ints, Table
+from wattline.table import Floats, Ints, Table
 
 _AT_S, _WAITING, _HELD, _FREE, _PARTLY, _POWER_W = range(6)
 

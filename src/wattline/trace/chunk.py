@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from wattline.errors import TraceError
-from wattline.types import Bools, Floats, Ints, Labels
+from wattline.table import Bools, Floats, Ints, Labels
 
 GPUS = "a whole number of GPUs, at least 1"
 SECONDS = "a number of seconds, at least 0"

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.table import Bools, Floats, Ints, Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.rows import Report
-from wattline.types import Bools, Floats, Ints, Jobs, Labels
+from wattline.types import Jobs
 
 
 @dataclass(frozen=True, eq=False)

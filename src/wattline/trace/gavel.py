@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.table import Floats, Ints, Labels
 from wattline.trace import step_times
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft, seconds_per_step
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, delimited
 from wattline.trace.source import Member
-from wattline.types import Floats, Ints, Labels
 
 _START = ("job_type", "command")
 _LAYOUTS = {

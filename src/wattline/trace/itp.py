@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from wattline.table import Floats
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft, seconds_per_step
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import delimited
-from wattline.types import Floats
 
 _SUBMIT = ("submission_time", "submit_time")
 _STEPS = ("real_iteration", "num_iteration", "iteration")

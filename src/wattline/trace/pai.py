@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wattline.table import Ints, Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, delimited
 from wattline.trace.source import Member
-from wattline.types import Ints, Labels
 
 _TABLE = (
     *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.table import Ints
 from wattline.trace.chunk import Chunk, moment
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report
 from wattline.trace.source import Member
-from wattline.types import Ints
 
 _WORDS = ("jobid", "vc", "user", "status", "submitted_time")
 _JOB_ID = re.compile(r'"jobid"\s*:')

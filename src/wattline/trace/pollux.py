@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.table import Labels
 from wattline.trace import step_times
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, header_has
 from wattline.trace.rows import delimited
-from wattline.types import Labels
 
 
 def _draft(chunk: Chunk) -> Draft:

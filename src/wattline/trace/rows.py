@@ -13,9 +13,9 @@ from itertools import islice
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.table import Ints
 from wattline.trace.chunk import Chunk
 from wattline.trace.source import Member
-from wattline.types import Ints
 
 Report = Callable[[TraceError], None]
 """What happens with a bad row: raised, or noted and the row dropped."""

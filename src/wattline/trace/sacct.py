@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.table import Floats, Ints, Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, split_lines
 from wattline.trace.source import Member
-from wattline.types import Floats, Ints, Labels
 
 _UNKNOWN = ("", "Unknown", "None", "N/A")
 _GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d{1,9})(?!\d)")

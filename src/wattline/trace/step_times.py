@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from wattline.types import Floats, Ints, Labels
+from wattline.table import Floats, Ints, Labels
 
 _NODE_GPUS = 4  # of the machines on which the Pollux step times were measured
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wattline.table import Floats, Ints, Labels
 from wattline.trace.chunk import GPUS, Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, split_lines
 from wattline.trace.source import Member
-from wattline.types import Floats, Ints, Labels
 
 _NAMES = (
     *("job", "submit_s", "wait_s", "run_s", "allocated_procs", "cpu_s", "memory", "requested_procs"),

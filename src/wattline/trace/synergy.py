@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wattline.table import Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, delimited
 from wattline.trace.source import Member
-from wattline.types import Labels
 
 STEP_S = {
     "alexnet": 0.60,

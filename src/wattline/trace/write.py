@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from wattline.errors import InputError
+from wattline.table import Floats
 from wattline.trace.plain_csv import WORDS
-from wattline.types import Floats, Jobs
+from wattline.types import Jobs
 
 
 def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:
