@@ -108,6 +108,12 @@ def test_gandiva_packs_only_when_a_pair_does_more_together() -> None:
     assert packed.actions[:, 2].tolist() == [0, 0]  # one group
 
 
+def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
+    jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 0, 90], gpus=[1, 1, 1], duration_s=[120, 600, 60])
+    log = play(jobs, p.Gandiva(slice_s=1000), gpus=2)
+    assert len(log.actions) == 3  # a and b alone, c beside one of them; nobody is ever stopped
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

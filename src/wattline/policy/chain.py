@@ -10,7 +10,7 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.table import Bools, Floats
-from wattline.types import Models, Plan, Snapshot
+from wattline.types import ASKED, Models, Plan, Snapshot
 
 
 class Stage(Protocol):
@@ -25,6 +25,16 @@ def asked(snapshot: Snapshot) -> Plan:
     """The plan every chain starts from: everyone, in order of submission, gets what they asked."""
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
     return Plan(row=rows, gpus=snapshot.queue.gpus, group=rows, lasts=True)
+
+
+def all_fit(snapshot: Snapshot) -> bool:
+    """Whether everybody can run at once, so that who goes first makes no difference.
+
+    Policies whose ranks cost something look here first: on most clusters it is true most of the time.
+    """
+    if len(snapshot.nodes.kind.names) > 1:
+        return False
+    return bool(snapshot.queue.block[ASKED].sum() <= snapshot.nodes.gpus[snapshot.up].sum())
 
 
 def ranked(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.policy.chain import likely, ranked
+from wattline.policy.chain import all_fit, asked, likely, ranked
 from wattline.table import Bools, Ints
 from wattline.types import Models, Plan, Snapshot
 
@@ -32,6 +32,8 @@ class Gandiva:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """The plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and all_fit(snapshot):
+            return asked(snapshot)
         slices = np.floor(snapshot.service_s / self.slice_s)
         plan = ranked(snapshot, plan, slices)
         _, waits, _ = likely(snapshot, plan)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.model.remaining import remaining_s
-from wattline.policy.chain import asked, asking_again, likely, ranked
+from wattline.policy.chain import all_fit, asked, asking_again, likely, ranked
 from wattline.table import Floats
 from wattline.types import Models, Plan, Snapshot
 
@@ -29,11 +29,15 @@ def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
 
 def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Shortest remaining time first. What runs only gets closer to its end, so no tick is needed."""
+    if plan is None and all_fit(snapshot):
+        return asked(snapshot)
     return ranked(snapshot, plan, remaining_s(snapshot, models))
 
 
 def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Shortest remaining service (seconds times GPUs) first (Tiresias' reference with known durations)."""
+    if plan is None and all_fit(snapshot):
+        return asked(snapshot)
     return ranked(snapshot, plan, remaining_s(snapshot, models) * snapshot.queue.gpus)
 
 
@@ -74,6 +78,8 @@ class Las:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """The plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and all_fit(snapshot):
+            return asked(snapshot)
         served = snapshot.service_gpu_s
         plan = ranked(snapshot, plan, served)
         runs, waits, certain = likely(snapshot, plan)
@@ -113,6 +119,8 @@ class Tiresias:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """The plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and all_fit(snapshot):
+            return asked(snapshot)
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
@@ -155,6 +163,8 @@ class Ftf:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """The plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and all_fit(snapshot):
+            return asked(snapshot)
         alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
         in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         rho = (in_system_s + remaining_s(snapshot, models)) / alone_s
