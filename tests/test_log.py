@@ -69,6 +69,15 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
     path.write_text('{"wattline_log": 99}\n')
     with pytest.raises(TraceError, match="wattline_log is 99, expected 1"):
         read_log(path)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(TraceError, match="the log ends early"):
+        read_log(path)
+    path.write_text(lines[0])
+    with pytest.raises(TraceError, match="the log ends early"):
+        read_log(path)
+    path.write_text('{"wattline_log": 1, "policy": "fifo"}\n')
+    with pytest.raises(TraceError, match="'seed'"):
+        read_log(path)
     path.write_text("")
     with pytest.raises(TraceError, match="is empty"):
         read_log(path)
@@ -77,3 +86,27 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
         read_log(path)
     with pytest.raises(TraceError, match="cannot be read as a run log"):
         read_log(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        ('"arrived":1,', '"arrived":900000000,', "expected 1: jobs arrive in order"),
+        ('"finished":', '"finished":-', "job -"),
+        ('"on":[[', '"on":[[7', "node 7"),
+        ('"start":', '"start":88', "job 88"),
+        ('"group":', '"group":99', "group 99"),
+    ],
+)
+def test_numbers_that_cannot_be_are_found_before_anything_uses_them(
+    log: Log, tmp_path: Path, good: str, bad: str, words: str
+) -> None:
+    path = tmp_path / "run.jsonl"
+    write_log(log, path)
+    text = path.read_text()
+    assert good in text
+    path.write_text(text.replace(good, bad))
+    with pytest.raises(TraceError) as caught:
+        read_log(path)
+    assert words in caught.value.message
+    assert caught.value.line is not None

@@ -18,6 +18,8 @@ from wattline.table import Labels
 from wattline.types import Nodes
 from wattline.units import parse_gib
 
+_WHOLE = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
+_KINDS = 53  # what a bit mask in a float64 column can tell apart
 _KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w")
 
 
@@ -48,15 +50,16 @@ def nodes(
     for key, value in watts.items():
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be at least 0 and finite, got {value}")
+    count, kind = int(count), kind.casefold()
     names = np.empty(count, dtype=np.object_)
     names[:] = [f"{name or kind}-{n}" for n in range(count)]
     return Nodes(
         name=names,
         kind=Labels.same(kind, count),
-        gpus=np.full(count, gpus, dtype=np.int64),
+        gpus=np.full(count, int(gpus), dtype=np.int64),
         cpus=np.full(count, float(cpus)),
         mem_gib=np.full(count, float(mem_gib)),
-        rack=np.arange(count, dtype=np.int64) // rack_size,
+        rack=np.arange(count, dtype=np.int64) // int(rack_size),
         base_w=np.full(count, watts["base_w"]),
         idle_w=np.full(count, watts["idle_w"]),
         busy_w=np.full(count, watts["busy_w"]),
@@ -77,6 +80,10 @@ def join_nodes(*parts: Nodes) -> Nodes:
             columns["rack"] = np.concatenate([p + o for p, o in zip(pieces, offsets, strict=True)])
         else:
             columns[field.name] = np.concatenate(pieces)
+    if len(columns["kind"].names) > _KINDS:
+        raise ConfigError(
+            f"a cluster of {len(columns['kind'].names)} kinds of GPUs, expected at most {_KINDS}"
+        )
     if len(set(columns["name"].tolist())) < len(columns["name"]):
         columns["name"] = np.array(
             [f"{name}.{row}" for row, name in enumerate(columns["name"].tolist())], dtype=np.object_
@@ -109,8 +116,6 @@ def _parse_part(part: str, text: str) -> Nodes:
             knobs[key] = parse_gib(value) if key == "mem_gib" else float(value)
         except ValueError:
             raise ConfigError(f"cluster {text!r}: {key} is {value!r}, expected a number") from None
-        if key in ("gpus", "rack_size"):
-            knobs[key] = int(knobs[key])
     if gpus is not None:
         knobs["gpus"] = int(gpus)
     return nodes(kind, count=int(count or 1), **knobs)
@@ -162,3 +167,5 @@ def _check(kind: str, **positive: float) -> None:
     for key, value in positive.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be above 0, got {value}")
+        if key in _WHOLE and (value != int(value) or value > _WHOLE[key]):
+            raise ConfigError(f"{kind}: {key} must be a whole number up to {_WHOLE[key]}, got {value}")

@@ -178,6 +178,8 @@ def _happen(
             queued += 1
         elif RAN <= verb <= FAILED:
             i = find(full[JOB], queued, job)
+            if i == queued or full[JOB, i] != job:
+                continue  # a late word on a job that has left
             full[DONE, i] = events[e, 3]
             full[MARK, i] = at_s
             full[RATE, i] = events[e, 4] if verb == RAN else 0.0
@@ -228,10 +230,9 @@ def _without(full: Floats, gone: Bools) -> Floats:
     for c in range(13):
         at = 0
         for i in range(len(gone)):
-            rest[c, at] = full[c, i]
-            at += not gone[i]
-            if at == count:
-                break
+            if not gone[i]:
+                rest[c, at] = full[c, i]
+                at += 1
     return rest
 
 
@@ -288,7 +289,8 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
         raise PlanError(
             f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue"
         )
-    problem, row, node = _check(leases.block, snapshot.queue.block, snapshot.nodes.gpus, snapshot.up)
+    nodes = snapshot.nodes
+    problem, row, node = _check(leases.block, snapshot.queue.block, nodes.gpus, nodes.kind.codes, snapshot.up)
     if problem == 0:
         return
     if problem == 4:
@@ -300,6 +302,9 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
     job = int(leases.job[row])
     if problem == 5:
         raise PlanError(f"job {job} got a lease on node {leases.node[row]} of {len(snapshot.nodes)}")
+    if problem == 6:
+        kind = snapshot.nodes.kind.word(int(leases.node[row]))
+        raise PlanError(f"job {job} got a lease on {kind}, which it does not accept")
     if problem == 1:
         raise UnknownJob(f"job {job} got a lease, but is not in the queue")
     if problem == 2:
@@ -307,8 +312,8 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
     raise PlanError(f"job {job} got {leases.gpus[row]} GPUs in group {leases.group[row]}, which nobody leads")
 
 
-@kernel(I2, F2, I1, B1)
-def _check(leases: Ints, block: Floats, node_gpus: Ints, up: Bools) -> tuple[int, int, int]:
+@kernel(I2, F2, I1, I1, B1)
+def _check(leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools) -> tuple[int, int, int]:
     job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
     i = 0
@@ -321,6 +326,8 @@ def _check(leases: Ints, block: Floats, node_gpus: Ints, up: Bools) -> tuple[int
             return 1, r, 0
         if node[r] < 0 or node[r] >= len(node_gpus):
             return 5, r, 0
+        if not (int(block[ACCEPTS, i]) >> node_kind[node[r]]) & 1:
+            return 6, r, 0
         if job[r] == group[r]:
             if gpus[r] <= 0:
                 return 3, r, 0

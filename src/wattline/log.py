@@ -24,6 +24,7 @@ from wattline.messages import (
     ACTION_WORDS,
     ARRIVED,
     EVENT_WORDS,
+    METERED,
     NODE_BACK,
     NODE_LOST,
     START,
@@ -249,6 +250,8 @@ def _read(lines: Iterator[tuple[int, str]], path: str) -> Log:
             raise TraceError(path, line, f"not a line of a run log: {error!r}") from None
     if log is None:
         raise TraceError(path, None, "is empty, expected a run log")
+    if not len(log) or log._events[-6] != METERED:
+        raise TraceError(path, line, "the log ends early, expected a last line with what was metered")
     log.jobs = _read_jobs(arrived)
     return log
 
@@ -256,6 +259,8 @@ def _read(lines: Iterator[tuple[int, str]], path: str) -> Log:
 def _read_header(words: dict[str, Any], path: str) -> Log:
     if words.get("wattline_log") != FORMAT:
         raise TraceError(path, 1, f"wattline_log is {words.get('wattline_log')!r}, expected {FORMAT}")
+    for key in ("policy", "seed", "trace"):
+        words[key]  # a KeyError names what is missing
     columns = words.pop("nodes")
     del words["wattline_log"]
     made: dict[str, Any] = {
@@ -281,13 +286,20 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
             measured = (0.0, 0.0, 0.0)
         else:
             measured = tuple(happened.get(key, 0.0) for key in ("steps", "rate", "energy_j"))
-        events.append(Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], *measured))
+        event = Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], *measured)
+        _check_event(event, len(arrived["id"]), len(log.nodes))
+        events.append(event)
     actions = []
     for done in words["actions"]:
         word = next(iter(done))
         verb = ACTION_WORDS.index(word)
         spans = done["on"] if verb == START else [[-1, 0]]
-        actions += [(verb, done[word], done["group"], node, gpus) for node, gpus in spans]
+        for node, gpus in spans:
+            _check_number("job", done[word], len(arrived["id"]))
+            _check_number("group", done["group"], len(arrived["id"]))
+            if verb == START:
+                _check_number("node", node, len(log.nodes))
+            actions.append((verb, done[word], done["group"], node, gpus))
     names = [reason.name.lower() for reason in REASONS]
     held = [(int(job), names.index(name)) for job, name in words["held"].items()]
     log.append(
@@ -296,6 +308,22 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
         np.array(actions, dtype=np.int64).reshape(-1, 5),
         np.array(held, dtype=np.int64).reshape(-1, 2),
     )
+
+
+def _check_event(event: Event, jobs: int, nodes: int) -> None:
+    """Numbers index arrays later on, some of them in compiled code: nothing wrong may get there."""
+    if event.verb == ARRIVED:
+        if event.job != jobs - 1:
+            raise ValueError(f"job {event.job} arrives, expected {jobs - 1}: jobs arrive in order")
+    elif event.verb in (NODE_LOST, NODE_BACK):
+        _check_number("node", event.job, nodes)
+    elif event.verb != METERED:
+        _check_number("job", event.job, jobs)
+
+
+def _check_number(what: str, number: int, count: int) -> None:
+    if not isinstance(number, int) or not 0 <= number < count:
+        raise ValueError(f"{what} {number!r} does not exist, expected 0 to {count - 1}")
 
 
 def _read_jobs(columns: dict[str, list[Any]]) -> Jobs:

@@ -119,7 +119,7 @@ class Jobs(Table):
             ("gpus", self.gpus > 0, "at least 1"),
             ("steps", np.isfinite(self.steps) & (self.steps >= 0), "a finite number, not negative"),
             ("step_s", np.isfinite(self.step_s) & (self.step_s > 0), "a finite number above 0"),
-            ("deadline_s", ~np.isnan(self.deadline_s), "a number of seconds, or inf for none"),
+            ("deadline_s", self.deadline_s > -np.inf, "a number of seconds, or inf for none"),
             ("priority", np.isfinite(self.priority), "a finite number"),
         )
         for name, good, expected in rules:
@@ -150,11 +150,9 @@ class Nodes(Table):
     def accepts(self, gpu_kind: Labels) -> Ints:
         """For each row of *gpu_kind*, a bit mask of this cluster's kinds that it accepts."""
         every = (1 << len(self.kind.names)) - 1
-        names = [name.casefold() for name in self.kind.names]
-        masks = [
-            sum(1 << names.index(k) for k in text.casefold().split("|") if k in names) if text else every
-            for text in gpu_kind.names
-        ]
+        bits = {name.casefold(): 1 << bit for bit, name in enumerate(self.kind.names)}
+        wanted = [{word.strip() for word in text.casefold().split("|")} for text in gpu_kind.names]
+        masks = [every if words == {""} else sum(bits.get(word, 0) for word in words) for words in wanted]
         return np.array(masks, dtype=np.int64)[gpu_kind.codes] if masks else np.empty(0, dtype=np.int64)
 
 

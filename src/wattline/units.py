@@ -9,12 +9,15 @@ _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of `300`, `300s`, `5m`, `1h30m`, `4h`, `2d`, `12:00:00`, `1-12:00:00` (Slurm's)."""
+    """Seconds of `300`, `300s`, `5m`, `1h30m`, `2d`, or Slurm's `05:00`, `12:00:00`, `1-12:00:00`."""
     text = text.strip()
-    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?", text)
-    if clock:
-        days, hours, minutes, seconds = clock.groups()
-        return int(days or 0) * 86400.0 + int(hours) * 3600.0 + int(minutes) * 60.0 + float(seconds or 0)
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d\d))?(?::(\d\d(?:\.\d+)?))?", text)
+    if clock and (clock[1] or clock[3]):
+        days, first, second, third = clock.groups()
+        if days is None and third is None:
+            return int(first) * 60.0 + int(second)  # as Slurm has it: minutes and seconds
+        hours_s = int(first) * 3600.0 + int(second or 0) * 60.0 + float(third or 0)
+        return int(days or 0) * 86400.0 + hours_s
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
         return float(text)
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])", text)

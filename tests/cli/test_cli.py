@@ -109,6 +109,15 @@ def test_only_one_team_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_p
         (["compare", *SYNTH, "--policies", "all", "--jobs", "0"], "at least 1"),
         (["report", "nowhere.jsonl"], "nowhere.jsonl"),
         (["dance"], "dance"),
+        (["simulate", *SYNTH, "--seed", "-1"], "at least 0"),
+        (["simulate", "--trace", "synth", "--cluster", "1xv100,gpus=nan"], "gpus must be above 0, got nan"),
+        (["simulate", "--trace", "synth", "--cluster", "1xv100:99999999999999999999"], "whole number up to"),
+        (["simulate", "--trace", "synth", "--cluster", "9999999999999xv100:8"], "whole number up to"),
+        (["simulate", "--trace", "synth", "--cluster", "1xv100,gpus=2.7"], "whole number up to"),
+        (["simulate", *SYNTH, "--span-penalty", "inf"], "at least 1 and finite"),
+        (["simulate", *SYNTH, "--policy", "las:quantum=5,quantum=9"], "given twice"),
+        (["simulate", *SYNTH, "--team", "nobody-at-all"], "nobody-at-all"),
+        (["simulate", *SYNTH, "--jso"], "--jso"),
     ],
 )
 def test_bad_words_are_explained_in_prose_and_in_json(

@@ -51,6 +51,28 @@ def test_a_job_goes_to_the_kinds_it_accepts() -> None:
     assert where == {0: {1: 1}, 1: {0: 1}}
 
 
+def test_who_loses_its_kind_of_gpu_goes_on_with_another_it_accepts() -> None:
+    cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=1))
+    jobs = Jobs.of(
+        id=["any", "picky"],
+        submit_s=[0, 10],
+        gpus=[1, 1],
+        duration_s=[100, 1000],
+        priority=[0, 5],
+        gpu_kind=["", "v100"],
+    )
+    assert ends(play(jobs, p.priority, nodes=cluster)) == {"any": 100.0, "picky": 1010.0}
+
+
+def test_a_group_goes_only_where_all_of_it_may() -> None:
+    cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=1))
+    jobs = many([1, 1, 1, 1], [500] * 4, gpu_kind=["v100", "a100", "a100", "v100"])
+    log = play(jobs, p.Gandiva(slice_s=100), nodes=cluster)
+    for verb, job, _, node, _ in log.actions.tolist():
+        if verb == START:
+            assert cluster.kind.word(node) == jobs.gpu_kind.word(job)
+
+
 def test_who_keeps_running_is_never_moved() -> None:
     jobs = many([1, 1, 1, 2, 1], [1000, 5, 1000, 1000, 1000])
     log = play(jobs, p.srtf, count=2, gpus=2, place=Pack("greedy"))

@@ -7,11 +7,13 @@ import pytest
 
 from story import ends, first_starts, play, starts
 from wattline import policy as p
+from wattline.cluster import join_nodes, nodes
 from wattline.errors import ConfigError
 from wattline.messages import STOP
 from wattline.model import Asked, Misjudged
 from wattline.place import Pack
-from wattline.types import Jobs
+from wattline.policy.chain import asking_again
+from wattline.types import Jobs, Models, Plan, Policy, Snapshot
 
 
 def three(**more: list[float]) -> Jobs:
@@ -93,6 +95,24 @@ def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
 def test_ftf_serves_who_was_treated_worst() -> None:
     jobs = Jobs.of(id=["long", "short"], submit_s=[0, 0], gpus=[1, 1], duration_s=[1000, 100])
     assert ends(play(jobs, p.Ftf(quantum_s=10)))["short"] <= 220
+
+
+@pytest.mark.parametrize("policy", [p.Las(100), p.Ftf(100), p.Tiresias((100.0, 1000.0)), p.Gandiva(100)])
+def test_gpus_of_another_kind_do_not_change_whose_turn_it_is(policy: Policy) -> None:
+    jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[3000, 2500], gpu_kind=["v100", "v100"])
+    alone = play(jobs, policy, nodes=nodes("v100", gpus=1))
+    beside = play(jobs, policy, nodes=join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=8)))
+    assert ends(beside) == pytest.approx(ends(alone), rel=0.15)
+
+
+def test_tiresias_takes_back_a_promotion_in_time() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 4000], gpus=[1, 1], duration_s=[60000, 200000])
+    policy = p.Tiresias()
+
+    def asked_every_quantum(snapshot: Snapshot, models: Models) -> Plan:
+        return asking_again(policy(snapshot, models), snapshot.now_s + policy.quantum_s)
+
+    assert ends(play(jobs, policy)) == pytest.approx(ends(play(jobs, asked_every_quantum)), rel=2e-2)
 
 
 def test_gandiva_takes_turns() -> None:

@@ -61,7 +61,8 @@ class Faults:
     """What breaks, on a schedule that only the seed decides.
 
     Each node fails after exponential times of mean *node_mtbf_s* and is back after *node_repair_s*;
-    its jobs go back to what they saved, which they do every *checkpoint_s* of running. Each attempt
+    its jobs go back to what they saved, which they do every *checkpoint_s* of running (and when the
+    company on their GPUs changes). Each attempt
     of a job fails with probability *job_failure* at a random point of what is left; after
     *retries* more attempts the job has failed for good.
     """
@@ -91,6 +92,7 @@ class _Run:
     settled_s: float  # until when its energy is counted
     base: float = 0.0  # steps at mark_s
     mark_s: float = 0.0
+    ready_s: float = 0.0  # when it has started up
     rate: float = 0.0  # 0: not under way yet
     watts: float = 0.0  # its share of what the GPUs draw
     more_w: float = 0.0  # its share of what they draw more than idle
@@ -118,6 +120,8 @@ class Sim:
     def __post_init__(self) -> None:
         if self.quantum_s is not None and not self.quantum_s > 0:
             raise ConfigError(f"quantum_s must be above 0, got {self.quantum_s}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {self.seed}")
         count = len(self.jobs)
         self._now_s = 0.0
         self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
@@ -144,7 +148,7 @@ class Sim:
         self._up = [True] * len(self.nodes)
         if math.isfinite(self.faults.node_mtbf_s):
             for node in range(len(self.nodes)):
-                self._break_later(node, 0.0)
+                self._break_later(node, self._arrivals_s[0] if count else 0.0)
 
     # -- the Backend protocol
 
@@ -307,10 +311,11 @@ class Sim:
         for job, run, speed in zip(jobs, runs, self._speeds(jobs, runs), strict=True):
             if run.rate == 0.0:
                 fresh, cost_s = True, self._start_cost(job, run)
+                run.ready_s = self._now_s + cost_s
                 if self.faults.job_failure > 0:
                     run.fails_at = self._draw_failure(job, run)
             else:
-                fresh, cost_s = False, max(0.0, run.mark_s - self._now_s)
+                fresh, cost_s = False, max(0.0, run.ready_s - self._now_s)
                 self._settle(run)
                 run.saved = max(run.saved, self._steps(run, self._now_s))
             busy_w, more_w = self._power.watts(run.nodes, run.gpus)

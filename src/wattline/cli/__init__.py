@@ -36,7 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # whoever read our output has left: not worth a message
         return 141
     except OSError as error:
-        show_error(WattlineError(f"{error.filename}: {error.strerror}"), in_json)
+        show_error(WattlineError(f"{error.filename or 'output'}: {error.strerror}"), in_json)
+        return 1
+    except Exception as error:
+        if not in_json:
+            raise  # a fault of ours: the traceback is what a report of it needs
+        show_error(
+            WattlineError(f"{type(error).__name__}: {error}", "this is a bug: run without --json"), True
+        )
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -81,7 +81,9 @@ class Case:
             return trace
         mine = [word == self.team for word in trace.jobs.team.words()]
         if not any(mine):
-            teams = sorted(set(trace.jobs.team.words()))
+            teams = sorted(set(trace.jobs.team.words()) - {""})
+            if not teams:
+                raise ConfigError(f"team {self.team!r} was asked for, but {self.trace} names no teams")
             raise ConfigError(
                 f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
             )

@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = _Parser(
         prog="wattline",
+        allow_abbrev=False,
         description="Decides when, where and at what power deep-learning training jobs run on a GPU cluster.",
         epilog="Replay a trace:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
     )
@@ -86,7 +87,9 @@ def _command(
         command: Command = import_module(f"wattline.cli.{name}").run
         return command(args)
 
-    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser = commands.add_parser(
+        name, allow_abbrev=False, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
     parser.set_defaults(command=run)
     return parser
 
@@ -124,7 +127,7 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
         help="mean time between a node's failures",
     )
     add("--job-failure", type=_number, default=0.0, metavar="P", help="chance that an attempt of a job fails")
-    add("--seed", type=int, default=0, metavar="N", help="of everything random (default 0)")
+    add("--seed", type=_at_least_0, default=0, metavar="N", help="of everything random (default 0)")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -144,6 +147,12 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _at_least_0(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
 
 
 def _at_least_1(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from wattline.cli.case import claim
 from wattline.cli.show import show_json, tell
 from wattline.log import read_log
 from wattline.report import compare, digest, write_html
@@ -11,6 +12,7 @@ from wattline.report import compare, digest, write_html
 
 def run(args: argparse.Namespace) -> int:
     """Print the report of one log, or the comparison of several."""
+    claim(args.html)
     digests = [digest(read_log(path)) for path in args.logs]
     if args.html:
         write_html(args.html, digests)

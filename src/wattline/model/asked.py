@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,8 @@ class Asked:
     packed: float = 0.6
 
     def __post_init__(self) -> None:
-        if not self.span_penalty >= 1:
-            raise ConfigError(f"span_penalty must be at least 1, got {self.span_penalty}")
+        if not 1 <= self.span_penalty < math.inf:
+            raise ConfigError(f"span_penalty must be at least 1 and finite, got {self.span_penalty}")
         if not 0 < self.packed <= 1:
             raise ConfigError(f"packed must be above 0 and at most 1, got {self.packed}")
 

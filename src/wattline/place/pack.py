@@ -176,6 +176,11 @@ def _choose(
     reason = np.full(queued, _HELD, dtype=np.int64)
     granted = np.zeros(queued, dtype=np.int64)
     room = up_gpus.copy()
+    accepts = np.empty(queued, dtype=np.int64)  # by a leader: what all of its group accept
+    for i in range(queued):
+        accepts[i] = int(block[ACCEPTS, i])
+    for p in range(len(plan_row)):
+        accepts[plan_group[p]] &= accepts[plan_row[p]]
     reserves = mode == _EASY and keeps
     head = -1  # first row of the plan that does not fit
     head_pool = -1
@@ -195,9 +200,9 @@ def _choose(
             where = -1
             if stays and room[held_in[i]] >= need:
                 where = held_in[i]
-            elif not stays:
+            if where < 0:  # also who has to leave its kind
                 for k in range(len(room)):
-                    if where < 0 and room[k] >= need and (int(block[ACCEPTS, i]) >> k) & 1:
+                    if where < 0 and room[k] >= need and (accepts[i] >> k) & 1:
                         if head >= 0 and reserves and k == head_pool:
                             if ends_s[i] > shadow_s and need > extra:
                                 continue
@@ -212,7 +217,7 @@ def _choose(
                 continue
             possible = False
             for k in range(len(room)):
-                possible |= all_gpus[k] >= need and (int(block[ACCEPTS, i]) >> k) & 1 == 1
+                possible |= all_gpus[k] >= need and (accepts[i] >> k) & 1 == 1
             if not possible:
                 reason[i] = _TOO_BIG
             elif head >= 0:
@@ -223,9 +228,7 @@ def _choose(
                 if reserves and _anybody_fits(p + 1, plan_row, plan_gpus, block, room):
                     if len(ends_s) == 0:
                         return pool, reason, True
-                    head_pool, shadow_s, extra = _reservation(
-                        need, int(block[ACCEPTS, i]), pool, granted, room, ends_s
-                    )
+                    head_pool, shadow_s, extra = _reservation(need, accepts[i], pool, granted, room, ends_s)
     for p in range(len(plan_row)):
         leader = plan_group[p]
         if leader != plan_row[p]:
@@ -373,6 +376,8 @@ def _pack(
     pool, reason, needs_ends = _choose(
         plan_row, plan_gpus, plan_group, keeps, block, held_in, up_gpus, all_gpus, mode, ends_s
     )
+    if needs_ends:
+        return leases.copy(), False, reason, 0, needs_ends, bad
     placed, changed = _realise(
         plan_row,
         plan_gpus,

@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.table import Bools, Floats
-from wattline.types import ASKED, Models, Plan, Snapshot
+from wattline.kernel import B1, F2, I1, kernel
+from wattline.table import Bools, Floats, Ints
+from wattline.types import ACCEPTS, ASKED, Models, Plan, Snapshot
 
 
 class Stage(Protocol):
@@ -57,15 +58,50 @@ def likely(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
     """Which rows of the plan will run and which will wait if the number of GPUs is all that counts.
 
     Also whether that is certain: it is when the first of the plan take every GPU of a cluster of one
-    kind, so that nobody can overtake. Who asks for more than the cluster has does neither. Policies
-    that rank by what changes with time say by this when they want to be asked again.
+    kind, so that nobody can overtake; else those who fit behind may run too. Who asks for more than
+    the cluster has does neither. Policies that rank by what changes with time say by this when they
+    want to be asked again.
     """
-    room = int(snapshot.nodes.gpus[snapshot.up].sum())
-    possible = plan.gpus <= room
-    need = np.cumsum(np.where(possible & (plan.group == plan.row), plan.gpus, 0))
-    runs, waits = possible & (need <= room), possible & (need > room)
-    filled = int(need[runs].max(initial=0)) == room
-    return runs, waits, filled and len(snapshot.nodes.kind.names) == 1
+    nodes, block = snapshot.nodes, snapshot.queue.block
+    fate, filled = _walk(plan.row, plan.gpus, plan.group, block, nodes.kind.codes, nodes.gpus, snapshot.up)
+    runs = fate == 1
+    return runs, fate == 2, filled and bool(runs.any()) and len(nodes.kind.names) == 1
+
+
+@kernel(I1, I1, I1, F2, I1, I1, B1)
+def _walk(
+    plan_row: Ints,
+    plan_gpus: Ints,
+    plan_group: Ints,
+    block: Floats,
+    node_kind: Ints,
+    node_gpus: Ints,
+    up: Bools,
+) -> tuple[Ints, bool]:
+    """For each entry 0 can never run, 1 runs, 2 waits; and whether the first to wait finds nothing left."""
+    room = np.zeros(64, dtype=np.int64)
+    total = np.zeros(64, dtype=np.int64)
+    for n in range(len(node_gpus)):
+        total[node_kind[n]] += node_gpus[n]
+        if up[n]:
+            room[node_kind[n]] += node_gpus[n]
+    fate = np.zeros(len(plan_row), dtype=np.int64)
+    filled = True
+    waiting = False
+    for p in range(len(plan_row)):
+        accepts = int(block[ACCEPTS, plan_row[p]])
+        for k in range(64):
+            if total[k] >= plan_gpus[p] and (accepts >> k) & 1:
+                fate[p] = max(fate[p], 2)
+                if room[k] >= plan_gpus[p] or plan_group[p] != plan_row[p]:
+                    fate[p] = 1
+                    if plan_group[p] == plan_row[p]:
+                        room[k] -= plan_gpus[p]
+                    break
+        if fate[p] == 2 and not waiting:
+            waiting = True
+            filled = room.sum() == 0
+    return fate, filled
 
 
 def asking_again(plan: Plan, tick_s: float) -> Plan:

@@ -9,7 +9,7 @@ import numpy as np
 from wattline.errors import ConfigError
 from wattline.policy.chain import all_fit, asked, likely, ranked
 from wattline.table import Bools, Ints
-from wattline.types import Models, Plan, Snapshot
+from wattline.types import ACCEPTS, Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,13 @@ class Gandiva:
         if not waits.any():
             return plan
         tick_s = min(plan.tick_s, snapshot.now_s + self.slice_s)
-        room = int(snapshot.nodes.gpus[snapshot.up].sum())
-        return Plan(plan.row, plan.gpus, _pairs(snapshot, models, plan, room), tick_s=tick_s)
+        return Plan(plan.row, plan.gpus, _pairs(snapshot, models, plan), tick_s=tick_s)
 
 
-def _pairs(snapshot: Snapshot, models: Models, plan: Plan, room: int) -> Ints:
+def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
     """Group of every row of the plan when those who would wait join those who run."""
     group = plan.group.copy()
-    at = np.empty(len(snapshot.queue), dtype=np.int64)  # row of the queue → row of the plan
+    at = np.full(len(snapshot.queue), -1, dtype=np.int64)  # row of the queue → row of the plan
     at[plan.row] = np.arange(len(plan))
     free = _gains(snapshot, models, plan) & (plan.group == plan.row)
 
@@ -58,16 +57,20 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan, room: int) -> Ints:
     leaders = at[
         np.searchsorted(job, leases.group[packed][np.unique(leases.job[packed], return_index=True)[1]])
     ]
+    both = (followers >= 0) & (leaders >= 0)  # neither is held back by an earlier stage
+    followers, leaders = followers[both], leaders[both]
     stay = free[followers] & free[leaders] & (plan.gpus[followers] == plan.gpus[leaders])
     group[followers[stay]] = plan.row[leaders[stay]]
     free[followers[stay]] = False
     free[leaders[stay]] = False
 
     leads = group == plan.row
-    runs = leads & (np.cumsum(np.where(leads, plan.gpus, 0)) <= room)
-    for size in np.unique(plan.gpus[free]):
-        hosts = np.flatnonzero(free & runs & (plan.gpus == size))
-        guests = np.flatnonzero(free & leads & ~runs & (plan.gpus == size))
+    runs = leads & likely(snapshot, Plan(plan.row, plan.gpus, group.copy()))[0]
+    accepts = snapshot.queue.block[ACCEPTS][plan.row]
+    for size, kinds in sorted(set(zip(plan.gpus[free].tolist(), accepts[free].tolist(), strict=True))):
+        alike = free & (plan.gpus == size) & (accepts == kinds)
+        hosts = np.flatnonzero(alike & runs)
+        guests = np.flatnonzero(alike & leads & ~runs)
         pairs = min(len(hosts), len(guests))
         group[guests[:pairs]] = plan.row[hosts[:pairs]]
     return group

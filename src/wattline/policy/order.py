@@ -134,7 +134,7 @@ class Tiresias:
             level = np.where(starving, 0, level)
             caught_up_s = waited_s / (self.promote / 2) - ran_s
             starves_s = self.promote * ran_s - waited_s
-            to_change_s = np.where(starving, np.where(running, caught_up_s, math.inf), starves_s)
+            to_change_s = np.where(starving, caught_up_s, starves_s)
         plan = ranked(snapshot, plan, level.astype(np.float64))
         runs, waits, certain = likely(snapshot, plan)
         if not waits.any():

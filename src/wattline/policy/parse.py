@@ -65,7 +65,9 @@ def _parse_stage(part: str, text: str) -> Stage:
                 f"{', '.join(f'{n}={_default(f)}' for n, f in known.items()) or 'none'}",
                 hint=f"did you mean {near[0]}?" if near else "",
             )
-        given[field.name] = _value(value, _default(field), f"policy {text!r}: {name}'s {field.name}")
+        if field.name in given:
+            raise ConfigError(f"policy {text!r}: {name}'s {field.name} is given twice")
+        given[field.name] = _value(value, field, f"policy {text!r}: {name}'s {field.name}")
     made: Stage = cast(Any, thing)(**given)
     return made
 
@@ -74,15 +76,17 @@ def _default(field: Any) -> Any:
     return "" if field.default is MISSING else field.default
 
 
-def _value(text: str, like: object, where: str) -> object:
-    """*text* as a value of the kind of the knob's default."""
+def _value(text: str, field: Any, where: str) -> object:
+    """*text* as a value of the kind of the knob's default; durations only where the name is in seconds."""
+    like = _default(field)
+    number = parse_seconds if field.name.endswith("_s") else float
     try:
         if isinstance(like, tuple):
-            return tuple(parse_seconds(piece) for piece in text.split("/"))
+            return tuple(number(piece) for piece in text.split("/"))
         if isinstance(like, int):
             return int(text)
         if isinstance(like, float):
-            return parse_seconds(text) if text not in ("inf", "0") else float(text)
+            return number(text)
     except ValueError:
         kind = "numbers joined by /" if isinstance(like, tuple) else "a number"
         raise ConfigError(f"{where} is {text!r}, expected {kind} like {like}") from None

@@ -38,6 +38,9 @@ class Scenario:
         )
 
 
+_KINDS = ("", "", "", "v100", "a100", "a100|v100")
+
+
 @st.composite
 def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
     """Up to *max_jobs* jobs on one to four nodes of one or two kinds, with or without rounds and faults."""
@@ -61,7 +64,7 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         step_s=column(st.sampled_from((0.5, 1.0, 7.3))) if whole else None,
         deadline_s=column(st.one_of(seconds, st.just(np.inf))),
         priority=column(st.sampled_from((0.0, 1.0, 5.0))),
-        gpu_kind=["a100|v100" if g == 2 else "" for g in gpus],
+        gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
     )
     faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
     return Scenario(
