@@ -238,6 +238,37 @@ def _choose(
 
 
 @inner
+def _seat(
+    left: int, kind: int, free: Ints, node_kind: Ints, span_node: Ints, span_gpus: Ints, at: int
+) -> int:
+    """Take *left* GPUs from *free*, note them from entry *at* on; answers the entry after the last."""
+    start = at
+    while left > 0:
+        # The tightest node that holds all that is left, else the one with most room.
+        tight, wide = -1, -1
+        for n in range(len(free)):
+            if node_kind[n] == kind and free[n] > 0:
+                if free[n] >= left and (tight < 0 or free[n] < free[tight]):
+                    tight = n
+                if wide < 0 or free[n] > free[wide]:
+                    wide = n
+        n = tight if tight >= 0 else wide
+        take = min(left, free[n])
+        free[n] -= take
+        left -= take
+        span_node[at] = n
+        span_gpus[at] = take
+        at += 1
+    for a in range(start + 1, at):  # leases list nodes in ascending order
+        b = a
+        while b > start and span_node[b - 1] > span_node[b]:
+            span_node[b - 1], span_node[b] = span_node[b], span_node[b - 1]
+            span_gpus[b - 1], span_gpus[b] = span_gpus[b], span_gpus[b - 1]
+            b -= 1
+    return at
+
+
+@inner
 def _realise(
     plan_row: Ints,
     plan_gpus: Ints,
@@ -291,30 +322,8 @@ def _realise(
         if leader[i] != i or pool[i] < 0 or stays[i]:
             continue
         new_at[i] = used
-        left = need[i]
-        while left > 0:
-            # The tightest node that holds all that is left, else the one with most room.
-            tight, wide = -1, -1
-            for n in range(len(free)):
-                if node_kind[n] == pool[i] and free[n] > 0:
-                    if free[n] >= left and (tight < 0 or free[n] < free[tight]):
-                        tight = n
-                    if wide < 0 or free[n] > free[wide]:
-                        wide = n
-            n = tight if tight >= 0 else wide
-            take = min(left, free[n])
-            free[n] -= take
-            left -= take
-            new_node[used] = n
-            new_gpus[used] = take
-            used += 1
+        used = _seat(need[i], pool[i], free, node_kind, new_node, new_gpus, used)
         new_len[i] = used - new_at[i]
-        for a in range(new_at[i] + 1, used):  # leases list nodes in ascending order
-            b = a
-            while b > new_at[i] and new_node[b - 1] > new_node[b]:
-                new_node[b - 1], new_node[b] = new_node[b], new_node[b - 1]
-                new_gpus[b - 1], new_gpus[b] = new_gpus[b], new_gpus[b - 1]
-                b -= 1
 
     rows = 0
     for i in range(queued):
