@@ -3,7 +3,7 @@ import pytest
 
 from story import ends, play
 from wattline import policy as p
-from wattline.errors import GrantedTwice, Oversubscribed
+from wattline.errors import GrantedTwice, Oversubscribed, PlanError
 from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
@@ -85,3 +85,11 @@ def test_granting_a_job_twice_is_refused() -> None:
 
     with pytest.raises(GrantedTwice):
         play(JOBS, p.fifo, gpus=4, place=twice)
+
+
+def test_a_placer_that_forgets_reasons_is_stopped() -> None:
+    def forgetful(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        return Placement(snapshot.leases, np.zeros(0, dtype=np.int64), 0)
+
+    with pytest.raises(PlanError, match="0 reasons were given for 1 jobs"):
+        play(JOBS, p.fifo, place=forgetful)

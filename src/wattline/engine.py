@@ -76,7 +76,7 @@ def run(
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS
-        if placement.leases is not state.leases:
+        if placement.leases is not state.leases or len(placement.reason) != len(state.queue):
             check(placement, state)
             actions = reconcile(state.leases, placement.leases)
             backend.apply(actions)
