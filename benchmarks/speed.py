@@ -78,16 +78,21 @@ def repeated(jobs: wl.Jobs, times: int) -> wl.Jobs:
 
 
 def growth(policies: list[str]) -> None:
-    print("ten times the jobs: the same 3,000 synthetic jobs once and ten times over, 128 GPUs, load 0.9")
     cluster = wl.parse_cluster("16xv100:8")
     cpu_of(wl.synth(count=200, seed=0), cluster, "fifo")  # load the compiled kernels
+    print("ten times the jobs, 128 GPUs, CPU ratio of three seeds")
+    print("  repeated: the same 3,000 synthetic jobs (load 0.9) once, and ten times one after the other")
+    print("  longer:   3,000 and 30,000 synthetic jobs at load 0.8, where the queue grows with the trace")
     for policy in policies:
-        ratios = []
+        again, longer = [], []
         for seed in range(3):
             jobs = wl.synth(count=3_000, seed=seed, load=0.9)
-            costs = [cpu_of(repeated(jobs, times), cluster, policy)[0] for times in (1, 10)]
-            ratios.append(costs[1] / costs[0])
-        print(f"{policy:10} x {np.mean(ratios):.1f} (seeds: {', '.join(f'{r:.1f}' for r in ratios)})")
+            once, often = (cpu_of(repeated(jobs, times), cluster, policy)[0] for times in (1, 10))
+            again.append(often / once)
+            short, long = (cpu_of(wl.synth(count=n, seed=seed), cluster, policy)[0] for n in (3_000, 30_000))
+            longer.append(long / short)
+        for name, ratios in (("repeated", again), ("longer", longer)):
+            print(f"{policy:10} {name:9} x {np.mean(ratios):5.1f} ({', '.join(f'{r:.1f}' for r in ratios)})")
 
 
 def main() -> int:

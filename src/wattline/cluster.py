@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.errors import ConfigError
+from wattline.errors import ConfigError, did_you_mean
 from wattline.profile.devices import device
 from wattline.table import Labels
 from wattline.types import Nodes
@@ -156,10 +155,9 @@ def _from_table(part: object, where: str) -> Nodes:
 def _known_key(key: str, where: str, *more: str) -> None:
     known = (*_KNOBS, *more)
     if key not in known:
-        near = difflib.get_close_matches(key, known, 1)
         raise ConfigError(
             f"{where}: unknown key {key!r}, expected one of {', '.join(known)}",
-            hint=f"did you mean {near[0]}?" if near else "",
+            hint=did_you_mean(key, known),
         )
 
 

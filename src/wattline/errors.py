@@ -21,6 +21,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest of the *known* words; empty when none is near."""
+    near = get_close_matches(word, list(known), 1, 0.4)
+    return f"did you mean {near[0]}?" if near else ""
+
 
 class WattlineError(Exception):
     """Anything this package raises on purpose; `hint` says what to try next."""

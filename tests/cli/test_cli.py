@@ -152,6 +152,19 @@ def test_a_file_that_cannot_be_written_is_found_before_the_run(
         code, out, err = run(capsys, "simulate", *SYNTH, option, str(tmp_path / "file" / "x"))
         assert (code, out) == (2, "")
         assert "cannot be written" in err
+    code, out, err = run(
+        capsys, "compare", *SYNTH, "--policy", "fifo", "--logs", str(tmp_path / "file" / "x")
+    )
+    assert (code, out) == (2, "")
+    assert "cannot be written" in err
+
+
+def test_a_run_that_is_refused_leaves_no_file_behind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, _, _ = run(capsys, "simulate", *SYNTH, "--policy", "nope", "--log", str(tmp_path / "x.jsonl"))
+    assert code == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_broken_rows_are_counted_when_that_is_asked_for(

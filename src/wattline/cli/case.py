@@ -25,14 +25,16 @@ from wattline.trace import read as read_any_trace
 
 
 def claim(*paths: str | None) -> None:
-    """Make sure that files can be written before a long run, not after it."""
-    for path in paths:
-        if path:
-            try:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                open(path, "ab").close()
-            except OSError as error:
-                raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    """Make sure that files can be written before a long run, not after it; leaves none behind."""
+    for path in (Path(text) for text in paths if text):
+        there = path.exists()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            open(path, "ab").close()
+            if not there:
+                path.unlink()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     for case in cases:
         parse_policy(case.policy)  # a misspelt one should not be found after the others have run
     trace = cases[0].read()
-    claim(args.html)
+    claim(args.html, *(str(_log_path(args.logs, case)) for case in cases if args.logs))
     tell_skipped(trace)
     digests, costs = [], []
     with bar(f"{len(cases)} policies on {trace.name}", len(cases)) as done:
@@ -68,6 +68,10 @@ def _run_all(
 def _run_one(case: Case, trace: Trace, logs: str | None) -> tuple[Digest, dict[str, Any]]:
     log, cost = case.run(trace)
     if logs:
-        name = "".join(c if c.isalnum() or c in "-+=." else "_" for c in case.policy)
-        write_log(log, Path(logs) / f"{name}.jsonl.gz")
+        write_log(log, _log_path(logs, case))
     return digest(log), cost
+
+
+def _log_path(logs: str, case: Case) -> Path:
+    name = "".join(c if c.isalnum() or c in "-+=." else "_" for c in case.policy)
+    return Path(logs) / f"{name}.jsonl.gz"

@@ -39,9 +39,9 @@ class Pack:
     A job that fits on no single node takes the fewest nodes that hold it. A job that keeps running
     keeps its GPUs. *backfill* says who may overtake a job that does not fit: `none` nobody;
     `greedy` everybody who fits; `easy` those who, by what the models say, do not delay the first
-    job that does not fit (aggressive backfilling with one reservation; Lifka, 1995,
-    doi 10.1007/3-540-60153-8_35). Under a plan that may stop running jobs nobody who overtakes can
-    delay a job that goes first, so there `easy` reserves nothing.
+    job that does not fit (aggressive backfilling with one reservation; Lifka, JSSPP 1995). Under a
+    plan that may stop running jobs nobody who overtakes can delay a job that goes first, so there
+    `easy` reserves nothing.
     """
 
     backfill: Literal["none", "easy", "greedy"] = "easy"

@@ -156,7 +156,7 @@ class Ftf:
     auction, no leases.
     """
 
-    quantum_s: float = 1200.0  # the original's lease
+    quantum_s: float = 1200.0
 
     def __post_init__(self) -> None:
         _at_least_a_second("quantum_s", self.quantum_s)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, cast
 
 from wattline import policy as home
-from wattline.errors import ConfigError
+from wattline.errors import ConfigError, did_you_mean
 from wattline.policy.chain import Chain, Stage, chain
 from wattline.types import Policy
 from wattline.units import parse_seconds
@@ -43,10 +42,9 @@ def _parse_stage(part: str, text: str) -> Stage:
     names = stage_names()
     thing = names.get(name.casefold())
     if thing is None:
-        near = difflib.get_close_matches(name.casefold(), names, 1)
         raise ConfigError(
             f"policy {text!r}: unknown stage {name!r}, expected one of {', '.join(sorted(names))}",
-            hint=f"did you mean {near[0]}?" if near else "",
+            hint=did_you_mean(name.casefold(), names),
         )
     if not inspect.isclass(thing):
         if knobs:
@@ -59,11 +57,10 @@ def _parse_stage(part: str, text: str) -> Stage:
         key, equals, value = knob.partition("=")
         field = next((f for n, f in known.items() if key == n or n.startswith(f"{key}_")), None)
         if field is None or not equals:
-            near = difflib.get_close_matches(key, known, 1, 0.4)
             raise ConfigError(
                 f"policy {text!r}: unknown knob {knob!r} of {name}, expected one of "
                 f"{', '.join(f'{n}={_default(f)}' for n, f in known.items()) or 'none'}",
-                hint=f"did you mean {near[0]}?" if near else "",
+                hint=did_you_mean(key, known),
             )
         if field.name in given:
             raise ConfigError(f"policy {text!r}: {name}'s {field.name} is given twice")

@@ -1,16 +1,15 @@
 """How much power a GPU and its node draw, by kind of GPU.
 
-Nameplate figures, until a device is measured: *max_w* is the board's default power limit by its
-data sheet; idle is typical for a card with a loaded driver; a GPU that trains is taken at
-three quarters of its limit. *base_w* is the rest of an 8-GPU server of the time.
+Assumptions, until devices are measured: *max_w* is the board's nameplate limit; idle watts, *base_w*
+(the rest of an 8-GPU server of the time) and three quarters of the limit for a GPU that trains are
+round guesses that no measurement stands behind.
 """
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from wattline.errors import ConfigError
+from wattline.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ def device(name: str) -> Device:
     """The built-in device of that name (any case)."""
     found = DEVICES.get(name.casefold())
     if found is None:
-        near = difflib.get_close_matches(name.casefold(), DEVICES, 1)
         raise ConfigError(
             f"unknown GPU kind {name!r}, expected one of {', '.join(DEVICES)}",
-            hint=f"did you mean {near[0]}?" if near else "",
+            hint=did_you_mean(name.casefold(), DEVICES),
         )
     return found
