@@ -40,7 +40,7 @@ def tell_first_run() -> None:
     """Say why the first run takes longer, where numba is about to compile and cache its loops."""
     package = Path(__file__).parents[1]
     if os.access(package, os.W_OK) and not any(package.glob("__pycache__/*.nbi")):
-        tell("first run: compiling a few loops, once; this takes some ten seconds")
+        tell("first run: compiling a few loops, once; this takes up to twenty seconds")
 
 
 def tell_skipped(trace: Trace) -> None:
