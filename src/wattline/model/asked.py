@@ -10,7 +10,7 @@ import numpy as np
 from wattline.errors import ConfigError
 from wattline.messages import Events
 from wattline.table import Floats, Ints
-from wattline.types import Jobs
+from wattline.types import Jobs, Snapshot
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,14 @@ class Asked:
         if self.span_penalty != 1.0:
             speed = np.where(nodes > 1, speed / self.span_penalty, speed)
         if members.max(initial=1) > 1:
-            speed = np.where(members > 1, speed * self.packed * 2 / members, speed)
+            speed = speed * self.company(members)
         return np.asarray(speed)
 
-    def observe(self, events: Events) -> Asked:
+    def company(self, members: Ints) -> Floats:
+        """What is left of a job's speed beside so many others on the same GPUs, itself included."""
+        return np.where(members > 1, self.packed * 2 / members, 1.0)
+
+    def observe(self, events: Events, state: Snapshot) -> Asked:
         """Nothing is learnt: what was asked stays what was asked."""
         return self
 
@@ -63,6 +67,6 @@ class Misjudged:
         factor = np.exp(self.error * np.random.default_rng(self.seed).standard_normal(len(jobs)))
         return np.asarray(self.truth.speed(jobs, job, gpus, nodes, members) * factor[job])
 
-    def observe(self, events: Events) -> Misjudged:
+    def observe(self, events: Events, state: Snapshot) -> Misjudged:
         """Nothing is learnt."""
         return self

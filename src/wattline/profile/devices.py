@@ -1,8 +1,8 @@
-"""How much power a GPU and its node draw, by kind of GPU.
+"""How much power a GPU and its node draw, and what can be set, by kind of GPU.
 
-Assumptions, until devices are measured: *max_w* is the board's nameplate limit; idle watts, *base_w*
-(the rest of an 8-GPU server of the time) and three quarters of the limit for a GPU that trains are
-round guesses that no measurement stands behind.
+*max_w*, caps and clocks are the vendor's. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU server) are
+measured where *measured* says by whom, see `benchmarks/fit_devices.py`; else they are round guesses, and a
+GPU that trains is taken to draw three quarters of its limit.
 """
 
 from __future__ import annotations
@@ -14,31 +14,37 @@ from wattline.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True)
 class Device:
-    """Watts of one GPU kind: idle, at its limit, and of the node around eight of them."""
+    """Watts of one GPU kind (idle, training, at its limit, and of the node around eight), caps and clocks."""
 
     name: str
     idle_w: float
+    busy_w: float
     max_w: float
     base_w: float
+    min_cap_w: float
+    min_clock_mhz: float
+    max_clock_mhz: float
+    measured: str = ""  # by whom the watts were measured; "": assumed
 
     @property
-    def busy_w(self) -> float:
-        """One GPU that trains."""
-        return 0.75 * self.max_w
+    def max_cap_w(self) -> float:
+        """The largest power cap that can be set."""
+        return self.max_w
 
 
 DEVICES: dict[str, Device] = {
     d.name: d
     for d in (
-        Device("k80", 30.0, 150.0, 300.0),  # one of the two chips of a 300 W board
-        Device("p100", 30.0, 250.0, 350.0),
-        Device("v100", 40.0, 300.0, 500.0),
-        Device("t4", 10.0, 70.0, 250.0),
-        Device("rtx6000", 25.0, 260.0, 350.0),
-        Device("a40", 30.0, 300.0, 500.0),
-        Device("a100-pcie", 45.0, 300.0, 600.0),
-        Device("a100", 55.0, 400.0, 900.0),
-        Device("h100", 70.0, 700.0, 1500.0),
+        #      name      idle   busy   max    base   cap    clocks
+        Device("k80", 30.0, 112.5, 150.0, 300.0, 100.0, 324.0, 875.0),  # one of the two chips of a board
+        Device("p100", 30.0, 187.5, 250.0, 350.0, 125.0, 544.0, 1328.0),
+        Device("v100", 40.0, 225.0, 300.0, 500.0, 100.0, 135.0, 1530.0),
+        Device("t4", 10.0, 52.5, 70.0, 250.0, 60.0, 300.0, 1590.0),
+        Device("rtx6000", 25.0, 195.0, 260.0, 350.0, 100.0, 300.0, 2100.0),
+        Device("a40", 30.0, 225.0, 300.0, 500.0, 100.0, 210.0, 1740.0),
+        Device("a100-pcie", 45.0, 225.0, 300.0, 600.0, 150.0, 210.0, 1410.0),
+        Device("a100", 55.0, 300.0, 400.0, 900.0, 100.0, 210.0, 1410.0),
+        Device("h100", 70.0, 525.0, 700.0, 1500.0, 200.0, 210.0, 1980.0),
     )
 }
 

@@ -1,0 +1,170 @@
+"""Speed and watts against one knob of a GPU, a power cap or a clock: fitted laws, looked up in tables.
+
+A law is fitted per local batch size that was measured, and written into a table with evenly spaced
+knobs, so that a prediction is a lookup whatever the law. Between batch sizes the logarithm of the size
+decides.
+
+Deviates: watts against caps are the mean of the fitted ramp and of straight lines between the (sorted)
+measurements. Over all ways to leave caps out, that mean was never worse than either alone on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wattline.model import ramp, volts
+from wattline.table import Floats, Ints
+
+_REACH = 2.0  # the tables cover this factor beyond what was measured; past that nothing changes
+_KNOTS = 257
+_LEAST_RATE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """One row per local *batch* size: *rate* and *watts* of one GPU at each *knob*.
+
+    The rate is relative to what `Speed` says; near 1 at the *last* knob, which holds nothing back.
+
+    *rate_law* and *watts_law* are the fitted coefficients, `ramp` against caps and `volts` against
+    clocks for the watts (nan: not measured). *first* to *last* was measured.
+    """
+
+    batch: Floats
+    knob: Floats
+    rate: Floats
+    watts: Floats
+    rate_law: Floats
+    watts_law: Floats
+    first: float
+    last: float
+
+    def at(self, batch: Floats, knob: Floats) -> tuple[Floats, Floats]:
+        """Rate and watts of a GPU at a local *batch* and a *knob*; a knob that is nan holds nothing back."""
+        first, last = self.knob[0], self.knob[-1]
+        knob = np.clip(np.where(np.isnan(knob), self.last, knob), first, last)
+        place = (knob - first) * ((_KNOTS - 1) / (last - first))
+        left = np.minimum(place.astype(np.int64), _KNOTS - 2)
+        share = place - left
+        if len(self.batch) == 1:
+            return _along(self.rate[0], left, share), _along(self.watts[0], left, share)
+        row, mix = between(self.batch, batch)
+        left += _KNOTS * row
+        here = left, left + 1, left + _KNOTS, left + _KNOTS + 1
+        much = mix * share
+        weights = 1.0 - share - mix + much, share - much, mix - much, much
+
+        def mixed(table: Floats) -> Floats:
+            corners = [table.take(index) * weight for index, weight in zip(here, weights, strict=True)]
+            return np.asarray(corners[0] + corners[1] + corners[2] + corners[3])
+
+        return mixed(self.rate), mixed(self.watts)
+
+    def knob_for(self, batch: Floats, *, watts: Floats | None = None, rate: Floats | None = None) -> Floats:
+        """The knob at which so many *watts* are drawn, or at which such a *rate* is reached."""
+        wanted, table = (rate, self.rate) if watts is None else (watts, self.watts)
+        assert wanted is not None
+        left, share = between(self.batch, batch)
+        nearest = left + (share > 0.5)
+        answer = np.empty(len(wanted))
+        for row in np.unique(nearest):
+            here = nearest == row
+            answer[here] = np.interp(wanted[here], table[row], self.knob)
+        return answer
+
+    def scaled(self, watts: float) -> Curves:
+        """The same curves with all watts multiplied."""
+        law = self.watts_law.copy()
+        law[:, :2] *= watts  # offset and slope, of either law
+        return replace(self, watts=self.watts * watts, watts_law=law)
+
+    def bent(self, rate: Floats) -> Curves:
+        """The same curves with the rates of each batch size multiplied."""
+        law = self.rate_law.copy()
+        law[:, :2] *= rate[:, None]
+        return replace(self, rate=self.rate * rate[:, None], rate_law=law)
+
+
+def between(known: Floats, asked: Floats) -> tuple[Ints, Floats]:
+    """Between which of the *known* values each of *asked* lies, and how far on the way, by logarithm."""
+    if len(known) == 1:
+        return np.zeros(len(asked), dtype=np.int64), np.zeros(len(asked))
+    places, at = np.log(known), np.log(asked)
+    left = np.clip(np.searchsorted(places, at, side="right") - 1, 0, len(known) - 2)
+    return left, np.clip((at - places[left]) / np.diff(places)[left], 0.0, 1.0)
+
+
+def _along(table: Floats, left: Ints, share: Floats) -> Floats:
+    low = table.take(left)
+    return np.asarray(low + share * (table.take(left + 1) - low))
+
+
+def fit_caps(batch: Floats, cap_w: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
+    """Curves against caps, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
+    rate_law, watts_law = _laws(batch, cap_w, samples_s, watts, noise, ramp.fit_ramp)
+    curves = caps_from_laws(np.unique(batch), rate_law, watts_law, float(cap_w.min()), float(cap_w.max()))
+    table = curves.watts.copy()
+    for row, size in enumerate(curves.batch):
+        here = np.flatnonzero((batch == size) & ~np.isnan(watts))
+        if len(here):
+            table[row] = _meet(curves.knob, table[row], cap_w[here], watts[here])
+    return replace(curves, watts=table)
+
+
+def fit_clocks(batch: Floats, clock_mhz: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
+    """Curves against clocks, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
+    laws = _laws(batch, clock_mhz, samples_s, watts, noise, volts.fit_volts)
+    return clocks_from_laws(np.unique(batch), *laws, float(clock_mhz.min()), float(clock_mhz.max()))
+
+
+def caps_from_laws(batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float) -> Curves:
+    """Curves against caps from their coefficients, a row per batch size."""
+    return _tabulated(batch, rate_law, watts_law, first, last, ramp.ramp)
+
+
+def clocks_from_laws(batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float) -> Curves:
+    """Curves against clocks from their coefficients, a row per batch size."""
+    return _tabulated(batch, rate_law, watts_law, first, last, volts.clock_watts)
+
+
+def _tabulated(
+    batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float, law: Callable[..., Floats]
+) -> Curves:
+    knob = np.linspace(first / _REACH, last * _REACH, _KNOTS)
+    rate = np.maximum([ramp.ramp(knob, *row) for row in rate_law], _LEAST_RATE)
+    watts = np.array([law(knob, *row) for row in watts_law])
+    return Curves(batch, knob, rate, watts, rate_law, watts_law, first, last)
+
+
+def _laws(
+    batch: Floats,
+    knob: Floats,
+    samples_s: Floats,
+    watts: Floats,
+    noise: Floats,
+    fit_watts: Callable[[Floats, Floats, Floats], Floats],
+) -> tuple[Floats, Floats]:
+    rates, draws = [], []
+    for size in np.unique(batch):
+        here = batch == size
+        law = ramp.fit_ramp(knob[here], samples_s[here], noise[here])
+        law[:2] /= ramp.ramp(knob[here].max(), *law)
+        rates.append(law)
+        metered = here & ~np.isnan(watts)
+        draws.append(fit_watts(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
+    width = max((len(law) for law in draws if law is not None), default=len(ramp.COEFFICIENTS))
+    return np.array(rates), np.array([np.full(width, np.nan) if law is None else law for law in draws])
+
+
+def _meet(knob: Floats, law: Floats, at: Floats, measured: Floats) -> Floats:
+    """Halfway between a *law* and the lines between what was *measured*, made to rise with the knob."""
+    order = np.argsort(at)
+    places, values = at[order], measured[order]
+    rising = 0.5 * (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1])
+    inside = np.clip(knob, places[0], places[-1])
+    # Outside of what was measured the law goes on from where the mean ends.
+    off = 0.5 * (np.interp(inside, places, rising) - np.interp(inside, knob, law))
+    return np.asarray(np.maximum.accumulate(law + off))

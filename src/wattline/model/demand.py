@@ -1,0 +1,150 @@
+"""What CPU cores and memory do to a job: the loader in front of the GPU.
+
+Three stages work at the same time, and the slowest rules. Per sample and GPU they take
+
+    step_s(b)/b                     the GPU (see `speed`)
+    fixed + core_s / c              c cores per GPU prepare samples
+    storage_s · max(0, 1 − m / D)   what the cache does not hold comes from storage
+
+with a cache that never evicts (MinIO, CoorDL VLDB'21): of a data set of D GiB, m GiB of memory keep m/D,
+so that share of every epoch hits. That is why the memory axis follows from the CPU axis (Synergy,
+OSDI'22): only D and the storage bandwidth have to be known. Below *least_gib* the job itself, not its
+cache, has too little memory, and it crawls.
+
+Deviates: reading the cache costs nothing (it is an order of magnitude faster than storage).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattline.errors import ConfigError
+from wattline.table import Bools, Floats
+
+_BOUND = 0.98  # of the best speed: below it a stage other than the GPU rules
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Seconds per sample of one GPU's loader; 0: that stage never rules.
+
+    *dataset_gib* inf: no memory is ever enough for the cache to help. Below *least_gib* a sample takes
+    *starved_s*.
+    """
+
+    fixed_s: float = 0.0
+    core_s: float = 0.0
+    storage_s: float = 0.0
+    dataset_gib: float = 0.0
+    least_gib: float = 0.0
+    starved_s: float = 0.0
+
+    @classmethod
+    def derived(
+        cls, cpus: Floats, samples_s: Floats, *, dataset_gib: float, sample_kib: float, storage_mib_s: float
+    ) -> Demand:
+        """The whole demand from speeds along the CPU axis only, with all memory given.
+
+        *cpus* and *samples_s* are of one GPU; *storage_mib_s* is what one GPU may read.
+        """
+        for name, value in (("dataset_gib", dataset_gib), ("sample_kib", sample_kib)):
+            if not 0 < value < np.inf:
+                raise ConfigError(f"{name} is {value}, expected a finite number above 0")
+        if not storage_mib_s > 0:
+            raise ConfigError(f"storage_mib_s is {storage_mib_s}, expected a number above 0")
+        fixed_s, core_s = _fit_cores(cpus, samples_s)
+        return cls(fixed_s, core_s, sample_kib / 1024 / storage_mib_s, dataset_gib)
+
+    def sample_s(self, cpus: Floats, mem_gib: Floats) -> Floats:
+        """Seconds per sample of one GPU's loader with so much per GPU; nan is "as much as it wants"."""
+        cores_s = np.where(np.isnan(cpus), 0.0, self.fixed_s + self.core_s / cpus)
+        if not (self.storage_s or self.starved_s):
+            return cores_s
+        missed = np.maximum(1.0 - mem_gib / self.dataset_gib, 0.0) if self.dataset_gib else 0.0
+        fetch_s = self.storage_s * np.where(np.isnan(mem_gib), 0.0, missed)
+        slowest = np.maximum(cores_s, fetch_s)
+        return np.where(mem_gib < self.least_gib, np.maximum(slowest, self.starved_s), slowest)
+
+    def storage_mib_s(self, samples_s: Floats, mem_gib: Floats, sample_kib: float) -> Floats:
+        """What one GPU reads from storage while it trains at *samples_s*."""
+        missed = np.maximum(1.0 - mem_gib / self.dataset_gib, 0.0) if self.dataset_gib else 0.0
+        return np.asarray(samples_s * missed * sample_kib / 1024)
+
+
+def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> Demand:
+    """The demand of one GPU from speeds at *cpus* cores and *mem_gib* each; nan is "enough"."""
+    plenty = np.isnan(mem_gib) | (mem_gib == np.nanmax(mem_gib, initial=-np.inf))
+    fixed_s, core_s = _fit_cores(cpus[plenty], samples_s[plenty])
+    # What the cores at hand would allow if memory were plentiful, as measured where it was.
+    unlimited = _as_measured(cpus, cpus[plenty], samples_s[plenty])
+    bound = ~plenty & (samples_s < _BOUND * unlimited)
+    if not bound.any():
+        return Demand(fixed_s, core_s)
+    free_at = mem_gib[~bound & ~np.isnan(mem_gib)]
+    storage_s, dataset_gib, crawls = _fit_cache(mem_gib, samples_s, unlimited, bound)
+    least_gib = float(free_at[free_at > mem_gib[crawls].max()].min()) if crawls.any() else 0.0
+    still = mem_gib[bound & ~crawls]
+    if crawls.any() and len(still):
+        least_gib = min(least_gib, float(still.min()))
+    starved_s = float(np.median(1.0 / samples_s[crawls])) if crawls.any() else 0.0
+    return Demand(fixed_s, core_s, storage_s, dataset_gib, least_gib, starved_s)
+
+
+def _fit_cores(cpus: Floats, samples_s: Floats) -> tuple[float, float]:
+    """fixed_s and core_s from the rows in which the cores rule."""
+    rule = ~np.isnan(cpus) & (samples_s < _BOUND * samples_s.max())
+    if not rule.any():
+        return 0.0, 0.0
+    # The last point before saturation may be ruled by the GPU: it enters as it is, rows above do not.
+    y = 1.0 / samples_s[rule]
+    x = np.column_stack((np.ones(rule.sum()), 1.0 / cpus[rule])) / y[:, None]
+    from scipy.optimize import nnls  # takes a while to import, and predicting does not need it
+
+    fixed_s, core_s = nnls(x, np.ones(len(y)))[0].tolist()
+    return fixed_s, core_s
+
+
+def _as_measured(cpus: Floats, known_cpus: Floats, known: Floats) -> Floats:
+    """Speed with plenty of memory at each of *cpus*, between the measured cores by straight lines."""
+    if np.isnan(known_cpus).all() or np.isnan(cpus).all():
+        return np.full(len(cpus), known.max())
+    order = np.argsort(known_cpus)
+    return np.interp(np.where(np.isnan(cpus), np.inf, cpus), known_cpus[order], known[order])
+
+
+def _fit_cache(
+    mem_gib: Floats, samples_s: Floats, unlimited: Floats, bound: Bools
+) -> tuple[float, float, Bools]:
+    """storage_s, dataset_gib, and which rows neither cores nor cache explain.
+
+    Fetching takes storage_s · (1 − m/D), a straight line in m. Rows slower than an empty cache would
+    be crawl for want of memory. With one bound amount of memory D is the largest that does not
+    contradict the rows that are not bound.
+    """
+    levels = np.unique(mem_gib[bound])
+    fetch_s = np.array([np.median(1.0 / samples_s[bound & (mem_gib == level)]) for level in levels])
+    for first in range(len(levels)):
+        storage_s, dataset_gib = _line(levels[first:], fetch_s[first:], mem_gib, unlimited, bound)
+        explained = storage_s * (1.0 - levels[first:] / dataset_gib)
+        if np.allclose(explained, fetch_s[first:], rtol=0.1):
+            break
+    else:
+        storage_s, dataset_gib, first = 0.0, 0.0, len(levels)
+    crawls = bound & (mem_gib < (levels[first] if first < len(levels) else np.inf))
+    return storage_s, dataset_gib, crawls
+
+
+def _line(
+    levels: Floats, fetch_s: Floats, mem_gib: Floats, unlimited: Floats, bound: Bools
+) -> tuple[float, float]:
+    if len(levels) > 1:
+        slope, storage_s = np.polyfit(levels, fetch_s, 1, w=1.0 / fetch_s)
+        return float(storage_s), float(-storage_s / slope) if slope < 0 else np.inf
+    # The next measured amount of memory was enough for all cores: the line must be below it there.
+    above = ~bound & (mem_gib > levels[0])
+    nxt, least_s = float(mem_gib[above].min()), float(1.0 / unlimited[above].max())
+    slope = (least_s - fetch_s[0]) / (nxt - levels[0])
+    storage_s = float(fetch_s[0] - slope * levels[0])
+    return storage_s, float(-storage_s / slope)

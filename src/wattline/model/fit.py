@@ -1,0 +1,268 @@
+"""From measurements to models: `fit` reads a profile's rows, and says when they cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import scipy.optimize  # noqa: F401  here, so that the first fit is as quick as the next
+
+from wattline.errors import NotFitted
+from wattline.model.array import Array, fit_array
+from wattline.model.curves import Curves, fit_caps, fit_clocks
+from wattline.model.demand import Demand, fit_demand
+from wattline.model.measured import Measured
+from wattline.model.speed import Speed, fit_speed
+from wattline.model.throttle import Throttle
+from wattline.model.workload import WAITING, Source, Workload
+from wattline.profile.points import Profile
+from wattline.profile.settings import KNOBS
+from wattline.table import Floats, Ints
+
+AGREE = 1.2
+"""Two measurements of one setting may differ by this factor; more is a contradiction."""
+
+_SURE = 4.0  # standard errors by which contradicting rows must differ, where those are known
+_NOISE = 0.01  # relative, of a measurement that states none
+_NEARLY_FREE = 0.9  # rate above which a throttled measurement tells the speed without a throttle
+
+
+def fit(profile: Profile) -> Measured:
+    """Models of every (model, GPU kind) in *profile*.
+
+    Raises `NotFitted` where measurements are too few or all of one setting, and `ProfileError` where
+    two of them contradict each other.
+    """
+    return Measured(tuple(fit_workload(rows) for rows in workloads(profile)))
+
+
+def workloads(profile: Profile) -> Iterator[Profile]:
+    """The rows of each (model, GPU kind), in the order of their first appearance."""
+    codes = profile.model.codes * len(profile.gpu.names) + profile.gpu.codes
+    _, first = np.unique(codes, return_index=True)
+    for row in np.sort(first):
+        yield profile.take(codes == codes[row])
+
+
+def fit_workload(profile: Profile) -> Workload:
+    """The models of one (model, GPU kind), of which all rows of *profile* must be."""
+    name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
+    rows = merged(profile)
+    timed = rows.take(~np.isnan(rows.samples_s))
+    if len(timed) < 2:
+        raise NotFitted(
+            f"{name}: {len(profile)} measurement{'s' if len(profile) > 1 else ''} of samples_s in"
+            f" {len(timed)} setting{'' if len(timed) == 1 else 's'}, expected at least 2 different settings",
+            "measure at another number of GPUs, batch size, cap or clock",
+        )
+    if not (timed.fuse == 1).any():
+        raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
+    solo = _unstarved(timed.take(timed.fuse == 1))
+    gpu, local = profile.gpu.word(0), solo.settings.local_batch
+    caps, clocks = _curves(solo, "cap_w"), _curves(solo, "clock_mhz")
+    throttle = Throttle(gpu, *_top_w(solo, caps, clocks), caps, clocks)
+    rate, _ = throttle.at(local, solo.cap_w, solo.clock_mhz)
+    free = _full_speed(solo, rate)
+    speed = fit_speed(free.settings, _step_s(free), _noise(free))
+    model = Workload(
+        model=profile.model.word(0),
+        gpu=gpu,
+        speed=speed,
+        throttle=replace(throttle, caps=_bent(caps, speed, free), clocks=_bent(clocks, speed, free)),
+        usual_batch=float(np.median(solo.batch)),
+        measured=MappingProxyType(_ranges(timed)),
+        metered=not bool(np.isnan(throttle.top_w).all()),
+        source=Source(points=len(profile)),
+    )
+    model = replace(model, wait=_wait(model, solo), demand=_demand(timed))
+    return replace(model, array=_array(model, timed))
+
+
+def merged(profile: Profile) -> Profile:
+    """One row per setting; rows of one setting that contradict each other raise `ProfileError`."""
+    knobs = np.column_stack([np.nan_to_num(getattr(profile, name), nan=-1.0) for name in KNOBS])
+    _, first, group = np.unique(knobs, axis=0, return_index=True, return_inverse=True)
+    if len(first) == len(profile):
+        return profile
+    group = group.reshape(-1)
+    for name in ("samples_s", "watts"):
+        _check_agreement(profile, name, group)
+
+    def mean(values: Floats) -> Floats:
+        weight = np.where(np.isnan(values), 0.0, profile.n)
+        total = np.bincount(group, weight)
+        summed = np.bincount(group, weight * np.nan_to_num(values))
+        return np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan)
+
+    spread = np.bincount(group, (profile.n * np.nan_to_num(profile.stderr)) ** 2)
+    count = np.bincount(group, profile.n)
+    known = np.bincount(group, np.isnan(profile.stderr)) == 0
+    stderr = np.where(known, np.sqrt(spread) / count, np.nan)
+    return replace(
+        profile.take(first),
+        samples_s=mean(profile.samples_s),
+        watts=mean(profile.watts),
+        peak_gib=mean(profile.peak_gib),
+        n=count.astype(np.float64),
+        stderr=stderr,
+    )
+
+
+def _check_agreement(profile: Profile, name: str, group: Ints) -> None:
+    values = getattr(profile, name)
+    for one in np.unique(group[~np.isnan(values)]):
+        rows = np.flatnonzero((group == one) & ~np.isnan(values))
+        low, high = rows[np.argmin(values[rows])], rows[np.argmax(values[rows])]
+        if values[high] <= AGREE * values[low]:
+            continue
+        unsure = np.hypot(profile.stderr[low], profile.stderr[high]) if name == "samples_s" else np.nan
+        if values[high] - values[low] <= _SURE * unsure:
+            continue
+        first, second = sorted((low, high))
+        raise profile.error(
+            second,
+            f"{name} is {values[second]:g}, but line {profile.line[first]} says {values[first]:g} of the"
+            f" same setting, expected them within a factor of {AGREE:g}",
+        )
+
+
+def _unstarved(rows: Profile) -> Profile:
+    """Of rows that differ only in cores and memory, the fastest: nothing but the GPU held it back."""
+    others = [name for name in KNOBS if name not in ("cpus", "mem_gib")]
+    knobs = np.column_stack([np.nan_to_num(getattr(rows, name), nan=-1.0) for name in others])
+    order = np.argsort(-rows.samples_s, kind="stable")
+    _, first = np.unique(knobs[order], axis=0, return_index=True)
+    return rows.take(np.sort(order[first]))
+
+
+def _curves(solo: Profile, knob: str) -> Curves | None:
+    """Curves against one knob, from the fewest GPUs on which it was varied."""
+    other = solo.clock_mhz if knob == "cap_w" else solo.cap_w
+    alone = ~np.isnan(getattr(solo, knob)) & np.isnan(other)
+    for gpus in np.unique(solo.gpus[alone]):
+        same = alone & (solo.gpus == gpus)
+        rows = solo.take(same & (solo.nodes == solo.nodes[same].min()))
+        batch, values = rows.settings.local_batch, getattr(rows, knob)
+        varied = np.array([len(np.unique(values[batch == size])) > 1 for size in batch])
+        if varied.any():
+            fit_curves = fit_caps if knob == "cap_w" else fit_clocks
+            rows, batch, values = rows.take(varied), batch[varied], values[varied]
+            return fit_curves(batch, values, rows.samples_s, rows.watts / rows.gpus, _noise(rows))
+    return None
+
+
+def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[Floats, Floats]:
+    """Watts of a GPU that nothing holds back, by local batch."""
+    known: dict[float, float] = {}
+    for curves in (clocks, caps):
+        if curves is not None:
+            top = curves.at(curves.batch, np.full(len(curves.batch), curves.last))[1]
+            known.update((b, w) for b, w in zip(curves.batch.tolist(), top.tolist(), strict=True) if w == w)
+    metered = ~np.isnan(solo.watts)
+    free = solo.take(metered & np.isnan(solo.cap_w) & np.isnan(solo.clock_mhz))
+    free = free.take(free.gpus == free.gpus.min()) if len(free) else free
+    for size in np.unique(free.settings.local_batch):
+        here = free.settings.local_batch == size
+        known[float(size)] = float(np.mean(free.watts[here] / free.gpus[here]))
+    if not known and metered.any():
+        # One cap for all rows: what it was at that cap is the best there is.
+        rows = solo.take(metered)
+        known[float(np.median(rows.settings.local_batch))] = float(np.median(rows.watts / rows.gpus))
+    sizes = np.array(sorted(known)) if known else np.ones(1)
+    return sizes, np.array([known[size] for size in sizes.tolist()]) if known else np.full(1, np.nan)
+
+
+def _full_speed(solo: Profile, rate: Floats) -> Profile:
+    """One row per (gpus, nodes, batch): its speed where neither cap nor clock holds it back."""
+    knobs = np.column_stack([solo.gpus, solo.nodes, np.nan_to_num(solo.batch, nan=-1.0)])
+    _, group = np.unique(knobs, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    keep, speeds = [], []
+    for one in range(group.max() + 1):
+        rows = np.flatnonzero(group == one)
+        near = rows[rate[rows] >= min(_NEARLY_FREE, rate[rows].max())]
+        keep.append(int(near[np.argmax(rate[near])]))
+        speeds.append(float(np.mean(solo.samples_s[near] / rate[near])))
+    return replace(solo.take(np.array(keep)), samples_s=np.array(speeds))
+
+
+def _bent(curves: Curves | None, speed: Speed, free: Profile) -> Curves | None:
+    """Curves whose rates make up for what the law of the speed misses at each batch size.
+
+    A size at which several knobs were measured is known better than a law in the size can say.
+    """
+    if curves is None:
+        return None
+    settings = free.settings
+    rates = np.ones(len(curves.batch))
+    for row, size in enumerate(curves.batch):
+        here = np.flatnonzero(settings.local_batch == size)
+        narrow = here[settings.gpus[here] == settings.gpus[here].min()]
+        computes_s = _step_s(free)[narrow] - speed.sync_s(settings.gpus[narrow], settings.nodes[narrow])
+        law_s = speed.compute_s(settings.local_batch[narrow])
+        rates[row] = np.mean(law_s / np.maximum(computes_s, 0.1 * law_s))
+    return curves.bent(rates)
+
+
+def _step_s(rows: Profile) -> Floats:
+    return rows.settings.local_batch * rows.gpus / rows.samples_s
+
+
+def _noise(rows: Profile) -> Floats:
+    return np.fmax(rows.stderr / rows.samples_s, _NOISE)
+
+
+def _ranges(rows: Profile) -> dict[str, tuple[float, float]]:
+    """The least and the most of every knob that was varied."""
+    settings = rows.settings
+    values = {
+        **{name: getattr(settings, name) for name in ("gpus", "nodes", "cap_w", "clock_mhz", "fuse")},
+        "batch": np.where(np.isnan(rows.batch), np.nan, settings.local_batch),
+        "cpus": settings.cpus / settings.gpus,
+        "mem_gib": settings.mem_gib / settings.gpus,
+    }
+    ranges = {}
+    for name, column in values.items():
+        seen = column[~np.isnan(column)]
+        if len(np.unique(seen)) > 1:
+            ranges[name] = (float(seen.min()), float(seen.max()))
+    return ranges
+
+
+def _wait(model: Workload, solo: Profile) -> float:
+    """Watts of a waiting GPU over those of a computing one, from what several GPUs draw."""
+    rows = solo.take((solo.gpus > 1) & ~np.isnan(solo.watts))
+    if not len(rows):
+        return WAITING
+    working, waiting = (replace(model, wait=share).extrapolate(rows.settings).watts for share in (0.0, 1.0))
+    x, y = (waiting - working) / rows.watts, (rows.watts - working) / rows.watts
+    # Where hardly anybody waits, what a waiting GPU draws does not show.
+    if x @ x < 1e-4 * len(x):
+        return WAITING
+    return float(np.clip(x @ y / (x @ x), 0.0, 1.0))
+
+
+def _demand(timed: Profile) -> Demand:
+    """Demand per GPU, from the one setting of the other knobs in which cores or memory were varied most."""
+    limited = timed.take(~(np.isnan(timed.cpus) & np.isnan(timed.mem_gib)) & (timed.fuse == 1))
+    if not len(limited):
+        return Demand()
+    others = [name for name in KNOBS if name not in ("cpus", "mem_gib")]
+    knobs = np.column_stack([np.nan_to_num(getattr(limited, name), nan=-1.0) for name in others])
+    _, group, count = np.unique(knobs, axis=0, return_inverse=True, return_counts=True)
+    rows = limited.take(group.reshape(-1) == int(np.argmax(count)))
+    if len(rows) < 2:
+        return Demand()
+    return fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.gpus, rows.samples_s / rows.gpus)
+
+
+def _array(model: Workload, timed: Profile) -> Array:
+    """How fused jobs slow down, against what the model says of one."""
+    alone = replace(model, array=Array(serial=0.0))
+    computes_s = alone.speed.compute_s(timed.settings.local_batch)
+    solo = alone.extrapolate(replace(timed.settings, fuse=np.ones(len(timed))))
+    extra_s = timed.settings.local_batch * timed.gpus * (timed.fuse / timed.samples_s - 1.0 / solo.samples_s)
+    slowdown = np.where(timed.fuse > 1, np.maximum(1.0 + extra_s / computes_s, 1e-3), np.nan)
+    return fit_array(timed.fuse, slowdown, timed.peak_gib)

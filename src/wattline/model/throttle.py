@@ -1,0 +1,126 @@
+"""What a power cap or a clock does to a GPU that computes: how fast it still is, and what it draws.
+
+A cap and a clock are two knobs of one curve. Where one of them was measured and the other is asked for,
+the two meet at equal watts (the driver lowers the clock until the cap holds) or at equal speed. Where
+neither was measured, watts above idle go with the square of the clock, and `INSENSITIVE` of a step does
+not wait for the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wattline.errors import NotFitted
+from wattline.model.curves import Curves, between
+from wattline.profile.devices import DEVICES
+from wattline.table import Floats
+
+INSENSITIVE = 0.3
+"""Share of a step that does not wait for the SM clock, until caps or clocks are measured."""
+
+_EXPONENT = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Throttle:
+    """Rate and watts of one computing GPU against cap and clock.
+
+    *top_w* are its watts when nothing holds it back, by local *batch*; nan: never measured, then the
+    device's are taken.
+    """
+
+    gpu: str
+    batch: Floats
+    top_w: Floats
+    caps: Curves | None = None
+    clocks: Curves | None = None
+
+    def at(self, batch: Floats, cap_w: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
+        """Rate and watts of one GPU at a local *batch*; a knob that is nan holds nothing back.
+
+        The rate is relative to what `Speed` says. With both knobs set the tighter one rules.
+        """
+        capped, clocked = ~np.isnan(cap_w), ~np.isnan(clock_mhz)
+        if not clocked.any() and (self.caps is not None or capped.all()):
+            return self._capped(batch, cap_w)
+        if not capped.any() and (self.clocks is not None or clocked.all()):
+            return self._clocked(batch, clock_mhz)
+        rate, watts = self._free(batch)
+        for rows, knob, held in ((capped, cap_w, self._capped), (clocked, clock_mhz, self._clocked)):
+            if rows.any():
+                slower, draws = held(batch[rows], knob[rows])
+                tighter = slower < rate[rows]
+                rate[rows] = np.where(tighter, slower, rate[rows])
+                watts[rows] = np.where(tighter, draws, np.fmin(draws, watts[rows]))
+        return rate, watts
+
+    def scaled(self, factor: float) -> Throttle:
+        """The same with all watts multiplied; watts that nobody measured become the device's, multiplied."""
+        top_w = np.where(np.isnan(self.top_w), self._device_w(), self.top_w)
+        caps = self.caps.scaled(factor) if self.caps is not None else None
+        clocks = self.clocks.scaled(factor) if self.clocks is not None else None
+        return replace(self, top_w=factor * top_w, caps=caps, clocks=clocks)
+
+    def _free(self, batch: Floats) -> tuple[Floats, Floats]:
+        """Rate and watts where nothing holds the GPU back."""
+        nothing = np.full(len(batch), np.nan)
+        if self.caps is not None:
+            return self._capped(batch, nothing)
+        if self.clocks is not None:
+            return self._clocked(batch, nothing)
+        return np.ones(len(batch)), self._top(batch)
+
+    def _top(self, batch: Floats) -> Floats:
+        left, share = between(self.batch, batch)
+        right = np.minimum(left + 1, len(self.batch) - 1)
+        watts = (1.0 - share) * self.top_w[left] + share * self.top_w[right]
+        return np.where(np.isnan(watts), self._device_w(), watts)
+
+    def _device_w(self) -> float:
+        return DEVICES[self.gpu].busy_w if self.gpu in DEVICES else np.nan
+
+    def _idle_w(self, top_w: Floats) -> Floats:
+        known = DEVICES[self.gpu].idle_w if self.gpu in DEVICES else 0.2 * top_w
+        return np.minimum(known, 0.5 * top_w)
+
+    def _capped(self, batch: Floats, cap_w: Floats) -> tuple[Floats, Floats]:
+        if self.caps is not None:
+            rate, watts = self.caps.at(batch, cap_w)
+            unknown = np.isnan(watts)
+            return rate, np.fmin(cap_w, self._top(batch)) if unknown.any() else watts
+        if self.clocks is not None and not np.isnan(self.clocks.watts).any():
+            return self.clocks.at(batch, self.clocks.knob_for(batch, watts=cap_w))
+        top_w = self._top(batch)
+        if np.isnan(top_w).any():
+            raise NotFitted(
+                f"what a cap does cannot be told: no watts of {self.gpu} were ever measured",
+                "measure watts, or samples_s at several values of cap_w",
+            )
+        draws = np.minimum(cap_w, top_w)
+        idle_w = np.minimum(self._idle_w(top_w), 0.9 * draws)
+        clock = ((draws - idle_w) / (top_w - idle_w)) ** (1.0 / _EXPONENT)
+        return _unmeasured_rate(clock), draws
+
+    def _clocked(self, batch: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
+        if self.clocks is not None:
+            rate, watts = self.clocks.at(batch, clock_mhz)
+            return rate, self._top(batch) if np.isnan(watts).any() else watts
+        if self.gpu not in DEVICES:
+            raise NotFitted(
+                f"what a clock does cannot be told: no clock of {self.gpu} was ever measured",
+                "measure samples_s at several values of clock_mhz",
+            )
+        clock = np.minimum(clock_mhz / DEVICES[self.gpu].max_clock_mhz, 1.0)
+        rate = _unmeasured_rate(clock)
+        if self.caps is not None and not np.isnan(self.caps.watts).any():
+            rate = rate * self._free(batch)[0]
+            return rate, self.caps.at(batch, self.caps.knob_for(batch, rate=rate))[1]
+        top_w = self._top(batch)
+        idle_w = self._idle_w(top_w)
+        return rate, idle_w + (top_w - idle_w) * clock**_EXPONENT
+
+
+def _unmeasured_rate(clock: Floats) -> Floats:
+    return np.asarray(1.0 / (INSENSITIVE + (1.0 - INSENSITIVE) / clock))

@@ -1,0 +1,44 @@
+"""What a GPU draws at a clock: switching power, with a voltage that stops falling below a knee.
+
+    watts(f) = still + per_mhz · f · V(f)²,   V(f) = 1 + rise · max(0, f − knee)
+
+Dynamic power is C·V²·f. Below the knee the voltage is at its floor and watts are a straight line, so a
+lower clock only stretches the work; above it the voltage climbs with the clock. The cheapest clock of a
+job lies at the knee or near it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattline.model.ramp import nonnegative_line
+from wattline.table import Floats
+
+COEFFICIENTS = ("still", "per_mhz", "knee", "rise")
+
+_KNEES = np.linspace(0.0, 0.95, 96)  # in units of the range of clocks that was measured
+_RISES = np.concatenate(([0.0], np.geomspace(0.2, 4.0, 90)))  # per largest clock
+
+
+def clock_watts(clock_mhz: Floats, still: Floats, per_mhz: Floats, knee: Floats, rise: Floats) -> Floats:
+    """Watts at a clock; the coefficients broadcast against it."""
+    volts = 1.0 + rise * np.maximum(clock_mhz - knee, 0.0)
+    return np.asarray(still + per_mhz * clock_mhz * volts * volts)
+
+
+def fit_volts(clock_mhz: Floats, watts: Floats, noise: Floats) -> Floats:
+    """The `COEFFICIENTS` with the least squared relative error; fewer than four clocks give a line."""
+    first, largest = clock_mhz.min(), clock_mhz.max()
+    few = len(np.unique(clock_mhz)) < 4
+    knees, rises = (
+        column.reshape(-1, 1)
+        for column in np.meshgrid(
+            first + (largest - first) * (np.zeros(1) if few else _KNEES),
+            (_RISES[:1] if few else _RISES) / largest,
+            indexing="ij",
+        )
+    )
+    shape = clock_watts(clock_mhz, np.zeros(1), np.ones(1), knees, rises)
+    still, per_mhz, error = nonnegative_line(shape, watts, noise)
+    best = int(np.argmin(error))
+    return np.array([still[best], per_mhz[best], knees[best, 0], rises[best, 0]])

@@ -1,0 +1,192 @@
+"""What one model does on one kind of GPU: its speed, power, demand and array models as one.
+
+    step_s    = max(compute_s · slowdown(fuse) / rate(cap, clock) + sync_s, loader_s)
+    samples_s = batch · fuse / step_s
+    watts     = gpus · busy_w · (share + wait · (1 − share)),   share = the part of a step spent computing
+
+A GPU that waits for others or for data draws *wait* of what it draws computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from wattline.errors import OutOfRange
+from wattline.model.array import Array
+from wattline.model.demand import Demand
+from wattline.model.speed import Speed
+from wattline.model.throttle import Throttle
+from wattline.profile.settings import Settings
+from wattline.table import Bools, Floats
+
+REACH = 2.0
+"""Predictions reach this factor beyond what was measured, in every knob that was ever varied."""
+
+SURPRISE = 0.1
+"""Relative error of a prediction above which a model learns from what it sees."""
+
+WAITING = 0.6
+"""Watts of a GPU that waits over those of one that computes, until they are measured.
+
+From MLPerf's power submissions, see `benchmarks/fit_library.py`.
+"""
+
+_BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
+_UPWARDS_FREE = frozenset(("cpus", "mem_gib"))  # more of them than was measured changes nothing
+
+
+class Prediction(NamedTuple):
+    """Of the whole job, all its GPUs and all fused members together."""
+
+    samples_s: Floats
+    watts: Floats
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a workload's coefficients come from, and how far off they were at points they had not seen."""
+
+    name: str = ""
+    points: int = 0
+    samples_error: float = np.nan  # mean relative error, held out
+    watts_error: float = np.nan
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model on one kind of GPU; learns by being replaced.
+
+    *measured* has the range of each knob that was varied, per GPU where the knob is of the job
+    (`batch`, `cpus`, `mem_gib`). *usual_batch* is the batch of the whole job where nobody says.
+    """
+
+    model: str
+    gpu: str
+    speed: Speed
+    throttle: Throttle = field(repr=False)
+    demand: Demand = field(default_factory=Demand)
+    array: Array = field(default_factory=Array)
+    wait: float = WAITING
+    usual_batch: float = np.nan
+    measured: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+    metered: bool = False  # whether its watts were ever measured, or are the device's
+    source: Source = Source()
+
+    def predict(self, settings: Settings) -> Prediction:
+        """Samples per second and watts; raises `OutOfRange` beyond `REACH`."""
+        if not self.reaches(settings).all():
+            raise self._out_of_range(settings)
+        return self.extrapolate(settings)
+
+    def extrapolate(self, settings: Settings) -> Prediction:
+        """As `predict`, however far from what was measured."""
+        if len(settings) > _BLOCK:
+            blocks = (slice(at, at + _BLOCK) for at in range(0, len(settings), _BLOCK))
+            parts = zip(*(self.extrapolate(settings.take(rows)) for rows in blocks), strict=True)
+            return Prediction(*(np.concatenate(part) for part in parts))
+        batch, computes_s, step_s, busy_w = self._parts(settings)
+        share = computes_s / step_s
+        watts = settings.gpus * busy_w * (self.wait + (1.0 - self.wait) * share)
+        return Prediction(np.asarray(batch * settings.gpus * settings.fuse / step_s), np.asarray(watts))
+
+    def _parts(self, settings: Settings) -> tuple[Floats, Floats, Floats, Floats]:
+        """Local batch, seconds of computing, seconds of the step, watts of a computing GPU."""
+        batch = self.local_batch(settings)
+        rate, busy_w = self.throttle.at(batch, settings.cap_w, settings.clock_mhz)
+        computes_s = self.speed.compute_s(batch) * self.array.slowdown(settings.fuse) / rate
+        step_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        if not (np.isnan(settings.cpus).all() and np.isnan(settings.mem_gib).all()):
+            cpus, mem_gib = settings.cpus / settings.gpus, settings.mem_gib / settings.gpus
+            step_s = np.maximum(step_s, self.demand.sample_s(cpus, mem_gib) * batch * settings.fuse)
+        return batch, computes_s, step_s, busy_w
+
+    def local_batch(self, settings: Settings) -> Floats:
+        """Samples per GPU and step, of the usual batch where none is said."""
+        batch = np.where(np.isnan(settings.batch), self.usual_batch, settings.batch)
+        return np.where(np.isnan(batch), 1.0, batch / settings.gpus)
+
+    def reaches(self, settings: Settings) -> Bools:
+        """Which settings are within `REACH` of what was measured."""
+        good = np.ones(len(settings), dtype=np.bool_)
+        for name, (least, most) in self.measured.items():
+            value = self._per_gpu(settings, name)
+            good &= ~(value < least / REACH)
+            if name not in _UPWARDS_FREE:
+                good &= ~(value > most * REACH)
+        return good
+
+    def _per_gpu(self, settings: Settings, name: str) -> Floats:
+        if name == "batch":
+            return self.local_batch(settings)
+        column: Floats = getattr(settings, name)
+        return column / settings.gpus if name in _UPWARDS_FREE else column
+
+    def _out_of_range(self, settings: Settings) -> OutOfRange:
+        row = settings.take(np.flatnonzero(~self.reaches(settings))[:1])
+        for name, (least, most) in self.measured.items():
+            value = float(self._per_gpu(row, name)[0])
+            if value < least / REACH or (value > most * REACH and name not in _UPWARDS_FREE):
+                of_gpu = " per GPU" if name in ("batch", *_UPWARDS_FREE) else ""
+                upto = "" if name in _UPWARDS_FREE else f" to {most * REACH:g}"
+                return OutOfRange(
+                    f"{name} is {value:g}{of_gpu}: {self.model} on {self.gpu} was measured from {least:g} to"
+                    f" {most:g}, and predictions reach from {least / REACH:g}{upto}"
+                )
+        raise AssertionError("asked about a row that is within reach")
+
+    def observe(self, settings: Settings, samples_s: Floats, watts: Floats | None = None) -> Workload:
+        """What is believed after a job did *samples_s* and drew *watts* (nan: not seen).
+
+        Rows that were predicted within `SURPRISE` change nothing, so that a well-known job costs one
+        prediction per look.
+        """
+        expected = self.extrapolate(settings)
+        learnt = self
+        off = np.flatnonzero(np.abs(samples_s / expected.samples_s - 1.0) > SURPRISE)
+        if len(off):
+            learnt = learnt._learn_speed(settings.take(off), samples_s[off])
+        if watts is not None:
+            power_off = np.abs(watts / expected.watts - 1.0) > SURPRISE
+            if power_off.any():
+                factor = float(np.exp(np.mean(np.log(watts[power_off] / expected.watts[power_off]))))
+                learnt = replace(learnt, throttle=learnt.throttle.scaled(factor), metered=True)
+        return learnt
+
+    def _learn_speed(self, settings: Settings, samples_s: Floats) -> Workload:
+        settings = replace(settings, batch=self.local_batch(settings) * settings.gpus)
+        batch, computes_s, step_s, _ = self._parts(settings)
+        free = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        seen_s = batch * settings.gpus * settings.fuse / samples_s
+        # A step that waits for its loader says nothing about the GPU.
+        rows = np.flatnonzero(step_s <= free)
+        if not len(rows):
+            return self
+        stretch = computes_s / self.speed.compute_s(batch)
+        speed = self.speed.observe(settings.take(rows), stretch[rows], seen_s[rows])
+        return replace(self, speed=speed, measured=self._widened(settings.take(rows)))
+
+    def _widened(self, settings: Settings) -> Mapping[str, tuple[float, float]]:
+        wider = dict(self.measured)
+        for name in ("gpus", "nodes", "batch"):
+            value = self._per_gpu(settings, name)
+            least, most = wider.get(name, (np.inf, 0.0))
+            wider[name] = (min(least, float(value.min())), max(most, float(value.max())))
+        return MappingProxyType(wider)
+
+    def sensitivity(self, cpus: Floats, mem_gib: Floats) -> Floats:
+        """The sensitivity matrix of one GPU: samples_s[i, j] with cpus[i] cores and mem_gib[j]."""
+        cores, memory = (a.reshape(-1) for a in np.meshgrid(cpus, mem_gib, indexing="ij"))
+        rows = Settings.of(cpus=cores, mem_gib=memory, batch=self.usual_batch)
+        return self.extrapolate(rows).samples_s.reshape(len(cpus), len(mem_gib))
+
+    def least_demand(self, cpus: Floats, mem_gib: Floats, keep: float = 0.98) -> tuple[float, float]:
+        """The smallest of these cores, then of these GiB, that keep so much of the best speed of one GPU."""
+        matrix = self.sensitivity(np.sort(cpus), np.sort(mem_gib))
+        enough = matrix >= keep * matrix.max()
+        cores = int(np.argmax(enough.any(axis=1)))
+        return float(np.sort(cpus)[cores]), float(np.sort(mem_gib)[int(np.argmax(enough[cores]))])

@@ -1,0 +1,137 @@
+"""What comes with the package: fitted workloads, as a data file that people can read.
+
+`benchmarks/fit_library.py` makes library.toml from published measurements; only coefficients are in it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from wattline.errors import ConfigError
+from wattline.model.array import Array
+from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
+from wattline.model.demand import Demand
+from wattline.model.measured import Measured
+from wattline.model.speed import Speed
+from wattline.model.throttle import Throttle
+from wattline.model.workload import WAITING, Source, Workload
+from wattline.table import Floats
+
+
+@cache
+def library() -> Measured:
+    """The workloads that come with the package: what is believed of jobs with a known model."""
+    text = files("wattline.profile").joinpath("library.toml").read_text("utf-8")
+    return read_models(text)
+
+
+def read_models(text: str) -> Measured:
+    """Models from the text that `models_toml` made of them."""
+    return Measured(tuple(_workload(entry) for entry in tomllib.loads(text)["workload"]))
+
+
+def write_models(models: Measured, path: str | Path) -> None:
+    """Write fitted *models* to a file that `load_models` reads."""
+    Path(path).write_text(models_toml(models.workloads), encoding="utf-8")
+
+
+def load_models(path: str | Path) -> Measured:
+    """Models from a file that `write_models` wrote."""
+    try:
+        return read_models(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+        raise ConfigError(f"{path}: cannot be read: {why}") from None
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{path}: is not a file of fitted models: {problem!r}") from None
+
+
+def models_toml(workloads: Iterable[Workload]) -> str:
+    """*workloads* as TOML: their coefficients to four digits, where they come from, and how good they are."""
+    return "\n".join(_entry(w) for w in workloads)
+
+
+def _entry(w: Workload) -> str:
+    lines = ["[[workload]]", f'model = "{w.model}"', f'gpu = "{w.gpu}"', f'source = "{w.source.name}"']
+    lines += [f"points = {w.source.points}", *_pairs(samples_error=w.source.samples_error)]
+    lines += _pairs(watts_error=w.source.watts_error, usual_batch=w.usual_batch)
+    if w.wait != WAITING:
+        lines += _pairs(wait=w.wait)
+    lines += [f"measured.{name} = [{_n(a)}, {_n(b)}]" for name, (a, b) in w.measured.items()]
+    for part in ("speed", "demand", "array"):
+        thing = getattr(w, part)
+        default = type(thing)()
+        changed = {k: v for k, v in vars(thing).items() if k != "known" and v != getattr(default, k)}
+        lines += [f"{part}.{line}" for line in _pairs(**changed)]
+    if not np.isnan(w.throttle.top_w).all() and w.throttle.caps is None and w.throttle.clocks is None:
+        lines += [f"watts.batch = {_row(w.throttle.batch)}", f"watts.top_w = {_row(w.throttle.top_w)}"]
+    for knob, curves in (("cap_w", w.throttle.caps), ("clock_mhz", w.throttle.clocks)):
+        if curves is not None:
+            lines += [f"{knob}.batch = {_row(curves.batch)}"]
+            lines += [f"{knob}.rate = [", *(f"  {_row(row)}," for row in curves.rate_law), "]"]
+            if not np.isnan(curves.watts_law).all():
+                lines += [f"{knob}.watts = [", *(f"  {_row(row)}," for row in curves.watts_law), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(**values: float) -> list[str]:
+    return [f"{name} = {_n(value)}" for name, value in values.items() if not np.isnan(value)]
+
+
+def _n(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _row(values: Floats) -> str:
+    return f"[{', '.join(_n(v) for v in values.tolist())}]"
+
+
+def _workload(entry: Mapping[str, Any]) -> Workload:
+    measured = {name: (float(a), float(b)) for name, (a, b) in entry.get("measured", {}).items()}
+    caps = _curves(entry, "cap_w", measured, caps_from_laws)
+    clocks = _curves(entry, "clock_mhz", measured, clocks_from_laws)
+    watts = entry.get("watts", {})
+    batch, top_w = np.array(watts.get("batch", [1.0])), np.array(watts.get("top_w", [np.nan]))
+    for curves in (clocks, caps):
+        if curves is not None and not np.isnan(curves.watts).any():
+            batch, top_w = curves.batch, curves.at(curves.batch, np.full(len(curves.batch), curves.last))[1]
+    return Workload(
+        model=entry["model"],
+        gpu=entry["gpu"],
+        speed=Speed(**entry.get("speed", {})),
+        throttle=Throttle(entry["gpu"], batch.astype(np.float64), top_w.astype(np.float64), caps, clocks),
+        demand=Demand(**entry.get("demand", {})),
+        array=Array(**entry.get("array", {})),
+        wait=float(entry.get("wait", WAITING)),
+        usual_batch=float(entry.get("usual_batch", np.nan)),
+        measured=MappingProxyType(measured),
+        metered=not bool(np.isnan(top_w).all()),
+        source=Source(
+            entry.get("source", ""),
+            int(entry.get("points", 0)),
+            float(entry.get("samples_error", np.nan)),
+            float(entry.get("watts_error", np.nan)),
+        ),
+    )
+
+
+def _curves(
+    entry: Mapping[str, Any],
+    knob: str,
+    measured: Mapping[str, tuple[float, float]],
+    make: Callable[..., Curves],
+) -> Curves | None:
+    if knob not in entry:
+        return None
+    laws = entry[knob]
+    rate = np.array(laws["rate"], dtype=np.float64)
+    watts = np.array(laws["watts"], dtype=np.float64) if "watts" in laws else np.full_like(rate, np.nan)
+    return make(np.array(laws["batch"], dtype=np.float64), rate, watts, *measured[knob])

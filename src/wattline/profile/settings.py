@@ -1,0 +1,85 @@
+"""How a job is run: the knobs that speed and power depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from wattline.errors import ConfigError, did_you_mean
+from wattline.table import Floats, Table
+
+UNSET = {"gpus": 1.0, "nodes": 1.0, "fuse": 1.0}
+"""What a knob is when nobody says: one; the others are nan, "left as it is"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings(Table):
+    """One row per way to run a job; nan: not set, not limited, not known.
+
+    *batch* is of the whole job, all its GPUs together. *cap_w* and *clock_mhz* are of each GPU.
+    *cpus* and *mem_gib* are of the whole job. *fuse* jobs are trained as one array.
+    """
+
+    gpus: Floats
+    nodes: Floats
+    batch: Floats
+    cap_w: Floats
+    clock_mhz: Floats
+    cpus: Floats
+    mem_gib: Floats
+    fuse: Floats
+
+    @classmethod
+    def of(cls, **knobs: Any) -> Settings:
+        """Settings from numbers and columns, which are stretched to one length.
+
+        Where a job has more GPUs than one node of eight, *nodes* has to be said.
+        """
+        unknown = set(knobs) - set(KNOBS)
+        if unknown:
+            word = sorted(unknown)[0]
+            raise ConfigError(
+                f"{word} is not a knob, expected some of {', '.join(KNOBS)}", did_you_mean(word, KNOBS)
+            )
+        given = {
+            name: np.asarray(UNSET.get(name, np.nan) if knobs.get(name) is None else knobs[name], np.float64)
+            for name in KNOBS
+        }
+        length = max(np.atleast_1d(column).shape[0] for column in given.values())
+        columns = {}
+        for name, column in given.items():
+            if column.ndim > 1 or column.size not in (1, length):
+                raise ConfigError(f"{name} has {column.size} values, expected 1 or {length}")
+            columns[name] = np.ascontiguousarray(np.broadcast_to(column.reshape(-1), length))
+        settings = cls(**columns)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        for name in KNOBS:
+            column = getattr(self, name)
+            least = 1.0 if name in UNSET else 0.0
+            wrong = (column < least) | np.isinf(column)
+            if least:
+                wrong |= np.isnan(column) | (column != np.floor(column))
+            elif name != "mem_gib":
+                wrong |= column == 0.0
+            if wrong.any():
+                expected = "a whole number of at least 1" if least else "a finite number above 0"
+                raise ConfigError(f"{name} is {column[int(np.argmax(wrong))]:g}, expected {expected}")
+        wide = self.nodes > self.gpus
+        if wide.any():
+            row = int(np.argmax(wide))
+            raise ConfigError(
+                f"nodes is {self.nodes[row]:g}, expected at most the number of GPUs, {self.gpus[row]:g}"
+            )
+
+    @property
+    def local_batch(self) -> Floats:
+        """Samples per GPU and step; 1 where the batch is not known."""
+        return np.where(np.isnan(self.batch), 1.0, self.batch / self.gpus)
+
+
+KNOBS = tuple(field.name for field in fields(Settings))
