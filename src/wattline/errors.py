@@ -4,7 +4,8 @@
     ├── InputError              what the user gave cannot be used
     │   ├── TraceError          a trace file, with its path and line
     │   ├── ProfileError        a table of measurements, with its path and line
-    │   └── ConfigError         a flag, a cluster description, a policy text
+    │   ├── ConfigError         a flag, a cluster description, a policy text
+    │   └── NotFound            a name that nothing has
     ├── ModelError              a prediction cannot be made
     │   ├── NotFitted           nothing has been measured yet
     │   └── OutOfRange          too far from everything that was measured
@@ -78,6 +79,12 @@ class ConfigError(InputError):
     """A flag, a cluster description or a policy text that makes no sense."""
 
     code = "bad_config"
+
+
+class NotFound(InputError):
+    """A name that nothing has."""
+
+    code = "not_found"
 
 
 class ModelError(WattlineError):

@@ -1,11 +1,14 @@
-"""Durations and sizes as people write them: `1-12:00:00`, `4h`, `32G`."""
+"""Durations, sizes, watts and clocks as people write them: `1-12:00:00`, `4h`, `32G`, `250W`, `1.2GHz`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
+_WATTS = {"": 1.0, "w": 1.0, "kw": 1000.0}
+_MHZ = {"": 1.0, "mhz": 1.0, "ghz": 1000.0}
 
 
 def parse_seconds(text: str) -> float:
@@ -32,6 +35,23 @@ def parse_gib(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a size; expected something like 32G")
     return float(match[1]) * _GIB[match[2].upper() or "G"]
+
+
+def parse_watts(text: str) -> float:
+    """Watts of `250W`, `0.25kW`; a bare number is watts."""
+    return _scaled(text, _WATTS, "a power; expected something like 250W or 0.25kW")
+
+
+def parse_mhz(text: str) -> float:
+    """MHz of `1200MHz`, `1.2GHz`; a bare number is MHz."""
+    return _scaled(text, _MHZ, "a clock; expected something like 1200MHz or 1.2GHz")
+
+
+def _scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text, re.IGNORECASE | re.ASCII)
+    if match is None or match[2].lower() not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return float(match[1]) * units[match[2].lower()]
 
 
 def show_seconds(value_s: float) -> str:

@@ -1,7 +1,7 @@
 """The command line: `wattline COMMAND`. Data goes to stdout, everything else to stderr.
 
-Exit codes: 0 ok, 1 failure, 2 usage or bad input, 4 nothing could run, 5 backend unreachable,
-130 interrupted.
+Exit codes: 0 ok, 1 failure, 2 usage or bad input, 3 not found, 4 nothing could run,
+5 backend unreachable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from wattline.errors import InputError, Unreachable, WattlineError
+from wattline.errors import InputError, NotFound, Unreachable, WattlineError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser().parse_args(words)
         code: int = args.command(args)
         return code
+    except NotFound as error:
+        show_error(error, in_json)
+        return 3
     except InputError as error:
         show_error(error, in_json)
         return 2

@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,6 @@ from wattline.place.pack import Pack
 from wattline.policy.parse import parse_policy
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
-
-
-def claim(*paths: str | None) -> None:
-    """Make sure that files can be written before a long run, not after it; leaves none behind."""
-    for path in (Path(text) for text in paths if text):
-        there = path.exists()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            open(path, "ab").close()
-            if not there:
-                path.unlink()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

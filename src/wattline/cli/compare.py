@@ -9,7 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from wattline.cli.case import Case, claim
+from wattline.cli.case import Case
+from wattline.cli.claim import claim
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.errors import ConfigError
 from wattline.log import write_log

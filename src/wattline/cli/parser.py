@@ -15,7 +15,7 @@ from typing import NoReturn
 from wattline import __version__
 from wattline.cli.show import tell_first_run
 from wattline.errors import ConfigError
-from wattline.units import parse_seconds
+from wattline.units import parse_gib, parse_mhz, parse_seconds, parse_watts
 
 _COMPILED = frozenset(("simulate", "compare", "report", "replay"))
 Command = Callable[[argparse.Namespace], int]
@@ -68,6 +68,17 @@ def build_parser() -> argparse.ArgumentParser:
     replay.add_argument("--span-penalty", type=_number, default=1.0, metavar="X")
     replay.add_argument("--json", action="store_true")
 
+    fit = _command(commands, "fit", "models of speed and power from a table of measurements")
+    fit.add_argument("profile", metavar="PROFILE.csv", help="measurements, one row each (.csv or .csv.gz)")
+    fit.add_argument("--out", metavar="FILE", help="write the fitted models, for predict --models")
+    _add_output(fit)
+
+    _add_predict(_command(commands, "predict", "speed, watts and energy of a job, and what a cap would save"))
+
+    known = _command(commands, "library", "the workloads and devices that are known")
+    actions = known.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    _add_actions(actions)
+
     policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
     policies.add_argument("--json", action="store_true")
 
@@ -108,9 +119,18 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
         default="easy",
         help="who may overtake (default easy)",
     )
-    add("--quantum", type=_duration, metavar="T", help="decide only every T, in whole steps (300s)")
     add(
-        "--restart-cost", type=_duration, default=30.0, metavar="T", help="lost at each restart (default 30s)"
+        "--quantum",
+        type=_read_by(parse_seconds),
+        metavar="T",
+        help="decide only every T, in whole steps (300s)",
+    )
+    add(
+        "--restart-cost",
+        type=_read_by(parse_seconds),
+        default=30.0,
+        metavar="T",
+        help="lost at each restart (default 30s)",
     )
     add(
         "--span-penalty",
@@ -121,7 +141,7 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--node-mtbf",
-        type=_duration,
+        type=_read_by(parse_seconds),
         default=math.inf,
         metavar="T",
         help="mean time between a node's failures",
@@ -130,16 +150,48 @@ def _add_case(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=_at_least_0, default=0, metavar="N", help="of everything random (default 0)")
 
 
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, metavar="NAME", help="what is trained: resnet50, or SOURCE/NAME")
+    add("--gpu", required=True, metavar="KIND", help="the kind of GPU: a100")
+    add("--gpus", type=_at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
+    add("--nodes", type=_at_least_1, default=1, metavar="N", help="nodes they are on (default 1)")
+    add("--batch", type=_at_least_1, metavar="N", help="samples of a step, of all GPUs (default the usual)")
+    add("--cap", type=_read_by(parse_watts), metavar="P", help="power cap of each GPU (250W, 0.25kW)")
+    add("--clock", type=_read_by(parse_mhz), metavar="F", help="clock of each GPU (1200MHz, 1.2GHz)")
+    add("--cpus", type=_at_least_1, metavar="N", help="CPU cores of the job (default enough)")
+    add("--mem", type=_read_by(parse_gib), metavar="M", help="memory of the job (64G; default enough)")
+    add("--fuse", type=_at_least_1, default=1, metavar="B", help="jobs trained as one array (default 1)")
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--models", metavar="FILE", help="fitted models, written by fit --out")
+    models.add_argument("--profile", metavar="CSV", help="measurements to fit first")
+    add("--json", action="store_true", help="machine-readable result on stdout")
+
+
+def _add_actions(actions: argparse._SubParsersAction[_Parser]) -> None:
+    every = actions.add_parser("list", allow_abbrev=False, help="all of them, a line each")
+    every.add_argument("--json", action="store_true")
+    show = actions.add_parser("show", allow_abbrev=False, help="all that is known of one name")
+    show.add_argument("name", metavar="NAME", help="a model (any spelling, or SOURCE/NAME) or a device")
+    show.add_argument("--gpu", metavar="KIND", help="only on this kind of GPU")
+    show.add_argument("--json", action="store_true")
+
+
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
     parser.add_argument("--json", action="store_true", help="machine-readable result on stdout")
 
 
-def _duration(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _read_by(parse: Callable[[str], float]) -> Callable[[str], float]:
+    """What argparse needs of a parser of units."""
+
+    def read(text: str) -> float:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def _number(text: str) -> float:

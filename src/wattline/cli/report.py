@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from wattline.cli.case import claim
+from wattline.cli.claim import claim
 from wattline.cli.show import show_json, tell
 from wattline.log import read_log
 from wattline.report import compare, digest, write_html

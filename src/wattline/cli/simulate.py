@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from wattline.cli.case import Case, claim
+from wattline.cli.case import Case
+from wattline.cli.claim import claim
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.log import write_log
 from wattline.report import report, write_html

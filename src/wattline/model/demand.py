@@ -57,20 +57,33 @@ class Demand:
         fixed_s, core_s = _fit_cores(cpus, samples_s)
         return cls(fixed_s, core_s, sample_kib / 1024 / storage_mib_s, dataset_gib)
 
-    def sample_s(self, cpus: Floats, mem_gib: Floats) -> Floats:
-        """Seconds per sample of one GPU's loader with so much per GPU; nan is "as much as it wants"."""
+    def sample_s(self, cpus: Floats, mem_gib: Floats, sharing: Floats | float = 1.0) -> Floats:
+        """Seconds per sample of one GPU's loader with so much per GPU; nan is "as much as it wants".
+
+        *sharing* GPUs of the job on one node have one cache.
+        """
         cores_s = np.where(np.isnan(cpus), 0.0, self.fixed_s + self.core_s / cpus)
-        if not (self.storage_s or self.starved_s):
-            return cores_s
-        missed = np.maximum(1.0 - mem_gib / self.dataset_gib, 0.0) if self.dataset_gib else 0.0
-        fetch_s = self.storage_s * np.where(np.isnan(mem_gib), 0.0, missed)
-        slowest = np.maximum(cores_s, fetch_s)
-        return np.where(mem_gib < self.least_gib, np.maximum(slowest, self.starved_s), slowest)
+        return np.maximum(cores_s, self.memory_s(mem_gib, sharing))
+
+    def memory_s(self, mem_gib: Floats, sharing: Floats | float = 1.0) -> Floats:
+        """Seconds per sample that memory dictates: fetching what the cache misses, or crawling."""
+        fetch_s = self.storage_s * self._missed(mem_gib * sharing)
+        return np.where(mem_gib < self.least_gib, np.maximum(fetch_s, self.starved_s), fetch_s)
+
+    def with_memory(self, samples_s: Floats, mem_gib: Floats) -> Floats:
+        """Speed of one GPU with so much memory, from its measured speed with plenty: the memory axis."""
+        slowest = np.maximum(1.0 / samples_s, self.memory_s(mem_gib))
+        return np.asarray(1.0 / slowest)
 
     def storage_mib_s(self, samples_s: Floats, mem_gib: Floats, sample_kib: float) -> Floats:
         """What one GPU reads from storage while it trains at *samples_s*."""
-        missed = np.maximum(1.0 - mem_gib / self.dataset_gib, 0.0) if self.dataset_gib else 0.0
-        return np.asarray(samples_s * missed * sample_kib / 1024)
+        return np.asarray(samples_s * self._missed(mem_gib) * sample_kib / 1024)
+
+    def _missed(self, cache_gib: Floats) -> Floats:
+        """Share of the samples that a cache of that size does not hold."""
+        if not self.dataset_gib:
+            return np.zeros(np.shape(cache_gib))
+        return np.nan_to_num(np.maximum(1.0 - cache_gib / self.dataset_gib, 0.0))
 
 
 def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> Demand:
@@ -97,8 +110,9 @@ def _fit_cores(cpus: Floats, samples_s: Floats) -> tuple[float, float]:
     rule = ~np.isnan(cpus) & (samples_s < _BOUND * samples_s.max())
     if not rule.any():
         return 0.0, 0.0
-    # The last point before saturation may be ruled by the GPU: it enters as it is, rows above do not.
     y = 1.0 / samples_s[rule]
+    if len(np.unique(cpus[rule])) == 1:
+        return 0.0, float(np.mean(y * cpus[rule]))
     x = np.column_stack((np.ones(rule.sum()), 1.0 / cpus[rule])) / y[:, None]
     from scipy.optimize import nnls  # takes a while to import, and predicting does not need it
 

@@ -48,6 +48,8 @@ def workloads(profile: Profile) -> Iterator[Profile]:
 
 def fit_workload(profile: Profile) -> Workload:
     """The models of one (model, GPU kind), of which all rows of *profile* must be."""
+    if not len(profile):
+        raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
     rows = merged(profile)
     timed = rows.take(~np.isnan(rows.samples_s))
@@ -255,7 +257,9 @@ def _demand(timed: Profile) -> Demand:
     rows = limited.take(group.reshape(-1) == int(np.argmax(count)))
     if len(rows) < 2:
         return Demand()
-    return fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.gpus, rows.samples_s / rows.gpus)
+    # The cache of a node is one, however many of its GPUs the job has.
+    found = fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.nodes, rows.samples_s / rows.gpus)
+    return replace(found, least_gib=found.least_gib * float(rows.nodes[0] / rows.gpus[0]))
 
 
 def _array(model: Workload, timed: Profile) -> Array:

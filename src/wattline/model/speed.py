@@ -100,15 +100,11 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     weight = 1.0 / (noise * step_s)
     x, y = features(settings) * weight[:, None], step_s * weight
     used = _observed(settings)
-    straight = used.copy()
-    straight[_ROOT] = False
-    best, coefficients = np.inf, np.zeros(len(used))
-    for columns in (straight, used) if used[_ROOT] else (straight,):
-        found = np.zeros(len(used))
-        found[columns], error = _nnls(x[:, columns], y)
-        score = _akaike(error**2 * float(np.mean(noise**2)), len(y), int(np.count_nonzero(found)))
-        if score < best:
-            best, coefficients = score, found
+    straight = used & (np.arange(len(used)) != _ROOT)
+    best, coefficients = _scored(x, y, noise, straight)
+    if used[_ROOT]:
+        score, bent = _scored(x, y, noise, used)
+        coefficients = bent if score < best else coefficients
     speed = Speed(*coefficients.tolist())
     if speed.second_gpu_s and not used[5]:
         widest = settings.gpus.max()
@@ -133,12 +129,16 @@ def _observed(settings: Settings) -> Bools:
     )
 
 
-def _akaike(error: float, points: int, used: int) -> float:
-    """The corrected criterion: lower is better, and each coefficient has to earn its place."""
+def _scored(x: Floats, y: Floats, noise: Floats, columns: Bools) -> tuple[float, Floats]:
+    """The best coefficients of these *columns*, and their corrected Akaike criterion: lower is better."""
+    found = np.zeros(len(columns))
+    found[columns], error = _nnls(x[:, columns], y)
+    points, used = len(y), int(np.count_nonzero(found))
     spare = points - used - 2
     if spare <= 0:
-        return np.inf if used > 1 else 0.0
-    return float(points * np.log(max(error / points, 1e-12)) + 2 * (used + 1) * points / spare)
+        return np.inf, found
+    mean2 = max(error**2 * float(np.mean(noise**2)) / points, 1e-12)
+    return float(points * np.log(mean2) + 2 * (used + 1) * points / spare), found
 
 
 def _from_sums(gram: Floats, moment: Floats) -> Speed:

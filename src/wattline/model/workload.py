@@ -30,10 +30,10 @@ REACH = 2.0
 SURPRISE = 0.1
 """Relative error of a prediction above which a model learns from what it sees."""
 
-WAITING = 0.6
+WAITING = 0.7
 """Watts of a GPU that waits over those of one that computes, until they are measured.
 
-From MLPerf's power submissions, see `benchmarks/fit_library.py`.
+From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs there say 0.4 to 0.85.
 """
 
 _BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
@@ -102,7 +102,8 @@ class Workload:
         step_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
         if not (np.isnan(settings.cpus).all() and np.isnan(settings.mem_gib).all()):
             cpus, mem_gib = settings.cpus / settings.gpus, settings.mem_gib / settings.gpus
-            step_s = np.maximum(step_s, self.demand.sample_s(cpus, mem_gib) * batch * settings.fuse)
+            loads_s = self.demand.sample_s(cpus, mem_gib, settings.gpus / settings.nodes)
+            step_s = np.maximum(step_s, loads_s * batch * settings.fuse)
         return batch, computes_s, step_s, busy_w
 
     def local_batch(self, settings: Settings) -> Floats:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattline.errors import ConfigError
+from wattline.grid import grid
 from wattline.log import Log
 from wattline.report.digest import Digest, digest
 from wattline.report.front import front
 from wattline.report.metrics import Report, finite
 from wattline.report.names import names
-from wattline.report.text import grid, joules, percent, seconds
+from wattline.report.text import joules, percent, seconds
 
 RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j")
 """Figures that are compared with the first run's; less is better in all of them."""

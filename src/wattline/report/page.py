@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import wattline
-from wattline.errors import ConfigError
 from wattline.log import Log
 from wattline.report.compare import Comparison, compare
 from wattline.report.curves import jct_figure, time_figure
@@ -18,6 +14,7 @@ from wattline.report.digest import Digest
 from wattline.report.metrics import Report
 from wattline.report.names import names
 from wattline.report.nodes_figure import nodes_figures
+from wattline.report.shell import plot, plotly_source, section, shell, write_page
 from wattline.report.tables import cards, comparison_table, facts
 from wattline.report.text import percent
 from wattline.report.tradeoff import tradeoff_figure
@@ -33,37 +30,14 @@ def write_html(path: str | Path, runs: Run | Comparison | Iterable[Run]) -> None
     if isinstance(runs, Log | Digest | Report):
         runs = (runs,)
     seen = runs if isinstance(runs, Comparison) else compare(*runs)
-    text = page(seen, _plotly())
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text, encoding="utf-8")
-
-
-def _plotly() -> str:
-    """The source of plotly.js, which the Python package carries."""
-    try:
-        from plotly.offline import get_plotlyjs  # an extra: only pages need it
-    except ImportError:
-        raise ConfigError(
-            "a page needs plotly, which is not installed", "pip install 'wattline[report]'"
-        ) from None
-    return str(get_plotlyjs())
+    write_page(path, page(seen, plotly_source()))
 
 
 def page(seen: Comparison, plotly: str) -> str:
     """The page about the runs of *seen*, as text that holds all it needs."""
     drawn = figures(seen)
-    return _filled(
-        "page.html",
-        title=escape(_title(seen)),
-        style=_file("page.css"),
-        facts=facts(_facts(seen)),
-        body=_body(seen, drawn),
-        version=wattline.__version__,
-        # A "<" could end the script; written by its number it is the same text to JSON.
-        figures=json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        plotly=plotly,
-        script=_file("page.js"),
-    )
+    body = _body(seen, drawn)
+    return shell(_title(seen), facts(_facts(seen)), body, drawn, made_from="the run log", plotly=plotly)
 
 
 def figures(seen: Comparison) -> dict[str, Any]:
@@ -85,7 +59,7 @@ def _body(seen: Comparison, drawn: Mapping[str, Any]) -> str:
     for name, title, note in _PLOTS:
         if name in drawn:
             chooser = _chooser(seen.digests) if name == "nodes-0" else ""
-            parts.append(_section(title, note) + chooser + _plot(name))
+            parts.append(section(title, note) + chooser + plot(name))
     return "\n".join(parts)
 
 
@@ -106,15 +80,7 @@ def _summary(seen: Comparison) -> str:
     note += "◆ marks the Pareto front of energy and mean JCT."
     if seen.differs:
         note += f" Beware: these runs differ in {', '.join(seen.differs)}."
-    return _section("Summary", note) + comparison_table(seen)
-
-
-def _section(title: str, note: str) -> str:
-    return f'<h2>{escape(title)}</h2>\n<p class="note">{escape(note)}</p>'
-
-
-def _plot(figure: str) -> str:
-    return f'<div class="plot" data-figure="{figure}"></div>'
+    return section("Summary", note) + comparison_table(seen)
 
 
 def _chooser(digests: Sequence[Digest]) -> str:
@@ -160,18 +126,3 @@ def _backend(seen: Comparison, row: int) -> str:
     known = {"quantum_s": header.get("quantum_s"), **dict(header.get("overheads") or {}), **faults}
     knobs = ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, 0, 0.0))
     return f"{seen.reports[row].backend} ({knobs})" if knobs else seen.reports[row].backend
-
-
-def _file(name: str) -> str:
-    return files("wattline.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _filled(name: str, **parts: str) -> str:
-    """A file with `{{name}}` replaced, in one go, so that no part is searched for the others."""
-    text = _file(name)
-    pieces = text.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        key, _, rest = piece.partition("}}")
-        filled += (parts[key], rest)
-    return "".join(filled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from wattline.report.metrics import Report
 from wattline.units import show_seconds
@@ -65,12 +65,6 @@ def joules(value_j: float) -> str:
         if abs(kwh) < limit:
             return f"{kwh / unit_kwh:.3g} {unit}"
     return f"{kwh / 1e6:.3g} GWh"
-
-
-def grid(rows: Sequence[Sequence[str]], align: Callable[[int], str]) -> list[str]:
-    """Rows as lines with columns under each other; *align* gives `<` or `>` for a column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:{align(i)}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows]
 
 
 def _line(name: str, text: str) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from wattline.errors import TraceError
+from wattline.profile.settings import Settings
 from wattline.table import Floats, Ints, Labels
-from wattline.trace import step_times
+from wattline.trace import predicted
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft, seconds_per_step
 from wattline.trace.format import Format, Head
@@ -80,8 +81,10 @@ def _types(chunk: Chunk) -> tuple[Labels, Ints]:
 def _step_s(chunk: Chunk, family: Labels, batch: Ints, gpus: Ints, steps: Floats) -> Floats:
     if chunk.has("duration"):
         return seconds_per_step(chunk, steps, chunk.seconds("duration"), "duration")
-    step_s = step_times.gavel_step_s(family, batch, gpus)
-    known = ", ".join(step_times.known("gavel"))
+    each = np.maximum(batch, 1).astype(np.float64)  # of one GPU; families without a batch count steps
+    settings = Settings.of(gpus=gpus, batch=each * gpus)
+    step_s = each / predicted.samples_s("gavel", "v100", family, settings)  # of all GPUs together
+    known = ", ".join(predicted.known("gavel"))
     chunk.reject(
         np.isnan(step_s),
         lambda row: f"job_type is {chunk.words('job_type')[row]!r}, expected one of {known}",

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.profile.settings import Settings
 from wattline.table import Labels
-from wattline.trace import step_times
+from wattline.trace import predicted
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, header_has
 from wattline.trace.rows import delimited
+
+_NODE_GPUS = 4  # of the machines on which Pollux ran
 
 
 def _draft(chunk: Chunk) -> Draft:
     gpus = chunk.gpus("num_replicas")
     batch = chunk.whole("batch_size", "a whole number of samples, at least 1", 1)
     application = Labels.of(chunk.words("application"))
-    step_s = step_times.pollux_step_s(application, batch, gpus)
-    known = ", ".join(step_times.known("pollux"))
+    settings = Settings.of(gpus=gpus, nodes=np.ceil(gpus / _NODE_GPUS), batch=batch)
+    step_s = batch / predicted.samples_s("pollux", "t4", application, settings)
+    known = ", ".join(predicted.known("pollux"))
     chunk.reject(
         np.isnan(step_s), lambda row: f"application is {application.word(row)!r}, expected one of {known}"
     )
@@ -28,7 +32,7 @@ def _draft(chunk: Chunk) -> Draft:
         id=chunk.ids("name"),
         submit_s=chunk.seconds("time"),
         gpus=gpus,
-        steps=np.nan_to_num(step_times.pollux_steps(application, batch), nan=1.0),
+        steps=np.nan_to_num(predicted.pollux_steps(application, batch.astype(np.float64)), nan=1.0),
         step_s=np.nan_to_num(step_s, nan=1.0),
         batch=batch,
         model=application,

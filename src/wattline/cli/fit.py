@@ -1,0 +1,44 @@
+"""`wattline fit`: what do these measurements say about speed and power, and how surely?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from wattline.cli.claim import claim
+from wattline.cli.known import finite, workload_data
+from wattline.cli.show import show_json, tell, tell_first_run
+from wattline.cli.words import workload_text
+from wattline.fitted import Fitted, fit_file
+from wattline.model.measured import Measured
+from wattline.profile.library import write_models
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, print every workload, and write what was asked for."""
+    claim(args.html, args.out)
+    fitted = list(fit_file(args.profile))
+    if args.out:
+        write_models(Measured(tuple(f.workload for f in fitted)), args.out)
+        tell(f"models: {args.out}")
+    if args.html:
+        tell_first_run()
+        from wattline.report.fit_page import write_fit_page  # compiles loops, and only pages need it
+
+        write_fit_page(args.html, args.profile, fitted)
+        tell(f"page: {args.html}")
+    if args.json:
+        show_json({"workloads": [_data(f) for f in fitted]})
+    else:
+        print("\n\n".join(workload_text(f.workload, str(f)) for f in fitted))
+    return 0
+
+
+def _data(f: Fitted) -> dict[str, Any]:
+    held = {
+        "samples_error": finite(f.held.samples_error),
+        "samples_worst": finite(f.samples_worst),
+        "watts_error": finite(f.held.watts_error),
+        "watts_worst": finite(f.watts_worst),
+    }
+    return {**workload_data(f.workload), "held_out": held}

@@ -1,0 +1,67 @@
+"""How far can the fit of a profile be trusted?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from wattline.model.fit import fit, workloads
+from wattline.model.held_out import HeldOut, held_out
+from wattline.model.workload import Workload
+from wattline.profile.points import Profile, read_profile
+from wattline.table import Floats
+
+
+class Fitted(NamedTuple):
+    """A workload, the rows it was fitted to, and its errors at rows that were left out."""
+
+    workload: Workload
+    rows: Profile
+    held: HeldOut
+
+    @property
+    def samples_worst(self) -> float:
+        """Largest relative error of samples_s; nan: nothing could be left out."""
+        return _worst(self.held.samples)
+
+    @property
+    def watts_worst(self) -> float:
+        """Largest relative error of watts."""
+        return _worst(self.held.watts)
+
+    def __str__(self) -> str:
+        off = (
+            ("samples/s", self.held.samples_error, self.samples_worst),
+            ("watts", self.held.watts_error, self.watts_worst),
+        )
+        said = [
+            f"{name} {100 * mean:.1f} % off on average, {100 * worst:.1f} % at worst"
+            for name, mean, worst in off
+            if math.isfinite(mean)
+        ]
+        return "; ".join(said) or "too few points to leave any out"
+
+
+def fit_file(path: str) -> Iterator[Fitted]:
+    """Every workload in a CSV of measurements; the file's name is their source."""
+    profile = read_profile(path)
+    models = fit(profile)
+    for found, rows in zip(models.workloads, workloads(profile), strict=True):
+        held = held_out(rows)
+        source = replace(
+            found.source,
+            name=Path(path).name.partition(".")[0],
+            samples_error=held.samples_error,
+            watts_error=held.watts_error,
+        )
+        yield Fitted(replace(found, source=source), rows, held)
+
+
+def _worst(errors: Floats) -> float:
+    known = errors[~np.isnan(errors)]
+    return float(known.max()) if len(known) else math.nan

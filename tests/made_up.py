@@ -1,0 +1,104 @@
+"""Workloads whose coefficients are known, and what somebody would measure of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from wattline.model.array import Array
+from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
+from wattline.model.demand import Demand
+from wattline.model.speed import Speed
+from wattline.model.throttle import Throttle
+from wattline.model.workload import Workload
+from wattline.profile.points import MEASURED, Profile
+from wattline.profile.settings import KNOBS, Settings
+from wattline.table import Labels
+
+SPEED = Speed(0.02, 0.001, 0.0, 0.012, 0.003, 0.02, 0.005)
+DEMAND = Demand(0.0, 0.02, 0.01, 200.0)
+ARRAY = Array(0.4, 1.5, 2.5)
+CAPS_W = np.arange(100.0, 401.0, 25.0)
+CLOCKS_MHZ = np.arange(600.0, 1401.0, 50.0)
+KNEE_MHZ = 1010.0
+
+
+def caps(*sizes: float) -> Curves:
+    """A cap bites between 120 and 300 W; the larger the batch, the more watts."""
+    sizes = sizes or (32.0,)
+    rate = np.array([[0.4, 0.6 / 180, 120.0, 300.0, 20.0]] * len(sizes))
+    watts = np.array([[90.0, 0.95 + 0.05 * row, 110.0, 310.0, 20.0] for row in range(len(sizes))])
+    return _at_most_one(caps_from_laws(np.array(sizes), rate, watts, CAPS_W[0], CAPS_W[-1]))
+
+
+def clocks(*sizes: float) -> Curves:
+    """Watts with a knee at `KNEE_MHZ`; the speed rises all the way."""
+    sizes = sizes or (32.0,)
+    rate = np.array([[0.3, 0.7 / 1100, 300.0, 1400.0, 50.0]] * len(sizes))
+    watts = np.array([[60.0, 0.1 + 0.01 * row, KNEE_MHZ, 1e-3] for row in range(len(sizes))])
+    return _at_most_one(clocks_from_laws(np.array(sizes), rate, watts, CLOCKS_MHZ[0], CLOCKS_MHZ[-1]))
+
+
+def _at_most_one(curves: Curves) -> Curves:
+    top, _ = curves.at(curves.batch, np.full(len(curves.batch), curves.last))
+    return curves.bent(1.0 / top)
+
+
+def a_throttle(**curves: Curves) -> Throttle:
+    """One that draws 280 W when nothing holds it back, or what its curves say."""
+    return Throttle("a100", np.array([32.0]), np.array([280.0]), **curves)
+
+
+def a_workload(**parts: Any) -> Workload:
+    """A workload of which everything is known."""
+    parts = {"throttle": a_throttle(), "usual_batch": 32.0, "wait": 0.5, "metered": True, **parts}
+    return Workload("made-up", "a100", parts.pop("speed", SPEED), **parts)
+
+
+def grid(**knobs: Any) -> dict[str, np.ndarray]:
+    """Every combination of the values of *knobs*, as columns."""
+    rows = itertools.product(*(np.atleast_1d(values).tolist() for values in knobs.values()))
+    return dict(zip(knobs, np.array(list(rows)).T, strict=True))
+
+
+def measured(
+    truth: Workload, *, noise: float = 0.0, seed: int = 0, watts: bool = True, **knobs: Any
+) -> Profile:
+    """What *truth* does at these settings, with a relative *noise*."""
+    settings = Settings.of(**knobs)
+    true = truth.extrapolate(settings)
+    rng = np.random.default_rng(seed)
+    wrong = np.exp(noise * rng.standard_normal((2, len(settings))))
+    return Profile.of(
+        model=truth.model,
+        gpu=truth.gpu,
+        samples_s=true.samples_s * wrong[0],
+        watts=true.watts * wrong[1] if watts else np.nan,
+        **{name: getattr(settings, name) for name in KNOBS},
+    )
+
+
+def together(*profiles: Profile) -> Profile:
+    """All rows of *profiles* as one, counted from 1."""
+    rows = {
+        field.name: np.concatenate([getattr(p, field.name) for p in profiles])
+        for field in fields(Profile)
+        if field.name in (*KNOBS, *MEASURED)
+    }
+    words = {name: [w for p in profiles for w in getattr(p, name).words()] for name in ("model", "gpu")}
+    return Profile.of(**words, **rows)
+
+
+def renamed(profile: Profile, model: str, gpu: str = "") -> Profile:
+    """The same measurements of another model."""
+    gpus = Labels.same(gpu, len(profile)) if gpu else profile.gpu
+    return replace(profile, model=Labels.same(model, len(profile)), gpu=gpus)
+
+
+def off(found: Iterable[float], true: Iterable[float]) -> float:
+    """The largest relative error."""
+    return float(np.max(np.abs(np.asarray(found) / np.asarray(true) - 1.0)))

@@ -1,0 +1,147 @@
+"""Speed and watts against one knob, looked up in tables."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_up import CAPS_W, CLOCKS_MHZ, caps, clocks, off
+from wattline.model.curves import Curves, between, caps_from_laws, clocks_from_laws, fit_caps, fit_clocks
+from wattline.model.ramp import ramp
+from wattline.model.volts import clock_watts
+
+NOTHING = np.array([np.nan])
+
+
+def at(curves: Curves, batch: float, knob: float) -> tuple[float, float]:
+    rate, watts = curves.at(np.array([batch]), np.array([knob]))
+    return float(rate[0]), float(watts[0])
+
+
+def test_between_two_sizes_the_logarithm_decides() -> None:
+    left, share = between(np.array([8.0, 32.0, 64.0]), np.array([1.0, 8.0, 16.0, 32.0, 45.25, 64.0, 999.0]))
+    assert left.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert share == pytest.approx([0, 0, 0.5, 0, 0.5, 1, 1], abs=1e-3)
+
+
+def test_one_size_stands_for_all() -> None:
+    left, share = between(np.array([8.0]), np.array([1.0, 8.0, 99.0]))
+    assert (left.tolist(), share.tolist()) == ([0, 0, 0], [0, 0, 0])
+
+
+@pytest.mark.parametrize("make", [caps, clocks])
+def test_a_table_reads_as_its_laws(make: type[Curves]) -> None:
+    curves = make(32.0, 64.0)  # type: ignore[call-arg, arg-type]
+    law = ramp if make is caps else clock_watts
+    knobs = np.linspace(curves.first, curves.last, 33)
+    for row, size in enumerate((32.0, 64.0)):
+        rate, watts = curves.at(np.full(33, size), knobs)
+        assert off(rate, ramp(knobs, *curves.rate_law[row])) < 2e-3
+        assert off(watts, law(knobs, *curves.watts_law[row])) < 2e-3
+
+
+def test_a_knob_that_is_not_set_holds_nothing_back() -> None:
+    curves = caps(32.0, 64.0)
+    for size in (16.0, 32.0, 45.0, 64.0):
+        assert at(curves, size, np.nan) == at(curves, size, curves.last)
+    assert at(curves, 32.0, np.nan)[0] == pytest.approx(1.0)
+
+
+def test_past_twice_what_was_measured_nothing_changes() -> None:
+    curves = clocks()
+    assert at(curves, 32.0, 2 * CLOCKS_MHZ[-1]) == at(curves, 32.0, 9 * CLOCKS_MHZ[-1])
+    assert at(curves, 32.0, CLOCKS_MHZ[0] / 2) == at(curves, 32.0, CLOCKS_MHZ[0] / 9)
+
+
+def test_between_two_batch_sizes_lies_their_mean() -> None:
+    curves = caps(32.0, 128.0)
+    (_, small), (_, middle), (_, large) = (at(curves, size, 300.0) for size in (32.0, 64.0, 128.0))
+    assert small < large
+    assert middle == pytest.approx((small + large) / 2)
+
+
+@given(st.floats(20, 200), st.floats(130, 290))
+def test_the_knob_for_some_watts_draws_them(batch: float, cap_w: float) -> None:
+    curves = caps()
+    rate, watts = curves.at(np.array([batch]), np.array([cap_w]))
+    assert curves.knob_for(np.array([batch]), watts=watts) == pytest.approx([cap_w], rel=1e-6)
+    assert curves.knob_for(np.array([batch]), rate=rate) == pytest.approx([cap_w], rel=1e-6)
+
+
+@given(st.floats(32, 128), st.floats(120, 290))
+def test_between_batch_sizes_too_the_knob_for_some_watts_draws_them(batch: float, watts: float) -> None:
+    curves = clocks(32.0, 128.0)
+    knob = curves.knob_for(np.array([batch]), watts=np.array([watts]))
+    assert curves.at(np.array([batch]), knob)[1] == pytest.approx([watts], rel=5e-3)
+
+
+@pytest.mark.parametrize("make", [caps, clocks])
+def test_scaled_watts_are_scaled_everywhere_and_the_speed_stays(make: type[Curves]) -> None:
+    curves = make(32.0, 64.0)  # type: ignore[call-arg, arg-type]
+    more = curves.scaled(1.25)
+    again = (caps_from_laws if make is caps else clocks_from_laws)(
+        more.batch, more.rate_law, more.watts_law, more.first, more.last
+    )
+    for one in (more, again):
+        assert one.watts == pytest.approx(1.25 * curves.watts)
+        assert one.rate == pytest.approx(curves.rate)
+
+
+def test_bent_rates_are_those_of_their_batch_size() -> None:
+    curves = caps(32.0, 64.0)
+    bent = curves.bent(np.array([1.0, 0.9]))
+    assert bent.rate[0] == pytest.approx(curves.rate[0])
+    assert bent.rate[1] == pytest.approx(0.9 * curves.rate[1])
+    assert bent.watts == pytest.approx(curves.watts)
+    assert ramp(bent.knob, *bent.rate_law[1]) == pytest.approx(bent.rate[1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("make", "fit", "knobs"), [(caps, fit_caps, CAPS_W), (clocks, fit_clocks, CLOCKS_MHZ)]
+)
+def test_curves_are_found_again_through_noise(make, fit, knobs, seed: int) -> None:  # type: ignore[no-untyped-def]
+    true = make(32.0, 64.0)
+    batch, knob = (a.reshape(-1) for a in np.meshgrid(true.batch, knobs, indexing="ij"))
+    wrong = 1 + 0.01 * np.random.default_rng(seed).standard_normal((2, len(knob)))
+    rate, watts = true.at(batch, knob) * wrong
+    found = fit(batch, knob, 500.0 * rate, watts, np.full(len(knob), 0.01))
+    asked = np.linspace(knobs[0], knobs[-1], 77)
+    for size in (32.0, 45.0, 64.0):
+        was, draws = true.at(np.full(77, size), asked)
+        rate, watts = found.at(np.full(77, size), asked)
+        assert off(rate, was) < 0.03
+        assert off(watts, draws) < 0.03
+
+
+@pytest.mark.parametrize("fit", [fit_caps, fit_clocks])
+def test_watts_that_nobody_measured_stay_unknown(fit) -> None:  # type: ignore[no-untyped-def]
+    knob = np.array([100.0, 200.0, 300.0, 400.0])
+    found = fit(np.full(4, 8.0), knob, np.sqrt(knob), np.full(4, np.nan), np.full(4, 0.01))
+    rate, watts = found.at(np.full(4, 8.0), knob)
+    assert rate == pytest.approx(np.sqrt(knob / 400), rel=0.05)
+    assert np.isnan(watts).all()
+
+
+@pytest.mark.parametrize("fit", [fit_caps, fit_clocks])
+def test_a_batch_size_without_watts_does_not_hide_those_of_another(fit) -> None:  # type: ignore[no-untyped-def]
+    knob = np.tile([100.0, 200.0, 300.0, 400.0], 2)
+    batch = np.repeat([8.0, 16.0], 4)
+    watts = np.where(batch == 8.0, knob * 0.9, np.nan)
+    found = fit(batch, knob, np.sqrt(knob), watts, np.full(8, 0.01))
+    assert found.at(batch[:4], knob[:4])[1] == pytest.approx(0.9 * knob[:4], rel=0.03)
+    assert np.isnan(found.at(batch[4:], knob[4:])[1]).all()
+
+
+@given(st.lists(st.tuples(st.floats(1, 100), st.floats(20, 500)), min_size=2, max_size=7), st.booleans())
+def test_whatever_was_measured_more_of_a_knob_never_gives_less(rows: list, of_caps: bool) -> None:
+    samples_s, watts = np.array(rows).T
+    knob = 100.0 + 40.0 * np.arange(len(rows))
+    fit = fit_caps if of_caps else fit_clocks
+    found = fit(np.full(len(rows), 8.0), knob, samples_s, watts, np.full(len(rows), 0.01))
+    asked = np.linspace(40.0, 2.5 * knob[-1], 111)
+    rate, draws = found.at(np.full(111, 8.0), asked)
+    for column in (rate, draws):
+        assert np.isfinite(column).all()
+        assert (column > 0).all()
+        assert (np.diff(column) >= -1e-9 * column.max()).all()
