@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.units import parse_gib, parse_seconds, show_seconds
+from wattline.units import parse_gib, parse_mhz, parse_seconds, parse_watts, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,15 @@ def test_sizes_are_gib() -> None:
 
 def test_durations_are_shown_in_the_unit_that_fits() -> None:
     assert [show_seconds(s) for s in (42, 300, 7200, 200000)] == ["42 s", "5 min", "2 h", "2.31 d"]
+
+
+def test_watts_and_clocks_are_read_as_people_write_them() -> None:
+    assert [parse_watts(t) for t in ("250W", "250", "0.25kW", " 250 w ", ".25kw")] == [250] * 5
+    assert [parse_mhz(t) for t in ("1200MHz", "1200", "1.2GHz", " 1200 mhz ")] == [1200] * 4
+
+
+@pytest.mark.parametrize("text", ["", "W", "250V", "-250W", "nan", "inf", "1e3", "2 50W", "250 kkW"])
+def test_what_is_neither_a_power_nor_a_clock_is_refused_with_an_example(text: str) -> None:
+    for parse in (parse_watts, parse_mhz):
+        with pytest.raises(ValueError, match="expected something like"):
+            parse(text)

@@ -139,7 +139,7 @@ def test_no_memory_at_all_and_no_spread_can_be_measured(tmp_path: Path) -> None:
         ("# nothing\n\n", None, "has no measurements", ""),
         ("model,gpu,watts\n", None, "has no measurements, expected a header and at least one row", ""),
         (b"model,gpu,watts\nm\xfc,t4,5\n", None, "is not UTF-8 text: invalid start byte at byte 17", ""),
-        (gzip.compress(b"model,gpu,watts\nm,t4,5\n")[:-9], None, "cannot be read: ", ""),
+        (gzip.compress(b"model,gpu,watts\nm,t4,5\n", mtime=0)[:-9], None, "cannot be read: ", ""),
         (b"\x1f\x8bnot gzip at all", None, "cannot be read: ", ""),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from wattline.cli.claim import claim
 from wattline.cli.known import finite, workload_data
 from wattline.cli.show import show_json, tell, tell_first_run
 from wattline.cli.words import workload_text
-from wattline.fitted import Fitted, fit_file
+from wattline.model.fitted import Fitted, fit_file
 from wattline.model.measured import Measured
 from wattline.profile.library import write_models
 
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
 def _data(f: Fitted) -> dict[str, Any]:
     held = {
         "samples_error": finite(f.held.samples_error),
-        "samples_worst": finite(f.samples_worst),
+        "samples_worst": finite(f.held.samples_worst),
         "watts_error": finite(f.held.watts_error),
-        "watts_worst": finite(f.watts_worst),
+        "watts_worst": finite(f.held.watts_worst),
     }
     return {**workload_data(f.workload), "held_out": held}

@@ -93,8 +93,7 @@ def assumed(w: Workload) -> dict[str, str]:
     if "gpus" not in w.measured:
         taken["gpus"] = "more GPUs are faster in proportion"
     if "nodes" not in w.measured:
-        adds = f"{1000 * w.speed.second_node_s:.3g} ms to a step" if w.speed.second_node_s else "nothing"
-        taken["nodes"] = f"a second node adds {adds}"
+        taken["nodes"] = "several nodes synchronise a tenth longer than as many GPUs on one"
     if not w.metered:
         taken["watts"] = _device_watts(w.gpu)
     if w.throttle.caps is None:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _models(args: argparse.Namespace) -> Measured:
     if args.profile is not None:
-        from wattline.fitted import fit_file  # fitting needs scipy, which takes half a second
+        from wattline.model.fitted import fit_file  # fitting needs scipy, which takes half a second
 
         return Measured(tuple(f.workload for f in fit_file(args.profile)))
     return load_models(args.models) if args.models is not None else library()

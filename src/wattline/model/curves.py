@@ -148,13 +148,18 @@ def _laws(
     rates, draws = [], []
     for size in np.unique(batch):
         here = batch == size
-        law = ramp.fit_ramp(knob[here], samples_s[here], noise[here])
-        law[:2] /= ramp.ramp(knob[here].max(), *law)
+        timed = here & ~np.isnan(samples_s)
+        law = ramp.fit_ramp(knob[timed], samples_s[timed], noise[timed])
+        law[:2] /= ramp.ramp(knob[timed].max(), *law)
         rates.append(law)
         metered = here & ~np.isnan(watts)
         draws.append(fit_watts(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
-    width = max((len(law) for law in draws if law is not None), default=len(ramp.COEFFICIENTS))
-    return np.array(rates), np.array([np.full(width, np.nan) if law is None else law for law in draws])
+    known = np.array([row for row, law in enumerate(draws) if law is not None])
+    if not len(known):
+        return np.array(rates), np.full((len(rates), len(ramp.COEFFICIENTS)), np.nan)
+    # A size without watts draws what the nearest size with watts does.
+    nearest = (int(known[np.argmin(np.abs(known - row))]) for row in range(len(draws)))
+    return np.array(rates), np.array([draws[row] for row in nearest])
 
 
 def _corrected(

@@ -61,19 +61,19 @@ def fit_workload(profile: Profile) -> Workload:
         )
     if not (timed.fuse == 1).any():
         raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
-    solo = _unstarved(timed.take(timed.fuse == 1))
-    gpu, local = profile.gpu.word(0), solo.settings.local_batch
-    caps, clocks = _curves(solo, "cap_w"), _curves(solo, "clock_mhz")
-    throttle = Throttle(gpu, *_top_w(solo, caps, clocks), caps, clocks)
-    rate, _ = throttle.at(local, solo.cap_w, solo.clock_mhz)
-    free = _full_speed(solo, rate)
+    every = _unstarved(rows.take(rows.fuse == 1))
+    solo = every.take(~np.isnan(every.samples_s))
+    gpu = profile.gpu.word(0)
+    caps, clocks = _curves(every, "cap_w"), _curves(every, "clock_mhz")
+    throttle = Throttle(gpu, *_top_w(every, caps, clocks), caps, clocks)
+    free = _full_speed(solo, _rate(throttle, solo))
     speed = fit_speed(free.settings, _step_s(free), _noise(free))
     model = Workload(
         model=profile.model.word(0),
         gpu=gpu,
         speed=speed,
         throttle=replace(throttle, caps=_bent(caps, speed, free), clocks=_bent(clocks, speed, free)),
-        usual_batch=float(np.median(solo.batch)),
+        usual_batch=float(np.median(solo.batch / solo.gpus)),
         measured=MappingProxyType(_ranges(timed)),
         metered=not bool(np.isnan(throttle.top_w).all()),
         source=Source(points=len(profile)),
@@ -147,7 +147,8 @@ def _curves(solo: Profile, knob: str) -> Curves | None:
         same = alone & (solo.gpus == gpus)
         rows = solo.take(same & (solo.nodes == solo.nodes[same].min()))
         batch, values = rows.settings.local_batch, getattr(rows, knob)
-        varied = np.array([len(np.unique(values[batch == size])) > 1 for size in batch])
+        timed = ~np.isnan(rows.samples_s)
+        varied = np.array([len(np.unique(values[timed & (batch == size)])) > 1 for size in batch])
         if varied.any():
             fit_curves = fit_caps if knob == "cap_w" else fit_clocks
             rows, batch, values = rows.take(varied), batch[varied], values[varied]
@@ -174,6 +175,14 @@ def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[F
         known[float(np.median(rows.settings.local_batch))] = float(np.median(rows.watts / rows.gpus))
     sizes = np.array(sorted(known)) if known else np.ones(1)
     return sizes, np.array([known[size] for size in sizes.tolist()]) if known else np.full(1, np.nan)
+
+
+def _rate(throttle: Throttle, solo: Profile) -> Floats:
+    """How far each row was held back by its cap or clock; a knob nobody can tell about held nothing back."""
+    try:
+        return throttle.at(solo.settings.local_batch, solo.cap_w, solo.clock_mhz)[0]
+    except NotFitted:
+        return np.ones(len(solo))
 
 
 def _full_speed(solo: Profile, rate: Floats) -> Profile:

@@ -32,6 +32,16 @@ class HeldOut(NamedTuple):
         """Mean relative error of watts."""
         return _mean(self.watts)
 
+    @property
+    def samples_worst(self) -> float:
+        """Largest relative error of samples_s; nan: nothing could be left out."""
+        return _largest(self.samples)
+
+    @property
+    def watts_worst(self) -> float:
+        """Largest relative error of watts."""
+        return _largest(self.watts)
+
 
 def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload) -> HeldOut:
     """Leave out each setting of one workload in turn (of many settings, a twentieth at a time)."""
@@ -55,3 +65,8 @@ def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload
 def _mean(errors: Floats) -> float:
     seen = errors[~np.isnan(errors)]
     return float(np.mean(seen)) if len(seen) else np.nan
+
+
+def _largest(errors: Floats) -> float:
+    seen = errors[~np.isnan(errors)]
+    return float(np.max(seen)) if len(seen) else np.nan

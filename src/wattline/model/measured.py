@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ class Measured:
 
     workloads: tuple[Workload, ...]
     otherwise: Asked = field(default_factory=Asked)
+    node_gpus: int = 8  # of the nodes that jobs were asked for on
 
     def __str__(self) -> str:
         sources = sorted({w.source.name for w in self.workloads} - {""})
@@ -78,60 +79,60 @@ class Measured:
         return Prediction(samples_s, watts)
 
     def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
-        """See `wattline.types.Models`: relative to what each job asked for, on one node.
+        """See `wattline.types.Models`: relative to what each job asked for, on as few nodes as it takes.
 
         Beyond the reach of the measurements more GPUs make a job no faster.
         """
         speed = self.otherwise.speed(jobs, job, gpus, nodes, members)
-        names = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
-        for code in np.unique(names):
-            place = self._place(jobs, int(code))
-            if place is None:
-                continue
-            here = np.flatnonzero(names == code)
+        for found, here in self._known(jobs, job):
             mine = job[here]
-            asked, granted = jobs.gpus[mine].astype(np.float64), gpus[here].astype(np.float64)
-            found = self.workloads[place]
-            got = _samples_s(found, jobs, mine, granted, nodes[here].astype(np.float64))
-            wanted = _samples_s(found, jobs, mine, asked, np.ones(len(here)))
-            speed[here] = got / wanted * self.otherwise.company(members[here])
+            got, asked = self._samples_s(found, jobs, mine, gpus[here], nodes[here])
+            speed[here] = got / asked * self.otherwise.company(members[here])
         return speed
 
     def observe(self, events: Events, state: Snapshot) -> Measured:
         """What is believed after *events*, by what the jobs of *state* hold.
 
-        A job that runs at a rate other than expected teaches the model of its workload; the rest
-        cost one look.
+        A job that runs alone at a rate other than expected teaches the model of its workload; the
+        rest cost one look.
         """
         ran = events[(events[:, 0] == RAN) & (events[:, 4] > 0)]
-        if not len(ran):
-            return self
         jobs, leases = state.jobs, state.leases
+        together = leases.job != leases.group
         job = ran[:, 1].astype(np.int64)
-        held = np.isin(job, leases.job) & np.isin(job, leases.group)
-        job, rate = job[held], ran[held, 4]
+        alone = np.isin(job, leases.job)
+        if together.any():
+            alone &= ~np.isin(job, np.append(leases.job[together], leases.group[together]))
+        job, rate = job[alone], ran[alone, 4]
         if not len(job):
             return self
-        gpus = np.bincount(leases.job, leases.gpus, len(jobs))[job]
-        nodes = np.bincount(leases.job, minlength=len(jobs))[job].astype(np.float64)
-        shared = np.bincount(leases.job[leases.job != leases.group], minlength=len(jobs))
-        leads = np.bincount(leases.group[leases.job != leases.group], minlength=len(jobs))
-        alone = (shared[job] == 0) & (leads[job] == 0)
-        workloads = list(self.workloads)
-        names = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
-        for code in np.unique(names[alone]):
-            place = self._place(jobs, int(code))
-            if place is None:
-                continue
-            here = np.flatnonzero((names == code) & alone)
-            mine, found = job[here], workloads[place]
+        # Leases are sorted by job, one row per node.
+        first, last = (np.searchsorted(leases.job, job, side=side) for side in ("left", "right"))
+        before = np.concatenate(([0], np.cumsum(leases.gpus)))
+        gpus, nodes = before[last] - before[first], last - first
+        learnt = {}
+        for found, here in self._known(jobs, job):
+            mine = job[here]
+            _, asked = self._samples_s(found, jobs, mine, gpus[here], nodes[here])
             # The trace's own step time is of what was asked: it gives the rate its unit.
-            wanted = _samples_s(found, jobs, mine, jobs.gpus[mine].astype(np.float64), np.ones(len(here)))
-            seen = wanted * rate[here] * jobs.step_s[mine]
-            workloads[place] = found.observe(_settings(found, jobs, mine, gpus[here], nodes[here]), seen)
-        if all(a is b for a, b in zip(workloads, self.workloads, strict=True)):
+            seen = asked * rate[here] * jobs.step_s[mine]
+            after = found.observe(self._settings(found, jobs, mine, gpus[here], nodes[here]), seen)
+            if after is not found:
+                learnt[id(found)] = after
+        if not learnt:
             return self
-        return replace(self, workloads=tuple(workloads))
+        return replace(self, workloads=tuple(learnt.get(id(w), w) for w in self.workloads))
+
+    def _known(self, jobs: Jobs, job: Ints) -> Iterator[tuple[Workload, Ints]]:
+        """The workloads among these jobs, each with where they are."""
+        codes = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
+        rows: dict[int, list[Ints]] = {}
+        for code in np.unique(codes).tolist():
+            place = self._place(jobs, code)
+            if place is not None:
+                rows.setdefault(place, []).append(np.flatnonzero(codes == code))
+        for place, parts in rows.items():
+            yield self.workloads[place], np.concatenate(parts)
 
     def _place(self, jobs: Jobs, code: int) -> int | None:
         """Which workload a job of that model and those accepted kinds is."""
@@ -145,23 +146,35 @@ class Measured:
                 return place
         return None
 
+    def _samples_s(
+        self, found: Workload, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints
+    ) -> tuple[Floats, Floats]:
+        """Speed with what jobs got, and with what they asked for."""
+        twice = np.concatenate((job, job))
+        wide = np.concatenate((gpus, jobs.gpus[job]))
+        spread = np.concatenate((nodes, np.ones_like(nodes)))
+        both = found.extrapolate(self._settings(found, jobs, twice, wide, spread)).samples_s
+        return both[: len(job)], both[len(job) :]
+
+    def _settings(self, found: Workload, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints) -> Settings:
+        most = found.measured.get("gpus", (1.0, np.inf))[1] * REACH
+        wide = np.clip(gpus.astype(np.float64), 1.0, most)
+        batch = jobs.batch[job].astype(np.float64)
+        unknown = batch <= 0
+        batch[unknown] = found.usual_batch * jobs.gpus[job][unknown]
+        unset = np.full(len(job), np.nan)
+        return Settings(
+            gpus=wide,
+            nodes=np.minimum(np.maximum(nodes, np.ceil(wide / self.node_gpus)), wide),
+            batch=batch,
+            cap_w=unset,
+            clock_mhz=unset,
+            cpus=unset,
+            mem_gib=unset,
+            fuse=np.ones(len(job)),
+        )
+
 
 def plain(name: str) -> str:
     """*name* without what spellings differ in."""
     return "".join(c for c in name.casefold() if c.isalnum() or c == "/")
-
-
-def _settings(found: Workload, jobs: Jobs, job: Ints, gpus: Floats, nodes: Floats) -> Settings:
-    batch = jobs.batch[job].astype(np.float64)
-    most = found.measured.get("gpus", (1.0, np.inf))[1] * REACH
-    wide = np.maximum(np.minimum(gpus, most), 1.0)
-    return Settings.of(gpus=wide, nodes=np.minimum(nodes, wide), batch=np.where(batch > 0, batch, np.nan))
-
-
-def _samples_s(found: Workload, jobs: Jobs, job: Ints, gpus: Floats, nodes: Floats) -> Floats:
-    return found.extrapolate(_settings(found, jobs, job, gpus, nodes)).samples_s
-
-
-def joined(parts: Sequence[Measured]) -> Measured:
-    """All workloads of *parts*; where two are of the same name, the first is found."""
-    return Measured(tuple(w for part in parts for w in part.workloads))

@@ -10,12 +10,13 @@ or more GPUs never make a step shorter by themselves, and a throttled GPU never 
 Deviates: a plain sum, no overlap norm (measured A100 tables do not support one). √b, the small batch
 that does not fill a GPU, is there only where the corrected Akaike criterion says that it earns its
 place. What was never measured is taken at its best: one GPU only, then perfect scaling; one batch size
-only, then steps proportional to it. A second node costs at least a tenth of the synchronisation inside
-one, until it is measured.
+only, then steps proportional to it. Several nodes cost a tenth more than as many GPUs on one, until they
+are measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
@@ -23,23 +24,27 @@ import numpy as np
 from wattline.profile.settings import Settings
 from wattline.table import Bools, Floats
 
-_ROOT = 2
-_NODE_PENALTY = 0.1  # Pollux: across nodes at least 1.1 times what it is inside one
-_FORGET = 0.5  # of what was known, at each surprise
+_ROOT, _SECOND_NODE, _MORE_NODES = 2, 5, 6
+_COMPUTES = slice(0, 3)
+_ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
+_NOISE = 0.03  # relative, of a step that is looked at while it runs
+_SURE, _UNSURE = 0.02, 0.5  # of a step: what a coefficient may be off by, if it was measured and if not
+_DRIFT = 0.02  # of a step, per surprise
+_LEAST = 0.01  # of its computing a model keeps, whatever it sees
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of each part of a step; prints its coefficients."""
+    """Seconds of each part of a step; prints its coefficients. *second_node_s* nan: never measured."""
 
     fixed_s: float = 0.0
     sample_s: float = 0.0
     root_s: float = 0.0
     second_gpu_s: float = 0.0
     more_gpus_s: float = 0.0
-    second_node_s: float = 0.0
+    second_node_s: float = np.nan
     more_nodes_s: float = 0.0
-    known: tuple[Floats, Floats] | None = field(default=None, repr=False, compare=False, kw_only=True)
+    unsure: Floats | None = field(default=None, repr=False, compare=False, kw_only=True)  # std
 
     def compute_s(self, local_batch: Floats) -> Floats:
         """Seconds a GPU computes for a step, not held back."""
@@ -53,30 +58,72 @@ class Speed:
         inside = self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(gpus / nodes - 2, 0)
         if (nodes == 1.0).all():
             return np.asarray(inside)
+        if np.isnan(self.second_node_s):
+            on_one = self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(gpus - 2, 0)
+            return np.where(nodes > 1, _ACROSS * on_one, inside)
         across = self.second_node_s * (nodes > 1) + self.more_nodes_s * np.maximum(nodes - 2, 0)
         return np.asarray(inside + across)
 
-    def observe(self, settings: Settings, stretch: Floats, step_s: Floats) -> Speed:
+    def observe(
+        self, settings: Settings, stretch: Floats, step_s: Floats, measured: Collection[str] = ()
+    ) -> Speed:
         """The model after steps took *step_s*, their computing part *stretch* times as long as it can be.
 
-        What is known is a sum of squares; half of it is forgotten, and the new rows are added.
+        Each row moves the coefficients that take part in it, the less sure ones more, until it is
+        explained; they are surer then. So what is seen of one GPU leaves alone what is known of
+        many. *measured* names the knobs that were ever varied, for a model that came without doubts.
         """
-        x = features(settings)
-        x[:, :3] *= stretch[:, None]
-        x /= step_s[:, None]
-        gram, moment = self._known(x)
-        gram = _FORGET * gram + x.T @ x
-        moment = _FORGET * moment + x.sum(axis=0)
-        return replace(_from_sums(gram, moment), known=(gram, moment))
+        learnt = self
+        for row in range(len(step_s)):
+            one = settings.take(slice(row, row + 1))
+            learnt = learnt._learn(one, float(stretch[row]), float(step_s[row]), measured)
+        return learnt
 
-    def _known(self, x: Floats) -> tuple[Floats, Floats]:
-        """Sums of squares that say "as the coefficients are", as firmly as one measurement would."""
-        if self.known is not None:
-            return self.known
-        coefficients = np.array(astuple(replace(self, known=None))[:-1])
-        scale = np.maximum(np.abs(x).max(axis=0), 1e-12)
-        gram = np.diag(scale * scale) / len(scale)
-        return gram, np.asarray(gram @ coefficients)
+    def _learn(self, setting: Settings, stretch: float, step_s: float, measured: Collection[str]) -> Speed:
+        theta = np.array(astuple(replace(self, unsure=None))[:-1])
+        if np.isnan(theta[_SECOND_NODE]):
+            one_node = self.sync_s(setting.gpus, np.ones(1))
+            inside = replace(self, second_node_s=0.0).sync_s(setting.gpus, setting.nodes)
+            theta[_SECOND_NODE] = max(0.0, float((_ACROSS * one_node - inside)[0]))
+        x = features(setting)[0]
+        x[_COMPUTES] *= stretch
+        x /= step_s
+        unsure = _unsure(theta, x, measured) if self.unsure is None else self.unsure
+        least = np.zeros(len(theta))
+        least[_COMPUTES] = _LEAST * theta[_COMPUTES]
+        theta, unsure = _moved(theta, unsure, x, least)
+        if np.isnan(self.second_node_s) and setting.nodes[0] == 1:
+            theta[_SECOND_NODE] = np.nan
+        return Speed(*theta.tolist(), unsure=unsure)
+
+
+def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
+    """What the coefficients of a model may be off by that came without it, with a row of features."""
+    batch, gpus, nodes = (name in measured for name in ("batch", "gpus", "nodes"))
+    varied = np.array([True, batch, batch, gpus, gpus, nodes, nodes])
+    of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.inf)
+    return np.hypot(0.05 * theta, of_step)
+
+
+def _moved(theta: Floats, unsure: Floats, x: Floats, least: Floats) -> tuple[Floats, Floats]:
+    """Coefficients, none below its *least*, and their doubts after a row with x·theta = 1 was seen."""
+    # What takes part in a surprise may always be a little off: else the first surprises would rule.
+    variance = np.where(x > 0, unsure**2 + (_DRIFT / np.where(x > 0, x, 1.0)) ** 2, 0.0)
+    moved, free = theta.copy(), x > 0
+    for _ in range(len(theta)):
+        pull = np.where(free, variance * x, 0.0)
+        spread = float(pull @ x)
+        missing = 1.0 - float(x @ moved)
+        if spread <= 0.0:
+            break
+        moved = moved + pull / spread * missing
+        below = free & (moved < least)
+        moved[below] = least[below]
+        free &= ~below
+        if not below.any():
+            break
+    surer = variance * (1.0 - variance * x * x / (float(variance @ (x * x)) + _NOISE**2))
+    return moved, np.where(x > 0, np.sqrt(surer), unsure)
 
 
 def features(settings: Settings) -> Floats:
@@ -105,12 +152,13 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     if used[_ROOT]:
         score, bent = _scored(x, y, noise, used)
         coefficients = bent if score < best else coefficients
-    speed = Speed(*coefficients.tolist())
-    if speed.second_gpu_s and not used[5]:
-        widest = settings.gpus.max()
-        inside = float(speed.sync_s(np.array([widest]), np.ones(1))[0])
-        speed = replace(speed, second_node_s=_NODE_PENALTY * inside)
-    return speed
+    off = max(float(np.sqrt(np.mean((features(settings) @ coefficients / step_s - 1.0) ** 2))), _SURE)
+    relative = features(settings) / step_s[:, None]
+    largest = relative.max(axis=0)
+    loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNSURE) ** 2)
+    unsure = np.sqrt(np.diag(np.linalg.inv(relative.T @ relative / off**2 + loose)))
+    found = Speed(*coefficients.tolist(), unsure=unsure)
+    return found if used[_SECOND_NODE] else replace(found, second_node_s=np.nan)
 
 
 def _observed(settings: Settings) -> Bools:
@@ -139,14 +187,6 @@ def _scored(x: Floats, y: Floats, noise: Floats, columns: Bools) -> tuple[float,
         return np.inf, found
     mean2 = max(error**2 * float(np.mean(noise**2)) / points, 1e-12)
     return float(points * np.log(mean2) + 2 * (used + 1) * points / spare), found
-
-
-def _from_sums(gram: Floats, moment: Floats) -> Speed:
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > 1e-12 * values[-1]
-    half = (vectors[:, kept] * np.sqrt(values[kept])).T
-    target = (vectors[:, kept] / np.sqrt(values[kept])).T @ moment
-    return Speed(*_nnls(half, target)[0].tolist())
 
 
 def _nnls(x: Floats, y: Floats) -> tuple[Floats, float]:

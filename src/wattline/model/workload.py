@@ -62,7 +62,7 @@ class Workload:
     """One model on one kind of GPU; learns by being replaced.
 
     *measured* has the range of each knob that was varied, per GPU where the knob is of the job
-    (`batch`, `cpus`, `mem_gib`). *usual_batch* is the batch of the whole job where nobody says.
+    (`batch`, `cpus`, `mem_gib`). *usual_batch* is the batch of each GPU where nobody says.
     """
 
     model: str
@@ -107,9 +107,9 @@ class Workload:
         return batch, computes_s, step_s, busy_w
 
     def local_batch(self, settings: Settings) -> Floats:
-        """Samples per GPU and step, of the usual batch where none is said."""
-        batch = np.where(np.isnan(settings.batch), self.usual_batch, settings.batch)
-        return np.where(np.isnan(batch), 1.0, batch / settings.gpus)
+        """Samples per GPU and step, the usual ones where no batch is said."""
+        usual = 1.0 if np.isnan(self.usual_batch) else self.usual_batch
+        return np.where(np.isnan(settings.batch), usual, settings.batch / settings.gpus)
 
     def reaches(self, settings: Settings) -> Bools:
         """Which settings are within `REACH` of what was measured."""
@@ -168,7 +168,7 @@ class Workload:
         if not len(rows):
             return self
         stretch = computes_s / self.speed.compute_s(batch)
-        speed = self.speed.observe(settings.take(rows), stretch[rows], seen_s[rows])
+        speed = self.speed.observe(settings.take(rows), stretch[rows], seen_s[rows], self.measured)
         return replace(self, speed=speed, measured=self._widened(settings.take(rows)))
 
     def _widened(self, settings: Settings) -> Mapping[str, tuple[float, float]]:

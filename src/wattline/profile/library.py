@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -60,22 +61,24 @@ def models_toml(workloads: Iterable[Workload]) -> str:
 
 
 def _entry(w: Workload) -> str:
-    lines = ["[[workload]]", f'model = "{w.model}"', f'gpu = "{w.gpu}"', f'source = "{w.source.name}"']
+    names = {"model": w.model, "gpu": w.gpu, "source": w.source.name}
+    lines = ["[[workload]]", *(f"{key} = {json.dumps(text)}" for key, text in names.items())]
     lines += [f"points = {w.source.points}", *_pairs(samples_error=w.source.samples_error)]
-    lines += _pairs(watts_error=w.source.watts_error, usual_batch=w.usual_batch)
+    lines += _pairs(watts_error=w.source.watts_error)
+    lines += [] if np.isnan(w.usual_batch) else [f"usual_batch = {w.usual_batch:.12g}"]
     if w.wait != WAITING:
         lines += _pairs(wait=w.wait)
-    lines += [f"measured.{name} = [{_n(a)}, {_n(b)}]" for name, (a, b) in w.measured.items()]
+    lines += [f"measured.{name} = [{a:.12g}, {b:.12g}]" for name, (a, b) in w.measured.items()]
     for part in ("speed", "demand", "array"):
         thing = getattr(w, part)
         default = type(thing)()
-        changed = {k: v for k, v in vars(thing).items() if k != "known" and v != getattr(default, k)}
+        changed = {k: v for k, v in vars(thing).items() if k != "unsure" and v != getattr(default, k)}
         lines += [f"{part}.{line}" for line in _pairs(**changed)]
     if not np.isnan(w.throttle.top_w).all() and w.throttle.caps is None and w.throttle.clocks is None:
-        lines += [f"watts.batch = {_row(w.throttle.batch)}", f"watts.top_w = {_row(w.throttle.top_w)}"]
+        lines += [f"watts.batch = {_exact(w.throttle.batch)}", f"watts.top_w = {_row(w.throttle.top_w)}"]
     for knob, curves in (("cap_w", w.throttle.caps), ("clock_mhz", w.throttle.clocks)):
         if curves is not None:
-            lines += [f"{knob}.batch = {_row(curves.batch)}"]
+            lines += [f"{knob}.batch = {_exact(curves.batch)}"]
             lines += [f"{knob}.rate = [", *(f"  {_row(row)}," for row in curves.rate_law), "]"]
             if not np.isnan(curves.watts_law).all():
                 lines += [f"{knob}.watts = [", *(f"  {_row(row)}," for row in curves.watts_law), "]"]
@@ -88,6 +91,10 @@ def _pairs(**values: float) -> list[str]:
 
 def _n(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _exact(values: Floats) -> str:
+    return f"[{', '.join(f'{v:.12g}' for v in values.tolist())}]"
 
 
 def _row(values: Floats) -> str:

@@ -27,7 +27,7 @@ TITLES = {
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.03, "xanchor": "left", "x": 0}
 _HALVES = ([0.0, 0.455], [0.545, 1.0])
 _HIGH = 390
-_MARGIN = {"l": 64, "r": 24, "t": 56, "b": 48}  # room for the legend under the buttons
+_TOP, _TOP_WITH_LEGEND = 30, 56  # pixels for the buttons, and for the legend under them
 
 
 def knob_figure(w: Workload, rows: Profile, knob: str) -> dict[str, Any] | None:
@@ -46,12 +46,8 @@ def knob_figure(w: Workload, rows: Profile, knob: str) -> dict[str, Any] | None:
     axes: dict[str, Any] = {}
     for panel, (what, title) in enumerate(panels):
         axes |= _axes(panel, len(panels), (TITLES[knob], getattr(used, knob)), (title, getattr(used, what)))
-    return {
-        "data": traces,
-        "layout": layout(
-            _HIGH, showlegend=len(drawn) > 1, legend=_LEGEND, hovermode="closest", margin=_MARGIN, **axes
-        ),
-    }  # fmt: skip
+    several = len(drawn) > 1
+    return _figure(traces, axes, _HIGH, showlegend=several, top=_TOP_WITH_LEGEND if several else _TOP)
 
 
 def _line_traces(
@@ -109,10 +105,15 @@ def error_figure(rows: Profile, held: HeldOut) -> dict[str, Any] | None:
         )  # fmt: skip
         name = "samples/s off (%)" if what == "samples_s" else "watts off (%)"
         axes |= _axes(panel, len(seen), (title, measured[known]), (name, np.zeros(1)))
-    return {
-        "data": traces,
-        "layout": layout(_HIGH - 70, showlegend=False, hovermode="closest", margin=_MARGIN, **axes),
-    }
+    return _figure(traces, axes, _HIGH - 80, showlegend=False, top=_TOP)
+
+
+def _figure(
+    traces: list[dict[str, Any]], axes: dict[str, Any], high: int, *, showlegend: bool, top: int
+) -> dict[str, Any]:
+    margin = {"l": 64, "r": 24, "t": top, "b": 48}
+    look = layout(high, margin=margin, legend=_LEGEND, showlegend=showlegend, hovermode="closest", **axes)
+    return {"data": traces, "layout": look}
 
 
 def _said(rows: Profile, row: int) -> str:
@@ -131,8 +132,8 @@ def _axes(panel: int, panels: int, x: tuple[str, Floats], y: tuple[str, Floats])
     heights = y[1][~np.isnan(y[1])]
     tall: dict[str, Any] = {"rangemode": "tozero"}
     if len(heights) and heights.min() > 0 and heights.max() > 30 * heights.min():
-        tall = {"type": "log", "dtick": "D2"}
-    across = _log_ticks(x[1]) if wide(x[1]) else {}
+        tall = _log_ticks([d * 10.0**p for p in range(-9, 13) for d in (1, 2, 5)], heights)
+    across = _log_ticks([2.0**power for power in range(-20, 40)], x[1]) if wide(x[1]) else {}
     domain = _HALVES[panel] if panels > 1 else [0.0, 1.0]
     return {
         f"xaxis{number}": axis(x[0], domain=domain, anchor=f"y{number}", separatethousands=True, **across),
@@ -140,10 +141,11 @@ def _axes(panel: int, panels: int, x: tuple[str, Floats], y: tuple[str, Floats])
     }
 
 
-def _log_ticks(values: Floats) -> dict[str, Any]:
-    """Powers of two, few enough to be read."""
-    first, last = int(np.floor(np.log2(values.min()))), int(np.ceil(np.log2(values.max())))
-    ticks = [2.0**power for power in range(first, last + 1, 1 + (last - first) // 8)]
+def _log_ticks(round_values: list[float], values: Floats) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are of *round_values*, few enough to be read."""
+    low, high = values.min() / 1.05, values.max() * 1.05
+    ticks = [tick for tick in round_values if low <= tick <= high]
+    ticks = ticks[:: 1 + len(ticks) // 9]
     return {"type": "log", "tickvals": ticks, "ticktext": [_short(tick) for tick in ticks]}
 
 

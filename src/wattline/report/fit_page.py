@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from wattline.fitted import Fitted
 from wattline.model.fit import merged
+from wattline.model.fitted import Fitted
 from wattline.model.workload import Workload
 from wattline.profile.settings import KNOBS
 from wattline.report.fit_figures import TITLES, error_figure, knob_figure
@@ -31,8 +31,8 @@ def fit_page(profile: str, fits: Sequence[Fitted], plotly: str) -> str:
         ("measurements", f"{points:,} in {profile}"),
         ("lines", "the fitted models"),
         ("points", "measured"),
+        ("held out", "settings left out in turn and predicted from the others"),
     ]
-    said.append(("held out", "each setting left out in turn and predicted from the others"))
     body = "\n".join([_summary(fits), *(_about(i, fit, drawn) for i, fit in enumerate(fits))])
     title = f"Fit of {Path(profile).name}"
     return shell(title, facts(said), body, drawn, made_from="these measurements", plotly=plotly)
@@ -75,5 +75,5 @@ def _summary(fits: Sequence[Fitted]) -> str:
 
 
 def _cells(fit: Fitted) -> tuple[str, ...]:
-    off = (fit.held.samples_error, fit.samples_worst, fit.held.watts_error, fit.watts_worst)
+    off = (fit.held.samples_error, fit.held.samples_worst, fit.held.watts_error, fit.held.watts_worst)
     return f"{fit.workload.model} on {fit.workload.gpu}", f"{len(fit.rows):,}", *map(percent, off)

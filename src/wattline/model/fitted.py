@@ -8,13 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from wattline.model.fit import fit, workloads
 from wattline.model.held_out import HeldOut, held_out
 from wattline.model.workload import Workload
 from wattline.profile.points import Profile, read_profile
-from wattline.table import Floats
 
 
 class Fitted(NamedTuple):
@@ -24,20 +21,10 @@ class Fitted(NamedTuple):
     rows: Profile
     held: HeldOut
 
-    @property
-    def samples_worst(self) -> float:
-        """Largest relative error of samples_s; nan: nothing could be left out."""
-        return _worst(self.held.samples)
-
-    @property
-    def watts_worst(self) -> float:
-        """Largest relative error of watts."""
-        return _worst(self.held.watts)
-
     def __str__(self) -> str:
         off = (
-            ("samples/s", self.held.samples_error, self.samples_worst),
-            ("watts", self.held.watts_error, self.watts_worst),
+            ("samples/s", self.held.samples_error, self.held.samples_worst),
+            ("watts", self.held.watts_error, self.held.watts_worst),
         )
         said = [
             f"{name} {100 * mean:.1f} % off on average, {100 * worst:.1f} % at worst"
@@ -55,13 +42,8 @@ def fit_file(path: str) -> Iterator[Fitted]:
         held = held_out(rows)
         source = replace(
             found.source,
-            name=Path(path).name.partition(".")[0],
+            name=Path(path).name.removesuffix(".gz").removesuffix(".csv"),
             samples_error=held.samples_error,
             watts_error=held.watts_error,
         )
         yield Fitted(replace(found, source=source), rows, held)
-
-
-def _worst(errors: Floats) -> float:
-    known = errors[~np.isnan(errors)]
-    return float(known.max()) if len(known) else math.nan

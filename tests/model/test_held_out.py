@@ -1,0 +1,101 @@
+"""How far off predictions are where the fit has not looked."""
+
+import numpy as np
+import pytest
+
+from made_up import CAPS_W, a_throttle, a_workload, caps, grid, measured, together
+from wattline.errors import NotFitted
+from wattline.model.fit import fit_workload
+from wattline.model.held_out import HeldOut, held_out
+from wattline.model.workload import Workload
+from wattline.profile.points import Profile
+
+LOCAL = (8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+def test_every_setting_is_left_out_once_and_never_seen_by_its_fit() -> None:
+    profile = measured(a_workload(), batch=LOCAL)
+    seen = []
+
+    def watched(rows: Profile) -> Workload:
+        seen.append(set(rows.batch.tolist()))
+        return fit_workload(rows)
+
+    found = held_out(profile, watched)
+    assert [set(LOCAL) - rest for rest in seen] == [{size} for size in LOCAL]
+    assert len(found.samples) == len(found.watts) == len(LOCAL)
+
+
+def test_a_truth_that_the_model_can_say_is_predicted_without_error() -> None:
+    found = held_out(measured(a_workload(), **grid(gpus=[1, 2, 4], batch=[64, 128, 256])))
+    assert found.samples_error < 1e-3
+    assert found.watts_error < 0.02
+
+
+def test_an_outlier_is_off_by_as_much_as_it_lies_when_it_is_left_out() -> None:
+    profile = measured(a_workload(), batch=LOCAL)
+    columns = {
+        "batch": profile.batch,
+        "samples_s": profile.samples_s * [1, 1, 1.5, 1, 1],
+        "watts": profile.watts,
+    }
+    found = held_out(Profile.of(model="m", gpu="a100", **columns))
+    assert found.samples[2] == pytest.approx(1 - 1 / 1.5, abs=0.05)
+    assert found.watts_error < 1e-6
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+def test_the_error_is_about_as_large_as_the_noise(noise: float) -> None:
+    truth = a_workload(throttle=a_throttle(caps=caps(32.0, 64.0)))
+    profile = measured(truth, noise=noise, seed=5, **grid(batch=[32, 64], cap_w=CAPS_W))
+    found = held_out(profile)
+    assert 0.3 * noise < found.samples_error < 3 * noise + 0.01
+    assert 0.3 * noise < found.watts_error < 3 * noise + 0.01
+
+
+def test_of_many_settings_a_twentieth_is_left_out_at_a_time() -> None:
+    profile = measured(a_workload(), batch=np.linspace(8, 128, 61))
+    fits = []
+
+    def counted(rows: Profile) -> Workload:
+        fits.append(len(rows))
+        return fit_workload(rows)
+
+    found = held_out(profile, counted)
+    assert len(fits) == 20
+    assert sum(61 - left for left in fits) == 61
+    assert np.isfinite(found.samples).all()
+
+
+def test_measurements_of_one_setting_are_left_out_together() -> None:
+    once = measured(a_workload(), batch=[8, 16, 32])
+    found = held_out(together(once, once))
+    assert len(found.samples) == 3
+
+
+def test_what_is_left_may_be_too_little_to_say_anything() -> None:
+    found = held_out(measured(a_workload(), batch=[16, 32]))
+    assert np.isnan(found.samples).all()
+    assert np.isnan(found.samples_error)
+    assert np.isnan(found.watts_error)
+
+
+def test_watts_that_nobody_measured_have_no_error() -> None:
+    found = held_out(measured(a_workload(), watts=False, batch=LOCAL))
+    assert found.samples_error < 1e-3
+    assert np.isnan(found.watts_error)
+
+
+def test_what_could_not_be_predicted_is_no_part_of_the_mean() -> None:
+    found = HeldOut(np.array([0.1, np.nan, 0.3]), np.array([np.nan, np.nan, 0.5]))
+    assert (found.samples_error, found.watts_error) == pytest.approx((0.2, 0.5))
+
+
+def test_a_fit_that_gives_up_leaves_a_gap() -> None:
+    def moody(rows: Profile) -> Workload:
+        if 16.0 not in rows.batch:
+            raise NotFitted("not today")
+        return fit_workload(rows)
+
+    found = held_out(measured(a_workload(), batch=LOCAL), moody)
+    assert np.isnan(found.samples).tolist() == [False, True, False, False, False]

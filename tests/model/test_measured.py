@@ -1,0 +1,334 @@
+"""Fitted workloads as what a scheduler believes, and as what a simulator does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import wattline
+from made_up import SPEED, a_workload, measured, off, renamed, together
+from story import FREE, ends
+from wattline import policy as p
+from wattline.cluster import nodes
+from wattline.core import Decision, advance, begin, decide_nothing, reconcile
+from wattline.errors import InputError, NotFitted, OutOfRange
+from wattline.messages import ARRIVED, FINISHED, RAN, Event, rows
+from wattline.model import Asked, Measured
+from wattline.model.fit import fit
+from wattline.model.workload import Source
+from wattline.profile.settings import Settings
+from wattline.table import Labels
+from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
+
+GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
+WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}
+WIDE["batch"] = [32, 64, 64, 128, 256, 512, 64, 256, 512]
+MODELS = fit(
+    together(
+        measured(a_workload(), **WIDE),
+        renamed(measured(a_workload(speed=replace(SPEED, sample_s=0.004)), **WIDE), "ResNet-50"),
+        renamed(measured(a_workload(speed=replace(SPEED, sample_s=0.008)), **WIDE), "ResNet-50", "v100"),
+    )
+)
+
+
+def some_jobs(**columns: object) -> Jobs:
+    columns = {"gpus": [1, 2, 4], "model": ["ResNet-50"] * 3, "gpu_kind": ["a100"] * 3, **columns}
+    count = len(columns["gpus"])  # type: ignore[arg-type]
+    return Jobs.of(submit_s=[0.0] * count, duration_s=[1000.0] * count, **columns)  # type: ignore[arg-type]
+
+
+def speed(models: Models, jobs: Jobs, job: int, gpus: int, on: int = 1, members: int = 1) -> float:
+    one = (np.array([value], dtype=np.int64) for value in (job, gpus, on, members))
+    return float(models.speed(jobs, *one)[0])
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["ResNet-50", "resnet50", "RESNET_50", "res net 50"])
+@pytest.mark.parametrize("gpu", ["a100", "A100"])
+def test_a_model_is_found_in_any_spelling(name: str, gpu: str) -> None:
+    assert MODELS.find(name, gpu) is MODELS.workloads[1]
+
+
+def test_where_several_sources_measured_a_model_the_first_is_found_and_all_by_their_source() -> None:
+    one, other = (
+        replace(a_workload(speed=replace(SPEED, sample_s=s)), source=Source(name))
+        for s, name in ((0.001, "here"), (0.002, "There '24"))
+    )
+    models = Measured((one, other))
+    assert models.find("made-up", "a100") is one
+    assert models.find("Here/made_up", "a100") is one
+    assert models.find("there-24/made-up", "a100") is other
+    assert str(models) == "Measured(2 workloads of There '24, here)"
+
+
+def test_an_unknown_model_gets_a_hint() -> None:
+    with pytest.raises(NotFitted, match="nothing was measured of 'resnet51'") as caught:
+        MODELS.predict("resnet51", "a100")
+    assert caught.value.hint == "did you mean ResNet-50?"
+
+
+@pytest.mark.parametrize("gpu", ["h100", ""])
+def test_an_unknown_gpu_lists_the_known_ones(gpu: str) -> None:
+    with pytest.raises(NotFitted, match=f"resnet50 was not measured on '{gpu}', only on a100, v100"):
+        MODELS.predict("resnet50", gpu)
+
+
+# -- predictions
+
+
+def test_knobs_and_settings_ask_the_same() -> None:
+    said = MODELS.predict("resnet50", "a100", gpus=4, batch=128)
+    asked = MODELS.predict("resnet50", "a100", Settings.of(gpus=4, batch=128))
+    assert said.samples_s.tolist() == asked.samples_s.tolist()
+    assert said.watts.tolist() == asked.watts.tolist()
+
+
+def test_columns_of_models_and_gpus_are_predicted_as_one_by_one() -> None:
+    rng = np.random.default_rng(2)
+    names = ["resnet50" if known else "made-up" for known in rng.random(200) < 0.5]
+    kinds = [
+        "v100" if name == "resnet50" and old else "a100"
+        for name, old in zip(names, rng.random(200) < 0.5, strict=True)
+    ]
+    settings = Settings.of(gpus=rng.choice([1, 2, 4, 8], 200), batch=rng.integers(256, 512, 200))
+    settings = replace(settings, batch=settings.batch * settings.gpus / 8)
+    every = MODELS.predict(Labels.of(names), Labels.of(kinds), settings)
+    alone = [
+        MODELS.predict(name, kind, settings.take(slice(row, row + 1)))
+        for row, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+    assert every.samples_s.tolist() == [float(one.samples_s[0]) for one in alone]
+    assert every.watts.tolist() == [float(one.watts[0]) for one in alone]
+
+
+def test_one_model_on_several_gpus_needs_no_second_column() -> None:
+    both = MODELS.predict("resnet50", Labels.of(["a100", "v100"]), Settings.of(batch=[64, 64]))
+    assert both.samples_s[0] > 1.5 * both.samples_s[1]
+
+
+@pytest.mark.parametrize("gpu", ["a100", Labels.of(["a100"] * 2)])
+def test_a_column_that_is_too_short_is_refused(gpu: str | Labels) -> None:
+    with pytest.raises(InputError, match=r"2.* 3"):
+        MODELS.predict(Labels.of(["resnet50"] * 2), gpu, Settings.of(batch=[64, 64, 64]))
+
+
+def test_what_is_out_of_range_is_refused_in_columns_too() -> None:
+    with pytest.raises(OutOfRange, match="ResNet-50 on a100"):
+        MODELS.predict(Labels.of(["made-up", "resnet50"]), "a100", Settings.of(batch=[64, 9999]))
+
+
+# -- speeds of jobs
+
+
+def test_a_job_as_asked_on_one_node_runs_as_asked() -> None:
+    jobs = some_jobs(gpus=[1, 2, 8], batch=[64, 0, 512])
+    every = np.arange(3)
+    assert MODELS.speed(
+        jobs, every, jobs.gpus, np.ones(3, dtype=np.int64), np.ones(3, dtype=np.int64)
+    ).tolist() == [1, 1, 1]
+
+
+def test_speed_is_what_is_predicted_over_what_was_asked() -> None:
+    jobs = some_jobs(gpus=[4], model=["resnet50"], gpu_kind=["A100"], batch=[256])
+    two, four, spread = (
+        MODELS.predict("resnet50", "a100", gpus=g, nodes=n, batch=256).samples_s[0]
+        for g, n in ((2, 1), (4, 1), (4, 2))
+    )
+    assert speed(MODELS, jobs, 0, 2) == pytest.approx(two / four)
+    assert speed(MODELS, jobs, 0, 4, on=2) == pytest.approx(spread / four)
+    assert speed(MODELS, jobs, 0, 4, on=2) < 1 < speed(MODELS, jobs, 0, 8)
+
+
+def test_beyond_what_was_measured_more_gpus_are_no_faster() -> None:
+    jobs = some_jobs(gpus=[8], model=["resnet50"], gpu_kind=["a100"], batch=[512])
+    most = int(MODELS.find("resnet50", "a100").measured["gpus"][1]) * 2
+    assert speed(MODELS, jobs, 0, 2 * most, on=16) <= speed(MODELS, jobs, 0, most, on=16) * (1 + 1e-9)
+
+
+def test_jobs_in_company_are_slowed_as_those_nobody_measured() -> None:
+    jobs = some_jobs()
+    assert speed(MODELS, jobs, 0, 1, members=2) == pytest.approx(0.6)
+    assert speed(replace(MODELS, otherwise=Asked(packed=0.5)), jobs, 0, 1, members=2) == pytest.approx(0.5)
+
+
+def test_jobs_that_nobody_measured_do_what_they_asked() -> None:
+    jobs = some_jobs(model=["ResNet-50", "strange", ""])
+    asked = Asked(span_penalty=2.0)
+    models = replace(MODELS, otherwise=asked)
+    for job in (1, 2):
+        for gpus, on in ((1, 1), (2, 2), (4, 1)):
+            assert speed(models, jobs, job, gpus, on) == speed(asked, jobs, job, gpus, on)
+    assert speed(models, jobs, 0, 4, 2) != speed(asked, jobs, 0, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "which"), [("v100", 2), ("v100|a100", 2), ("a100 | v100", 1), ("", 1), ("h100|v100", 2)]
+)
+def test_a_job_that_accepts_several_kinds_is_what_was_measured_on_the_first_that_is_known(
+    kinds: str, which: int
+) -> None:
+    jobs = some_jobs(gpus=[4], model=["resnet-50 (imagenet)"], gpu_kind=[kinds], batch=[256])
+    alone = Measured((MODELS.workloads[which],))
+    assert speed(MODELS, jobs, 0, 2) == speed(alone, jobs, 0, 2)
+
+
+def test_no_jobs_have_no_speeds() -> None:
+    nobody = np.empty(0, dtype=np.int64)
+    assert MODELS.speed(some_jobs(), nobody, nobody, nobody, nobody).tolist() == []
+
+
+# -- in a simulation
+
+
+@pytest.mark.parametrize("policy", [p.fifo, p.srtf, p.Las(100.0), p.Gandiva(slice_s=100.0)])
+def test_models_are_truth_and_belief_of_a_simulation(policy: object) -> None:
+    jobs = some_jobs(
+        gpus=[1, 2, 4, 8, 2], model=["resnet50"] * 4 + ["?"], gpu_kind=["a100"] * 5, batch=[64] * 5
+    )
+    log = wattline.run(wattline.Sim(jobs, nodes("a100", count=3, gpus=4), truth=MODELS), policy, MODELS)  # type: ignore[arg-type]
+    assert len(ends(log)) == 5
+    assert log.header["models"] == "Measured(3 workloads)"
+
+
+def test_a_job_on_two_nodes_takes_as_long_as_the_truth_says() -> None:
+    jobs = some_jobs(gpus=[2], model=["resnet50"], gpu_kind=["a100"], batch=[64])
+    log = wattline.run(
+        wattline.Sim(jobs, nodes("a100", count=2, gpus=1), truth=MODELS, overheads=FREE), p.fifo, MODELS
+    )
+    assert ends(log)["0"] == pytest.approx(1000 / speed(MODELS, jobs, 0, 2, on=2))
+
+
+class Listening:
+    """Does as fifo does, and remembers what was believed."""
+
+    def __init__(self) -> None:
+        self.believed: list[Models] = []
+
+    def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
+        self.believed.append(models)
+        return p.fifo(snapshot, models)
+
+
+def test_a_run_in_which_nothing_surprises_leaves_the_models_as_they_are() -> None:
+    policy = Listening()
+    jobs = some_jobs(gpus=[2, 2, 4], batch=[64, 64, 128])
+    wattline.run(wattline.Sim(jobs, nodes("a100", count=4, gpus=1), truth=MODELS), policy, MODELS)
+    assert all(models is MODELS for models in policy.believed)
+
+
+@pytest.mark.parametrize("cost_s", [0.0, 0.2, 1.0])
+def test_what_a_second_node_costs_is_learnt_from_a_run(cost_s: float) -> None:
+    belief = fit(measured(a_workload(), **GPUS))
+    truth = fit(measured(a_workload(speed=replace(SPEED, second_node_s=cost_s, more_nodes_s=0.0)), **WIDE))
+    jobs = some_jobs(gpus=[2, 4] * 3, model=["made-up"] * 6, gpu_kind=["a100"] * 6, batch=[64, 128] * 3)
+    policy = Listening()
+    wattline.run(wattline.Sim(jobs, nodes("a100", count=4, gpus=2), truth=truth), policy, belief)
+    wattline.run(wattline.Sim(jobs, nodes("a100", count=4, gpus=1), truth=truth), policy, policy.believed[-1])
+    learnt = policy.believed[-1]
+    for gpus, on in ((2, 2), (4, 4), (4, 2)):
+        job = 0 if gpus == 2 else 1
+        assert speed(learnt, jobs, job, gpus, on) == pytest.approx(speed(truth, jobs, job, gpus, on), rel=0.1)
+
+
+def test_what_is_learnt_of_one_workload_leaves_the_others() -> None:
+    truth = Measured(tuple(replace(w, speed=replace(w.speed, second_node_s=1.0)) for w in MODELS.workloads))
+    policy = Listening()
+    jobs = some_jobs(gpus=[2, 2], model=["resnet50"] * 2, gpu_kind=["a100"] * 2, batch=[64, 64])
+    wattline.run(wattline.Sim(jobs, nodes("a100", count=2, gpus=1), truth=truth), policy, MODELS)
+    learnt = policy.believed[-1]
+    assert isinstance(learnt, Measured)
+    assert [a is b for a, b in zip(learnt.workloads, MODELS.workloads, strict=True)] == [True, False, True]
+
+
+# -- what is observed
+
+JOBS = some_jobs(gpus=[2, 1, 1], batch=[64, 32, 32])
+CLUSTER = nodes("a100", count=2, gpus=1)
+
+
+def holding(*leases: tuple[int, int, int, int]) -> Snapshot:
+    """A state in which these leases (job, group, node, gpus) are held."""
+    accepts = CLUSTER.accepts(JOBS.gpu_kind)
+    state = begin(JOBS, CLUSTER)
+    arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(3)))
+    state = advance(state, decide_nothing(state), 0.0, arrivals, JOBS, accepts)
+    held = Leases.of(*zip(*leases, strict=True))
+    placement = Placement(held, np.zeros(3, dtype=np.int64), 0)
+    return advance(state, Decision(placement, reconcile(state.leases, held)), 1.0, rows(), JOBS, accepts)
+
+
+def test_the_rate_of_a_job_on_two_nodes_is_believed() -> None:
+    state = holding((0, 0, 0, 1), (0, 0, 1, 1))
+    models = MODELS
+    for _ in range(4):
+        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), state)
+    assert speed(models, JOBS, 0, 2, on=2) == pytest.approx(0.4, rel=0.1)
+
+
+def test_a_rate_as_expected_returns_the_very_same_models() -> None:
+    state = holding((0, 0, 0, 1), (0, 0, 1, 1))
+    expected = speed(MODELS, JOBS, 0, 2, on=2)
+    for rate in (expected, 0.93 * expected, 1.08 * expected):
+        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), state) is MODELS
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        rows(),
+        rows(Event(ARRIVED, 1, 1.0)),
+        rows(Event(RAN, 1, 1.0, 0.0, 5.0)),  # holds nothing any more
+        rows(Event(RAN, 0, 1.0, 0.0, 0.0)),  # not under way
+        rows(Event(FINISHED, 1, 1.0, 1000.0)),
+    ],
+)
+def test_what_says_nothing_about_who_runs_teaches_nothing(events: np.ndarray) -> None:
+    assert MODELS.observe(events, holding((0, 0, 0, 1), (0, 0, 1, 1))) is MODELS
+
+
+def test_jobs_in_company_teach_nothing() -> None:
+    state = holding((1, 1, 0, 1), (2, 1, 0, 1))
+    seen = rows(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
+    assert MODELS.observe(seen, state) is MODELS
+
+
+def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
+    # Job 2 was beside job 1 until it ended: both of job 1's rates are told with its end.
+    seen = rows(
+        Event(RAN, 1, 0.0, 0.0, 0.6),
+        Event(RAN, 2, 0.0, 0.0, 0.6),
+        Event(FINISHED, 2, 1.0, 1000.0),
+        Event(RAN, 1, 1.0, 0.6, 1.0),
+    )
+    assert MODELS.observe(seen, holding((1, 1, 0, 1))) is MODELS
+
+
+def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> None:
+    policy = p.Gandiva(slice_s=100.0)
+    seen: list[Models] = []
+
+    def listening(snapshot: Snapshot, models: Models) -> Plan:
+        seen.append(models)
+        return policy(snapshot, models)
+
+    jobs = Jobs.of(
+        submit_s=[0.0] * 4, gpus=[1] * 4, duration_s=[90.0, 250.0, 400.0, 700.0],
+        model=["resnet50"] * 4, gpu_kind=["a100"] * 4, batch=[64] * 4,
+    )  # fmt: skip
+    wattline.run(wattline.Sim(jobs, nodes("a100", gpus=2), truth=MODELS), listening, MODELS)
+    assert all(models is MODELS for models in seen)
+
+
+def test_jobs_that_nobody_measured_teach_nothing() -> None:
+    models = Measured(())
+    assert models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), holding((0, 0, 0, 1), (0, 0, 1, 1))) is models
+
+
+def test_what_was_believed_before_is_unchanged_by_learning() -> None:
+    before = speed(MODELS, JOBS, 0, 2, on=2)
+    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), holding((0, 0, 0, 1), (0, 0, 1, 1)))
+    assert speed(MODELS, JOBS, 0, 2, on=2) == before
+    assert off([before], [1.0]) > 0.02
