@@ -1,7 +1,7 @@
 """What devices draw, as far as public meters say: the measured figures of profile/devices.py.
 
-A100 (SXM, 8 to a server): GPUs by DCGM and servers by IPMI in Acme's clusters. H100 (SXM, 8 to a server): node
-meters of MLPerf Training's power submissions; these also say what GPUs draw that wait for others.
+A100 (SXM, 8 to a server): GPUs by DCGM and servers by IPMI in Acme's clusters. H100 (SXM, 8 to a server):
+node meters of MLPerf Training's power submissions; these also say what GPUs draw that wait for others.
 
     python benchmarks/fit_devices.py
 """

@@ -72,7 +72,7 @@ def run(
         if now_s == math.inf:
             break  # nothing will ever happen again: whoever is left can never run
         state = advance(state, decision, now_s, events, jobs, accepts)
-        models = models.observe(events, state)
+        models = models.observe(events, jobs, decision.placement.leases)
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS

@@ -367,8 +367,8 @@ class Models(Protocol):
         group, relative to what the trace says of each: 1.0 is "as asked"."""
         ...
 
-    def observe(self, events: Events, state: Snapshot) -> Models:
-        """What is believed after these events; *state* says what the jobs held when they happened."""
+    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Models:
+        """What is believed after these events; *leases* are what jobs held when they happened."""
         ...
 
 

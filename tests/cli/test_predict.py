@@ -145,7 +145,7 @@ def test_a_cap_that_the_device_does_not_take_is_remarked_on(
     ("words", "status", "code", "message", "hint"),
     [
         (["--cap", "20W"], 1, "out_of_range", "cap_w is 20", ""),
-        (["--gpus", "32"], 1, "out_of_range", "batch is 2 per GPU", "without --batch the usual 64 samples"),
+        (["--batch", "8192"], 1, "out_of_range", "batch is 8192 per GPU", ""),
         (["--gpu", "h100"], 1, "not_fitted", "was not measured on 'h100', only on a40", ""),
         (["--model", "resnet5"], 1, "not_fitted", "nothing was measured of 'resnet5'", "did you mean"),
         (["--cap", "lots"], 2, "bad_config", "'lots' is not a power", "predict --help"),

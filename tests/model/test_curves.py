@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up import CAPS_W, CLOCKS_MHZ, caps, clocks, off
-from wattline.model.curves import Curves, between, caps_from_laws, clocks_from_laws, fit_caps, fit_clocks
+from wattline.model.curves import Curves, between, fit_caps, fit_clocks
 from wattline.model.ramp import ramp
 from wattline.model.volts import clock_watts
 
@@ -79,18 +79,6 @@ def test_between_batch_sizes_too_the_knob_for_some_watts_draws_them(batch: float
     curves = clocks(32.0, 128.0)
     knob = curves.knob_for(np.array([batch]), watts=np.array([watts]))
     assert curves.at(np.array([batch]), knob)[1] == pytest.approx([watts], rel=5e-3)
-
-
-@pytest.mark.parametrize("make", [caps, clocks])
-def test_scaled_watts_are_scaled_everywhere_and_the_speed_stays(make: type[Curves]) -> None:
-    curves = make(32.0, 64.0)  # type: ignore[call-arg, arg-type]
-    more = curves.scaled(1.25)
-    again = (caps_from_laws if make is caps else clocks_from_laws)(
-        more.batch, more.rate_law, more.watts_law, more.first, more.last
-    )
-    for one in (more, again):
-        assert one.watts == pytest.approx(1.25 * curves.watts)
-        assert one.rate == pytest.approx(curves.rate)
 
 
 def test_bent_rates_are_those_of_their_batch_size() -> None:

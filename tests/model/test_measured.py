@@ -10,7 +10,6 @@ from made_up import SPEED, a_workload, measured, off, renamed, together
 from story import FREE, ends
 from wattline import policy as p
 from wattline.cluster import nodes
-from wattline.core import Decision, advance, begin, decide_nothing, reconcile
 from wattline.errors import InputError, NotFitted, OutOfRange
 from wattline.messages import ARRIVED, FINISHED, RAN, Event, rows
 from wattline.model import Asked, Measured
@@ -18,7 +17,7 @@ from wattline.model.fit import fit
 from wattline.model.workload import Source
 from wattline.profile.settings import Settings
 from wattline.table import Labels
-from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
+from wattline.types import Jobs, Leases, Models, Plan, Snapshot
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
 WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}
@@ -249,30 +248,24 @@ JOBS = some_jobs(gpus=[2, 1, 1], batch=[64, 32, 32])
 CLUSTER = nodes("a100", count=2, gpus=1)
 
 
-def holding(*leases: tuple[int, int, int, int]) -> Snapshot:
-    """A state in which these leases (job, group, node, gpus) are held."""
-    accepts = CLUSTER.accepts(JOBS.gpu_kind)
-    state = begin(JOBS, CLUSTER)
-    arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(3)))
-    state = advance(state, decide_nothing(state), 0.0, arrivals, JOBS, accepts)
-    held = Leases.of(*zip(*leases, strict=True))
-    placement = Placement(held, np.zeros(3, dtype=np.int64), 0)
-    return advance(state, Decision(placement, reconcile(state.leases, held)), 1.0, rows(), JOBS, accepts)
+def holding(*leases: tuple[int, int, int, int]) -> Leases:
+    """These leases: job, group, node, gpus."""
+    return Leases.of(*zip(*leases, strict=True))
 
 
 def test_the_rate_of_a_job_on_two_nodes_is_believed() -> None:
-    state = holding((0, 0, 0, 1), (0, 0, 1, 1))
+    leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     models = MODELS
     for _ in range(4):
-        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), state)
+        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), JOBS, leases)
     assert speed(models, JOBS, 0, 2, on=2) == pytest.approx(0.4, rel=0.1)
 
 
 def test_a_rate_as_expected_returns_the_very_same_models() -> None:
-    state = holding((0, 0, 0, 1), (0, 0, 1, 1))
+    leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     expected = speed(MODELS, JOBS, 0, 2, on=2)
     for rate in (expected, 0.93 * expected, 1.08 * expected):
-        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), state) is MODELS
+        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), JOBS, leases) is MODELS
 
 
 @pytest.mark.parametrize(
@@ -286,13 +279,13 @@ def test_a_rate_as_expected_returns_the_very_same_models() -> None:
     ],
 )
 def test_what_says_nothing_about_who_runs_teaches_nothing(events: np.ndarray) -> None:
-    assert MODELS.observe(events, holding((0, 0, 0, 1), (0, 0, 1, 1))) is MODELS
+    assert MODELS.observe(events, JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1))) is MODELS
 
 
 def test_jobs_in_company_teach_nothing() -> None:
-    state = holding((1, 1, 0, 1), (2, 1, 0, 1))
+    leases = holding((1, 1, 0, 1), (2, 1, 0, 1))
     seen = rows(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
-    assert MODELS.observe(seen, state) is MODELS
+    assert MODELS.observe(seen, JOBS, leases) is MODELS
 
 
 def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
@@ -303,7 +296,7 @@ def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
         Event(FINISHED, 2, 1.0, 1000.0),
         Event(RAN, 1, 1.0, 0.6, 1.0),
     )
-    assert MODELS.observe(seen, holding((1, 1, 0, 1))) is MODELS
+    assert MODELS.observe(seen, JOBS, holding((1, 1, 0, 1), (2, 1, 0, 1))) is MODELS
 
 
 def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> None:
@@ -324,11 +317,14 @@ def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> 
 
 def test_jobs_that_nobody_measured_teach_nothing() -> None:
     models = Measured(())
-    assert models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), holding((0, 0, 0, 1), (0, 0, 1, 1))) is models
+    assert (
+        models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)))
+        is models
+    )
 
 
 def test_what_was_believed_before_is_unchanged_by_learning() -> None:
     before = speed(MODELS, JOBS, 0, 2, on=2)
-    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), holding((0, 0, 0, 1), (0, 0, 1, 1)))
+    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)))
     assert speed(MODELS, JOBS, 0, 2, on=2) == before
     assert off([before], [1.0]) > 0.02

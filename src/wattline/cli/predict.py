@@ -9,7 +9,6 @@ from typing import Any
 from wattline.cli.known import finite, held_out_data
 from wattline.cli.outcome import Outcome, outcome_text, relied_on
 from wattline.cli.show import show_json, tell
-from wattline.errors import OutOfRange
 from wattline.model.measured import Measured
 from wattline.model.workload import Workload
 from wattline.profile.devices import DEVICES
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     asked = _outcome(found, knobs)
     free = _outcome(found, {**knobs, "cap_w": None, "clock_mhz": None})
     if args.batch is None and math.isfinite(found.usual_batch):
-        knobs["batch"] = found.usual_batch
+        knobs["batch"] = found.usual_batch * args.gpus
     _warn(found.gpu, args.cap, args.clock)
     if args.json:
         show_json(_data(found, knobs, asked, free))
@@ -51,12 +50,7 @@ def _models(args: argparse.Namespace) -> Measured:
 
 
 def _outcome(w: Workload, knobs: dict[str, Any]) -> Outcome:
-    try:
-        samples_s, watts = w.predict(Settings.of(**knobs))
-    except OutOfRange as error:
-        if knobs["batch"] is None and math.isfinite(w.usual_batch):
-            error.hint = f"without --batch the usual {w.usual_batch:g} samples of the whole job are taken"
-        raise
+    samples_s, watts = w.predict(Settings.of(**knobs))
     return Outcome(float(samples_s[0]), float(watts[0]))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from wattline.errors import ConfigError
 from wattline.messages import Events
 from wattline.table import Floats, Ints
-from wattline.types import Jobs, Snapshot
+from wattline.types import Jobs, Leases
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Asked:
         """What is left of a job's speed beside so many others on the same GPUs, itself included."""
         return np.where(members > 1, self.packed * 2 / members, 1.0)
 
-    def observe(self, events: Events, state: Snapshot) -> Asked:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Asked:
         """Nothing is learnt: what was asked stays what was asked."""
         return self
 
@@ -67,6 +67,6 @@ class Misjudged:
         factor = np.exp(self.error * np.random.default_rng(self.seed).standard_normal(len(jobs)))
         return np.asarray(self.truth.speed(jobs, job, gpus, nodes, members) * factor[job])
 
-    def observe(self, events: Events, state: Snapshot) -> Misjudged:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Misjudged:
         """Nothing is learnt."""
         return self

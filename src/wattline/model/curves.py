@@ -20,16 +20,17 @@ import numpy as np
 from wattline.model import ramp, volts
 from wattline.table import Floats, Ints
 
-_REACH = 2.0  # the tables cover this factor beyond what was measured; past that nothing changes
+_REACH = 2.0  # the tables go this factor below what was measured; further down nothing changes
 _KNOTS = 257
 _LEAST_RATE = 1e-3
+_HALVINGS = 24
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
     """One row per local *batch* size: *rate* and *watts* of one GPU at each *knob*.
 
-    The rate is relative to what `Speed` says; near 1 at the *last* knob, which holds nothing back.
+    The rate is relative to what `Speed` says; near 1 at the *last* knob: it and more hold nothing back.
 
     *rate_law* and *watts_law* are the fitted coefficients, `ramp` against caps and `volts` against
     clocks for the watts (nan: not measured). *first* to *last* was measured.
@@ -44,10 +45,15 @@ class Curves:
     first: float
     last: float
 
+    @property
+    def metered(self) -> bool:
+        """Whether watts were measured along with the speed."""
+        return not bool(np.isnan(self.watts_law).any())
+
     def at(self, batch: Floats, knob: Floats) -> tuple[Floats, Floats]:
         """Rate and watts of a GPU at a local *batch* and a *knob*; a knob that is nan holds nothing back."""
         first, last = self.knob[0], self.knob[-1]
-        knob = np.clip(np.where(np.isnan(knob), self.last, knob), first, last)
+        knob = np.clip(np.where(np.isnan(knob), last, knob), first, last)
         place = (knob - first) * ((_KNOTS - 1) / (last - first))
         left = np.minimum(place.astype(np.int64), _KNOTS - 2)
         share = place - left
@@ -66,22 +72,16 @@ class Curves:
         return mixed(self.rate), mixed(self.watts)
 
     def knob_for(self, batch: Floats, *, watts: Floats | None = None, rate: Floats | None = None) -> Floats:
-        """The knob at which so many *watts* are drawn, or at which such a *rate* is reached."""
-        wanted, table = (rate, self.rate) if watts is None else (watts, self.watts)
-        assert wanted is not None
-        left, share = between(self.batch, batch)
-        nearest = left + (share > 0.5)
-        answer = np.empty(len(wanted))
-        for row in np.unique(nearest):
-            here = nearest == row
-            answer[here] = np.interp(wanted[here], table[row], self.knob)
-        return answer
-
-    def scaled(self, watts: float) -> Curves:
-        """The same curves with all watts multiplied."""
-        law = self.watts_law.copy()
-        law[:, :2] *= watts  # offset and slope, of either law
-        return replace(self, watts=self.watts * watts, watts_law=law)
+        """The largest knob at which no more *watts* are drawn, or no higher *rate* is reached."""
+        which, most = (0, rate) if watts is None else (1, watts)
+        low, high = np.full(len(batch), self.knob[0]), np.full(len(batch), self.knob[-1])
+        if most is None:
+            return high
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            room = self.at(batch, middle)[which] <= most
+            low, high = np.where(room, middle, low), np.where(room, high, middle)
+        return np.where(self.at(batch, high)[which] <= most, high, low)
 
     def bent(self, rate: Floats) -> Curves:
         """The same curves with the rates of each batch size multiplied."""
@@ -106,14 +106,16 @@ def _along(table: Floats, left: Ints, share: Floats) -> Floats:
 
 def fit_caps(batch: Floats, cap_w: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
     """Curves against caps, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
-    laws = _laws(batch, cap_w, samples_s, watts, noise, ramp.fit_ramp)
+    width = len(ramp.COEFFICIENTS)
+    laws = _laws(batch, cap_w, samples_s, watts, noise, ramp.fit_ramp, width)
     curves = caps_from_laws(np.unique(batch), *laws, float(cap_w.min()), float(cap_w.max()))
     return _corrected(curves, batch, cap_w, watts, _halfway)
 
 
 def fit_clocks(batch: Floats, clock_mhz: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
     """Curves against clocks, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
-    laws = _laws(batch, clock_mhz, samples_s, watts, noise, volts.fit_volts)
+    width = len(volts.COEFFICIENTS)
+    laws = _laws(batch, clock_mhz, samples_s, watts, noise, volts.fit_volts, width)
     curves = clocks_from_laws(np.unique(batch), *laws, float(clock_mhz.min()), float(clock_mhz.max()))
     return _corrected(curves, batch, clock_mhz, watts, _through)
 
@@ -131,7 +133,7 @@ def clocks_from_laws(batch: Floats, rate_law: Floats, watts_law: Floats, first: 
 def _tabulated(
     batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float, law: Callable[..., Floats]
 ) -> Curves:
-    knob = np.linspace(first / _REACH, last * _REACH, _KNOTS)
+    knob = np.linspace(first / _REACH, last, _KNOTS)
     rate = np.maximum([ramp.ramp(knob, *row) for row in rate_law], _LEAST_RATE)
     watts = np.array([law(knob, *row) for row in watts_law])
     return Curves(batch, knob, rate, watts, rate_law, watts_law, first, last)
@@ -144,6 +146,7 @@ def _laws(
     watts: Floats,
     noise: Floats,
     fit_watts: Callable[[Floats, Floats, Floats], Floats],
+    width: int,
 ) -> tuple[Floats, Floats]:
     rates, draws = [], []
     for size in np.unique(batch):
@@ -156,7 +159,7 @@ def _laws(
         draws.append(fit_watts(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
     known = np.array([row for row, law in enumerate(draws) if law is not None])
     if not len(known):
-        return np.array(rates), np.full((len(rates), len(ramp.COEFFICIENTS)), np.nan)
+        return np.array(rates), np.full((len(rates), width), np.nan)
     # A size without watts draws what the nearest size with watts does.
     nearest = (int(known[np.argmin(np.abs(known - row))]) for row in range(len(draws)))
     return np.array(rates), np.array([draws[row] for row in nearest])

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.table import Bools, Floats
+from wattline.table import Floats
 
-_BOUND = 0.98  # of the best speed: below it a stage other than the GPU rules
+_BOUND = 0.95  # of the best speed: below it a stage other than the GPU rules, above it may be noise
 
 
 @dataclass(frozen=True)
@@ -88,21 +88,33 @@ class Demand:
 
 def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> Demand:
     """The demand of one GPU from speeds at *cpus* cores and *mem_gib* each; nan is "enough"."""
-    plenty = np.isnan(mem_gib) | (mem_gib == np.nanmax(mem_gib, initial=-np.inf))
+    enough = np.isnan(mem_gib)
+    plenty = enough if enough.any() else mem_gib == mem_gib.max()
     fixed_s, core_s = _fit_cores(cpus[plenty], samples_s[plenty])
     # What the cores at hand would allow if memory were plentiful, as measured where it was.
     unlimited = _as_measured(cpus, cpus[plenty], samples_s[plenty])
-    bound = ~plenty & (samples_s < _BOUND * unlimited)
+    levels = np.unique(mem_gib[~plenty])
+    fetch_s = np.array([_memory_s(samples_s[mem_gib == m], unlimited[mem_gib == m]) for m in levels])
+    bound = ~np.isnan(fetch_s)
     if not bound.any():
         return Demand(fixed_s, core_s)
-    free_at = mem_gib[~bound & ~np.isnan(mem_gib)]
-    storage_s, dataset_gib, crawls = _fit_cache(mem_gib, samples_s, unlimited, bound)
-    least_gib = float(free_at[free_at > mem_gib[crawls].max()].min()) if crawls.any() else 0.0
-    still = mem_gib[bound & ~crawls]
-    if crawls.any() and len(still):
-        least_gib = min(least_gib, float(still.min()))
-    starved_s = float(np.median(1.0 / samples_s[crawls])) if crawls.any() else 0.0
-    return Demand(fixed_s, core_s, storage_s, dataset_gib, least_gib, starved_s)
+    # Where nobody says how much was enough, twice as much as was not is taken to be.
+    free_gib = np.append(levels[~bound], 2.0 * levels.max() if enough.any() else mem_gib.max())
+    storage_s, dataset_gib, crawls = _fit_cache(levels[bound], fetch_s[bound], free_gib, 1 / unlimited.max())
+    if not crawls:
+        return Demand(fixed_s, core_s, storage_s, dataset_gib)
+    suffices = np.append(levels[bound][crawls:], free_gib[free_gib > levels[bound][crawls - 1]])
+    starved_s = float(np.median(fetch_s[bound][:crawls]))
+    return Demand(fixed_s, core_s, storage_s, dataset_gib, float(suffices.min()), starved_s)
+
+
+def _memory_s(samples_s: Floats, unlimited: Floats) -> float:
+    """Seconds per sample that one amount of memory dictates; nan where cores or the GPU rule."""
+    most = samples_s.max()
+    if most >= _BOUND * unlimited.max():
+        return np.nan
+    held_back = samples_s[unlimited >= most / _BOUND]
+    return float(np.median(1.0 / held_back))
 
 
 def _fit_cores(cpus: Floats, samples_s: Floats) -> tuple[float, float]:
@@ -122,43 +134,29 @@ def _fit_cores(cpus: Floats, samples_s: Floats) -> tuple[float, float]:
 
 def _as_measured(cpus: Floats, known_cpus: Floats, known: Floats) -> Floats:
     """Speed with plenty of memory at each of *cpus*, between the measured cores by straight lines."""
-    if np.isnan(known_cpus).all() or np.isnan(cpus).all():
-        return np.full(len(cpus), known.max())
-    order = np.argsort(known_cpus)
-    return np.interp(np.where(np.isnan(cpus), np.inf, cpus), known_cpus[order], known[order])
+    many = 1e9  # as many cores as it wants
+    places = np.nan_to_num(known_cpus, nan=many)
+    order = np.argsort(places)
+    rising = np.maximum.accumulate(known[order])
+    return np.interp(np.nan_to_num(cpus, nan=many), places[order], rising)
 
 
-def _fit_cache(
-    mem_gib: Floats, samples_s: Floats, unlimited: Floats, bound: Bools
-) -> tuple[float, float, Bools]:
-    """storage_s, dataset_gib, and which rows neither cores nor cache explain.
+def _fit_cache(levels: Floats, fetch_s: Floats, free_gib: Floats, least_s: float) -> tuple[float, float, int]:
+    """storage_s, dataset_gib, and how many of the lowest *levels* of memory a cache does not explain.
 
-    Fetching takes storage_s · (1 − m/D), a straight line in m. Rows slower than an empty cache would
-    be crawl for want of memory. With one bound amount of memory D is the largest that does not
-    contradict the rows that are not bound.
+    Fetching takes storage_s · (1 − m/D), a straight line in m that must go through what bound levels
+    took, and be below *least_s* where more memory was measured to be enough. Levels far above it crawl.
     """
-    levels = np.unique(mem_gib[bound])
-    fetch_s = np.array([np.median(1.0 / samples_s[bound & (mem_gib == level)]) for level in levels])
+    enough_gib = float(free_gib[free_gib > levels.max()].min())
     for first in range(len(levels)):
-        storage_s, dataset_gib = _line(levels[first:], fetch_s[first:], mem_gib, unlimited, bound)
-        explained = storage_s * (1.0 - levels[first:] / dataset_gib)
-        if np.allclose(explained, fetch_s[first:], rtol=0.1):
-            break
-    else:
-        storage_s, dataset_gib, first = 0.0, 0.0, len(levels)
-    crawls = bound & (mem_gib < (levels[first] if first < len(levels) else np.inf))
-    return storage_s, dataset_gib, crawls
-
-
-def _line(
-    levels: Floats, fetch_s: Floats, mem_gib: Floats, unlimited: Floats, bound: Bools
-) -> tuple[float, float]:
-    if len(levels) > 1:
-        slope, storage_s = np.polyfit(levels, fetch_s, 1, w=1.0 / fetch_s)
-        return float(storage_s), float(-storage_s / slope) if slope < 0 else np.inf
-    # The next measured amount of memory was enough for all cores: the line must be below it there.
-    above = ~bound & (mem_gib > levels[0])
-    nxt, least_s = float(mem_gib[above].min()), float(1.0 / unlimited[above].max())
-    slope = (least_s - fetch_s[0]) / (nxt - levels[0])
-    storage_s = float(fetch_s[0] - slope * levels[0])
-    return storage_s, float(-storage_s / slope)
+        known_gib, known_s = levels[first:], fetch_s[first:]
+        if len(known_gib) == 1:
+            # The steepest line that is not contradicted: promises no more than was measured.
+            known_gib, known_s = np.append(known_gib, enough_gib), np.append(known_s, least_s)
+        slope, storage_s = np.polyfit(known_gib, known_s, 1, w=1.0 / known_s)
+        if slope >= 0 or (fetch_s[:first] < _BOUND * (storage_s + slope * levels[:first])).any():
+            continue
+        through = np.allclose(storage_s + slope * known_gib, known_s, rtol=0.1)
+        if through and storage_s + slope * enough_gib <= least_s / _BOUND:
+            return float(storage_s), float(-storage_s / slope), first
+    return 0.0, 0.0, len(levels)

@@ -15,7 +15,7 @@ from wattline.model.curves import Curves, fit_caps, fit_clocks
 from wattline.model.demand import Demand, fit_demand
 from wattline.model.measured import Measured
 from wattline.model.speed import Speed, fit_speed
-from wattline.model.throttle import Throttle
+from wattline.model.throttle import Throttle, top_of
 from wattline.model.workload import WAITING, Source, Workload
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
@@ -51,11 +51,12 @@ def fit_workload(profile: Profile) -> Workload:
     if not len(profile):
         raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
-    rows = merged(profile)
+    rows = _batched(merged(profile))
     timed = rows.take(~np.isnan(rows.samples_s))
     if len(timed) < 2:
+        count = int(np.count_nonzero(~np.isnan(profile.samples_s)))
         raise NotFitted(
-            f"{name}: {len(profile)} measurement{'s' if len(profile) > 1 else ''} of samples_s in"
+            f"{name}: {count} measurement{'' if count == 1 else 's'} of samples_s in"
             f" {len(timed)} setting{'' if len(timed) == 1 else 's'}, expected at least 2 different settings",
             "measure at another number of GPUs, batch size, cap or clock",
         )
@@ -80,6 +81,14 @@ def fit_workload(profile: Profile) -> Workload:
     )
     model = replace(model, wait=_wait(model, solo), demand=_demand(timed))
     return replace(model, array=_array(model, timed))
+
+
+def _batched(rows: Profile) -> Profile:
+    """*rows*, with the usual batch of a GPU where none is said, if others say one."""
+    each = rows.batch / rows.gpus
+    if np.isnan(each).all() or not np.isnan(each).any():
+        return rows
+    return replace(rows, batch=np.where(np.isnan(each), np.nanmedian(each) * rows.gpus, rows.batch))
 
 
 def merged(profile: Profile) -> Profile:
@@ -170,9 +179,12 @@ def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[F
         here = free.settings.local_batch == size
         known[float(size)] = float(np.mean(free.watts[here] / free.gpus[here]))
     if not known and metered.any():
-        # One cap for all rows: what it was at that cap is the best there is.
+        # One cap or clock for all rows.
         rows = solo.take(metered)
-        known[float(np.median(rows.settings.local_batch))] = float(np.median(rows.watts / rows.gpus))
+        watts, clock = float(np.median(rows.watts / rows.gpus)), float(np.median(rows.clock_mhz))
+        known[float(np.median(rows.settings.local_batch))] = (
+            watts if np.isnan(clock) else top_of(solo.gpu.word(0), clock, watts)
+        )
     sizes = np.array(sorted(known)) if known else np.ones(1)
     return sizes, np.array([known[size] for size in sizes.tolist()]) if known else np.full(1, np.nan)
 
@@ -278,4 +290,7 @@ def _array(model: Workload, timed: Profile) -> Array:
     solo = alone.extrapolate(replace(timed.settings, fuse=np.ones(len(timed))))
     extra_s = timed.settings.local_batch * timed.gpus * (timed.fuse / timed.samples_s - 1.0 / solo.samples_s)
     slowdown = np.where(timed.fuse > 1, np.maximum(1.0 + extra_s / computes_s, 1e-3), np.nan)
-    return fit_array(timed.fuse, slowdown, timed.peak_gib)
+    # Memory grows with the batch too: compare like with like.
+    local = timed.settings.local_batch
+    alike = np.isin(local, local[timed.fuse > 1]) if (timed.fuse > 1).any() else local == np.median(local)
+    return fit_array(timed.fuse, slowdown, np.where(alike, timed.peak_gib, np.nan))

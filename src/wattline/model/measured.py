@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from wattline.errors import NotFitted, did_you_mean
+from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
 from wattline.model.asked import Asked
 from wattline.model.workload import REACH, Prediction, Workload
 from wattline.profile.settings import Settings
 from wattline.table import Floats, Ints, Labels
-from wattline.types import Jobs, Snapshot
+from wattline.types import Jobs, Leases
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,8 @@ class Measured:
             return self.find(model, gpu).predict(rows)
         models = Labels.same(model, len(rows)) if isinstance(model, str) else model
         gpus = Labels.same(gpu, len(rows)) if isinstance(gpu, str) else gpu
+        if not len(models) == len(gpus) == len(rows):
+            raise ConfigError(f"{len(models)} models on {len(gpus)} GPU kinds, expected {len(rows)} of each")
         kinds = models.codes * len(gpus.names) + gpus.codes
         samples_s, watts = np.empty(len(rows)), np.empty(len(rows))
         for kind in np.unique(kinds):
@@ -90,14 +92,13 @@ class Measured:
             speed[here] = got / asked * self.otherwise.company(members[here])
         return speed
 
-    def observe(self, events: Events, state: Snapshot) -> Measured:
-        """What is believed after *events*, by what the jobs of *state* hold.
+    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Measured:
+        """What is believed after *events* that happened under *leases*.
 
-        A job that runs alone at a rate other than expected teaches the model of its workload; the
-        rest cost one look.
+        A job that runs alone, on other GPUs than it asked for, at another rate than expected teaches
+        the model of its workload; the rest cost one look.
         """
         ran = events[(events[:, 0] == RAN) & (events[:, 4] > 0)]
-        jobs, leases = state.jobs, state.leases
         together = leases.job != leases.group
         job = ran[:, 1].astype(np.int64)
         alone = np.isin(job, leases.job)
@@ -113,10 +114,15 @@ class Measured:
         learnt = {}
         for found, here in self._known(jobs, job):
             mine = job[here]
-            _, asked = self._samples_s(found, jobs, mine, gpus[here], nodes[here])
-            # The trace's own step time is of what was asked: it gives the rate its unit.
-            seen = asked * rate[here] * jobs.step_s[mine]
-            after = found.observe(self._settings(found, jobs, mine, gpus[here], nodes[here]), seen)
+            held = self._settings(found, jobs, mine, gpus[here], nodes[here])
+            asked = self._settings(found, jobs, mine, jobs.gpus[mine], np.ones_like(mine))
+            other = np.flatnonzero((held.gpus != asked.gpus) | (held.nodes != asked.nodes))
+            if not len(other):
+                continue
+            # A trace says how long a step takes as asked; what is learnt is how others compare with it.
+            held, asked, mine = held.take(other), asked.take(other), mine[other]
+            seen = found.extrapolate(asked).samples_s * rate[here][other] * jobs.step_s[mine]
+            after = found.observe(held, seen, keep=asked)
             if after is not found:
                 learnt[id(found)] = after
         if not learnt:

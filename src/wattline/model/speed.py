@@ -28,8 +28,9 @@ _ROOT, _SECOND_NODE, _MORE_NODES = 2, 5, 6
 _COMPUTES = slice(0, 3)
 _ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
 _NOISE = 0.03  # relative, of a step that is looked at while it runs
-_SURE, _UNSURE = 0.02, 0.5  # of a step: what a coefficient may be off by, if it was measured and if not
-_DRIFT = 0.02  # of a step, per surprise
+_SURE = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05, 0.05])  # of a step, what a coefficient may be off by
+_UNSURE = 0.5  # the same, if it was never measured
+_DRIFT = 0.5 * _SURE  # the same, after every surprise; how long GPUs wait is less certain than computing
 _LEAST = 0.01  # of its computing a model keeps, whatever it sees
 
 
@@ -99,10 +100,10 @@ class Speed:
 
 def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
     """What the coefficients of a model may be off by that came without it, with a row of features."""
-    batch, gpus, nodes = (name in measured for name in ("batch", "gpus", "nodes"))
-    varied = np.array([True, batch, batch, gpus, gpus, nodes, nodes])
+    gpus, nodes = (name in measured for name in ("gpus", "nodes"))
+    varied = np.array([True, True, True, gpus, gpus, nodes, nodes])
     of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.inf)
-    return np.hypot(0.05 * theta, of_step)
+    return np.hypot(_SURE * theta, of_step)
 
 
 def _moved(theta: Floats, unsure: Floats, x: Floats, least: Floats) -> tuple[Floats, Floats]:
@@ -152,7 +153,7 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     if used[_ROOT]:
         score, bent = _scored(x, y, noise, used)
         coefficients = bent if score < best else coefficients
-    off = max(float(np.sqrt(np.mean((features(settings) @ coefficients / step_s - 1.0) ** 2))), _SURE)
+    off = max(float(np.sqrt(np.mean((features(settings) @ coefficients / step_s - 1.0) ** 2))), _NOISE)
     relative = features(settings) / step_s[:, None]
     largest = relative.max(axis=0)
     loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNSURE) ** 2)

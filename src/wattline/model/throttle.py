@@ -28,7 +28,7 @@ class Throttle:
     """Rate and watts of one computing GPU against cap and clock.
 
     *top_w* are its watts when nothing holds it back, by local *batch*; nan: never measured, then the
-    device's are taken.
+    device's are taken. It was seen to draw *more* times as much as all that says.
     """
 
     gpu: str
@@ -36,6 +36,7 @@ class Throttle:
     top_w: Floats
     caps: Curves | None = None
     clocks: Curves | None = None
+    more: float = 1.0
 
     def at(self, batch: Floats, cap_w: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
         """Rate and watts of one GPU at a local *batch*; a knob that is nan holds nothing back.
@@ -43,25 +44,23 @@ class Throttle:
         The rate is relative to what `Speed` says. With both knobs set the tighter one rules.
         """
         capped, clocked = ~np.isnan(cap_w), ~np.isnan(clock_mhz)
-        if not clocked.any() and (self.caps is not None or capped.all()):
-            return self._capped(batch, cap_w)
-        if not capped.any() and (self.clocks is not None or clocked.all()):
-            return self._clocked(batch, clock_mhz)
-        rate, watts = self._free(batch)
-        for rows, knob, held in ((capped, cap_w, self._capped), (clocked, clock_mhz, self._clocked)):
-            if rows.any():
-                slower, draws = held(batch[rows], knob[rows])
-                tighter = slower < rate[rows]
-                rate[rows] = np.where(tighter, slower, rate[rows])
-                watts[rows] = np.where(tighter, draws, np.fmin(draws, watts[rows]))
-        return rate, watts
+        if self.caps is not None and not clocked.any():
+            rate, watts = self._capped(batch, cap_w)  # the usual case, in one look
+        else:
+            rate, watts = self._free(batch)
+            for rows, knob, held in ((capped, cap_w, self._capped), (clocked, clock_mhz, self._clocked)):
+                if rows.any():
+                    slower, draws = held(batch[rows], knob[rows])
+                    rate[rows] = np.minimum(rate[rows], slower)
+                    watts[rows] = np.fmin(watts[rows], draws)
+        if self.more == 1.0:
+            return rate, watts
+        # However much more it draws, a cap holds, except where it did not when it was measured.
+        return rate, np.fmax(np.minimum(self.more, 1.0) * watts, np.fmin(self.more * watts, cap_w))
 
     def scaled(self, factor: float) -> Throttle:
-        """The same with all watts multiplied; watts that nobody measured become the device's, multiplied."""
-        top_w = np.where(np.isnan(self.top_w), self._device_w(), self.top_w)
-        caps = self.caps.scaled(factor) if self.caps is not None else None
-        clocks = self.clocks.scaled(factor) if self.clocks is not None else None
-        return replace(self, top_w=factor * top_w, caps=caps, clocks=clocks)
+        """The same with all watts multiplied, as far as caps allow."""
+        return replace(self, more=self.more * factor)
 
     def _free(self, batch: Floats) -> tuple[Floats, Floats]:
         """Rate and watts where nothing holds the GPU back."""
@@ -88,9 +87,8 @@ class Throttle:
     def _capped(self, batch: Floats, cap_w: Floats) -> tuple[Floats, Floats]:
         if self.caps is not None:
             rate, watts = self.caps.at(batch, cap_w)
-            unknown = np.isnan(watts)
-            return rate, np.fmin(cap_w, self._top(batch)) if unknown.any() else watts
-        if self.clocks is not None and not np.isnan(self.clocks.watts).any():
+            return rate, np.fmin(cap_w, self._top(batch)) if not self.caps.metered else watts
+        if self.clocks is not None and self.clocks.metered:
             return self.clocks.at(batch, self.clocks.knob_for(batch, watts=cap_w))
         top_w = self._top(batch)
         if np.isnan(top_w).any():
@@ -101,25 +99,33 @@ class Throttle:
         draws = np.minimum(cap_w, top_w)
         idle_w = np.minimum(self._idle_w(top_w), 0.9 * draws)
         clock = ((draws - idle_w) / (top_w - idle_w)) ** (1.0 / _EXPONENT)
-        return _unmeasured_rate(clock), draws
+        return _unmeasured_rate(clock) * self._free(batch)[0], draws
 
     def _clocked(self, batch: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
         if self.clocks is not None:
             rate, watts = self.clocks.at(batch, clock_mhz)
-            return rate, self._top(batch) if np.isnan(watts).any() else watts
+            return rate, watts if self.clocks.metered else self._top(batch)
         if self.gpu not in DEVICES:
             raise NotFitted(
                 f"what a clock does cannot be told: no clock of {self.gpu} was ever measured",
                 "measure samples_s at several values of clock_mhz",
             )
         clock = np.minimum(clock_mhz / DEVICES[self.gpu].max_clock_mhz, 1.0)
-        rate = _unmeasured_rate(clock)
-        if self.caps is not None and not np.isnan(self.caps.watts).any():
-            rate = rate * self._free(batch)[0]
+        rate = _unmeasured_rate(clock) * self._free(batch)[0]
+        if self.caps is not None and self.caps.metered:
             return rate, self.caps.at(batch, self.caps.knob_for(batch, rate=rate))[1]
         top_w = self._top(batch)
         idle_w = self._idle_w(top_w)
         return rate, idle_w + (top_w - idle_w) * clock**_EXPONENT
+
+
+def top_of(gpu: str, clock_mhz: float, watts: float) -> float:
+    """Watts of a GPU that nothing holds back, from what it draws at one clock, until more are measured."""
+    if gpu not in DEVICES:
+        return watts
+    idle_w = min(DEVICES[gpu].idle_w, 0.5 * watts)
+    clock = min(clock_mhz / DEVICES[gpu].max_clock_mhz, 1.0)
+    return float(idle_w + (watts - idle_w) / clock**_EXPONENT)
 
 
 def _unmeasured_rate(clock: Floats) -> Floats:

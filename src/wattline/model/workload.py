@@ -36,6 +36,7 @@ WAITING = 0.7
 From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs there say 0.4 to 0.85.
 """
 
+_ROUNDS = 8
 _BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
 _UPWARDS_FREE = frozenset(("cpus", "mem_gib"))  # more of them than was measured changes nothing
 
@@ -140,25 +141,46 @@ class Workload:
                 )
         raise AssertionError("asked about a row that is within reach")
 
-    def observe(self, settings: Settings, samples_s: Floats, watts: Floats | None = None) -> Workload:
+    def observe(
+        self,
+        settings: Settings,
+        samples_s: Floats,
+        watts: Floats | None = None,
+        keep: Settings | None = None,
+    ) -> Workload:
         """What is believed after a job did *samples_s* and drew *watts* (nan: not seen).
 
         Rows that were predicted within `SURPRISE` change nothing, so that a well-known job costs one
-        prediction per look.
+        prediction per look. What is believed of *keep* stays.
         """
         expected = self.extrapolate(settings)
         learnt = self
         off = np.flatnonzero(np.abs(samples_s / expected.samples_s - 1.0) > SURPRISE)
         if len(off):
-            learnt = learnt._learn_speed(settings.take(off), samples_s[off])
+            learnt = learnt._learn_speed(settings.take(off), samples_s[off], keep)
         if watts is not None:
-            power_off = np.abs(watts / expected.watts - 1.0) > SURPRISE
-            if power_off.any():
-                factor = float(np.exp(np.mean(np.log(watts[power_off] / expected.watts[power_off]))))
-                learnt = replace(learnt, throttle=learnt.throttle.scaled(factor), metered=True)
+            learnt = learnt._learn_watts(settings, watts, expected.watts)
         return learnt
 
-    def _learn_speed(self, settings: Settings, samples_s: Floats) -> Workload:
+    def _learn_watts(self, settings: Settings, watts: Floats, expected: Floats) -> Workload:
+        seen = ~np.isnan(watts)
+        new = np.flatnonzero(seen & np.isnan(expected))
+        if len(new):
+            batch, computes_s, step_s, _ = self._parts(settings)
+            busy = self.wait + (1.0 - self.wait) * computes_s / step_s
+            top_w = float(np.mean((watts / settings.gpus / busy)[new]))
+            throttle = replace(self.throttle, batch=batch[new][:1], top_w=np.full(1, top_w))
+            return replace(self, throttle=throttle, metered=True)
+        off = np.flatnonzero(seen & (np.abs(watts / expected - 1.0) > SURPRISE))
+        if not len(off):
+            return self
+        factor = float(np.exp(np.mean(np.log(watts[off] / expected[off]))))
+        return replace(self, throttle=self.throttle.scaled(factor), metered=True)
+
+    def _learn_speed(self, settings: Settings, samples_s: Floats, keep: Settings | None) -> Workload:
+        if keep is not None:
+            samples_s = np.concatenate((samples_s, self.extrapolate(keep).samples_s))
+            settings = settings.followed_by(keep)
         settings = replace(settings, batch=self.local_batch(settings) * settings.gpus)
         batch, computes_s, step_s, _ = self._parts(settings)
         free = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
@@ -168,14 +190,15 @@ class Workload:
         if not len(rows):
             return self
         stretch = computes_s / self.speed.compute_s(batch)
-        speed = self.speed.observe(settings.take(rows), stretch[rows], seen_s[rows], self.measured)
+        speed = self.speed
+        for _ in range(_ROUNDS if 1 < len(rows) <= _ROUNDS else 1):  # a few rows pull in turn
+            speed = speed.observe(settings.take(rows), stretch[rows], seen_s[rows], self.measured)
         return replace(self, speed=speed, measured=self._widened(settings.take(rows)))
 
     def _widened(self, settings: Settings) -> Mapping[str, tuple[float, float]]:
         wider = dict(self.measured)
-        for name in ("gpus", "nodes", "batch"):
-            value = self._per_gpu(settings, name)
-            least, most = wider.get(name, (np.inf, 0.0))
+        for name in {"gpus", "nodes", "batch"} & set(wider):
+            value, (least, most) = self._per_gpu(settings, name), wider[name]
             wider[name] = (min(least, float(value.min())), max(most, float(value.max())))
         return MappingProxyType(wider)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ConfigError
+from wattline.model import ramp, volts
 from wattline.model.array import Array
 from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
 from wattline.model.demand import Demand
@@ -51,13 +52,13 @@ def load_models(path: str | Path) -> Measured:
     except (OSError, UnicodeDecodeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
         raise ConfigError(f"{path}: cannot be read: {why}") from None
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as problem:
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(f"{path}: is not a file of fitted models: {problem!r}") from None
 
 
 def models_toml(workloads: Iterable[Workload]) -> str:
     """*workloads* as TOML: their coefficients to four digits, where they come from, and how good they are."""
-    return "\n".join(_entry(w) for w in workloads)
+    return "\n".join(_entry(w) for w in workloads) or "workload = []\n"
 
 
 def _entry(w: Workload) -> str:
@@ -68,19 +69,24 @@ def _entry(w: Workload) -> str:
     lines += [] if np.isnan(w.usual_batch) else [f"usual_batch = {w.usual_batch:.12g}"]
     if w.wait != WAITING:
         lines += _pairs(wait=w.wait)
+    if w.throttle.more != 1.0:
+        lines += _pairs(more=w.throttle.more)
     lines += [f"measured.{name} = [{a:.12g}, {b:.12g}]" for name, (a, b) in w.measured.items()]
     for part in ("speed", "demand", "array"):
         thing = getattr(w, part)
         default = type(thing)()
         changed = {k: v for k, v in vars(thing).items() if k != "unsure" and v != getattr(default, k)}
         lines += [f"{part}.{line}" for line in _pairs(**changed)]
-    if not np.isnan(w.throttle.top_w).all() and w.throttle.caps is None and w.throttle.clocks is None:
+    if not np.isnan(w.throttle.top_w).all() and not any(
+        c and c.metered for c in (w.throttle.caps, w.throttle.clocks)
+    ):
         lines += [f"watts.batch = {_exact(w.throttle.batch)}", f"watts.top_w = {_row(w.throttle.top_w)}"]
     for knob, curves in (("cap_w", w.throttle.caps), ("clock_mhz", w.throttle.clocks)):
         if curves is not None:
+            lines += [f"{knob}.range = [{curves.first:.12g}, {curves.last:.12g}]"]
             lines += [f"{knob}.batch = {_exact(curves.batch)}"]
             lines += [f"{knob}.rate = [", *(f"  {_row(row)}," for row in curves.rate_law), "]"]
-            if not np.isnan(curves.watts_law).all():
+            if curves.metered:
                 lines += [f"{knob}.watts = [", *(f"  {_row(row)}," for row in curves.watts_law), "]"]
     return "\n".join(lines) + "\n"
 
@@ -103,18 +109,25 @@ def _row(values: Floats) -> str:
 
 def _workload(entry: Mapping[str, Any]) -> Workload:
     measured = {name: (float(a), float(b)) for name, (a, b) in entry.get("measured", {}).items()}
-    caps = _curves(entry, "cap_w", measured, caps_from_laws)
-    clocks = _curves(entry, "clock_mhz", measured, clocks_from_laws)
+    caps = _curves(entry.get("cap_w"), len(ramp.COEFFICIENTS), caps_from_laws)
+    clocks = _curves(entry.get("clock_mhz"), len(volts.COEFFICIENTS), clocks_from_laws)
     watts = entry.get("watts", {})
     batch, top_w = np.array(watts.get("batch", [1.0])), np.array(watts.get("top_w", [np.nan]))
     for curves in (clocks, caps):
-        if curves is not None and not np.isnan(curves.watts).any():
+        if curves is not None and curves.metered:
             batch, top_w = curves.batch, curves.at(curves.batch, np.full(len(curves.batch), curves.last))[1]
     return Workload(
         model=entry["model"],
         gpu=entry["gpu"],
         speed=Speed(**entry.get("speed", {})),
-        throttle=Throttle(entry["gpu"], batch.astype(np.float64), top_w.astype(np.float64), caps, clocks),
+        throttle=Throttle(
+            gpu=entry["gpu"],
+            batch=batch.astype(np.float64),
+            top_w=top_w.astype(np.float64),
+            caps=caps,
+            clocks=clocks,
+            more=float(entry.get("more", 1.0)),
+        ),
         demand=Demand(**entry.get("demand", {})),
         array=Array(**entry.get("array", {})),
         wait=float(entry.get("wait", WAITING)),
@@ -130,15 +143,11 @@ def _workload(entry: Mapping[str, Any]) -> Workload:
     )
 
 
-def _curves(
-    entry: Mapping[str, Any],
-    knob: str,
-    measured: Mapping[str, tuple[float, float]],
-    make: Callable[..., Curves],
-) -> Curves | None:
-    if knob not in entry:
+def _curves(laws: Mapping[str, Any] | None, width: int, make: Callable[..., Curves]) -> Curves | None:
+    if laws is None:
         return None
-    laws = entry[knob]
     rate = np.array(laws["rate"], dtype=np.float64)
-    watts = np.array(laws["watts"], dtype=np.float64) if "watts" in laws else np.full_like(rate, np.nan)
-    return make(np.array(laws["batch"], dtype=np.float64), rate, watts, *measured[knob])
+    unknown = np.full((len(rate), width), np.nan)
+    watts = np.array(laws["watts"], dtype=np.float64) if "watts" in laws else unknown
+    first, last = (float(end) for end in laws["range"])
+    return make(np.array(laws["batch"], dtype=np.float64), rate, watts, first, last)

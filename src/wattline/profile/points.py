@@ -67,13 +67,15 @@ class Profile(Table):
                 )
         arrays = {name: np.atleast_1d(np.asarray(column, np.float64)) for name, column in columns.items()}
         words = {"model": model, "gpu": gpu}
-        length = max(
-            *(1 if isinstance(word, str) else len(word) for word in words.values()),
-            *(len(array) for array in arrays.values()),
-        )
+        lengths = {name: 1 if isinstance(word, str) else len(word) for name, word in words.items()}
+        lengths |= {name: len(array) for name, array in arrays.items()}
+        length = max(lengths.values())
+        for name, count in lengths.items():
+            if count not in (1, length) or not count:
+                raise ProfileError("profile", None, f"{name} has {count} rows, expected 1 or {length}")
         rows = []
         for row in range(length):
-            text = {k: w if isinstance(w, str) else w[row] for k, w in words.items()}
+            text = {k: w if isinstance(w, str) else w[row if len(w) > 1 else 0] for k, w in words.items()}
             numbers = {k: float(a[row if len(a) > 1 else 0]) for k, a in arrays.items()}
             rows.append(_checked("profile", row + 1, {**text, **numbers}))
         return _table("profile", rows, np.arange(1, length + 1))
@@ -92,7 +94,8 @@ def read_profile(path: str | Path) -> Profile:
     """Read a CSV of measurements, plain or gzipped; see `COLUMNS`, any order, unneeded ones left out.
 
     A row needs a model, a GPU kind, and samples_s or watts. An empty field is "not set" or "not
-    measured". The first row that no measurement can have raises `ProfileError`.
+    measured"; a line that starts with # and is not a full row is a remark. The first row that no
+    measurement can have raises `ProfileError`.
     """
     name = str(path)
     lines = csv.reader(io.StringIO(_text(name), newline=""), strict=True)
@@ -101,7 +104,8 @@ def read_profile(path: str | Path) -> Profile:
     header: list[str] = []
     try:
         for fields in lines:
-            if not fields or not any(field.strip() for field in fields) or fields[0].lstrip().startswith("#"):
+            remark = fields[:1] and fields[0].lstrip().startswith("#") and len(fields) != len(header)
+            if remark or not any(field.strip() for field in fields):
                 continue
             if not header:
                 header = _header(name, lines.line_num, fields)

@@ -43,10 +43,13 @@ class Settings(Table):
             raise ConfigError(
                 f"{word} is not a knob, expected some of {', '.join(KNOBS)}", did_you_mean(word, KNOBS)
             )
-        given = {
-            name: np.asarray(UNSET.get(name, np.nan) if knobs.get(name) is None else knobs[name], np.float64)
-            for name in KNOBS
-        }
+        given = {}
+        for name in KNOBS:
+            value = UNSET.get(name, np.nan) if knobs.get(name) is None else knobs[name]
+            try:
+                given[name] = np.asarray(value, np.float64)
+            except (TypeError, ValueError):
+                raise ConfigError(f"{name} is {value!r}, expected a number, or a column of them") from None
         length = max(np.atleast_1d(column).shape[0] for column in given.values())
         columns = {}
         for name, column in given.items():
@@ -67,7 +70,8 @@ class Settings(Table):
             elif name != "mem_gib":
                 wrong |= column == 0.0
             if wrong.any():
-                expected = "a whole number of at least 1" if least else "a finite number above 0"
+                number = "of at least 0" if name == "mem_gib" else "above 0"
+                expected = "a whole number of at least 1" if least else f"a finite number {number}"
                 raise ConfigError(f"{name} is {column[int(np.argmax(wrong))]:g}, expected {expected}")
         wide = self.nodes > self.gpus
         if wide.any():
@@ -75,6 +79,12 @@ class Settings(Table):
             raise ConfigError(
                 f"nodes is {self.nodes[row]:g}, expected at most the number of GPUs, {self.gpus[row]:g}"
             )
+
+    def followed_by(self, more: Settings) -> Settings:
+        """These rows, then those."""
+        return Settings(
+            **{name: np.concatenate((getattr(self, name), getattr(more, name))) for name in KNOBS}
+        )
 
     @property
     def local_batch(self) -> Floats:
