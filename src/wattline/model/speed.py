@@ -17,15 +17,15 @@ are measured.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from wattline.profile.settings import Settings
 from wattline.table import Bools, Floats
 
-_ROOT, _SECOND_NODE, _MORE_NODES = 2, 5, 6
-_COMPUTES = slice(0, 3)
+_ROOT, _SECOND_NODE = 2, 5
+_COMPUTES = 3  # the first coefficients are of computing
 _ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
 _NOISE = 0.03  # relative, of a step that is looked at while it runs
 _SURE = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05, 0.05])  # of a step, what a coefficient may be off by
@@ -45,7 +45,7 @@ class Speed:
     more_gpus_s: float = 0.0
     second_node_s: float = np.nan
     more_nodes_s: float = 0.0
-    unsure: Floats | None = field(default=None, repr=False, compare=False, kw_only=True)  # std
+    unsure: Floats | None = field(default=None, repr=False, compare=False, kw_only=True)  # nan: unsaid
 
     def compute_s(self, local_batch: Floats) -> Floats:
         """Seconds a GPU computes for a step, not held back."""
@@ -74,42 +74,47 @@ class Speed:
         explained; they are surer then. So what is seen of one GPU leaves alone what is known of
         many. *measured* names the knobs that were ever varied, for a model that came without doubts.
         """
-        learnt = self
-        for row in range(len(step_s)):
-            one = settings.take(slice(row, row + 1))
-            learnt = learnt._learn(one, float(stretch[row]), float(step_s[row]), measured)
-        return learnt
-
-    def _learn(self, setting: Settings, stretch: float, step_s: float, measured: Collection[str]) -> Speed:
-        theta = np.array(astuple(replace(self, unsure=None))[:-1])
-        if np.isnan(theta[_SECOND_NODE]):
-            one_node = self.sync_s(setting.gpus, np.ones(1))
-            inside = replace(self, second_node_s=0.0).sync_s(setting.gpus, setting.nodes)
-            theta[_SECOND_NODE] = max(0.0, float((_ACROSS * one_node - inside)[0]))
-        x = features(setting)[0]
-        x[_COMPUTES] *= stretch
-        x /= step_s
-        unsure = _unsure(theta, x, measured) if self.unsure is None else self.unsure
-        least = np.zeros(len(theta))
-        least[_COMPUTES] = _LEAST * theta[_COMPUTES]
-        theta, unsure = _moved(theta, unsure, x, least)
-        if np.isnan(self.second_node_s) and setting.nodes[0] == 1:
+        theta = np.array([getattr(self, name) for name in COEFFICIENTS])
+        x = features(settings)
+        x[:, :_COMPUTES] *= stretch[:, None]
+        x /= step_s[:, None]
+        guessed = np.isnan(theta[_SECOND_NODE])
+        if guessed:
+            theta[_SECOND_NODE] = self._guess(settings)
+        unsure = np.full(len(theta), np.nan) if self.unsure is None else self.unsure
+        for row in x:
+            doubts = np.where(np.isnan(unsure), _unsure(theta, row, measured), unsure)
+            theta, unsure = _moved(theta, doubts, row)
+        if guessed and (settings.nodes == 1).all():
             theta[_SECOND_NODE] = np.nan
         return Speed(*theta.tolist(), unsure=unsure)
 
+    def _guess(self, settings: Settings) -> float:
+        """What a second node adds, by what is believed until one is measured."""
+        several = settings.take(settings.nodes > 1)
+        if not len(several):
+            return 0.0
+        inside = replace(self, second_node_s=0.0).sync_s(several.gpus, several.nodes)
+        return float(np.max(np.maximum(self.sync_s(several.gpus, several.nodes) - inside, 0.0)))
+
+
+COEFFICIENTS = tuple(f.name for f in fields(Speed) if f.name != "unsure")
+
 
 def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
-    """What the coefficients of a model may be off by that came without it, with a row of features."""
+    """What coefficients may be off by of which nobody says it, if they take part in a row; else nan."""
     gpus, nodes = (name in measured for name in ("gpus", "nodes"))
     varied = np.array([True, True, True, gpus, gpus, nodes, nodes])
-    of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.inf)
+    of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.nan)
     return np.hypot(_SURE * theta, of_step)
 
 
-def _moved(theta: Floats, unsure: Floats, x: Floats, least: Floats) -> tuple[Floats, Floats]:
-    """Coefficients, none below its *least*, and their doubts after a row with x·theta = 1 was seen."""
+def _moved(theta: Floats, unsure: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """Coefficients, none below 0, and their doubts after a row with x·theta = 1 was seen."""
+    least = np.zeros(len(theta))
+    least[:_COMPUTES] = _LEAST * theta[:_COMPUTES]
     # What takes part in a surprise may always be a little off: else the first surprises would rule.
-    variance = np.where(x > 0, unsure**2 + (_DRIFT / np.where(x > 0, x, 1.0)) ** 2, 0.0)
+    variance = np.where(x > 0, np.nan_to_num(unsure) ** 2 + (_DRIFT / np.where(x > 0, x, 1.0)) ** 2, 0.0)
     moved, free = theta.copy(), x > 0
     for _ in range(len(theta)):
         pull = np.where(free, variance * x, 0.0)
