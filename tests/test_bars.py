@@ -1,0 +1,27 @@
+"""What the models must predict of published measurements that they have not seen."""
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("part", ["speed", "caps", "clocks", "memory"])
+def test_predictions_of_unseen_measurements_meet_their_bar(data: Path, part: str) -> None:
+    import held_out  # reads the public data
+
+    assert getattr(held_out, part)()
+
+
+def test_the_library_is_what_its_script_makes_of_the_public_data(data: Path) -> None:
+    import fit_library
+
+    from wattline import library
+    from wattline.profile.library import models_toml
+
+    made = {(w.model, w.gpu): models_toml([w]) for w in fit_library.fit_source("elasticflow")}
+    shipped = [w for w in library().workloads if w.source.name == "elasticflow"]
+    assert len(shipped) >= 6
+    for w in shipped:
+        assert made[w.model, w.gpu] == models_toml([w])
