@@ -29,8 +29,9 @@ HEADER = """\
 # points: measurements behind an entry. *_error: mean relative error at points that the fit had not seen.
 # measured: the least and the most of each knob (batch, cpus and mem_gib per GPU). Where a model was measured
 # by several sources on one kind of GPU, the first is found by its name alone, all by "source/name".
-# cap_w, clock_mhz: a row per local batch size; rate is a ramp (low, slope, start, end, soft), watts too;
-# watts against clocks are still, per_mhz, knee, rise. See model/ramp.py and model/volts.py.
+# cap_w, clock_mhz: a row per local batch size. Against caps, rate and watts are ramps (low, slope, start, end,
+# soft; model/ramp.py); against clocks, rate is fixed, work, top, soft (model/pace.py) and watts are still,
+# per_mhz, knee, rise (model/volts.py). bend is what the law of the speed misses at a batch size.
 """
 SOURCES = ("zeus", "elasticflow", "perseus", "gavel", "pollux", "synergy")
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wattline.model import ramp, volts
 from wattline.model.curves import Curves
 from wattline.model.throttle import INSENSITIVE
 from wattline.model.workload import WAITING, Workload
@@ -48,8 +47,8 @@ def _parameters(w: Workload) -> dict[str, Any]:
         "usual_batch": finite(w.usual_batch),
         "speed": _numbers(w.speed),
         "top_w": top_w if w.metered else [],
-        "cap_w": _laws(w.throttle.caps, ramp.COEFFICIENTS),
-        "clock_mhz": _laws(w.throttle.clocks, volts.COEFFICIENTS),
+        "cap_w": _laws(w.throttle.caps),
+        "clock_mhz": _laws(w.throttle.clocks),
         "wait": w.wait,
         "demand": _numbers(w.demand),
         "array": _numbers(w.array),
@@ -64,15 +63,16 @@ def _pairs(first: Floats, second: Floats) -> list[tuple[float, float]]:
     return list(zip(first.tolist(), second.tolist(), strict=True))
 
 
-def _laws(curves: Curves | None, watts_names: Sequence[str]) -> list[dict[str, Any]]:
+def _laws(curves: Curves | None) -> list[dict[str, Any]]:
     """One entry per local batch size: the coefficients of its laws by name."""
     if curves is None:
         return []
     return [
         {
             "batch": float(curves.batch[row]),
-            "rate": _named(ramp.COEFFICIENTS, curves.rate_law[row]),
-            "watts": _named(watts_names, curves.watts_law[row]),
+            "bend": float(curves.bend[row]),
+            "rate": _named(curves.names[0], curves.rate_law[row]),
+            "watts": _named(curves.names[1], curves.watts_law[row]),
         }
         for row in range(len(curves.batch))
     ]
@@ -139,4 +139,4 @@ def _percent(share: float) -> str:
 
 
 def _has_watts(curves: Curves | None) -> bool:
-    return curves is not None and not any(map(math.isnan, curves.watts_law.ravel().tolist()))
+    return curves is not None and curves.metered

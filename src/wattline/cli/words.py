@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from wattline.cli.known import assumed
 from wattline.grid import grid
-from wattline.model import ramp, volts
 from wattline.model.curves import Curves
 from wattline.model.workload import Workload
 
@@ -42,8 +41,8 @@ def workload_text(w: Workload, held_out: str) -> str:
         ("varied", [varied(w)]),
         ("speed", _speed(w)),
         ("watts", _watts(w)),
-        ("cap", _laws(w, "cap_w", w.throttle.caps, ramp.COEFFICIENTS)),
-        ("clock", _laws(w, "clock_mhz", w.throttle.clocks, volts.COEFFICIENTS)),
+        ("cap", _laws(w, "cap_w", w.throttle.caps)),
+        ("clock", _laws(w, "clock_mhz", w.throttle.clocks)),
         (
             "waiting",
             _or_assumed(w, "wait", [f"a GPU that waits draws {100 * w.wait:.0f} % of one that computes"]),
@@ -100,17 +99,19 @@ def _watts(w: Workload) -> list[str]:
     return textwrap.wrap(f"a GPU that nothing holds back draws {of_batch}", _WIDE)
 
 
-def _laws(w: Workload, knob: str, curves: Curves | None, watts_names: Sequence[str]) -> list[str]:
+def _laws(w: Workload, knob: str, curves: Curves | None) -> list[str]:
     """The coefficients of the laws, a line per local batch size."""
     if curves is None:
         return _or_assumed(w, knob, [])
-    metered = not any(map(math.isnan, curves.watts_law.ravel().tolist()))
-    head = ["batch", *(f"rate {name}" for name in ramp.COEFFICIENTS)]
+    metered = curves.metered
+    rate_names, watts_names = curves.names
+    head = ["batch", "bend", *(f"rate {name}" for name in rate_names)]
     head += [f"watts {name}" for name in watts_names] if metered else ["watts"]
     rows = [head]
     for row, batch in enumerate(curves.batch.tolist()):
         draws = [_number(v) for v in curves.watts_law[row].tolist()] if metered else ["not measured"]
-        rows.append([f"{batch:g}", *(_number(v) for v in curves.rate_law[row].tolist()), *draws])
+        rate = (_number(v) for v in [float(curves.bend[row]), *curves.rate_law[row].tolist()])
+        rows.append([f"{batch:g}", *rate, *draws])
     return grid(rows, lambda column: ">")
 
 

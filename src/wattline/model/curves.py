@@ -13,11 +13,11 @@ on average than the law or the lines alone (`benchmarks/held_out.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wattline.model import ramp, volts
+from wattline.model import pace, ramp, volts
 from wattline.table import Floats, Ints
 
 _REACH = 2.0  # the tables go this factor below what was measured; further down nothing changes
@@ -32,18 +32,21 @@ class Curves:
 
     The rate is relative to what `Speed` says; near 1 at the *last* knob: it and more hold nothing back.
 
-    *rate_law* and *watts_law* are the fitted coefficients, `ramp` against caps and `volts` against
-    clocks for the watts (nan: not measured). *first* to *last* was measured.
+    *rate_law* and *watts_law* are the fitted coefficients: `ramp`s against caps, `pace` and `volts`
+    against clocks (nan: not measured). *bend* is what `Speed` misses at each batch size. *first* to
+    *last* was measured.
     """
 
     batch: Floats
-    knob: Floats
-    rate: Floats
-    watts: Floats
+    knob: Floats = field(repr=False)
+    rate: Floats = field(repr=False)
+    watts: Floats = field(repr=False)
+    bend: Floats
     rate_law: Floats
     watts_law: Floats
     first: float
     last: float
+    names: tuple[tuple[str, ...], tuple[str, ...]]  # of the coefficients of either law
 
     @property
     def metered(self) -> bool:
@@ -83,11 +86,23 @@ class Curves:
             low, high = np.where(room, middle, low), np.where(room, high, middle)
         return np.where(self.at(batch, high)[which] <= most, high, low)
 
-    def bent(self, rate: Floats) -> Curves:
+    def bent(self, bend: Floats) -> Curves:
         """The same curves with the rates of each batch size multiplied."""
-        law = self.rate_law.copy()
-        law[:, :2] *= rate[:, None]
-        return replace(self, rate=self.rate * rate[:, None], rate_law=law)
+        return replace(self, rate=self.rate * bend[:, None], bend=self.bend * bend)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """An equation with its fit."""
+
+    at: Callable[..., Floats]
+    fit: Callable[[Floats, Floats, Floats], Floats]
+    names: tuple[str, ...]
+
+
+_RAMP = _Law(ramp.ramp, ramp.fit_ramp, ramp.COEFFICIENTS)
+_PACE = _Law(pace.pace, pace.fit_pace, pace.COEFFICIENTS)
+_VOLTS = _Law(volts.clock_watts, volts.fit_volts, volts.COEFFICIENTS)
 
 
 def between(known: Floats, asked: Floats) -> tuple[Ints, Floats]:
@@ -106,63 +121,77 @@ def _along(table: Floats, left: Ints, share: Floats) -> Floats:
 
 def fit_caps(batch: Floats, cap_w: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
     """Curves against caps, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
-    width = len(ramp.COEFFICIENTS)
-    laws = _laws(batch, cap_w, samples_s, watts, noise, ramp.fit_ramp, width)
-    curves = caps_from_laws(np.unique(batch), *laws, float(cap_w.min()), float(cap_w.max()))
+    curves = caps_from_laws(*_fitted(batch, cap_w, samples_s, watts, noise, _RAMP, _RAMP))
     return _corrected(curves, batch, cap_w, watts, _halfway)
 
 
 def fit_clocks(batch: Floats, clock_mhz: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
     """Curves against clocks, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
-    width = len(volts.COEFFICIENTS)
-    laws = _laws(batch, clock_mhz, samples_s, watts, noise, volts.fit_volts, width)
-    curves = clocks_from_laws(np.unique(batch), *laws, float(clock_mhz.min()), float(clock_mhz.max()))
+    curves = clocks_from_laws(*_fitted(batch, clock_mhz, samples_s, watts, noise, _PACE, _VOLTS))
     return _corrected(curves, batch, clock_mhz, watts, _through)
 
 
-def caps_from_laws(batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float) -> Curves:
-    """Curves against caps from their coefficients, a row per batch size."""
-    return _tabulated(batch, rate_law, watts_law, first, last, ramp.ramp)
+def caps_from_laws(
+    batch: Floats, first: float, last: float, bend: Floats, rate_law: Floats, watts_law: Floats | None
+) -> Curves:
+    """Curves against caps from their coefficients, a row per batch size; None: no watts were measured."""
+    return _tabulated(batch, first, last, bend, rate_law, watts_law, _RAMP, _RAMP)
 
 
-def clocks_from_laws(batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float) -> Curves:
-    """Curves against clocks from their coefficients, a row per batch size."""
-    return _tabulated(batch, rate_law, watts_law, first, last, volts.clock_watts)
+def clocks_from_laws(
+    batch: Floats, first: float, last: float, bend: Floats, rate_law: Floats, watts_law: Floats | None
+) -> Curves:
+    """Curves against clocks from their coefficients, a row per batch size; None: no watts were measured."""
+    return _tabulated(batch, first, last, bend, rate_law, watts_law, _PACE, _VOLTS)
 
 
 def _tabulated(
-    batch: Floats, rate_law: Floats, watts_law: Floats, first: float, last: float, law: Callable[..., Floats]
-) -> Curves:
-    knob = np.linspace(first / _REACH, last, _KNOTS)
-    rate = np.maximum([ramp.ramp(knob, *row) for row in rate_law], _LEAST_RATE)
-    watts = np.array([law(knob, *row) for row in watts_law])
-    return Curves(batch, knob, rate, watts, rate_law, watts_law, first, last)
-
-
-def _laws(
     batch: Floats,
-    knob: Floats,
-    samples_s: Floats,
-    watts: Floats,
-    noise: Floats,
-    fit_watts: Callable[[Floats, Floats, Floats], Floats],
-    width: int,
-) -> tuple[Floats, Floats]:
-    rates, draws = [], []
-    for size in np.unique(batch):
-        here = batch == size
-        timed = here & ~np.isnan(samples_s)
-        law = ramp.fit_ramp(knob[timed], samples_s[timed], noise[timed])
-        law[:2] /= ramp.ramp(knob[timed].max(), *law)
-        rates.append(law)
-        metered = here & ~np.isnan(watts)
-        draws.append(fit_watts(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
-    known = np.array([row for row, law in enumerate(draws) if law is not None])
-    if not len(known):
-        return np.array(rates), np.full((len(rates), width), np.nan)
+    first: float,
+    last: float,
+    bend: Floats,
+    rate_law: Floats,
+    watts_law: Floats | None,
+    rates: _Law,
+    draws: _Law,
+) -> Curves:
+    if watts_law is None:
+        watts_law = np.full((len(batch), len(draws.names)), np.nan)
+    knob = np.linspace(first / _REACH, last, _KNOTS)
+    rate = np.array([b * rates.at(knob, *law) for b, law in zip(bend, rate_law, strict=True)])
+    watts = np.array([draws.at(knob, *law) for law in watts_law])
+    return Curves(
+        batch=batch,
+        knob=knob,
+        rate=np.maximum(rate, _LEAST_RATE),
+        watts=watts,
+        bend=bend,
+        rate_law=rate_law,
+        watts_law=watts_law,
+        first=first,
+        last=last,
+        names=(rates.names, draws.names),
+    )
+
+
+def _fitted(
+    batch: Floats, knob: Floats, samples_s: Floats, watts: Floats, noise: Floats, rates: _Law, draws: _Law
+) -> tuple[Floats, float, float, Floats, Floats, Floats | None]:
+    """What curves are made of; rates are 1 at the largest knob of each batch size."""
+    sizes = np.unique(batch)
+    bend, rate_law, watts_law = np.ones(len(sizes)), [], []
+    for row, size in enumerate(sizes):
+        timed = (batch == size) & ~np.isnan(samples_s)
+        metered = (batch == size) & ~np.isnan(watts)
+        law = rates.fit(knob[timed], samples_s[timed] / samples_s[timed].max(), noise[timed])
+        bend[row] = 1.0 / float(rates.at(knob[timed].max(), *law))
+        rate_law.append(law)
+        watts_law.append(draws.fit(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
+    known = np.array([row for row, law in enumerate(watts_law) if law is not None])
     # A size without watts draws what the nearest size with watts does.
-    nearest = (int(known[np.argmin(np.abs(known - row))]) for row in range(len(draws)))
-    return np.array(rates), np.array([draws[row] for row in nearest])
+    nearest = [int(known[np.argmin(np.abs(known - row))]) for row in range(len(sizes) if len(known) else 0)]
+    drawn = np.array([watts_law[row] for row in nearest]) if nearest else None
+    return sizes, float(knob.min()), float(knob.max()), bend, np.array(rate_law), drawn
 
 
 def _corrected(

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.model import ramp, volts
 from wattline.model.array import Array
 from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
 from wattline.model.demand import Demand
@@ -84,7 +83,7 @@ def _entry(w: Workload) -> str:
     for knob, curves in (("cap_w", w.throttle.caps), ("clock_mhz", w.throttle.clocks)):
         if curves is not None:
             lines += [f"{knob}.range = [{curves.first:.12g}, {curves.last:.12g}]"]
-            lines += [f"{knob}.batch = {_exact(curves.batch)}"]
+            lines += [f"{knob}.batch = {_exact(curves.batch)}", f"{knob}.bend = {_row(curves.bend)}"]
             lines += [f"{knob}.rate = [", *(f"  {_row(row)}," for row in curves.rate_law), "]"]
             if curves.metered:
                 lines += [f"{knob}.watts = [", *(f"  {_row(row)}," for row in curves.watts_law), "]"]
@@ -109,8 +108,8 @@ def _row(values: Floats) -> str:
 
 def _workload(entry: Mapping[str, Any]) -> Workload:
     measured = {name: (float(a), float(b)) for name, (a, b) in entry.get("measured", {}).items()}
-    caps = _curves(entry.get("cap_w"), len(ramp.COEFFICIENTS), caps_from_laws)
-    clocks = _curves(entry.get("clock_mhz"), len(volts.COEFFICIENTS), clocks_from_laws)
+    caps = _curves(entry.get("cap_w"), caps_from_laws)
+    clocks = _curves(entry.get("clock_mhz"), clocks_from_laws)
     watts = entry.get("watts", {})
     batch, top_w = np.array(watts.get("batch", [1.0])), np.array(watts.get("top_w", [np.nan]))
     for curves in (clocks, caps):
@@ -143,11 +142,10 @@ def _workload(entry: Mapping[str, Any]) -> Workload:
     )
 
 
-def _curves(laws: Mapping[str, Any] | None, width: int, make: Callable[..., Curves]) -> Curves | None:
+def _curves(laws: Mapping[str, Any] | None, make: Callable[..., Curves]) -> Curves | None:
     if laws is None:
         return None
-    rate = np.array(laws["rate"], dtype=np.float64)
-    unknown = np.full((len(rate), width), np.nan)
-    watts = np.array(laws["watts"], dtype=np.float64) if "watts" in laws else unknown
+    batch, bend, rate = (np.array(laws[key], dtype=np.float64) for key in ("batch", "bend", "rate"))
+    watts = np.array(laws["watts"], dtype=np.float64) if "watts" in laws else None
     first, last = (float(end) for end in laws["range"])
-    return make(np.array(laws["batch"], dtype=np.float64), rate, watts, first, last)
+    return make(batch, first, last, bend, rate, watts)
