@@ -32,15 +32,17 @@ def caps(*sizes: float) -> Curves:
     sizes = sizes or (32.0,)
     rate = np.array([[0.4, 0.6 / 180, 120.0, 300.0, 20.0]] * len(sizes))
     watts = np.array([[90.0, 0.95 + 0.05 * row, 110.0, 310.0, 20.0] for row in range(len(sizes))])
-    return _at_most_one(caps_from_laws(np.array(sizes), rate, watts, CAPS_W[0], CAPS_W[-1]))
+    ends, free = (CAPS_W[0], CAPS_W[-1]), np.ones(len(sizes))
+    return _at_most_one(caps_from_laws(np.array(sizes), *ends, free, rate, watts))
 
 
 def clocks(*sizes: float) -> Curves:
     """Watts with a knee at `KNEE_MHZ`; the speed rises all the way."""
     sizes = sizes or (32.0,)
-    rate = np.array([[0.3, 0.7 / 1100, 300.0, 1400.0, 50.0]] * len(sizes))
+    rate = np.array([[0.25, 0.75 * 1400.0, 3000.0, 20.0]] * len(sizes))
     watts = np.array([[60.0, 0.1 + 0.01 * row, KNEE_MHZ, 1e-3] for row in range(len(sizes))])
-    return _at_most_one(clocks_from_laws(np.array(sizes), rate, watts, CLOCKS_MHZ[0], CLOCKS_MHZ[-1]))
+    ends, free = (CLOCKS_MHZ[0], CLOCKS_MHZ[-1]), np.ones(len(sizes))
+    return _at_most_one(clocks_from_laws(np.array(sizes), *ends, free, rate, watts))
 
 
 def _at_most_one(curves: Curves) -> Curves:

@@ -193,8 +193,14 @@ def test_one_setting_out_of_range_refuses_all_and_is_the_one_that_is_named() -> 
         workload.predict(settings)
 
 
-def test_a_knob_that_was_never_varied_is_not_limited() -> None:
-    assert ask(RICH, gpus=1000, nodes=125, batch=64000, cap_w=390)[0] > 0
+def test_a_knob_that_was_never_varied_reaches_far_but_not_everywhere() -> None:
+    assert ask(RICH, gpus=64, nodes=8, batch=64 * 32, cap_w=390)[0] > 0
+    with pytest.raises(OutOfRange, match=r"gpus is 1000.* never varied in it.* from 1 to 64"):
+        ask(RICH, gpus=1000, nodes=125, batch=64000)
+    with pytest.raises(OutOfRange, match="fuse is 1000"):
+        ask(a_workload(speed=SPEED), batch=32, fuse=1000)
+    with pytest.raises(OutOfRange, match="cap_w is 5"):
+        ask(a_workload(speed=SPEED), batch=32, cap_w=5)
 
 
 def surprised(workload: Workload, truth: Workload, times: int = 1, **knobs: object) -> Workload:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from wattline.cli.claim import claim
 from wattline.cli.known import finite, workload_data
 from wattline.cli.show import show_json, tell, tell_first_run
 from wattline.cli.words import workload_text
+from wattline.errors import ConfigError
 from wattline.model.fitted import Fitted, fit_file
 from wattline.model.measured import Measured
 from wattline.profile.library import write_models
@@ -16,6 +18,9 @@ from wattline.profile.library import write_models
 
 def run(args: argparse.Namespace) -> int:
     """Fit, print every workload, and write what was asked for."""
+    named = [args.profile, *filter(None, (args.html, args.out))]
+    if len({Path(name).resolve() for name in named}) < len(named):
+        raise ConfigError("the profile, --html and --out must be different files")
     claim(args.html, args.out)
     fitted = list(fit_file(args.profile))
     if args.out:

@@ -155,7 +155,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="NAME", help="what is trained: resnet50, or SOURCE/NAME")
     add("--gpu", required=True, metavar="KIND", help="the kind of GPU: a100")
     add("--gpus", type=_at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
-    add("--nodes", type=_at_least_1, default=1, metavar="N", help="nodes they are on (default 1)")
+    add("--nodes", type=_at_least_1, metavar="N", help="nodes they are on (default one for every eight)")
     add("--batch", type=_at_least_1, metavar="N", help="samples of a step, of all GPUs (default the usual)")
     add("--cap", type=_read_by(parse_watts), metavar="P", help="power cap of each GPU (250W, 0.25kW)")
     add("--clock", type=_read_by(parse_mhz), metavar="F", help="clock of each GPU (1200MHz, 1.2GHz)")

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     found = _models(args).find(args.model, args.gpu)
     knobs = {
         "gpus": args.gpus,
-        "nodes": args.nodes,
+        "nodes": args.nodes if args.nodes is not None else math.ceil(args.gpus / 8),
         "batch": args.batch,
         "cap_w": args.cap,
         "clock_mhz": args.clock,

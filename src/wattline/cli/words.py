@@ -81,7 +81,7 @@ def _speed(w: Workload) -> list[str]:
 
 
 def _sum(terms: Sequence[tuple[float, str]]) -> str:
-    return " + ".join(_seconds(value_s) + what for value_s, what in terms if value_s) or "0 ms"
+    return " + ".join(_seconds(value_s) + what for value_s, what in terms if value_s > 0) or "0 ms"
 
 
 def _seconds(value_s: float) -> str:

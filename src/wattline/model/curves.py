@@ -23,7 +23,8 @@ from wattline.table import Floats, Ints
 _REACH = 2.0  # the tables go this factor below what was measured; further down nothing changes
 _KNOTS = 257
 _LEAST_RATE = 1e-3
-_HALVINGS = 24
+_NOISE = 0.01  # relative, of watts
+_POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Curves:
     def at(self, batch: Floats, knob: Floats) -> tuple[Floats, Floats]:
         """Rate and watts of a GPU at a local *batch* and a *knob*; a knob that is nan holds nothing back."""
         first, last = self.knob[0], self.knob[-1]
-        knob = np.clip(np.where(np.isnan(knob), last, knob), first, last)
+        knob = np.clip(np.nan_to_num(knob, nan=np.inf), first, last)
         place = (knob - first) * ((_KNOTS - 1) / (last - first))
         left = np.minimum(place.astype(np.int64), _KNOTS - 2)
         share = place - left
@@ -74,17 +75,22 @@ class Curves:
 
         return mixed(self.rate), mixed(self.watts)
 
-    def knob_for(self, batch: Floats, *, watts: Floats | None = None, rate: Floats | None = None) -> Floats:
-        """The largest knob at which no more *watts* are drawn, or no higher *rate* is reached."""
-        which, most = (0, rate) if watts is None else (1, watts)
-        low, high = np.full(len(batch), self.knob[0]), np.full(len(batch), self.knob[-1])
-        if most is None:
-            return high
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            room = self.at(batch, middle)[which] <= most
-            low, high = np.where(room, middle, low), np.where(room, high, middle)
-        return np.where(self.at(batch, high)[which] <= most, high, low)
+    def by_watts(self) -> Curves:
+        """The same against watts as the knob: the largest setting that draws no more rules."""
+        first, last = float(self.watts.min()), float(self.watts.max())
+        limit = np.linspace(first, max(last, 1.001 * first), _KNOTS)
+        rate = np.array([np.interp(limit, w, r) for w, r in zip(self.watts, self.rate, strict=True)])
+        watts = np.array([np.clip(limit, w[0], w[-1]) for w in self.watts])
+        return replace(self, knob=limit, rate=rate, watts=watts)
+
+    def by_rate(self, knob: Floats, rate: Floats, least_w: Floats) -> Curves:
+        """The same against another *knob*, evenly spaced, of which only the *rate* is known, 1 at its end.
+
+        Watts are those of the setting that is as fast, and at least *least_w*.
+        """
+        rates = rate * self.rate[:, -1:]
+        drawn = [np.interp(r, known, w) for r, known, w in zip(rates, self.rate, self.watts, strict=True)]
+        return replace(self, knob=knob, rate=rates, watts=np.maximum(drawn, least_w))
 
     def bent(self, bend: Floats) -> Curves:
         """The same curves with the rates of each batch size multiplied."""
@@ -183,15 +189,26 @@ def _fitted(
     for row, size in enumerate(sizes):
         timed = (batch == size) & ~np.isnan(samples_s)
         metered = (batch == size) & ~np.isnan(watts)
-        law = rates.fit(knob[timed], samples_s[timed] / samples_s[timed].max(), noise[timed])
+        relative = samples_s[timed] / samples_s[timed].max()
+        law = rates.fit(*_thinned(knob[timed], relative, noise[timed]))
         bend[row] = 1.0 / float(rates.at(knob[timed].max(), *law))
         rate_law.append(law)
-        watts_law.append(draws.fit(knob[metered], watts[metered], noise[metered]) if metered.any() else None)
+        even = np.full(np.count_nonzero(metered), _NOISE)
+        watts_law.append(draws.fit(*_thinned(knob[metered], watts[metered], even)) if len(even) else None)
     known = np.array([row for row, law in enumerate(watts_law) if law is not None])
     # A size without watts draws what the nearest size with watts does.
     nearest = [int(known[np.argmin(np.abs(known - row))]) for row in range(len(sizes) if len(known) else 0)]
     drawn = np.array([watts_law[row] for row in nearest]) if nearest else None
     return sizes, float(knob.min()), float(knob.max()), bend, np.array(rate_law), drawn
+
+
+def _thinned(knob: Floats, values: Floats, noise: Floats) -> tuple[Floats, Floats, Floats]:
+    """Means of neighbours where there are more points than a law can use."""
+    if len(knob) <= _POINTS:
+        return knob, values, noise
+    parts = np.array_split(np.argsort(knob), _POINTS)
+    knob, values, noise = (np.array([a[part].mean() for part in parts]) for a in (knob, values, noise))
+    return knob, values, noise
 
 
 def _corrected(

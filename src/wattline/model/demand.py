@@ -16,7 +16,7 @@ Deviates: reading the cache costs nothing (it is an order of magnitude faster th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -74,6 +74,16 @@ class Demand:
         """Speed of one GPU with so much memory, from its measured speed with plenty: the memory axis."""
         slowest = np.maximum(1.0 / samples_s, self.memory_s(mem_gib))
         return np.asarray(1.0 / slowest)
+
+    def scaled(self, factor: float) -> Demand:
+        """The same loader, so many times as slow."""
+        return replace(
+            self,
+            fixed_s=self.fixed_s * factor,
+            core_s=self.core_s * factor,
+            storage_s=self.storage_s * factor,
+            starved_s=self.starved_s * factor,
+        )
 
     def storage_mib_s(self, samples_s: Floats, mem_gib: Floats, sample_kib: float) -> Floats:
         """What one GPU reads from storage while it trains at *samples_s*."""

@@ -17,6 +17,7 @@ from wattline.model.measured import Measured
 from wattline.model.speed import Speed, fit_speed
 from wattline.model.throttle import Throttle, top_of
 from wattline.model.workload import WAITING, Source, Workload
+from wattline.profile.devices import DEVICES
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
 from wattline.table import Floats, Ints
@@ -26,6 +27,7 @@ AGREE = 1.2
 
 _SURE = 4.0  # standard errors by which contradicting rows must differ, where those are known
 _NOISE = 0.01  # relative, of a measurement that states none
+_SIZES = 24  # batch sizes with curves of their own, at most
 _NEARLY_FREE = 0.9  # rate above which a throttled measurement tells the speed without a throttle
 
 
@@ -51,7 +53,7 @@ def fit_workload(profile: Profile) -> Workload:
     if not len(profile):
         raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
-    rows = _batched(merged(profile))
+    rows = merged(_batched(profile))
     timed = rows.take(~np.isnan(rows.samples_s))
     if len(timed) < 2:
         count = int(np.count_nonzero(~np.isnan(profile.samples_s)))
@@ -60,6 +62,8 @@ def fit_workload(profile: Profile) -> Workload:
             f" {len(timed)} setting{'' if len(timed) == 1 else 's'}, expected at least 2 different settings",
             "measure at another number of GPUs, batch size, cap or clock",
         )
+    if len(profile.model.names) > 1 and len(np.unique(profile.model.codes)) > 1:
+        raise NotFitted(f"{name}: rows of several models, expected one; `fit` takes them apart")
     if not (timed.fuse == 1).any():
         raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
     every = _unstarved(rows.take(rows.fuse == 1))
@@ -150,19 +154,62 @@ def _unstarved(rows: Profile) -> Profile:
 
 def _curves(solo: Profile, knob: str) -> Curves | None:
     """Curves against one knob, from the fewest GPUs on which it was varied."""
-    other = solo.clock_mhz if knob == "cap_w" else solo.cap_w
-    alone = ~np.isnan(getattr(solo, knob)) & np.isnan(other)
-    for gpus in np.unique(solo.gpus[alone]):
-        same = alone & (solo.gpus == gpus)
-        rows = solo.take(same & (solo.nodes == solo.nodes[same].min()))
+    other = "clock_mhz" if knob == "cap_w" else "cap_w"
+    capped = solo.take(~np.isnan(getattr(solo, knob)))
+    for gpus in np.unique(capped.gpus):
+        rows = capped.take(capped.gpus == gpus)
+        rows = _loosest(rows.take(rows.nodes == rows.nodes.min()), other)
         batch, values = rows.settings.local_batch, getattr(rows, knob)
         timed = ~np.isnan(rows.samples_s)
         varied = np.array([len(np.unique(values[timed & (batch == size)])) > 1 for size in batch])
         if varied.any():
-            fit_curves = fit_caps if knob == "cap_w" else fit_clocks
-            rows, batch, values = rows.take(varied), batch[varied], values[varied]
-            return fit_curves(batch, values, rows.samples_s, rows.watts / rows.gpus, _noise(rows))
+            rows = rows.take(varied)
+            free = solo.take((solo.gpus == gpus) & np.isnan(solo.cap_w) & np.isnan(solo.clock_mhz))
+            return _fit_curves(rows, free.take(np.isin(free.settings.local_batch, batch[varied])), knob)
     return None
+
+
+def _loosest(rows: Profile, knob: str) -> Profile:
+    """Of *rows* those in which a *knob* held nothing back, or where there are none, the least."""
+    values = getattr(rows, knob)
+    unset = np.isnan(values)
+    return rows.take(unset if unset.any() else values == values.max())
+
+
+def _fit_curves(rows: Profile, free: Profile, knob: str) -> Curves:
+    values = getattr(rows, knob)
+    limit = np.full(len(free), _limit(rows, free, knob))
+    watts = np.concatenate((rows.watts / rows.gpus, free.watts / free.gpus))
+    fit_knob = fit_caps if knob == "cap_w" else fit_clocks
+    return fit_knob(
+        _few_sizes(np.concatenate((rows.settings.local_batch, free.settings.local_batch))),
+        np.concatenate((values, limit)),
+        np.concatenate((rows.samples_s, free.samples_s)),
+        watts,
+        np.concatenate((_noise(rows), _noise(free))),
+    )
+
+
+def _limit(rows: Profile, free: Profile, knob: str) -> float:
+    """Where on a knob a GPU is that nothing holds back: at the device's end, or where its watts are."""
+    most = float(getattr(rows, knob).max())
+    if not len(free):
+        return most
+    device = DEVICES.get(rows.gpu.word(0))
+    if knob == "cap_w":
+        drawn = free.watts[~np.isnan(free.watts)] / free.gpus[~np.isnan(free.watts)]
+        return max(most, device.max_cap_w if device else 0.0, float(drawn.max(initial=0.0)))
+    faster = float(np.nanmax(free.samples_s, initial=0.0) / np.nanmax(rows.samples_s))
+    return max(most, device.max_clock_mhz if device else most * min(faster, 2.0))
+
+
+def _few_sizes(batch: Floats) -> Floats:
+    """Batch sizes, each put to the nearest of a few where there are many."""
+    sizes = np.unique(batch)
+    if len(sizes) <= _SIZES:
+        return batch
+    chosen = sizes[np.unique(np.round(np.linspace(0, len(sizes) - 1, _SIZES)).astype(np.int64))]
+    return np.asarray(chosen[np.abs(np.log(batch)[:, None] - np.log(chosen)).argmin(axis=1)])
 
 
 def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[Floats, Floats]:
@@ -205,7 +252,8 @@ def _full_speed(solo: Profile, rate: Floats) -> Profile:
     keep, speeds = [], []
     for one in range(group.max() + 1):
         rows = np.flatnonzero(group == one)
-        near = rows[rate[rows] >= min(_NEARLY_FREE, rate[rows].max())]
+        unset = np.isnan(solo.cap_w[rows]) & np.isnan(solo.clock_mhz[rows])
+        near = rows[unset] if unset.any() else rows[rate[rows] >= min(_NEARLY_FREE, rate[rows].max())]
         keep.append(int(near[np.argmax(rate[near])]))
         speeds.append(float(np.mean(solo.samples_s[near] / rate[near])))
     return replace(solo.take(np.array(keep)), samples_s=np.array(speeds))
@@ -221,7 +269,7 @@ def _bent(curves: Curves | None, speed: Speed, free: Profile) -> Curves | None:
     settings = free.settings
     rates = np.ones(len(curves.batch))
     for row, size in enumerate(curves.batch):
-        here = np.flatnonzero(settings.local_batch == size)
+        here = np.flatnonzero(np.isclose(settings.local_batch, size))
         narrow = here[settings.gpus[here] == settings.gpus[here].min()]
         computes_s = _step_s(free)[narrow] - speed.sync_s(settings.gpus[narrow], settings.nodes[narrow])
         law_s = speed.compute_s(settings.local_batch[narrow])

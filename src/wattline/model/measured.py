@@ -37,20 +37,35 @@ class Measured:
     __repr__ = __str__
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str], int]:
-        places: dict[tuple[str, str], int] = {}
+    def _by_name(self) -> dict[tuple[str, str], list[int]]:
+        """Places by (name, GPU kind): names as they are, in small letters, and `plain`; "": any kind."""
+        places: dict[tuple[str, str], list[int]] = {}
         for place, w in enumerate(self.workloads):
             for name in (w.model, f"{w.source.name}/{w.model}"):
-                for gpu in (w.gpu.casefold(), ""):
-                    places.setdefault((plain(name), gpu), place)
+                for spelt in dict.fromkeys((name, name.casefold(), plain(name))):
+                    for gpu in (w.gpu.casefold(), ""):
+                        places.setdefault((spelt, gpu), []).append(place)
         return places
+
+    def _place(self, model: str, gpu: str) -> int | None:
+        """Where the workload of that name is; the plainer spelling counts where the exact one is unknown."""
+        for spelt in (model, model.casefold(), plain(model)):
+            places = self._by_name.get((spelt, gpu.casefold()), []) if spelt else []
+            if places and len({self.workloads[place].model.casefold() for place in places}) == 1:
+                return places[0]
+        return None
 
     def find(self, model: str, gpu: str) -> Workload:
         """The workload of that name on that kind of GPU; `NotFitted` when nobody measured it."""
-        place = self._by_name.get((plain(model), gpu.casefold()))
-        if place is not None and gpu:
+        place = self._place(model, gpu) if gpu else None
+        if place is not None:
             return self.workloads[place]
-        kinds = sorted({g for name, g in self._by_name if name == plain(model) and g})
+        same = [
+            w for w in self.workloads if plain(model) in (plain(w.model), plain(f"{w.source.name}/{w.model}"))
+        ]
+        names, kinds = sorted({w.model for w in same}), sorted({w.gpu for w in same})
+        if len(names) > 1:
+            raise NotFitted(f"{model!r} may be {' or '.join(names)}, expected one of them as it is written")
         if kinds:
             raise NotFitted(f"{model} was not measured on {gpu!r}, only on {', '.join(kinds)}")
         known = dict.fromkeys(w.model for w in self.workloads)
@@ -72,10 +87,11 @@ class Measured:
         if not len(models) == len(gpus) == len(rows):
             raise ConfigError(f"{len(models)} models on {len(gpus)} GPU kinds, expected {len(rows)} of each")
         kinds = models.codes * len(gpus.names) + gpus.codes
+        order = np.argsort(kinds, kind="stable")
+        starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
         samples_s, watts = np.empty(len(rows)), np.empty(len(rows))
-        for kind in np.unique(kinds):
-            here = np.flatnonzero(kinds == kind)
-            name, on = divmod(int(kind), len(gpus.names))
+        for here in np.split(order, starts[1:]) if len(rows) else ():
+            name, on = divmod(int(kinds[here[0]]), len(gpus.names))
             found = self.find(models.names[name], gpus.names[on])
             samples_s[here], watts[here] = found.predict(rows.take(here))
         return Prediction(samples_s, watts)
@@ -134,20 +150,18 @@ class Measured:
         codes = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
         rows: dict[int, list[Ints]] = {}
         for code in np.unique(codes).tolist():
-            place = self._place(jobs, code)
+            place = self._place_of(jobs, code)
             if place is not None:
                 rows.setdefault(place, []).append(np.flatnonzero(codes == code))
         for place, parts in rows.items():
             yield self.workloads[place], np.concatenate(parts)
 
-    def _place(self, jobs: Jobs, code: int) -> int | None:
+    def _place_of(self, jobs: Jobs, code: int) -> int | None:
         """Which workload a job of that model and those accepted kinds is."""
         name, kinds = divmod(code, len(jobs.gpu_kind.names))
-        model = plain(jobs.model.names[name].partition("(")[0])
-        if not model:
-            return None
-        for kind in (*jobs.gpu_kind.names[kinds].casefold().split("|"), ""):
-            place = self._by_name.get((model, kind.strip()))
+        model = jobs.model.names[name].partition("(")[0].strip()
+        for kind in (*jobs.gpu_kind.names[kinds].split("|"), ""):
+            place = self._place(model, kind.strip()) if model else None
             if place is not None:
                 return place
         return None

@@ -26,9 +26,11 @@ from wattline.table import Bools, Floats
 
 _ROOT, _SECOND_NODE = 2, 5
 _COMPUTES = 3  # the first coefficients are of computing
+_NODE_GPUS = 8  # of a node, to tell packed jobs from spread ones
 _ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
 _NOISE = 0.03  # relative, of a step that is looked at while it runs
-_SURE = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05, 0.05])  # of a step, what a coefficient may be off by
+_SURE = np.array([0.002] * 3 + [0.05] * 4)  # of a step, what a coefficient may be off by
+_OWN = np.array([0.1] * 3 + [0.05] * 4)  # the same, of the coefficient itself
 _UNSURE = 0.5  # the same, if it was never measured
 _DRIFT = 0.5 * _SURE  # the same, after every surprise; how long GPUs wait is less certain than computing
 _LEAST = 0.01  # of its computing a model keeps, whatever it sees
@@ -36,7 +38,11 @@ _LEAST = 0.01  # of its computing a model keeps, whatever it sees
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of each part of a step; prints its coefficients. *second_node_s* nan: never measured."""
+    """Seconds of each part of a step; prints its coefficients.
+
+    *second_node_s* nan: never measured. *packed*: only jobs on as few nodes as possible were measured,
+    so that nothing says a spread one is faster.
+    """
 
     fixed_s: float = 0.0
     sample_s: float = 0.0
@@ -45,6 +51,7 @@ class Speed:
     more_gpus_s: float = 0.0
     second_node_s: float = np.nan
     more_nodes_s: float = 0.0
+    packed: bool = field(default=False, kw_only=True)
     unsure: Floats | None = field(default=None, repr=False, compare=False, kw_only=True)  # nan: unsaid
 
     def compute_s(self, local_batch: Floats) -> Floats:
@@ -56,14 +63,22 @@ class Speed:
         """Seconds GPUs wait for each other in a step."""
         if (gpus == 1.0).all():
             return np.zeros(len(gpus))
-        inside = self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(gpus / nodes - 2, 0)
+        inside = self._inside_s(gpus, gpus / nodes)
         if (nodes == 1.0).all():
-            return np.asarray(inside)
+            return inside
         if np.isnan(self.second_node_s):
-            on_one = self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(gpus - 2, 0)
-            return np.where(nodes > 1, _ACROSS * on_one, inside)
-        across = self.second_node_s * (nodes > 1) + self.more_nodes_s * np.maximum(nodes - 2, 0)
-        return np.asarray(inside + across)
+            return np.where(nodes > 1, _ACROSS * self._inside_s(gpus, gpus), inside)
+        spread = inside + self._across_s(nodes)
+        if not self.packed:
+            return spread
+        fewest = np.minimum(np.ceil(gpus / _NODE_GPUS), nodes)
+        return np.maximum(spread, self._inside_s(gpus, gpus / fewest) + self._across_s(fewest))
+
+    def _inside_s(self, gpus: Floats, of_node: Floats) -> Floats:
+        return np.asarray(self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(of_node - 2, 0))
+
+    def _across_s(self, nodes: Floats) -> Floats:
+        return np.asarray(self.second_node_s * (nodes > 1) + self.more_nodes_s * np.maximum(nodes - 2, 0))
 
     def observe(
         self, settings: Settings, stretch: Floats, step_s: Floats, measured: Collection[str] = ()
@@ -87,7 +102,7 @@ class Speed:
             theta, unsure = _moved(theta, doubts, row)
         if guessed and (settings.nodes == 1).all():
             theta[_SECOND_NODE] = np.nan
-        return Speed(*theta.tolist(), unsure=unsure)
+        return Speed(*theta.tolist(), packed=self.packed, unsure=unsure)
 
     def _guess(self, settings: Settings) -> float:
         """What a second node adds, by what is believed until one is measured."""
@@ -98,7 +113,7 @@ class Speed:
         return float(np.max(np.maximum(self.sync_s(several.gpus, several.nodes) - inside, 0.0)))
 
 
-COEFFICIENTS = tuple(f.name for f in fields(Speed) if f.name != "unsure")
+COEFFICIENTS = tuple(f.name for f in fields(Speed) if f.name.endswith("_s"))
 
 
 def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
@@ -106,7 +121,7 @@ def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
     gpus, nodes = (name in measured for name in ("gpus", "nodes"))
     varied = np.array([True, True, True, gpus, gpus, nodes, nodes])
     of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.nan)
-    return np.hypot(_SURE * theta, of_step)
+    return np.hypot(_OWN * theta, of_step)
 
 
 def _moved(theta: Floats, unsure: Floats, x: Floats) -> tuple[Floats, Floats]:
@@ -163,7 +178,8 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     largest = relative.max(axis=0)
     loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNSURE) ** 2)
     unsure = np.sqrt(np.diag(np.linalg.inv(relative.T @ relative / off**2 + loose)))
-    found = Speed(*coefficients.tolist(), unsure=unsure)
+    packed = bool((settings.nodes == np.ceil(settings.gpus / _NODE_GPUS)).all())
+    found = Speed(*coefficients.tolist(), packed=packed, unsure=unsure)
     return found if used[_SECOND_NODE] else replace(found, second_node_s=np.nan)
 
 

@@ -9,6 +9,7 @@ not wait for the clock.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -84,12 +85,26 @@ class Throttle:
         known = DEVICES[self.gpu].idle_w if self.gpu in DEVICES else 0.2 * top_w
         return np.minimum(known, 0.5 * top_w)
 
+    @cached_property
+    def _clocks_as_caps(self) -> Curves:
+        assert self.clocks is not None
+        return self.clocks.by_watts()
+
+    @cached_property
+    def _caps_as_clocks(self) -> Curves:
+        assert self.caps is not None
+        most = DEVICES[self.gpu].max_clock_mhz
+        knob = np.linspace(0.05 * most, most, len(self.caps.knob))
+        top_w = self.caps.watts[:, -1:]
+        least_w = self._idle_w(top_w) + (top_w - self._idle_w(top_w)) * (knob / most) ** _EXPONENT
+        return self.caps.by_rate(knob, _unmeasured_rate(knob / most), least_w)
+
     def _capped(self, batch: Floats, cap_w: Floats) -> tuple[Floats, Floats]:
         if self.caps is not None:
             rate, watts = self.caps.at(batch, cap_w)
-            return rate, np.fmin(cap_w, self._top(batch)) if not self.caps.metered else watts
+            return rate, watts * self._extra(batch) if self.caps.metered else np.fmin(cap_w, self._top(batch))
         if self.clocks is not None and self.clocks.metered:
-            return self.clocks.at(batch, self.clocks.knob_for(batch, watts=cap_w))
+            return self._clocks_as_caps.at(batch, cap_w)
         top_w = self._top(batch)
         if np.isnan(top_w).any():
             raise NotFitted(
@@ -104,19 +119,26 @@ class Throttle:
     def _clocked(self, batch: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
         if self.clocks is not None:
             rate, watts = self.clocks.at(batch, clock_mhz)
-            return rate, watts if self.clocks.metered else self._top(batch)
+            return rate, watts * self._extra(batch) if self.clocks.metered else self._top(batch)
         if self.gpu not in DEVICES:
             raise NotFitted(
                 f"what a clock does cannot be told: no clock of {self.gpu} was ever measured",
                 "measure samples_s at several values of clock_mhz",
             )
-        clock = np.minimum(clock_mhz / DEVICES[self.gpu].max_clock_mhz, 1.0)
-        rate = _unmeasured_rate(clock) * self._free(batch)[0]
         if self.caps is not None and self.caps.metered:
-            return rate, self.caps.at(batch, self.caps.knob_for(batch, rate=rate))[1]
+            return self._caps_as_clocks.at(batch, clock_mhz)
+        clock = np.minimum(clock_mhz / DEVICES[self.gpu].max_clock_mhz, 1.0)
         top_w = self._top(batch)
         idle_w = self._idle_w(top_w)
-        return rate, idle_w + (top_w - idle_w) * clock**_EXPONENT
+        watts = idle_w + (top_w - idle_w) * clock**_EXPONENT
+        return _unmeasured_rate(clock) * self._free(batch)[0], watts
+
+    def _extra(self, batch: Floats) -> Floats | float:
+        """What a GPU draws at a batch size beyond what the curves of other sizes say."""
+        curves = self.caps if self.caps is not None else self.clocks
+        if curves is None or len(self.batch) <= len(curves.batch):
+            return 1.0
+        return self._top(batch) / curves.at(batch, np.full(len(batch), np.nan))[1]
 
 
 def top_of(gpu: str, clock_mhz: float, watts: float) -> float:

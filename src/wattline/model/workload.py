@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.errors import OutOfRange
-from wattline.model.array import Array
+from wattline.model.array import Array, fit_array
 from wattline.model.demand import Demand
 from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
+from wattline.profile.devices import DEVICES
 from wattline.profile.settings import Settings
 from wattline.table import Bools, Floats
 
@@ -38,6 +39,7 @@ From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs ther
 
 _ROUNDS = 8
 _BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
+_UNMEASURED = {"gpus": (1.0, 64.0), "nodes": (1.0, 64.0), "fuse": (1.0, 16.0)}  # reach of knobs never varied
 _UPWARDS_FREE = frozenset(("cpus", "mem_gib"))  # more of them than was measured changes nothing
 
 
@@ -115,12 +117,21 @@ class Workload:
     def reaches(self, settings: Settings) -> Bools:
         """Which settings are within `REACH` of what was measured."""
         good = np.ones(len(settings), dtype=np.bool_)
-        for name, (least, most) in self.measured.items():
+        for name, (least, most) in self._reach.items():
             value = self._per_gpu(settings, name)
-            good &= ~(value < least / REACH)
-            if name not in _UPWARDS_FREE:
-                good &= ~(value > most * REACH)
+            good &= ~((value < least) | (value > most))
         return good
+
+    @property
+    def _reach(self) -> dict[str, tuple[float, float]]:
+        """The least and the most of each knob that can be predicted."""
+        reach = dict(_UNMEASURED)
+        if self.gpu in DEVICES:
+            device = DEVICES[self.gpu]
+            reach |= {"cap_w": (device.min_cap_w, np.inf), "clock_mhz": (device.min_clock_mhz, np.inf)}
+        for name, (least, most) in self.measured.items():
+            reach[name] = (least / REACH, np.inf if name in _UPWARDS_FREE else most * REACH)
+        return reach
 
     def _per_gpu(self, settings: Settings, name: str) -> Floats:
         if name == "batch":
@@ -130,14 +141,16 @@ class Workload:
 
     def _out_of_range(self, settings: Settings) -> OutOfRange:
         row = settings.take(np.flatnonzero(~self.reaches(settings))[:1])
-        for name, (least, most) in self.measured.items():
+        for name, (least, most) in self._reach.items():
             value = float(self._per_gpu(row, name)[0])
-            if value < least / REACH or (value > most * REACH and name not in _UPWARDS_FREE):
-                of_gpu = " per GPU" if name in ("batch", *_UPWARDS_FREE) else ""
-                upto = "" if name in _UPWARDS_FREE else f" to {most * REACH:g}"
+            if value < least or value > most:
+                each = " per GPU" if name in ("batch", *_UPWARDS_FREE) else ""
+                known = self.measured.get(name)
+                was = f"was measured from {known[0]:g} to {known[1]:g}" if known else "was never varied in it"
+                upto = "" if most == np.inf else f" to {most:g}"
                 return OutOfRange(
-                    f"{name} is {value:g}{of_gpu}: {self.model} on {self.gpu} was measured from {least:g} to"
-                    f" {most:g}, and predictions reach from {least / REACH:g}{upto}"
+                    f"{name} is {value:g}{each}: {self.model} on {self.gpu} {was}, and predictions reach from"
+                    f" {least:g}{upto}"
                 )
         raise AssertionError("asked about a row that is within reach")
 
@@ -155,15 +168,39 @@ class Workload:
         """
         expected = self.extrapolate(settings)
         learnt = self
-        off = np.flatnonzero(np.abs(samples_s / expected.samples_s - 1.0) > SURPRISE)
-        if len(off):
-            learnt = learnt._learn_speed(settings.take(off), samples_s[off], keep)
+        real = np.isfinite(samples_s) & (samples_s > 0)
+        off = real & (np.abs(np.where(real, samples_s, 1.0) / expected.samples_s - 1.0) > SURPRISE)
+        if off.any():
+            learnt = learnt._learn_samples(settings.take(off), samples_s[off], keep)
         if watts is not None:
             learnt = learnt._learn_watts(settings, watts, expected.watts)
         return learnt
 
+    def _learn_samples(self, settings: Settings, samples_s: Floats, keep: Settings | None) -> Workload:
+        """Blame what is least known: an array never measured, else the loader if it rules, else the GPU."""
+        batch, computes_s, step_s, _ = self._parts(settings)
+        free_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        seen_s = batch * settings.gpus * settings.fuse / samples_s
+        learnt = self
+        fused = (settings.fuse > 1) & ("fuse" not in self.measured)
+        if fused.any():
+            alone_s = computes_s / self.array.slowdown(settings.fuse)
+            slowdown = 1.0 + (seen_s - free_s + computes_s - alone_s) / alone_s
+            unknown = np.full(np.count_nonzero(fused), np.nan)
+            serial = fit_array(settings.fuse[fused], np.maximum(slowdown[fused], 1e-3), unknown).serial
+            learnt = replace(learnt, array=replace(learnt.array, serial=serial))
+        loads = ~fused & (step_s > free_s)
+        if loads.any():
+            factor = float(np.exp(np.mean(np.log(seen_s[loads] / step_s[loads]))))
+            learnt = replace(learnt, demand=learnt.demand.scaled(factor))
+        # What a cap or a clock does that was never measured is not the speed's fault.
+        guessed = ~np.isnan(settings.cap_w) & (self.throttle.caps is None)
+        guessed |= ~np.isnan(settings.clock_mhz) & (self.throttle.clocks is None)
+        rows = np.flatnonzero(~fused & ~loads & ~guessed)
+        return learnt._learn_speed(settings.take(rows), samples_s[rows], keep) if len(rows) else learnt
+
     def _learn_watts(self, settings: Settings, watts: Floats, expected: Floats) -> Workload:
-        seen = ~np.isnan(watts)
+        seen = np.isfinite(watts) & (watts > 0)
         new = np.flatnonzero(seen & np.isnan(expected))
         if len(new):
             batch, computes_s, step_s, _ = self._parts(settings)
@@ -171,7 +208,7 @@ class Workload:
             top_w = float(np.mean((watts / settings.gpus / busy)[new]))
             throttle = replace(self.throttle, batch=batch[new][:1], top_w=np.full(1, top_w))
             return replace(self, throttle=throttle, metered=True)
-        off = np.flatnonzero(seen & (np.abs(watts / expected - 1.0) > SURPRISE))
+        off = np.flatnonzero(seen & (np.abs(np.where(seen, watts, 1.0) / expected - 1.0) > SURPRISE))
         if not len(off):
             return self
         factor = float(np.exp(np.mean(np.log(watts[off] / expected[off]))))
@@ -182,18 +219,13 @@ class Workload:
             samples_s = np.concatenate((samples_s, self.extrapolate(keep).samples_s))
             settings = settings.followed_by(keep)
         settings = replace(settings, batch=self.local_batch(settings) * settings.gpus)
-        batch, computes_s, step_s, _ = self._parts(settings)
-        free = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        batch, computes_s, _, _ = self._parts(settings)
         seen_s = batch * settings.gpus * settings.fuse / samples_s
-        # A step that waits for its loader says nothing about the GPU.
-        rows = np.flatnonzero(step_s <= free)
-        if not len(rows):
-            return self
         stretch = computes_s / self.speed.compute_s(batch)
         speed = self.speed
-        for _ in range(_ROUNDS if 1 < len(rows) <= _ROUNDS else 1):  # a few rows pull in turn
-            speed = speed.observe(settings.take(rows), stretch[rows], seen_s[rows], self.measured)
-        return replace(self, speed=speed, measured=self._widened(settings.take(rows)))
+        for _ in range(_ROUNDS if 1 < len(settings) <= _ROUNDS else 1):  # a few rows pull in turn
+            speed = speed.observe(settings, stretch, seen_s, self.measured)
+        return replace(self, speed=speed, measured=self._widened(settings))
 
     def _widened(self, settings: Settings) -> Mapping[str, tuple[float, float]]:
         wider = dict(self.measured)

@@ -24,6 +24,7 @@ from wattline.model.measured import Measured
 from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.model.workload import WAITING, Source, Workload
+from wattline.profile.settings import Settings
 from wattline.table import Floats
 
 
@@ -47,11 +48,16 @@ def write_models(models: Measured, path: str | Path) -> None:
 def load_models(path: str | Path) -> Measured:
     """Models from a file that `write_models` wrote."""
     try:
-        return read_models(Path(path).read_text("utf-8"))
+        models = read_models(Path(path).read_text("utf-8"))
+        for w in models.workloads:
+            predicted = w.extrapolate(Settings.of(batch=np.array([w.usual_batch])))
+            if not (np.isfinite(predicted.samples_s) & (predicted.samples_s > 0)).all():
+                raise ValueError(f"{w.model} on {w.gpu} does {predicted.samples_s[0]} samples/s")
+        return models
     except (OSError, UnicodeDecodeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
         raise ConfigError(f"{path}: cannot be read: {why}") from None
-    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError) as problem:
+    except (tomllib.TOMLDecodeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(f"{path}: is not a file of fitted models: {problem!r}") from None
 
 
@@ -62,7 +68,7 @@ def models_toml(workloads: Iterable[Workload]) -> str:
 
 def _entry(w: Workload) -> str:
     names = {"model": w.model, "gpu": w.gpu, "source": w.source.name}
-    lines = ["[[workload]]", *(f"{key} = {json.dumps(text)}" for key, text in names.items())]
+    lines = ["[[workload]]", *(f"{key} = {_quoted(text)}" for key, text in names.items())]
     lines += [f"points = {w.source.points}", *_pairs(samples_error=w.source.samples_error)]
     lines += _pairs(watts_error=w.source.watts_error)
     lines += [] if np.isnan(w.usual_batch) else [f"usual_batch = {w.usual_batch:.12g}"]
@@ -90,12 +96,16 @@ def _entry(w: Workload) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _pairs(**values: float) -> list[str]:
     return [f"{name} = {_n(value)}" for name, value in values.items() if not np.isnan(value)]
 
 
 def _n(value: float) -> str:
-    return f"{value:.4g}"
+    return str(value).lower() if isinstance(value, bool) else f"{value:.4g}"
 
 
 def _exact(values: Floats) -> str:

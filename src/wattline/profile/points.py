@@ -24,6 +24,7 @@ COLUMNS = ("model", "gpu", *KNOBS, *MEASURED)
 
 _ALSO = {"gpu_kind": "gpu", "gpu kind": "gpu"}
 _WHOLE = frozenset(("gpus", "nodes", "fuse", "n"))
+_LARGEST = 1e15
 _MAY_BE_0 = frozenset(("stderr", "mem_gib"))
 
 
@@ -65,8 +66,15 @@ class Profile(Table):
                 raise ProfileError(
                     "profile", None, f"{name} is not a column, expected some of {', '.join(COLUMNS)}"
                 )
-        arrays = {name: np.atleast_1d(np.asarray(column, np.float64)) for name, column in columns.items()}
+        try:
+            arrays = {name: np.atleast_1d(np.asarray(column, np.float64)) for name, column in columns.items()}
+        except (TypeError, ValueError) as problem:
+            raise ProfileError("profile", None, f"columns must be numbers: {problem}") from None
         words = {"model": model, "gpu": gpu}
+        if any(a.ndim != 1 for a in arrays.values()) or not all(
+            isinstance(word, str | Sequence | np.ndarray) for word in words.values()
+        ):
+            raise ProfileError("profile", None, "columns must be numbers or sequences of them, names texts")
         lengths = {name: 1 if isinstance(word, str) else len(word) for name, word in words.items()}
         lengths |= {name: len(array) for name, array in arrays.items()}
         length = max(lengths.values())
@@ -154,6 +162,8 @@ def _text(path: str) -> str:
 
 def _header(path: str, line: int, fields: Sequence[str]) -> list[str]:
     header = [_ALSO.get(word, word) for word in (field.strip().casefold() for field in fields)]
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+        raise ProfileError(path, line, "has one column, expected commas between the columns")
     for column in header:
         if column not in COLUMNS:
             raise ProfileError(
@@ -178,7 +188,7 @@ def _parsed(path: str, line: int, texts: Mapping[str, str]) -> dict[str, Any]:
             row[column] = text
         elif text:
             try:
-                row[column] = float(text)
+                row[column] = float(text if "_" not in text else "")
             except ValueError:
                 raise ProfileError(path, line, f"{column} is {text!r}, expected a number") from None
             if math.isnan(row[column]):
@@ -198,6 +208,8 @@ def _checked(path: str, line: int, row: dict[str, Any]) -> dict[str, Any]:
             continue
         if math.isinf(value):
             raise ProfileError(path, line, f"{column} is {value}, expected a finite number")
+        if value > _LARGEST or (0 < value < 1 / _LARGEST and column not in _MAY_BE_0):
+            raise ProfileError(path, line, f"{column} is {value:g}, expected a number that can be measured")
         if column in _WHOLE and (value < 1 or value != int(value)):
             raise ProfileError(path, line, f"{column} is {value:g}, expected a whole number of at least 1")
         if value < 0 or (value == 0 and column not in _MAY_BE_0):
