@@ -50,7 +50,7 @@ def mlperf() -> None:
     base_w = min(m[0] for m in alone.values()) - 8 * idle_w
     busy_w = (float(np.median([m[2] for m in alone.values()])) - base_w) / 8
     print(f"h100: idle {idle_w:.0f} W (assumed), busy {busy_w:.0f} W, the rest of a server {base_w:.0f} W")
-    waits, drops = [], []
+    waits = []
     for (name, nodes), (_, _, watts, seconds) in sorted(middle.items()):
         if nodes > 1 and name in alone:
             share = alone[name][3] / (
@@ -59,7 +59,6 @@ def mlperf() -> None:
             draw = (watts - base_w) / (alone[name][2] - base_w)
             wait = (draw - share) / (1 - share)
             waits.append((1 - share, draw - share))
-            drops.append(wait)
             print(
                 f"      {name} on {nodes} nodes: a GPU draws {draw:.2f} of what it draws on one,"
                 f" computing {share:.2f} of the time: waiting {wait:.2f}"

@@ -22,16 +22,16 @@ from wattline.model.held_out import held_out
 from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.model.workload import Source, Workload
-from wattline.profile.library import models_toml, read_models
+from wattline.profile.library import models_toml, reread
 
 HEADER = """\
 # Fitted workloads: made by benchmarks/fit_library.py from published measurements, coefficients only.
 # points: measurements behind an entry. *_error: mean relative error at points that the fit had not seen.
 # measured: the least and the most of each knob (batch, cpus and mem_gib per GPU). Where a model was measured
 # by several sources on one kind of GPU, the first is found by its name alone, all by "source/name".
-# cap_w, clock_mhz: a row per local batch size. Against caps, rate and watts are ramps (low, slope, start, end,
-# soft; model/ramp.py); against clocks, rate is fixed, work, top, soft (model/pace.py) and watts are still,
-# per_mhz, knee, rise (model/volts.py). bend is what the law of the speed misses at a batch size.
+# cap_w, clock_mhz: a row per local batch size. Against caps, rate and watts are ramps (low, slope, start,
+# end, soft; model/ramp.py); against clocks, rate is fixed, work, top, soft (model/pace.py) and watts are
+# still, per_mhz, knee, rise (model/volts.py). bend is what the law of the speed misses at a batch size.
 """
 SOURCES = ("zeus", "elasticflow", "perseus", "gavel", "pollux", "synergy")
 
@@ -56,7 +56,7 @@ def fit_source(source: str) -> Iterator[Workload]:
 
 def through_file(profile: Profile) -> Workload:
     """The fit as somebody sees it who has the file only."""
-    return read_models(models_toml([fit_workload(profile)])).workloads[0]
+    return reread(fit_workload(profile))
 
 
 def constant(profile: Profile) -> Workload:

@@ -19,7 +19,7 @@ from loader import samples_s as loader_samples_s
 
 from wattline import Profile, Settings
 from wattline.model.demand import Demand, fit_demand
-from wattline.model.fit import fit_workload
+from wattline.model.fit import fit, fit_workload
 from wattline.model.held_out import held_out
 from wattline.model.workload import Workload
 from wattline.table import Floats, Ints
@@ -28,6 +28,9 @@ from wattline.table import Floats, Ints
 def main() -> int:
     parts = {"speed": speed, "caps": caps, "clocks": clocks, "memory": memory, "time": times, "loses": loses}
     chosen = sys.argv[1:] or list(parts)
+    for name in chosen:
+        if name not in parts:
+            sys.exit(f"{name} is none of {', '.join(parts)}")
     missed = [name for name in chosen for met in [parts[name]()] if not met]
     print(f"\nbars missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
@@ -36,6 +39,11 @@ def main() -> int:
 def bar(text: str, value: float, most: float, unit: str = "%") -> bool:
     print(f"  {'met   ' if value <= most else 'MISSED'} {text}: {value:.2f} {unit}, bar {most:g} {unit}")
     return value <= most
+
+
+def no_data() -> bool:
+    print(f"  no data under {published.DATA}: nothing was checked")
+    return False
 
 
 def middle(errors: Floats | list[float]) -> str:
@@ -60,7 +68,7 @@ def speed() -> bool:
         means.append(float(np.mean(errors)))
         name = f"{profile.model.word(0)} {profile.gpu.word(0)}"
         print(f"  {name:24} {len(profile):3} points   {means[-1]:.2f} / {errors.max():.1f}")
-    return bar("worst mean of a model", max(means), 4.0)
+    return bool(means) and bar("worst mean of a model", max(means), 4.0)
 
 
 # Watts and time against the power cap
@@ -72,6 +80,8 @@ def caps() -> bool:
     curves = defaultdict(list)
     for gpu, _, points in published.zeus_curves():
         curves[gpu].append(points)
+    if not curves:
+        return no_data()
     ours, pooled, met = [], defaultdict(list), True
     for gpu, found in curves.items():
         errors = cap_errors(gpu, found, lambda count: spread(count, 4))
@@ -136,6 +146,8 @@ def clocks() -> bool:
     stages = defaultdict(list)
     for gpu, _, points in published.perseus_stages():
         stages[gpu].append(points)
+    if not stages:
+        return no_data()
     met = True
     for gpu, found in stages.items():
         for chosen in (5, 6, 7, 9):
@@ -157,14 +169,19 @@ def clock_errors(
     gpu: str, stages: list[Floats], chosen: int
 ) -> tuple[list[float], list[float], list[float], list[int], list[float]]:
     time_e, energy_e, lines_e, steps, cost = [], [], [], [], []
-    for clock, seconds, joules in (points.T for points in stages):
+    known = {"model": [], "clock_mhz": [], "samples_s": [], "watts": []}
+    for number, points in enumerate(stages):
+        clock, seconds, joules = points[spread(len(points), chosen)].T
+        known["model"] += [str(number)] * len(clock)
+        known["clock_mhz"] += clock.tolist()
+        known["samples_s"] += (1 / seconds).tolist()
+        known["watts"] += (joules / seconds).tolist()
+    models = fit(Profile.of(gpu=gpu, **known))
+    for found, points in zip(models.workloads, stages, strict=True):
+        clock, seconds, joules = points.T
         seen = spread(len(clock), chosen)
         rest = np.setdiff1d(np.arange(len(clock)), seen)
-        watts = joules / seconds
-        known = Profile.of(
-            model="m", gpu=gpu, clock_mhz=clock[seen], samples_s=1 / seconds[seen], watts=watts[seen]
-        )
-        predicted = fit_workload(known).predict(Settings.of(clock_mhz=clock))
+        predicted = found.predict(Settings.of(clock_mhz=clock))
         energy = predicted.watts / predicted.samples_s
         time_e += off(1 / predicted.samples_s[rest], seconds[rest])
         energy_e += off(energy[rest], joules[rest])

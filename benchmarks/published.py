@@ -30,7 +30,7 @@ ZEUS = {
     "movielens-1m": ("neumf", 1_000_209),
     "sentiment140": ("bert-sentiment", 1_600_000),
 }
-A100_NODE, T4_NODE = 8, 4  # GPUs per node of the ElasticFlow and the Pollux testbeds
+NODE_GPUS = 8  # of ElasticFlow's testbed
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:
@@ -61,7 +61,7 @@ def zeus(data: Path = DATA) -> Iterator[Profile]:
         found = defaultdict(list)
         for row in rows(path):
             if (row["dataset"], row["optimizer"]) in trained:
-                examples = ZEUS[row["dataset"]][1]
+                examples = ZEUS.get(row["dataset"], ("", 1))[1]
                 found[row["dataset"]].append(
                     {
                         "batch": float(row["batch_size"]),
@@ -71,7 +71,7 @@ def zeus(data: Path = DATA) -> Iterator[Profile]:
                     }
                 )
         for dataset, points in sorted(found.items()):
-            yield table(ZEUS[dataset][0], path.stem.removeprefix("summary_power_"), points)
+            yield table(ZEUS.get(dataset, (dataset, 1))[0], path.stem.removeprefix("summary_power_"), points)
 
 
 def elasticflow(data: Path = DATA) -> Iterator[Profile]:
@@ -84,7 +84,7 @@ def elasticflow(data: Path = DATA) -> Iterator[Profile]:
                 points += [
                     {
                         "gpus": float(gpus),
-                        "nodes": np.ceil(float(gpus) / A100_NODE),
+                        "nodes": np.ceil(float(gpus) / NODE_GPUS),
                         "batch": batch,
                         "samples_s": batch * float(speed),
                     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from wattline.cli.known import finite, workload_data
 from wattline.cli.show import show_json, tell, tell_first_run
 from wattline.cli.words import workload_text
 from wattline.errors import ConfigError
+from wattline.model.fit import fit_workload
 from wattline.model.fitted import Fitted, fit_file
+from wattline.model.held_out import held_out
 from wattline.model.measured import Measured
-from wattline.profile.library import write_models
+from wattline.model.workload import Workload
+from wattline.profile.library import reread, write_models
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,9 +27,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("the profile, --html and --out must be different files")
     claim(args.html, args.out)
     fitted = list(fit_file(args.profile))
+    for f in fitted:
+        if f.contradicted:
+            name = f"{f.workload.model} on {f.workload.gpu}"
+            tell(f"beware: {len(f.contradicted)} rows do not go together, {name}, {f.contradicted[0]}")
     if args.out:
-        write_models(Measured(tuple(f.workload for f in fitted)), args.out)
-        tell(f"models: {args.out}")
+        write_models(Measured(tuple(map(_as_written, fitted))), args.out)
+        tell(f"models: {args.out} (coefficients only: what measured watts add to them is left out)")
     if args.html:
         tell_first_run()
         from wattline.report.fit_page import write_fit_page  # compiles loops, and only pages need it
@@ -39,6 +47,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _as_written(f: Fitted) -> Workload:
+    """A workload with the errors of what a file holds of it."""
+    held = held_out(f.rows, lambda rows: reread(fit_workload(rows)))
+    source = replace(f.workload.source, samples_error=held.samples_error, watts_error=held.watts_error)
+    return replace(f.workload, source=source)
+
+
 def _data(f: Fitted) -> dict[str, Any]:
     held = {
         "samples_error": finite(f.held.samples_error),
@@ -46,4 +61,4 @@ def _data(f: Fitted) -> dict[str, Any]:
         "watts_error": finite(f.held.watts_error),
         "watts_worst": finite(f.held.watts_worst),
     }
-    return {**workload_data(f.workload), "held_out": held}
+    return {**workload_data(f.workload), "held_out": held, "contradicted": f.contradicted}

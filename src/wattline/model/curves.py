@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -131,9 +132,20 @@ def fit_caps(batch: Floats, cap_w: Floats, samples_s: Floats, watts: Floats, noi
     return _corrected(curves, batch, cap_w, watts, _halfway)
 
 
-def fit_clocks(batch: Floats, clock_mhz: Floats, samples_s: Floats, watts: Floats, noise: Floats) -> Curves:
-    """Curves against clocks, one per local *batch*: of speeds in any unit, and watts of one GPU or nan."""
-    curves = clocks_from_laws(*_fitted(batch, clock_mhz, samples_s, watts, noise, _PACE, _VOLTS))
+def fit_clocks(
+    batch: Floats,
+    clock_mhz: Floats,
+    samples_s: Floats,
+    watts: Floats,
+    noise: Floats,
+    shape: tuple[float, float] | None = None,
+) -> Curves:
+    """Curves against clocks, one per local *batch*: of speeds in any unit, and watts of one GPU or nan.
+
+    *shape* is the knee and the rise of the voltage, where other jobs have told them.
+    """
+    draws = replace(_VOLTS, fit=partial(volts.fit_volts, shape=shape))
+    curves = clocks_from_laws(*_fitted(batch, clock_mhz, samples_s, watts, noise, _PACE, draws))
     return _corrected(curves, batch, clock_mhz, watts, _through)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -37,7 +39,27 @@ def fit(profile: Profile) -> Measured:
     Raises `NotFitted` where measurements are too few or all of one setting, and `ProfileError` where
     two of them contradict each other.
     """
-    return Measured(tuple(fit_workload(rows) for rows in workloads(profile)))
+    rows = list(workloads(profile))
+    found = [fit_workload(some) for some in rows]
+    shapes = _shapes(found)
+    for place, w in enumerate(found):
+        if w.gpu in shapes and w.throttle.clocks is not None:
+            found[place] = fit_workload(rows[place], shapes[w.gpu])
+    return Measured(tuple(found))
+
+
+def _shapes(found: Sequence[Workload]) -> dict[str, tuple[float, float]]:
+    """Knee and rise of each chip's voltage, where several curves against its clock tell them."""
+    laws: dict[str, list[list[float]]] = defaultdict(list)
+    for w in found:
+        clocks = w.throttle.clocks
+        if clocks is not None and clocks.metered:
+            laws[w.gpu] += [law for law in clocks.watts_law.tolist() if law[3] > 0]
+    return {
+        gpu: (float(np.median([law[2] for law in some])), float(np.median([law[3] for law in some])))
+        for gpu, some in laws.items()
+        if len(some) > 1
+    }
 
 
 def workloads(profile: Profile) -> Iterator[Profile]:
@@ -48,8 +70,11 @@ def workloads(profile: Profile) -> Iterator[Profile]:
         yield profile.take(codes == codes[row])
 
 
-def fit_workload(profile: Profile) -> Workload:
-    """The models of one (model, GPU kind), of which all rows of *profile* must be."""
+def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> Workload:
+    """The models of one (model, GPU kind), of which all rows of *profile* must be.
+
+    *shape* is the knee and the rise of the chip's voltage, where other jobs have told them.
+    """
     if not len(profile):
         raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
@@ -69,7 +94,10 @@ def fit_workload(profile: Profile) -> Workload:
     every = _unstarved(rows.take(rows.fuse == 1))
     solo = every.take(~np.isnan(every.samples_s))
     gpu = profile.gpu.word(0)
-    caps, clocks = _curves(every, "cap_w"), _curves(every, "clock_mhz")
+    caps, clocks = (
+        _curves(every, "cap_w", fit_caps),
+        _curves(every, "clock_mhz", partial(fit_clocks, shape=shape)),
+    )
     throttle = Throttle(gpu, *_top_w(every, caps, clocks), caps, clocks)
     free = _full_speed(solo, _rate(throttle, solo))
     speed = fit_speed(free.settings, _step_s(free), _noise(free))
@@ -152,7 +180,7 @@ def _unstarved(rows: Profile) -> Profile:
     return rows.take(np.sort(order[first]))
 
 
-def _curves(solo: Profile, knob: str) -> Curves | None:
+def _curves(solo: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves | None:
     """Curves against one knob, from the fewest GPUs on which it was varied."""
     other = "clock_mhz" if knob == "cap_w" else "cap_w"
     capped = solo.take(~np.isnan(getattr(solo, knob)))
@@ -165,7 +193,8 @@ def _curves(solo: Profile, knob: str) -> Curves | None:
         if varied.any():
             rows = rows.take(varied)
             free = solo.take((solo.gpus == gpus) & np.isnan(solo.cap_w) & np.isnan(solo.clock_mhz))
-            return _fit_curves(rows, free.take(np.isin(free.settings.local_batch, batch[varied])), knob)
+            free = free.take(np.isin(free.settings.local_batch, batch[varied]))
+            return _fit_curves(rows, free, knob, fit_knob)
     return None
 
 
@@ -176,11 +205,10 @@ def _loosest(rows: Profile, knob: str) -> Profile:
     return rows.take(unset if unset.any() else values == values.max())
 
 
-def _fit_curves(rows: Profile, free: Profile, knob: str) -> Curves:
+def _fit_curves(rows: Profile, free: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves:
     values = getattr(rows, knob)
     limit = np.full(len(free), _limit(rows, free, knob))
     watts = np.concatenate((rows.watts / rows.gpus, free.watts / free.gpus))
-    fit_knob = fit_caps if knob == "cap_w" else fit_clocks
     return fit_knob(
         _few_sizes(np.concatenate((rows.settings.local_batch, free.settings.local_batch))),
         np.concatenate((values, limit)),

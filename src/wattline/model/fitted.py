@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from wattline.model.fit import fit, workloads
+import numpy as np
+
+from wattline.model.fit import AGREE, fit, merged, workloads
 from wattline.model.held_out import HeldOut, held_out
 from wattline.model.workload import Workload
 from wattline.profile.points import Profile, read_profile
@@ -20,6 +22,26 @@ class Fitted(NamedTuple):
     workload: Workload
     rows: Profile
     held: HeldOut
+
+    @property
+    def contradicted(self) -> list[str]:
+        """The rows that the fit itself is far from, worst first: they do not go together with the others."""
+        known = merged(self.rows)
+        said = self.workload.extrapolate(known.settings)
+        far = []
+        for name, values, fitted in (
+            ("samples_s", known.samples_s, said.samples_s),
+            ("watts", known.watts, said.watts if self.workload.metered else known.watts),
+        ):
+            off = np.nan_to_num(np.maximum(values / fitted, fitted / values), nan=1.0)
+            far += [
+                (
+                    float(off[row]),
+                    f"line {known.line[row]}: {name} is {values[row]:.4g}, the fit says {fitted[row]:.4g}",
+                )
+                for row in np.flatnonzero(off > AGREE)
+            ]
+        return [text for _, text in sorted(far, reverse=True)]
 
     def __str__(self) -> str:
         off = (

@@ -37,22 +37,21 @@ class Measured:
     __repr__ = __str__
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str], list[int]]:
-        """Places by (name, GPU kind): names as they are, in small letters, and `plain`; "": any kind."""
-        places: dict[tuple[str, str], list[int]] = {}
-        for place, w in enumerate(self.workloads):
-            for name in (w.model, f"{w.source.name}/{w.model}"):
-                for spelt in dict.fromkeys((name, name.casefold(), plain(name))):
+    def _by_name(self) -> dict[tuple[str, str], int]:
+        """Places by (name, GPU kind), "" for any kind; the exact name goes before plainer spellings."""
+        places: dict[tuple[str, str], int] = {}
+        for spell in (str, str.casefold, plain):
+            for place, w in enumerate(self.workloads):
+                for name in (spell(w.model), spell(f"{w.source.name}/{w.model}")):
                     for gpu in (w.gpu.casefold(), ""):
-                        places.setdefault((spelt, gpu), []).append(place)
+                        places.setdefault((name, gpu), place)
         return places
 
     def _place(self, model: str, gpu: str) -> int | None:
-        """Where the workload of that name is; the plainer spelling counts where the exact one is unknown."""
-        for spelt in (model, model.casefold(), plain(model)):
-            places = self._by_name.get((spelt, gpu.casefold()), []) if spelt else []
-            if places and len({self.workloads[place].model.casefold() for place in places}) == 1:
-                return places[0]
+        for name in (model, model.casefold(), plain(model)):
+            place = self._by_name.get((name, gpu.casefold())) if name else None
+            if place is not None:
+                return place
         return None
 
     def find(self, model: str, gpu: str) -> Workload:
@@ -60,12 +59,7 @@ class Measured:
         place = self._place(model, gpu) if gpu else None
         if place is not None:
             return self.workloads[place]
-        same = [
-            w for w in self.workloads if plain(model) in (plain(w.model), plain(f"{w.source.name}/{w.model}"))
-        ]
-        names, kinds = sorted({w.model for w in same}), sorted({w.gpu for w in same})
-        if len(names) > 1:
-            raise NotFitted(f"{model!r} may be {' or '.join(names)}, expected one of them as it is written")
+        kinds = sorted({kind for name, kind in self._by_name if name == plain(model) and kind})
         if kinds:
             raise NotFitted(f"{model} was not measured on {gpu!r}, only on {', '.join(kinds)}")
         known = dict.fromkeys(w.model for w in self.workloads)
@@ -87,13 +81,17 @@ class Measured:
         if not len(models) == len(gpus) == len(rows):
             raise ConfigError(f"{len(models)} models on {len(gpus)} GPU kinds, expected {len(rows)} of each")
         kinds = models.codes * len(gpus.names) + gpus.codes
-        order = np.argsort(kinds, kind="stable")
-        starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
-        samples_s, watts = np.empty(len(rows)), np.empty(len(rows))
-        for here in np.split(order, starts[1:]) if len(rows) else ():
-            name, on = divmod(int(kinds[here[0]]), len(gpus.names))
+        # Small numbers sort in linear time.
+        order = np.argsort(kinds.astype(np.min_scalar_type(int(kinds.max(initial=0)))), kind="stable")
+        rows, kinds = rows.take(order), kinds[order]
+        starts = np.flatnonzero(np.diff(kinds, prepend=-1)).tolist()
+        sorted_s, sorted_w = np.empty(len(rows)), np.empty(len(rows))
+        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+            name, on = divmod(int(kinds[first]), len(gpus.names))
             found = self.find(models.names[name], gpus.names[on])
-            samples_s[here], watts[here] = found.predict(rows.take(here))
+            sorted_s[first:last], sorted_w[first:last] = found.predict(rows.take(slice(first, last)))
+        samples_s, watts = np.empty(len(rows)), np.empty(len(rows))
+        samples_s[order], watts[order] = sorted_s, sorted_w
         return Prediction(samples_s, watts)
 
     def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
@@ -197,4 +195,4 @@ class Measured:
 
 def plain(name: str) -> str:
     """*name* without what spellings differ in."""
-    return "".join(c for c in name.casefold() if c.isalnum() or c == "/")
+    return "".join(c for c in name.casefold() if c.isalnum() or c in "/.+")

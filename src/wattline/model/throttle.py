@@ -47,6 +47,8 @@ class Throttle:
         capped, clocked = ~np.isnan(cap_w), ~np.isnan(clock_mhz)
         if self.caps is not None and not clocked.any():
             rate, watts = self._capped(batch, cap_w)  # the usual case, in one look
+        elif self.caps is not None and self.clocks is None and clocked.all() and not capped.any():
+            rate, watts = self._clocked(batch, clock_mhz)
         else:
             rate, watts = self._free(batch)
             for rows, knob, held in ((capped, cap_w, self._capped), (clocked, clock_mhz, self._clocked)):

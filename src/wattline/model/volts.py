@@ -26,10 +26,19 @@ def clock_watts(clock_mhz: Floats, still: Floats, per_mhz: Floats, knee: Floats,
     return np.asarray(still + per_mhz * clock_mhz * volts * volts)
 
 
-def fit_volts(clock_mhz: Floats, watts: Floats, noise: Floats) -> Floats:
-    """The `COEFFICIENTS` with the least squared relative error; fewer than four clocks give a line."""
+def fit_volts(
+    clock_mhz: Floats, watts: Floats, noise: Floats, shape: tuple[float, float] | None = None
+) -> Floats:
+    """The `COEFFICIENTS` with the least squared relative error; fewer than four clocks give a line.
+
+    *shape* is the knee and the rise where they are known already: they are the chip's, not the job's.
+    """
     first, largest = clock_mhz.min(), clock_mhz.max()
     few = len(np.unique(clock_mhz)) < 4
+    if shape is not None:
+        basis = clock_watts(clock_mhz, np.zeros(1), np.ones(1), np.full((1, 1), shape[0]), np.array(shape[1]))
+        still, per_mhz, _ = nonnegative_line(basis, watts, noise)
+        return np.array([still[0], per_mhz[0], *shape])
     knees, rises = (
         column.reshape(-1, 1)
         for column in np.meshgrid(
@@ -38,7 +47,7 @@ def fit_volts(clock_mhz: Floats, watts: Floats, noise: Floats) -> Floats:
             indexing="ij",
         )
     )
-    shape = clock_watts(clock_mhz, np.zeros(1), np.ones(1), knees, rises)
-    still, per_mhz, error = nonnegative_line(shape, watts, noise)
+    basis = clock_watts(clock_mhz, np.zeros(1), np.ones(1), knees, rises)
+    still, per_mhz, error = nonnegative_line(basis, watts, noise)
     best = int(np.argmin(error))
     return np.array([still[best], per_mhz[best], knees[best, 0], rises[best, 0]])

@@ -40,6 +40,11 @@ def read_models(text: str) -> Measured:
     return Measured(tuple(_workload(entry) for entry in tomllib.loads(text)["workload"]))
 
 
+def reread(workload: Workload) -> Workload:
+    """The workload as somebody sees it who has its coefficients only."""
+    return read_models(models_toml([workload])).workloads[0]
+
+
 def write_models(models: Measured, path: str | Path) -> None:
     """Write fitted *models* to a file that `load_models` reads."""
     Path(path).write_text(models_toml(models.workloads), encoding="utf-8")
