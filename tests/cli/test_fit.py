@@ -130,3 +130,21 @@ def test_a_profile_that_cannot_be_fitted_is_explained(
     assert error["code"] == code
     assert message in error["message"]
     assert not (tmp_path / "x.toml").exists()
+
+
+@pytest.mark.parametrize("flag", ["--out", "--html"])
+def test_measurements_are_never_overwritten(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
+) -> None:
+    path = Path(written(capped(), tmp_path))
+    before = path.read_bytes()
+    assert main(["fit", str(path), flag, str(path.parent / "." / path.name)]) == 2
+    assert "must be different files" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_rows_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    falling = Profile.of(model="m", gpu="v100", cap_w=[100, 150, 200, 250], samples_s=[100, 60, 30, 20])
+    out, err = fit(capsys, written(falling, tmp_path), "--json")
+    assert "beware" in err
+    assert strict(out)["workloads"][0]["contradicted"]

@@ -16,8 +16,9 @@ from wattline.table import Floats
 
 COEFFICIENTS = ("still", "per_mhz", "knee", "rise")
 
-_KNEES = np.linspace(0.0, 0.95, 96)  # in units of the range of clocks that was measured
-_RISES = np.concatenate(([0.0], np.geomspace(0.2, 4.0, 90)))  # per largest clock
+_KNEES = np.linspace(0.0, 0.95, 39)  # in units of the range of clocks that was measured
+_RISES = np.concatenate(([0.0], np.geomspace(0.2, 4.0, 31)))  # per largest clock
+_FINER = np.linspace(-1.0, 1.0, 13)  # between the neighbours of the best of these
 
 
 def clock_watts(clock_mhz: Floats, still: Floats, per_mhz: Floats, knee: Floats, rise: Floats) -> Floats:
@@ -39,15 +40,18 @@ def fit_volts(
         basis = clock_watts(clock_mhz, np.zeros(1), np.ones(1), np.full((1, 1), shape[0]), np.array(shape[1]))
         still, per_mhz, _ = nonnegative_line(basis, watts, noise)
         return np.array([still[0], per_mhz[0], *shape])
-    knees, rises = (
-        column.reshape(-1, 1)
-        for column in np.meshgrid(
-            first + (largest - first) * (np.zeros(1) if few else _KNEES),
-            (_RISES[:1] if few else _RISES) / largest,
-            indexing="ij",
-        )
-    )
-    basis = clock_watts(clock_mhz, np.zeros(1), np.ones(1), knees, rises)
+    if few:
+        return _best(clock_mhz, watts, noise, np.full(1, first), np.zeros(1))
+    knees, rises = first + (largest - first) * _KNEES, _RISES / largest
+    near = _best(clock_mhz, watts, noise, knees, rises)
+    step, factor = knees[1] - knees[0], _RISES[2] / _RISES[1]
+    return _best(clock_mhz, watts, noise, near[2] + step * _FINER, near[3] * factor**_FINER)
+
+
+def _best(clock_mhz: Floats, watts: Floats, noise: Floats, knees: Floats, rises: Floats) -> Floats:
+    """The coefficients with the best of these knees and rises."""
+    knee, rise = (column.reshape(-1, 1) for column in np.meshgrid(knees, rises, indexing="ij"))
+    basis = clock_watts(clock_mhz, np.zeros(1), np.ones(1), knee, rise)
     still, per_mhz, error = nonnegative_line(basis, watts, noise)
     best = int(np.argmin(error))
-    return np.array([still[best], per_mhz[best], knees[best, 0], rises[best, 0]])
+    return np.array([still[best], per_mhz[best], knee[best, 0], rise[best, 0]])

@@ -38,6 +38,7 @@ From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs ther
 """
 
 _ROUNDS = 8
+_CREDIBLE = 100.0  # times more or less than expected; beyond, somebody has misread something
 _BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
 _UNMEASURED = {"gpus": (1.0, 64.0), "nodes": (1.0, 64.0), "fuse": (1.0, 16.0)}  # reach of knobs never varied
 _UPWARDS_FREE = frozenset(("cpus", "mem_gib"))  # more of them than was measured changes nothing
@@ -168,7 +169,7 @@ class Workload:
         """
         expected = self.extrapolate(settings)
         learnt = self
-        real = np.isfinite(samples_s) & (samples_s > 0)
+        real = (samples_s > expected.samples_s / _CREDIBLE) & (samples_s < expected.samples_s * _CREDIBLE)
         off = real & (np.abs(np.where(real, samples_s, 1.0) / expected.samples_s - 1.0) > SURPRISE)
         if off.any():
             learnt = learnt._learn_samples(settings.take(off), samples_s[off], keep)
@@ -200,8 +201,10 @@ class Workload:
         return learnt._learn_speed(settings.take(rows), samples_s[rows], keep) if len(rows) else learnt
 
     def _learn_watts(self, settings: Settings, watts: Floats, expected: Floats) -> Workload:
-        seen = np.isfinite(watts) & (watts > 0)
-        new = np.flatnonzero(seen & np.isnan(expected))
+        known = ~np.isnan(expected)
+        credible = (watts > expected / _CREDIBLE) & (watts < expected * _CREDIBLE)
+        seen = np.where(known, credible, np.isfinite(watts) & (watts > 0))
+        new = np.flatnonzero(seen & ~known)
         if len(new):
             batch, computes_s, step_s, _ = self._parts(settings)
             busy = self.wait + (1.0 - self.wait) * computes_s / step_s
