@@ -62,7 +62,10 @@ class Demand:
 
         *sharing* GPUs of the job on one node have one cache.
         """
-        cores_s = np.where(np.isnan(cpus), 0.0, self.fixed_s + self.core_s / cpus)
+        # A maximum that leaves nan out: who has as many cores as it wants does not wait for them.
+        cores_s = np.fmax(self.fixed_s + self.core_s / cpus, 0.0)
+        if not (self.storage_s or self.starved_s):
+            return cores_s
         return np.maximum(cores_s, self.memory_s(mem_gib, sharing))
 
     def memory_s(self, mem_gib: Floats, sharing: Floats | float = 1.0) -> Floats:
