@@ -24,7 +24,7 @@ import numpy as np
 from wattline.profile.settings import Settings
 from wattline.table import Bools, Floats
 
-_ROOT, _SECOND_NODE = 2, 5
+_SAMPLE, _ROOT, _SECOND_NODE = 1, 2, 5
 _COMPUTES = 3  # the first coefficients are of computing
 _NODE_GPUS = 8  # of a node, to tell packed jobs from spread ones
 _ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
@@ -173,6 +173,9 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     if used[_ROOT]:
         score, bent = _scored(x, y, noise, used)
         coefficients = bent if score < best else coefficients
+    if not coefficients[:_COMPUTES].any():
+        # Whatever waiting explains, samples take time.
+        coefficients[_SAMPLE] = _LEAST * float(np.min(step_s / settings.local_batch))
     off = max(float(np.sqrt(np.mean((features(settings) @ coefficients / step_s - 1.0) ** 2))), _NOISE)
     relative = features(settings) / step_s[:, None]
     largest = relative.max(axis=0)
