@@ -28,8 +28,9 @@ from made_up import (
 from wattline.errors import NotFitted, OutOfRange, ProfileError
 from wattline.model.array import UNMEASURED
 from wattline.model.demand import Demand
-from wattline.model.fit import fit, fit_workload, merged
+from wattline.model.fit import fit, fit_workload
 from wattline.model.workload import WAITING, Workload
+from wattline.profile.merge import merged
 from wattline.profile.points import Profile, read_profile
 from wattline.profile.settings import Settings
 

@@ -20,14 +20,11 @@ from wattline.model.speed import Speed, fit_speed
 from wattline.model.throttle import Throttle, top_of
 from wattline.model.workload import WAITING, Source, Workload
 from wattline.profile.devices import DEVICES
+from wattline.profile.merge import merged, unstarved, with_batches
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
-from wattline.table import Floats, Ints
+from wattline.table import Floats
 
-AGREE = 1.2
-"""Two measurements of one setting may differ by this factor; more is a contradiction."""
-
-_SURE = 4.0  # standard errors by which contradicting rows must differ, where those are known
 _NOISE = 0.01  # relative, of a measurement that states none
 _SIZES = 24  # batch sizes with curves of their own, at most
 _NEARLY_FREE = 0.9  # rate above which a throttled measurement tells the speed without a throttle
@@ -78,7 +75,7 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
     if not len(profile):
         raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
-    rows = merged(_batched(profile))
+    rows = merged(with_batches(profile))
     timed = rows.take(~np.isnan(rows.samples_s))
     if len(timed) < 2:
         count = int(np.count_nonzero(~np.isnan(profile.samples_s)))
@@ -91,13 +88,11 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
         raise NotFitted(f"{name}: rows of several models, expected one; `fit` takes them apart")
     if not (timed.fuse == 1).any():
         raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
-    every = _unstarved(rows.take(rows.fuse == 1))
+    every = unstarved(rows.take(rows.fuse == 1))
     solo = every.take(~np.isnan(every.samples_s))
     gpu = profile.gpu.word(0)
-    caps, clocks = (
-        _curves(every, "cap_w", fit_caps),
-        _curves(every, "clock_mhz", partial(fit_clocks, shape=shape)),
-    )
+    caps = _curves(every, "cap_w", fit_caps)
+    clocks = _curves(every, "clock_mhz", partial(fit_clocks, shape=shape))
     throttle = Throttle(gpu, *_top_w(every, caps, clocks), caps, clocks)
     free = _full_speed(solo, _rate(throttle, solo))
     speed = fit_speed(free.settings, _step_s(free), _noise(free))
@@ -113,71 +108,6 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
     )
     model = replace(model, wait=_wait(model, solo), demand=_demand(timed))
     return replace(model, array=_array(model, timed))
-
-
-def _batched(rows: Profile) -> Profile:
-    """*rows*, with the usual batch of a GPU where none is said, if others say one."""
-    each = rows.batch / rows.gpus
-    if np.isnan(each).all() or not np.isnan(each).any():
-        return rows
-    return replace(rows, batch=np.where(np.isnan(each), np.nanmedian(each) * rows.gpus, rows.batch))
-
-
-def merged(profile: Profile) -> Profile:
-    """One row per setting; rows of one setting that contradict each other raise `ProfileError`."""
-    knobs = np.column_stack([np.nan_to_num(getattr(profile, name), nan=-1.0) for name in KNOBS])
-    _, first, group = np.unique(knobs, axis=0, return_index=True, return_inverse=True)
-    if len(first) == len(profile):
-        return profile
-    group = group.reshape(-1)
-    for name in ("samples_s", "watts"):
-        _check_agreement(profile, name, group)
-
-    def mean(values: Floats) -> Floats:
-        weight = np.where(np.isnan(values), 0.0, profile.n)
-        total = np.bincount(group, weight)
-        summed = np.bincount(group, weight * np.nan_to_num(values))
-        return np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan)
-
-    spread = np.bincount(group, (profile.n * np.nan_to_num(profile.stderr)) ** 2)
-    count = np.bincount(group, profile.n)
-    known = np.bincount(group, np.isnan(profile.stderr)) == 0
-    stderr = np.where(known, np.sqrt(spread) / count, np.nan)
-    return replace(
-        profile.take(first),
-        samples_s=mean(profile.samples_s),
-        watts=mean(profile.watts),
-        peak_gib=mean(profile.peak_gib),
-        n=count.astype(np.float64),
-        stderr=stderr,
-    )
-
-
-def _check_agreement(profile: Profile, name: str, group: Ints) -> None:
-    values = getattr(profile, name)
-    for one in np.unique(group[~np.isnan(values)]):
-        rows = np.flatnonzero((group == one) & ~np.isnan(values))
-        low, high = rows[np.argmin(values[rows])], rows[np.argmax(values[rows])]
-        if values[high] <= AGREE * values[low]:
-            continue
-        unsure = np.hypot(profile.stderr[low], profile.stderr[high]) if name == "samples_s" else np.nan
-        if values[high] - values[low] <= _SURE * unsure:
-            continue
-        first, second = sorted((low, high))
-        raise profile.error(
-            second,
-            f"{name} is {values[second]:g}, but line {profile.line[first]} says {values[first]:g} of the"
-            f" same setting, expected them within a factor of {AGREE:g}",
-        )
-
-
-def _unstarved(rows: Profile) -> Profile:
-    """Of rows that differ only in cores and memory, the fastest: nothing but the GPU held it back."""
-    others = [name for name in KNOBS if name not in ("cpus", "mem_gib")]
-    knobs = np.column_stack([np.nan_to_num(getattr(rows, name), nan=-1.0) for name in others])
-    order = np.argsort(-rows.samples_s, kind="stable")
-    _, first = np.unique(knobs[order], axis=0, return_index=True)
-    return rows.take(np.sort(order[first]))
 
 
 def _curves(solo: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves | None:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattline.model.fit import AGREE, fit, merged, workloads
+from wattline.model.fit import fit, workloads
 from wattline.model.held_out import HeldOut, held_out
 from wattline.model.workload import Workload
+from wattline.profile.merge import AGREE, merged
 from wattline.profile.points import Profile, read_profile
 
 

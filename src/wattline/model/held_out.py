@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.errors import ModelError
-from wattline.model.fit import fit_workload, merged
+from wattline.model.fit import fit_workload
 from wattline.model.workload import Workload
+from wattline.profile.merge import merged
 from wattline.profile.points import Profile
 from wattline.table import Floats
 

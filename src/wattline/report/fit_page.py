@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from wattline.model.fit import merged
 from wattline.model.fitted import Fitted
 from wattline.model.workload import Workload
+from wattline.profile.merge import merged
 from wattline.profile.settings import KNOBS
 from wattline.report.fit_figures import TITLES, error_figure, knob_figure
 from wattline.report.fit_lines import lines
