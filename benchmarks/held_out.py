@@ -41,6 +41,13 @@ def bar(text: str, value: float, most: float, unit: str = "%") -> bool:
     return value <= most
 
 
+def by_gpu(curves: Iterator[tuple[str, str, Floats]]) -> dict[str, list[Floats]]:
+    found = defaultdict(list)
+    for gpu, _, points in curves:
+        found[gpu].append(points)
+    return found
+
+
 def no_data() -> bool:
     print(f"  no data under {published.DATA}: nothing was checked")
     return False
@@ -77,9 +84,7 @@ def speed() -> bool:
 def caps() -> bool:
     print("\nWatts and time against the cap (Zeus), fitted to 4 caps: median / 90th percentile error in %")
     print("  GPU        curves  watts          interpolated   time           interpolated")
-    curves = defaultdict(list)
-    for gpu, _, points in published.zeus_curves():
-        curves[gpu].append(points)
+    curves = by_gpu(published.zeus_curves())
     if not curves:
         return no_data()
     ours, pooled, met = [], defaultdict(list), True
@@ -143,9 +148,7 @@ def off(predicted: Floats, truth: Floats) -> list[float]:
 def clocks() -> bool:
     print("\nTime and energy against the SM clock (Perseus stages): median / 90th percentile error %")
     print("  GPU        clocks  time           energy         energy, lines  best clock off by, its energy")
-    stages = defaultdict(list)
-    for gpu, _, points in published.perseus_stages():
-        stages[gpu].append(points)
+    stages = by_gpu(published.perseus_stages())
     if not stages:
         return no_data()
     met = True

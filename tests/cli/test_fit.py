@@ -1,13 +1,12 @@
 """`wattline fit` as a user types it."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from measurements import capped, scaled, written
+from typed import strict
 from wattline import Profile
 from wattline.cli import main
 from wattline.profile.library import load_models
@@ -17,11 +16,6 @@ def fit(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     assert main(["fit", *words]) == 0
     out, err = capsys.readouterr()
     return out, err
-
-
-def strict(text: str) -> Any:
-    """JSON without the NaN that Python would let pass."""
-    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 def test_fit_answers_in_strict_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

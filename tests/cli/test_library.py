@@ -1,28 +1,15 @@
 """`wattline library` as a user types it."""
 
 import json
-from typing import Any
 
 import pytest
 
 import wattline.cli.library
 from measurements import capped, scaled
-from wattline.cli import main
+from typed import answered, typed
 from wattline.model.fit import fit
 from wattline.model.measured import Measured
 from wattline.profile.devices import DEVICES
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["library", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def data(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    code, out, _ = run(capsys, *words, "--json")
-    assert code == 0
-    return json.loads(out)
 
 
 @pytest.fixture
@@ -35,18 +22,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Measured:
 
 
 def test_the_library_that_is_shipped_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    found = data(capsys, "list")
+    found = answered(capsys, "library", "list")
     assert {d["name"] for d in found["devices"]} == set(DEVICES)
     for entry in found["workloads"]:
         assert entry["model"]
         assert set(entry["held_out"]) == {"samples_error", "watts_error"}
-    assert run(capsys, "list")[0] == 0
+    assert typed(capsys, "library", "list")[0] == 0
 
 
 def test_a_list_has_a_line_for_every_workload_and_every_device(
     capsys: pytest.CaptureFixture[str], small: Measured
 ) -> None:
-    code, out, err = run(capsys, "list")
+    code, out, err = typed(capsys, "library", "list")
     workloads, devices = out.split("\n\n")
     assert (code, err) == (0, "")
     assert len(workloads.splitlines()) == 1 + len(small.workloads)
@@ -62,27 +49,29 @@ def test_an_empty_library_is_still_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wattline.cli.library, "library", lambda: Measured(()))
-    assert data(capsys, "list")["workloads"] == []
-    assert run(capsys, "list")[1].startswith("model")
+    assert answered(capsys, "library", "list")["workloads"] == []
+    assert typed(capsys, "library", "list")[1].startswith("model")
 
 
 def test_a_workload_is_shown_by_any_spelling_of_its_name(
     capsys: pytest.CaptureFixture[str], small: Measured
 ) -> None:
     for name in ("resnet50", "ResNet-50", "/resnet_50"):
-        found = data(capsys, "show", name)["workloads"]
+        found = answered(capsys, "library", "show", name)["workloads"]
         assert [w["gpu"] for w in found] == ["a40", "v100"]
         assert len(found[0]["parameters"]["cap_w"]) == 3
-    assert [w["gpu"] for w in data(capsys, "show", "resnet50", "--gpu", "V100")["workloads"]] == ["v100"]
-    _, out, _ = run(capsys, "show", "resnet50", "--gpu", "v100")
+    assert [
+        w["gpu"] for w in answered(capsys, "library", "show", "resnet50", "--gpu", "V100")["workloads"]
+    ] == ["v100"]
+    _, out, _ = typed(capsys, "library", "show", "resnet50", "--gpu", "v100")
     assert out.startswith("resnet50 on v100: 15 points\n")
     assert "rate low  rate slope" in out
 
 
 def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small: Measured) -> None:
-    (found,) = data(capsys, "show", "A40")["devices"]
+    (found,) = answered(capsys, "library", "show", "A40")["devices"]
     assert (found["name"], found["max_cap_w"]) == ("a40", DEVICES["a40"].max_cap_w)
-    _, out, _ = run(capsys, "show", "a40")
+    _, out, _ = typed(capsys, "library", "show", "a40")
     assert out.startswith("a40: ")
     assert f"{DEVICES['a40'].busy_w:g} W, training" in out
 
@@ -100,16 +89,16 @@ def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small
 def test_an_unknown_name_is_exit_code_3(
     capsys: pytest.CaptureFixture[str], small: Measured, words: list[str], message: str, hint: str
 ) -> None:
-    code, out, err = run(capsys, "show", *words)
+    code, out, err = typed(capsys, "library", "show", *words)
     assert (code, out) == (3, "")
     assert message in err
-    code, out, err = run(capsys, "show", *words, "--json")
+    code, out, err = typed(capsys, "library", "show", *words, "--json")
     assert (code, err) == (3, "")
     error = json.loads(out)["error"]
     assert (error["code"], error["hint"]) == ("not_found", hint)
 
 
 def test_what_to_do_with_the_library_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--json")
+    code, out, _ = typed(capsys, "library", "--json")
     assert code == 2
     assert json.loads(out)["error"]["code"] == "bad_config"

@@ -25,8 +25,8 @@ from made_up import (
 from wattline.errors import ConfigError, OutOfRange
 from wattline.model.fit import fit, fit_workload
 from wattline.model.measured import Measured
-from wattline.model.workload import Source, Workload
-from wattline.profile.library import library, load_models, models_toml, read_models, write_models
+from wattline.model.workload import Source
+from wattline.profile.library import library, load_models, models_toml, read_models, reread, write_models
 from wattline.profile.points import Profile
 from wattline.profile.settings import Settings
 
@@ -83,14 +83,10 @@ ASKED = {
 }
 
 
-def again(workload: Workload) -> Workload:
-    return read_models(models_toml([workload])).workloads[0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> None:
     before = fit_workload(profiles()[kind])
-    after = again(before)
+    after = reread(before)
     for asked in ASKED.values():
         was, now = before.extrapolate(asked), after.extrapolate(asked)
         # Only the laws are written, not how measured watts correct them.
@@ -110,7 +106,7 @@ def test_what_is_written_twice_is_written_the_same(kind: str) -> None:
 
 def test_where_it_comes_from_and_how_far_it_reaches_are_kept() -> None:
     workload = replace(fit_workload(profiles()["capped"]), source=Source("paper '24", 26, 0.0123, 0.0456))
-    after = again(workload)
+    after = reread(workload)
     assert after.source == workload.source
     assert dict(after.measured) == dict(workload.measured)
     with pytest.raises(OutOfRange, match="cap_w is 40: made-up on a100 was measured from 100 to 400"):
@@ -136,7 +132,7 @@ def test_no_models_at_all_go_through_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "ümläut/名前", "tab\tbed", "#1"])
 def test_a_name_is_kept_whatever_is_in_it(name: str) -> None:
     workload = replace(a_workload(), model=name, source=Source(name))
-    after = again(workload)
+    after = reread(workload)
     assert (after.model, after.source.name) == (name, name)
 
 
@@ -155,7 +151,7 @@ def test_what_was_learnt_is_written_too() -> None:
     learnt = before.observe(
         rows, 0.5 * before.extrapolate(rows).samples_s, 1.3 * before.extrapolate(rows).watts
     )
-    after = again(learnt)
+    after = reread(learnt)
     assert off(after.extrapolate(rows).samples_s, learnt.extrapolate(rows).samples_s) < 0.005
     assert off(after.extrapolate(rows).watts, learnt.extrapolate(rows).watts) < 0.005
 
