@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
+from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS, Settings
 
 
@@ -84,3 +85,10 @@ def test_a_misspelt_knob_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match="gpu is not a knob, expected some of gpus, nodes, batch") as caught:
         Settings.of(gpu=4)
     assert caught.value.hint == "did you mean gpus?"
+
+
+def test_jobs_are_on_as_few_nodes_as_it_takes_where_nobody_says() -> None:
+    assert Settings.of(gpus=[1, 8, 9, 64]).nodes.tolist() == [1, 1, 2, 8]
+    assert Settings.of(gpus=[1, 8, 9, 64], nodes=1).nodes.tolist() == [1, 1, 1, 1]
+    profile = Profile.of(model="m", gpu="t4", gpus=[8, 16, 16], nodes=[np.nan, np.nan, 4], samples_s=1.0)
+    assert profile.nodes.tolist() == [1, 2, 4]

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     for f in fitted:
         if f.contradicted:
             name = f"{f.workload.model} on {f.workload.gpu}"
-            tell(f"beware: {len(f.contradicted)} rows do not go together, {name}, {f.contradicted[0]}")
+            tell(f"beware: {len(f.contradicted)} rows of {name} do not go with the rest: {f.contradicted[0]}")
     if args.out:
         write_models(Measured(tuple(map(_as_written, fitted))), args.out)
         tell(f"models: {args.out} (coefficients only: what measured watts add to them is left out)")

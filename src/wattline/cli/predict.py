@@ -13,7 +13,7 @@ from wattline.model.measured import Measured
 from wattline.model.workload import Workload
 from wattline.profile.devices import DEVICES
 from wattline.profile.library import library, load_models
-from wattline.profile.settings import Settings
+from wattline.profile.settings import Settings, fewest_nodes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     found = _models(args).find(args.model, args.gpu)
     knobs = {
         "gpus": args.gpus,
-        "nodes": args.nodes if args.nodes is not None else math.ceil(args.gpus / 8),
+        "nodes": args.nodes if args.nodes is not None else int(fewest_nodes(args.gpus)),
         "batch": args.batch,
         "cap_w": args.cap,
         "clock_mhz": args.clock,

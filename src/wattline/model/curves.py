@@ -21,7 +21,9 @@ import numpy as np
 from wattline.model import pace, ramp, volts
 from wattline.table import Floats, Ints
 
-_REACH = 2.0  # the tables go this factor below what was measured; further down nothing changes
+REACH = 2.0
+"""Predictions reach this factor beyond what was measured, in every knob that was ever varied."""
+
 _KNOTS = 257
 _LEAST_RATE = 1e-3
 _NOISE = 0.01  # relative, of watts
@@ -175,7 +177,7 @@ def _tabulated(
 ) -> Curves:
     if watts_law is None:
         watts_law = np.full((len(batch), len(draws.names)), np.nan)
-    knob = np.linspace(first / _REACH, last, _KNOTS)
+    knob = np.linspace(first / REACH, last, _KNOTS)
     rate = np.array([b * rates.at(knob, *law) for b, law in zip(bend, rate_law, strict=True)])
     watts = np.array([draws.at(knob, *law) for law in watts_law])
     return Curves(

@@ -75,6 +75,8 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
     if not len(profile):
         raise NotFitted("there are no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
+    if np.ptp(profile.model.codes) or np.ptp(profile.gpu.codes):
+        raise NotFitted(f"{name} and others in one workload, expected one; `fit` takes them apart")
     rows = merged(with_batches(profile))
     timed = rows.take(~np.isnan(rows.samples_s))
     if len(timed) < 2:
@@ -84,8 +86,6 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
             f" {len(timed)} setting{'' if len(timed) == 1 else 's'}, expected at least 2 different settings",
             "measure at another number of GPUs, batch size, cap or clock",
         )
-    if len(profile.model.names) > 1 and len(np.unique(profile.model.codes)) > 1:
-        raise NotFitted(f"{name}: rows of several models, expected one; `fit` takes them apart")
     if not (timed.fuse == 1).any():
         raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
     every = unstarved(rows.take(rows.fuse == 1))
@@ -210,8 +210,7 @@ def _full_speed(solo: Profile, rate: Floats) -> Profile:
     keep, speeds = [], []
     for one in range(group.max() + 1):
         rows = np.flatnonzero(group == one)
-        unset = np.isnan(solo.cap_w[rows]) & np.isnan(solo.clock_mhz[rows])
-        near = rows[unset] if unset.any() else rows[rate[rows] >= min(_NEARLY_FREE, rate[rows].max())]
+        near = rows[rate[rows] >= min(_NEARLY_FREE, rate[rows].max())]
         keep.append(int(near[np.argmax(rate[near])]))
         speeds.append(float(np.mean(solo.samples_s[near] / rate[near])))
     return replace(solo.take(np.array(keep)), samples_s=np.array(speeds))

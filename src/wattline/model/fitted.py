@@ -38,9 +38,10 @@ class Fitted(NamedTuple):
             far += [
                 (
                     float(off[row]),
-                    f"line {known.line[row]}: {name} is {values[row]:.4g}, the fit says {fitted[row]:.4g}",
+                    f"{known.path.word(row)}:{known.line[row]}: {name} is {values[row]:.4g},"
+                    f" the fit says {fitted[row]:.4g}",
                 )
-                for row in np.flatnonzero(off > AGREE)
+                for row in np.flatnonzero(off > AGREE).tolist()
             ]
         return [text for _, text in sorted(far, reverse=True)]
 

@@ -12,8 +12,9 @@ import numpy as np
 from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
 from wattline.model.asked import Asked
-from wattline.model.workload import REACH, Prediction, Workload
-from wattline.profile.settings import Settings
+from wattline.model.curves import REACH
+from wattline.model.workload import Prediction, Workload
+from wattline.profile.settings import Settings, fewest_nodes
 from wattline.table import Floats, Ints, Labels
 from wattline.types import Jobs, Leases
 
@@ -28,7 +29,6 @@ class Measured:
 
     workloads: tuple[Workload, ...]
     otherwise: Asked = field(default_factory=Asked)
-    node_gpus: int = 8  # of the nodes that jobs were asked for on
 
     def __str__(self) -> str:
         sources = sorted({w.source.name for w in self.workloads} - {""})
@@ -183,7 +183,7 @@ class Measured:
         unset = np.full(len(job), np.nan)
         return Settings(
             gpus=wide,
-            nodes=np.minimum(np.maximum(nodes, np.ceil(wide / self.node_gpus)), wide),
+            nodes=np.minimum(np.maximum(nodes, fewest_nodes(wide)), wide),
             batch=batch,
             cap_w=unset,
             clock_mhz=unset,

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from wattline.profile.settings import Settings
+from wattline.profile.settings import Settings, fewest_nodes
 from wattline.table import Bools, Floats
 
 _SAMPLE, _ROOT, _SECOND_NODE = 1, 2, 5
 _COMPUTES = 3  # the first coefficients are of computing
-_NODE_GPUS = 8  # of a node, to tell packed jobs from spread ones
 _ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
 _NOISE = 0.03  # relative, of a step that is looked at while it runs
 _SURE = np.array([0.002] * 3 + [0.05] * 4)  # of a step, what a coefficient may be off by
@@ -71,7 +70,7 @@ class Speed:
         spread = inside + self._across_s(nodes)
         if not self.packed:
             return spread
-        fewest = np.minimum(np.ceil(gpus / _NODE_GPUS), nodes)
+        fewest = np.minimum(fewest_nodes(gpus), nodes)
         return np.maximum(spread, self._inside_s(gpus, gpus / fewest) + self._across_s(fewest))
 
     def _inside_s(self, gpus: Floats, of_node: Floats) -> Floats:
@@ -181,7 +180,7 @@ def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
     largest = relative.max(axis=0)
     loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNSURE) ** 2)
     unsure = np.sqrt(np.diag(np.linalg.inv(relative.T @ relative / off**2 + loose)))
-    packed = bool((settings.nodes == np.ceil(settings.gpus / _NODE_GPUS)).all())
+    packed = bool((settings.nodes == fewest_nodes(settings.gpus)).all())
     found = Speed(*coefficients.tolist(), packed=packed, unsure=unsure)
     return found if used[_SECOND_NODE] else replace(found, second_node_s=np.nan)
 

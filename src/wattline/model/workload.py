@@ -18,15 +18,13 @@ import numpy as np
 
 from wattline.errors import OutOfRange
 from wattline.model.array import Array, fit_array
+from wattline.model.curves import REACH
 from wattline.model.demand import Demand
 from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.profile.devices import DEVICES
 from wattline.profile.settings import Settings
 from wattline.table import Bools, Floats
-
-REACH = 2.0
-"""Predictions reach this factor beyond what was measured, in every knob that was ever varied."""
 
 SURPRISE = 0.1
 """Relative error of a prediction above which a model learns from what it sees."""
@@ -245,7 +243,8 @@ class Workload:
 
     def least_demand(self, cpus: Floats, mem_gib: Floats, keep: float = 0.98) -> tuple[float, float]:
         """The smallest of these cores, then of these GiB, that keep so much of the best speed of one GPU."""
-        matrix = self.sensitivity(np.sort(cpus), np.sort(mem_gib))
+        cores, memory = np.sort(cpus), np.sort(mem_gib)
+        matrix = self.sensitivity(cores, memory)
         enough = matrix >= keep * matrix.max()
-        cores = int(np.argmax(enough.any(axis=1)))
-        return float(np.sort(cpus)[cores]), float(np.sort(mem_gib)[int(np.argmax(enough[cores]))])
+        row = int(np.argmax(enough.any(axis=1)))
+        return float(cores[row]), float(memory[int(np.argmax(enough[row]))])

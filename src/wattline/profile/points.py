@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ProfileError, did_you_mean
-from wattline.profile.settings import KNOBS, UNSET, Settings
+from wattline.profile.settings import KNOBS, UNSET, Settings, fewest_nodes
 from wattline.table import Floats, Ints, Labels, Table
 
 MEASURED = ("samples_s", "watts", "peak_gib", "n", "stderr")
@@ -102,7 +102,7 @@ def read_profile(path: str | Path) -> Profile:
     """Read a CSV of measurements, plain or gzipped; see `COLUMNS`, any order, unneeded ones left out.
 
     A row needs a model, a GPU kind, and samples_s or watts. An empty field is "not set" or "not
-    measured"; a line that starts with # and is not a full row is a remark. The first row that no
+    measured", of nodes "as few as it takes"; a line that starts with # and is not a full row is a remark. The first row that no
     measurement can have raises `ProfileError`.
     """
     name = str(path)
@@ -218,6 +218,8 @@ def _checked(path: str, line: int, row: dict[str, Any]) -> dict[str, Any]:
     for column, missing in {**UNSET, "n": 1.0}.items():
         if math.isnan(row.get(column, math.nan)):
             row[column] = missing
+    if math.isnan(row.get("nodes", math.nan)):
+        row["nodes"] = float(fewest_nodes(row["gpus"]))
     if math.isnan(row.get("samples_s", math.nan)) and math.isnan(row.get("watts", math.nan)):
         raise ProfileError(path, line, "has neither samples_s nor watts, expected at least one number")
     if row["nodes"] > row["gpus"]:

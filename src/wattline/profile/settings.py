@@ -10,8 +10,11 @@ import numpy as np
 from wattline.errors import ConfigError, did_you_mean
 from wattline.table import Floats, Table
 
-UNSET = {"gpus": 1.0, "nodes": 1.0, "fuse": 1.0}
-"""What a knob is when nobody says: one; the others are nan, "left as it is"."""
+NODE_GPUS = 8
+"""GPUs of a node, where nobody says on how many nodes a job is."""
+
+UNSET = {"gpus": 1.0, "fuse": 1.0}
+"""What a knob is when nobody says: one; nodes are as few as it takes; the others are nan, "left as it is"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Settings(Table):
     def of(cls, **knobs: Any) -> Settings:
         """Settings from numbers and columns, which are stretched to one length.
 
-        Where a job has more GPUs than one node of eight, *nodes* has to be said.
+        Where *nodes* are not said, jobs are on as few as it takes, of `NODE_GPUS` each.
         """
         unknown = set(knobs) - set(KNOBS)
         if unknown:
@@ -50,6 +53,8 @@ class Settings(Table):
                 given[name] = np.asarray(value, np.float64)
             except (TypeError, ValueError):
                 raise ConfigError(f"{name} is {value!r}, expected a number, or a column of them") from None
+        if np.isnan(given["nodes"]).all():
+            given["nodes"] = fewest_nodes(given["gpus"])
         length = max(np.atleast_1d(column).shape[0] for column in given.values())
         columns = {}
         for name, column in given.items():
@@ -63,7 +68,7 @@ class Settings(Table):
     def _check(self) -> None:
         for name in KNOBS:
             column = getattr(self, name)
-            least = 1.0 if name in UNSET else 0.0
+            least = 1.0 if name in _COUNTED else 0.0
             wrong = (column < least) | np.isinf(column)
             if least:
                 wrong |= np.isnan(column) | (column != np.floor(column))
@@ -92,4 +97,10 @@ class Settings(Table):
         return np.where(np.isnan(self.batch), 1.0, self.batch / self.gpus)
 
 
+def fewest_nodes(gpus: Floats) -> Floats:
+    """How many nodes of `NODE_GPUS` it takes."""
+    return np.asarray(np.ceil(gpus / NODE_GPUS))
+
+
+_COUNTED = frozenset(("gpus", "nodes", "fuse"))
 KNOBS = tuple(field.name for field in fields(Settings))
