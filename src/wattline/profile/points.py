@@ -102,8 +102,8 @@ def read_profile(path: str | Path) -> Profile:
     """Read a CSV of measurements, plain or gzipped; see `COLUMNS`, any order, unneeded ones left out.
 
     A row needs a model, a GPU kind, and samples_s or watts. An empty field is "not set" or "not
-    measured", of nodes "as few as it takes"; a line that starts with # and is not a full row is a remark. The first row that no
-    measurement can have raises `ProfileError`.
+    measured", of nodes "as few as it takes"; a line that starts with # and is not a full row is a
+    remark. The first row that no measurement can have raises `ProfileError`.
     """
     name = str(path)
     lines = csv.reader(io.StringIO(_text(name), newline=""), strict=True)
