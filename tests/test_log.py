@@ -67,7 +67,7 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
     with pytest.raises(TraceError, match=r"run\.jsonl:3: not a line of a run log"):
         read_log(path)
     path.write_text('{"wattline_log": 99}\n')
-    with pytest.raises(TraceError, match="wattline_log is 99, expected 1"):
+    with pytest.raises(TraceError, match="wattline_log is 99, expected 2"):
         read_log(path)
     path.write_text("".join(lines[:-1]))
     with pytest.raises(TraceError, match="the log ends early"):

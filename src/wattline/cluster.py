@@ -19,7 +19,7 @@ from wattline.units import parse_gib
 
 _WHOLE = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
 _KINDS = 53  # what a bit mask in a float64 column can tell apart
-_KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w")
+_KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w", "off_w", "boot_s", "boot_w")
 
 
 def nodes(
@@ -33,12 +33,16 @@ def nodes(
     base_w: float | None = None,
     idle_w: float | None = None,
     busy_w: float | None = None,
+    off_w: float = 20.0,
+    boot_s: float = 180.0,
+    boot_w: float | None = None,
     name: str = "",
 ) -> Nodes:
     """*count* equal nodes with *gpus* GPUs of one *kind* each, *rack_size* of them to a rack.
 
-    Watts that are not given are those of the built-in device of that name. Join several with
-    `join_nodes`.
+    Watts that are not given are those of the built-in device of that name. A node that is switched
+    off draws *off_w*, and boots in *boot_s*, drawing *boot_w* (as much as when it is up and idle, unless
+    given); the defaults are round guesses. Join several with `join_nodes`.
     """
     _check(kind, count=count, gpus=gpus, cpus=cpus, mem_gib=mem_gib, rack_size=rack_size)
     given = {"base_w": base_w, "idle_w": idle_w, "busy_w": busy_w}
@@ -46,7 +50,9 @@ def nodes(
         key: float(getattr(device(kind), key)) if value is None else float(value)
         for key, value in given.items()
     }
-    for key, value in watts.items():
+    watts["off_w"] = float(off_w)
+    watts["boot_w"] = watts["base_w"] + gpus * watts["idle_w"] if boot_w is None else float(boot_w)
+    for key, value in (*watts.items(), ("boot_s", boot_s)):
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be at least 0 and finite, got {value}")
     count, kind = int(count), kind.casefold()
@@ -62,6 +68,9 @@ def nodes(
         base_w=np.full(count, watts["base_w"]),
         idle_w=np.full(count, watts["idle_w"]),
         busy_w=np.full(count, watts["busy_w"]),
+        off_w=np.full(count, watts["off_w"]),
+        boot_s=np.full(count, float(boot_s)),
+        boot_w=np.full(count, watts["boot_w"]),
     )
 
 
@@ -124,7 +133,7 @@ def read_cluster(path: str | Path) -> Nodes:
     """A cluster from a TOML file with one `[[nodes]]` table per kind of node.
 
     Keys: `kind` (needed), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `rack_size`, `base_w`,
-    `idle_w`, `busy_w`.
+    `idle_w`, `busy_w`, `off_w`, `boot_s`, `boot_w`.
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -12,16 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
-from wattline.kernel import B1, F2, FLOAT, I1, I2, find, inner, kernel
+from wattline.kernel import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
 from wattline.messages import (
+    ACTION_COLUMNS,
     ARRIVED,
     FAILED,
     FINISHED,
     LOST,
+    METERED,
     NO_ACTIONS,
     NODE_BACK,
     NODE_LOST,
+    POWER_OFF,
+    POWER_ON,
     RAN,
+    RETUNE,
     START,
     STOP,
     STOPPED,
@@ -38,14 +43,18 @@ from wattline.types import (
     GPU_SERVICE,
     HELD,
     JOB,
+    LEASE_ROWS,
     MARK,
+    QUEUE_ROWS,
     RATE,
     REASON,
     RESTARTS,
     SERVICE,
     SINCE,
+    WATTS,
     Jobs,
     Leases,
+    Meter,
     Nodes,
     Placement,
     Queue,
@@ -67,10 +76,13 @@ def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
         now_s=0.0,
         jobs=jobs,
         nodes=nodes,
-        queue=Queue(np.empty((13, 0))),
+        queue=Queue(np.empty((QUEUE_ROWS, 0))),
         leases=Leases.of((), (), (), ()),
         free=nodes.gpus,
         up=np.ones(len(nodes), dtype=np.bool_),
+        wakes_s=np.full(len(nodes), -math.inf),
+        quiet_s=np.zeros(len(nodes)),
+        meter=Meter.unread(),
         seed=seed,
     )
 
@@ -93,7 +105,7 @@ def advance(
 
     *jobs* is everything submitted, *accepts* its GPU kinds as `Nodes.accepts` gives them.
     """
-    block, leases, free, turned = _advance(
+    block, leases, free, quiet_s, turned, read = _advance(
         snapshot.queue.block,
         decision.actions,
         snapshot.now_s,
@@ -104,20 +116,58 @@ def advance(
         decision.placement.leases.block,
         snapshot.nodes.gpus,
         snapshot.up,
+        snapshot.quiet_s,
+        now_s,
     )
-    up = _after(snapshot.up, events) if turned else snapshot.up
-    free.setflags(write=False)
-    return Snapshot(now_s, jobs, snapshot.nodes, Queue(block), Leases(leases), free, up, snapshot.seed)
+    up, wakes_s = snapshot.up, snapshot.wakes_s
+    if turned:
+        up, wakes_s = _turned(snapshot, decision.actions, events)
+    for column in (free, quiet_s):
+        column.setflags(write=False)
+    meter = _read(snapshot.meter, events) if read else snapshot.meter
+    return Snapshot(
+        now_s,
+        jobs,
+        snapshot.nodes,
+        Queue(block),
+        Leases(leases),
+        free,
+        up,
+        wakes_s,
+        quiet_s,
+        meter,
+        snapshot.seed,
+    )
 
 
-def _after(up: Bools, events: Events) -> Bools:
-    """Which nodes are up after *events*."""
-    turned = events[(events[:, 0] == NODE_LOST) | (events[:, 0] == NODE_BACK)]
-    up = up.copy()
-    for event in each(turned):
+def _turned(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools, Floats]:
+    """Which nodes are up, and when those that were switched off have booted."""
+    up, wakes_s = snapshot.up.copy(), snapshot.wakes_s.copy()
+    off, on = (actions[actions[:, 0] == verb, 3] for verb in (POWER_OFF, POWER_ON))
+    up[off] = False
+    wakes_s[off] = math.inf
+    wakes_s[on] = snapshot.now_s + snapshot.nodes.boot_s[on]
+    for event in each(events[(events[:, 0] == NODE_LOST) | (events[:, 0] == NODE_BACK)]):
         up[event.job] = event.verb == NODE_BACK
-    up.setflags(write=False)
-    return up
+        wakes_s[event.job] = -math.inf
+    for column in (up, wakes_s):
+        column.setflags(write=False)
+    return up, wakes_s
+
+
+def _read(meter: Meter, events: Events) -> Meter:
+    """*meter* with the readings among *events*, which follow each other by time."""
+    readings = events[events[:, 0] == METERED]
+    columns = max(meter.energy_j.shape[1], int(readings[:, 1].max()) + 2)
+    at_s, place = np.unique(readings[:, 2], return_inverse=True)
+    new = np.zeros((len(at_s), columns))
+    new[place, readings[:, 1].astype(np.int64) + 1] = readings[:, 5]
+    old = np.zeros((len(meter.at_s), columns))
+    old[:, : meter.energy_j.shape[1]] = meter.energy_j
+    meter = Meter(np.concatenate((meter.at_s, at_s)), np.concatenate((old, new)))
+    for column in (meter.at_s, meter.energy_j):
+        column.setflags(write=False)
+    return meter
 
 
 @inner
@@ -131,6 +181,7 @@ def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s
             full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
             full[MARK, i] = decided_s
             full[RATE, i] = 0.0
+            full[WATTS, i] = 0.0
             _end_service(full, i, decided_s)
         elif verb == START:
             if job != before:
@@ -167,7 +218,7 @@ def _happen(
         job = int(events[e, 1])
         at_s = events[e, 2]
         if verb == ARRIVED:
-            for c in range(13):
+            for c in range(QUEUE_ROWS):
                 full[c, queued] = 0.0
             full[JOB, queued] = job
             full[ASKED, queued] = job_gpus[job]
@@ -183,6 +234,7 @@ def _happen(
             full[DONE, i] = events[e, 3]
             full[MARK, i] = at_s
             full[RATE, i] = events[e, 4] if verb == RAN else 0.0
+            full[WATTS, i] = events[e, 5] if verb == RAN else 0.0
             if verb == LOST:
                 _end_service(full, i, at_s)
             gone[i] = verb == FINISHED or verb == FAILED
@@ -204,11 +256,11 @@ def _drop(leases: Ints, full: Floats, freed: Bools) -> Ints:
             i += 1
         keep[r] = not freed[i]
         rows += keep[r]
-    kept = np.empty((4, rows), dtype=np.int64)
+    kept = np.empty((LEASE_ROWS, rows), dtype=np.int64)
     at = 0
     for r in range(leases.shape[1]):
         if keep[r]:
-            for c in range(4):
+            for c in range(LEASE_ROWS):
                 kept[c, at] = leases[c, r]
             at += 1
     for r in range(rows):
@@ -226,8 +278,8 @@ def _without(full: Floats, gone: Bools) -> Floats:
     count = 0
     for i in range(len(gone)):
         count += not gone[i]
-    rest = np.empty((13, count))
-    for c in range(13):
+    rest = np.empty((QUEUE_ROWS, count))
+    for c in range(QUEUE_ROWS):
         at = 0
         for i in range(len(gone)):
             if not gone[i]:
@@ -236,7 +288,7 @@ def _without(full: Floats, gone: Bools) -> Floats:
     return rest
 
 
-@kernel(F2, I2, FLOAT, I1, F2, I1, I1, I2, I1, B1)
+@kernel(F2, I2, FLOAT, I1, F2, I1, I1, I2, I1, B1, F1, FLOAT)
 def _advance(
     block: Floats,
     actions: Actions,
@@ -248,19 +300,28 @@ def _advance(
     leases: Ints,
     node_gpus: Ints,
     was_up: Bools,
-) -> tuple[Floats, Ints, Ints, bool]:
+    was_quiet_s: Floats,
+    now_s: float,
+) -> tuple[Floats, Ints, Ints, Floats, bool, bool]:
     before = block.shape[1]
     queued = before
     up = was_up.copy()
     turned = False
+    read = False
+    for a in range(actions.shape[0]):
+        if actions[a, 0] == POWER_OFF:
+            up[actions[a, 3]] = False
+        turned = turned or actions[a, 0] >= POWER_OFF
     for e in range(events.shape[0]):
         if events[e, 0] == ARRIVED:
             queued += 1
         elif events[e, 0] == NODE_LOST or events[e, 0] == NODE_BACK:
             up[int(events[e, 1])] = events[e, 0] == NODE_BACK
             turned = True
-    full = np.empty((13, queued))
-    for c in range(13):
+        elif events[e, 0] == METERED:
+            read = True
+    full = np.empty((QUEUE_ROWS, queued))
+    for c in range(QUEUE_ROWS):
         for i in range(before):
             full[c, i] = block[c, i]
     for i in range(before):
@@ -279,7 +340,13 @@ def _advance(
     for r in range(kept.shape[1]):
         if kept[0, r] == kept[1, r] and up[kept[2, r]]:
             free[kept[2, r]] -= kept[3, r]
-    return full, kept, free, turned
+    quiet_s = np.empty(len(node_gpus))
+    for n in range(len(node_gpus)):
+        if free[n] < node_gpus[n] and up[n]:
+            quiet_s[n] = math.inf
+        else:
+            quiet_s[n] = min(was_quiet_s[n], now_s)
+    return full, kept, free, quiet_s, turned, read
 
 
 def check(placement: Placement, snapshot: Snapshot) -> None:
@@ -290,6 +357,9 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
             f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue"
         )
     nodes = snapshot.nodes
+    if placement.on is not None and (at := np.flatnonzero(~placement.on[leases.node])).size:
+        name = nodes.name[int(leases.node[at[0]])]
+        raise PlanError(f"job {leases.job[at[0]]} got a lease on node {name}, which is to be switched off")
     problem, row, node = _check(leases.block, snapshot.queue.block, nodes.gpus, nodes.kind.codes, snapshot.up)
     if problem == 0:
         return
@@ -348,7 +418,7 @@ def _check(leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bo
 
 
 def reconcile(old: Leases, new: Leases) -> Actions:
-    """The fewest stops and starts that turn *old* into *new*.
+    """The fewest stops and starts that turn *old* into *new*; another cap alone is set without a stop.
 
     Who joins or leaves a group that goes on moves to other GPUs, even on the same node.
     """
@@ -367,6 +437,7 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
     # because what one job gives back another may take.
     stops = np.zeros(len(old_job), dtype=np.bool_)  # on the first row of a job
     starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
+    tunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
     count = 0
     a = b = 0
     while a < len(old_job) or b < len(job):
@@ -376,7 +447,7 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
             a_end += 1
         while b_end < len(job) and job[b_end] == who:
             b_end += 1
-        same = a_end - a == b_end - b and old_group[a] == group[b]
+        same = a_end - a == b_end - b and old_group[a] == group[b] and old[5, a] == new[5, b]
         for k in range(a_end - a if same else 0):
             same = same and old_node[a + k] == node[b + k] and old_gpus[a + k] == gpus[b + k]
         if not same:
@@ -385,15 +456,33 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
                 count += 1
             starts[b:b_end] = True
             count += b_end - b
+        elif old[4, a] != new[4, b]:
+            tunes[b] = True
+            count += 1
         a, b = a_end, b_end
-    actions = np.empty((count, 5), dtype=np.int64)
+    actions = np.empty((count, ACTION_COLUMNS), dtype=np.int64)
     at = 0
     for r in range(len(old_job)):
         if stops[r]:
-            actions[at] = (STOP, old_job[r], old_group[r], -1, 0)
+            actions[at] = (STOP, old_job[r], old_group[r], -1, 0, 0, 0)
+            at += 1
+    for r in range(len(job)):  # before others start: who gives watts back does so first
+        if tunes[r]:
+            actions[at] = (RETUNE, job[r], group[r], -1, 0, new[4, r], new[5, r])
             at += 1
     for r in range(len(job)):
         if starts[r]:
-            actions[at] = (START, job[r], group[r], node[r], gpus[r])
+            actions[at] = (START, job[r], group[r], node[r], gpus[r], new[4, r], new[5, r])
             at += 1
+    return actions
+
+
+def switch(snapshot: Snapshot, on: Bools) -> Actions:
+    """What switches nodes so that *on* are on; a node that is down for another reason is left alone."""
+    off = np.flatnonzero(snapshot.up & ~on)
+    wake = np.flatnonzero((snapshot.wakes_s == math.inf) & on)
+    actions = np.zeros((len(off) + len(wake), ACTION_COLUMNS), dtype=np.int64)
+    actions[:, 0] = np.repeat((POWER_OFF, POWER_ON), (len(off), len(wake)))
+    actions[:, 1:3] = -1
+    actions[:, 3] = np.concatenate((off, wake))
     return actions

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from wattline import __version__
-from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
+from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile, switch
 from wattline.log import Log
-from wattline.messages import EVERY_EVENT, NEWS, NO_ACTIONS
+from wattline.messages import EVERY_EVENT, METERED, NEWS, NO_ACTIONS
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
@@ -28,7 +28,7 @@ from wattline.types import (
     Snapshot,
 )
 
-_TOO_BIG = REASONS.index(Reason.TOO_BIG)
+_NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NEVER_IN_BUDGET)]
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
 
@@ -76,13 +76,19 @@ def run(
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS
-        if placement.leases is not state.leases or len(placement.reason) != len(state.queue):
+        changed = placement.leases is not state.leases or placement.on is not None
+        if changed or len(placement.reason) != len(state.queue):
             check(placement, state)
             actions = reconcile(state.leases, placement.leases)
+        if placement.on is not None:
+            actions = np.concatenate((switch(state, placement.on), actions))
+        if len(actions):
             backend.apply(actions)
         log.append(now_s, events, actions, _newly_held(state, placement))
-        decision, tick_s = Decision(placement, actions), plan.tick_s
-        wake = NEWS if plan.lasts and placement.waiting == 0 else EVERY_EVENT
+        decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
+        wake = NEWS if plan.lasts and placement.waiting == 0 and placement.on is None else EVERY_EVENT
+        if plan.meters:
+            wake |= {METERED}
         if not len(actions) and backend.idle() and _nobody_ever(placement, tick_s, state):
             break
         rounds += 1
@@ -94,9 +100,9 @@ def run(
 
 def _nobody_ever(placement: Placement, tick_s: float, state: Snapshot) -> bool:
     """Whether, on an empty cluster, nobody who is left will ever start."""
-    if (placement.reason == _TOO_BIG).all():
+    if np.isin(placement.reason, _NEVER).all():
         return True
-    return tick_s == math.inf and bool(state.up.all())
+    return tick_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.wakes_s).any()
 
 
 def _newly_held(state: Snapshot, placement: Placement) -> Ints:

@@ -21,12 +21,16 @@ from numpy.typing import NDArray
 
 from wattline.errors import TraceError
 from wattline.messages import (
+    ACTION_COLUMNS,
     ACTION_WORDS,
     ARRIVED,
     EVENT_WORDS,
     METERED,
     NODE_BACK,
     NODE_LOST,
+    POWER_OFF,
+    RAN,
+    RETUNE,
     START,
     STOP,
     Actions,
@@ -38,7 +42,7 @@ from wattline.messages import (
 from wattline.table import Floats, Ints, Labels
 from wattline.types import REASONS, Jobs, Nodes
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Round(NamedTuple):
@@ -76,7 +80,7 @@ class Log:
         if len(held):
             self._held.frombytes(held.tobytes())
         self._event_end.append(len(self._events) // 6)
-        self._action_end.append(len(self._actions) // 5)
+        self._action_end.append(len(self._actions) // ACTION_COLUMNS)
         self._held_end.append(len(self._held) // 2)
 
     def __len__(self) -> int:
@@ -109,8 +113,8 @@ class Log:
 
     @cached_property
     def actions(self) -> Actions:
-        """All actions: columns verb, job, group, node, gpus."""
-        return _matrix(self._actions, np.int64, 5)
+        """All actions: columns verb, job, group, node, gpus, cap_w, batch."""
+        return _matrix(self._actions, np.int64, ACTION_COLUMNS)
 
     @cached_property
     def event_round(self) -> Ints:
@@ -192,7 +196,8 @@ _USUAL: dict[str, object] = {
     "whole": False,
     "deadline_s": float("inf"),
     "priority": 0.0,
-    "batch": 0,
+    **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),
+    "noise": 0.0,
     **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "status"), ""),
 }
 
@@ -207,19 +212,26 @@ def _event_words(event: Event, jobs: Jobs) -> dict[str, Any]:
             if value != _USUAL.get(field.name):
                 words[field.name] = value
     elif event.verb not in (NODE_LOST, NODE_BACK):
-        words.update(steps=event.steps, rate=event.rate, energy_j=event.energy_j)
+        drawn = "watts" if event.verb == RAN else "energy_j"
+        words.update(steps=event.steps, rate=event.rate, **{drawn: event.energy_j})
     return words
 
 
 def _action_words(actions: Actions) -> list[dict[str, Any]]:
     words: list[dict[str, Any]] = []
-    for verb, job, group, node, gpus in actions.tolist():
-        if verb == STOP:
+    for verb, job, group, node, gpus, cap_w, batch in actions.tolist():
+        if verb >= POWER_OFF:
+            words.append({ACTION_WORDS[verb]: node})
+        elif verb == STOP:
             words.append({"stop": job, "group": group})
         elif words and words[-1].get("start") == job:
             words[-1]["on"].append([node, gpus])
         else:
-            words.append({"start": job, "group": group, "on": [[node, gpus]]})
+            knobs = {"cap_w": cap_w, "batch": batch}
+            words.append({ACTION_WORDS[verb]: job, "group": group})
+            if verb == START:
+                words[-1]["on"] = [[node, gpus]]
+            words[-1].update({name: value for name, value in knobs.items() if value or verb == RETUNE})
     return words
 
 
@@ -273,7 +285,11 @@ def _read_header(words: dict[str, Any], path: str) -> Log:
 
 
 _NODE_TYPES: dict[str, type] = {"name": np.object_, "gpus": np.int64, "rack": np.int64}
-_JOB_TYPES: dict[str, type] = {"id": np.object_, "gpus": np.int64, "batch": np.int64, "whole": np.bool_}
+_JOB_TYPES: dict[str, type] = {
+    "id": np.object_,
+    "whole": np.bool_,
+    **dict.fromkeys(("gpus", "batch", "min_gpus", "max_gpus", "max_batch"), np.int64),
+}
 
 
 def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) -> None:
@@ -285,7 +301,8 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
                 column.append(happened.get(name, _USUAL.get(name)))
             measured = (0.0, 0.0, 0.0)
         else:
-            measured = tuple(happened.get(key, 0.0) for key in ("steps", "rate", "energy_j"))
+            drawn = "watts" if word == "ran" else "energy_j"
+            measured = tuple(happened.get(key, 0.0) for key in ("steps", "rate", drawn))
         event = Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], *measured)
         _check_event(event, len(arrived["id"]), len(log.nodes))
         events.append(event)
@@ -293,19 +310,24 @@ def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) 
     for done in words["actions"]:
         word = next(iter(done))
         verb = ACTION_WORDS.index(word)
+        if verb >= POWER_OFF:
+            _check_number("node", done[word], len(log.nodes))
+            actions.append((verb, -1, -1, done[word], 0, 0, 0))
+            continue
         spans = done["on"] if verb == START else [[-1, 0]]
         for node, gpus in spans:
             _check_number("job", done[word], len(arrived["id"]))
             _check_number("group", done["group"], len(arrived["id"]))
             if verb == START:
                 _check_number("node", node, len(log.nodes))
-            actions.append((verb, done[word], done["group"], node, gpus))
+            knobs = (done.get("cap_w", 0), done.get("batch", 0))
+            actions.append((verb, done[word], done["group"], node, gpus, *knobs))
     names = [reason.name.lower() for reason in REASONS]
     held = [(int(job), names.index(name)) for job, name in words["held"].items()]
     log.append(
         words["t"],
         rows(*events),
-        np.array(actions, dtype=np.int64).reshape(-1, 5),
+        np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
         np.array(held, dtype=np.int64).reshape(-1, 2),
     )
 

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARRIVED: Final = 0  # a job was submitted
-RAN: Final = 1  # a job had done `steps` at `at_s` and goes on at `rate` steps per second
+RAN: Final = 1  # a job had done `steps` at `at_s` and goes on at `rate` steps/s, drawing `energy_j` J/s
 STOPPED: Final = 2  # a job that was told to stop has stopped, `steps` are saved
 LOST: Final = 3  # a job lost its GPUs without being told to stop; `steps` are saved; it queues again
 FINISHED: Final = 4  # a job has done all its steps
 FAILED: Final = 5  # a job ended without doing all its steps, and will not be tried again
 NODE_LOST: Final = 6  # node number `job` is down
-NODE_BACK: Final = 7  # node number `job` is up again
-METERED: Final = 8  # the whole cluster has used `energy_j` since the start
+NODE_BACK: Final = 7  # node number `job` is up again, or has booted
+METERED: Final = 8  # the cluster (`job` -1) or team number `job` has used `energy_j` since the start
 EVENT_WORDS: Final = (
     "arrived",
     "ran",
@@ -33,13 +33,17 @@ EVENT_WORDS: Final = (
 )
 
 
-EVERY_EVENT: Final = frozenset(range(len(EVENT_WORDS)))
+EVERY_EVENT: Final = frozenset(range(METERED))
+"""All that can wake somebody. Who names `METERED` too wants the meter read before each answer."""
+ENDS: Final = (STOPPED, LOST, FINISHED, FAILED)
+"""Ends of leases: these tell what a lease has used."""
+
 NEWS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
 """What may make somebody start who could not before, other than GPUs that became free."""
 
 
 class Event(NamedTuple):
-    """One thing that happened. `energy_j` is what the lease that just ended has used."""
+    """One thing that happened. `energy_j` is what a lease that ended has used; see `RAN`, `METERED`."""
 
     verb: int
     job: int
@@ -67,10 +71,18 @@ def each(events: Events) -> list[Event]:
 
 START: Final = 0  # run the job on `gpus` of `node`; several rows when it spans nodes
 STOP: Final = 1  # let it save its work and give its GPUs back
-ACTION_WORDS: Final = ("start", "stop")
+RETUNE: Final = 2  # go on under another `cap_w`
+POWER_OFF: Final = 3  # switch `node` off
+POWER_ON: Final = 4  # switch `node` on; it is back when it has booted
+ACTION_WORDS: Final = ("start", "stop", "retune", "power_off", "power_on")
 
 Actions = NDArray[np.int64]
-"""Columns verb, job, group, node, gpus; the rows of one job's start follow each other."""
+"""Columns verb, job, group, node, gpus, cap_w, batch; the rows of one job's start follow each other.
 
-NO_ACTIONS: Final[Actions] = np.empty((0, 5), dtype=np.int64)
+The cap is of each GPU; 0: none. The batch is of the whole job; 0: as asked.
+"""
+
+ACTION_COLUMNS: Final = 7
+
+NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
 NO_ACTIONS.setflags(write=False)

@@ -37,6 +37,10 @@ class Jobs(Table):
     deadline_s: Floats  # inf: none
     priority: Floats  # larger goes first
     batch: Ints  # 0: unknown
+    min_gpus: Ints  # fewest GPUs it may be given; 0: nobody said
+    max_gpus: Ints  # most GPUs it may be given; 0: nobody said
+    max_batch: Ints  # largest batch it may be trained with; 0: its batch is fixed
+    noise: Floats  # gradient noise scale in samples; 0: unknown
     team: Labels  # virtual cluster, account
     user: Labels
     model: Labels
@@ -57,6 +61,10 @@ class Jobs(Table):
         deadline_s: Sequence[float] | Floats | None = None,
         priority: Sequence[float] | Floats | None = None,
         batch: Sequence[int] | Ints | None = None,
+        min_gpus: Sequence[int] | Ints | None = None,
+        max_gpus: Sequence[int] | Ints | None = None,
+        max_batch: Sequence[int] | Ints | None = None,
+        noise: Sequence[float] | Floats | None = None,
         team: Sequence[str] | Labels | None = None,
         user: Sequence[str] | Labels | None = None,
         model: Sequence[str] | Labels | None = None,
@@ -80,6 +88,9 @@ class Jobs(Table):
         def floats(values: Sequence[float] | Floats | None, missing: float) -> Floats:
             return np.full(count, missing) if values is None else np.array(values, dtype=np.float64)
 
+        def counts(values: Sequence[int] | Ints | None) -> Ints:
+            return np.zeros(count, np.int64) if values is None else np.array(values, dtype=np.int64)
+
         def labels(words: Sequence[str] | Labels | None) -> Labels:
             if words is None:
                 return Labels.same("", count)
@@ -96,7 +107,11 @@ class Jobs(Table):
             whole=whole,
             deadline_s=floats(deadline_s, math.inf),
             priority=floats(priority, 0.0),
-            batch=np.zeros(count, dtype=np.int64) if batch is None else np.array(batch, dtype=np.int64),
+            batch=counts(batch),
+            min_gpus=counts(min_gpus),
+            max_gpus=counts(max_gpus),
+            max_batch=counts(max_batch),
+            noise=floats(noise, 0.0),
             team=labels(team),
             user=labels(user),
             model=labels(model),
@@ -121,6 +136,14 @@ class Jobs(Table):
             ("step_s", np.isfinite(self.step_s) & (self.step_s > 0), "a finite number above 0"),
             ("deadline_s", self.deadline_s > -np.inf, "a number of seconds, or inf for none"),
             ("priority", np.isfinite(self.priority), "a finite number"),
+            ("min_gpus", (self.min_gpus >= 0) & (self.min_gpus <= self.gpus), "0, or at most gpus"),
+            (
+                "max_gpus",
+                (self.max_gpus == 0) | (self.max_gpus >= self.gpus),
+                "0, or at least gpus",
+            ),
+            ("max_batch", (self.max_batch == 0) | (self.max_batch >= self.batch), "0, or at least batch"),
+            ("noise", np.isfinite(self.noise) & (self.noise >= 0), "a finite number, not negative"),
         )
         for name, good, expected in rules:
             if not good.all():
@@ -146,6 +169,14 @@ class Nodes(Table):
     base_w: Floats  # the node without its GPUs
     idle_w: Floats  # one GPU without a job
     busy_w: Floats  # one GPU that trains
+    off_w: Floats  # the whole node when it is switched off
+    boot_s: Floats  # from switching it on until jobs may start
+    boot_w: Floats  # the whole node meanwhile
+
+    @property
+    def rest_w(self) -> Floats:
+        """Each node when it is up and nobody trains on it."""
+        return np.asarray(self.base_w + self.gpus * self.idle_w)
 
     def accepts(self, gpu_kind: Labels) -> Ints:
         """For each row of *gpu_kind*, a bit mask of this cluster's kinds that it accepts."""
@@ -164,13 +195,18 @@ class Reason(Enum):
     OUTRANKED = "The GPUs went to jobs that go first, or are kept for the one that is next in line."
     TOO_BIG = "It asks for more GPUs than the cluster has of the kinds it accepts."
     HELD = "The policy holds it back."
+    OVER_BUDGET = "The energy budget leaves nothing for it now."
+    NEVER_IN_BUDGET = "The energy budget will never allow it, even alone and at its lowest power."
+    BOOTING = "Nodes are being switched on for it."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 """Reasons by the number that tables and logs store."""
 
 # Rows of a queue's block; one 2-D array, so that a new state is one copy.
-JOB, ASKED, ACCEPTS, DONE, MARK, RATE, SERVICE, GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON = range(13)
+QUEUE_ROWS = 14
+JOB, ASKED, ACCEPTS, DONE, MARK, RATE, SERVICE = range(7)
+GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON, WATTS = range(7, QUEUE_ROWS)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -222,10 +258,19 @@ class Queue:
         return row
 
     @property
+    def watts(self) -> Floats:
+        """What its GPUs drew when it was last measured; 0: it waits, or nobody knows."""
+        row: Floats = self.block[WATTS]
+        return row
+
+    @property
     def running(self) -> Bools:
         """Which jobs hold GPUs."""
         row: Bools = self.block[HELD] > 0
         return row
+
+
+LEASE_ROWS = 6
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -233,15 +278,25 @@ class Leases:
     """Who holds what: one column of *block* per job and node, sorted by job, then node.
 
     Columns with the same *group* run as one (packed or fused) on the same GPUs, counted once: for
-    the job that leads, `job == group`.
+    the job that leads, `job == group`. All columns of a group have its power cap and its batch.
     """
 
-    block: Ints  # rows job, group, node, gpus
+    block: Ints  # rows job, group, node, gpus, cap_w, batch
 
     @classmethod
-    def of(cls, job: Sequence[int], group: Sequence[int], node: Sequence[int], gpus: Sequence[int]) -> Leases:
+    def of(
+        cls,
+        job: Sequence[int],
+        group: Sequence[int],
+        node: Sequence[int],
+        gpus: Sequence[int],
+        cap_w: Sequence[int] | None = None,
+        batch: Sequence[int] | None = None,
+    ) -> Leases:
         """Leases from their columns, sorted as they have to be."""
-        block = np.array((job, group, node, gpus), dtype=np.int64).reshape(4, -1)
+        none = np.zeros(len(job), dtype=np.int64)
+        columns = (job, group, node, gpus, none if cap_w is None else cap_w, none if batch is None else batch)
+        block = np.array(columns, dtype=np.int64).reshape(LEASE_ROWS, -1)
         return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
 
     def __post_init__(self) -> None:
@@ -275,6 +330,43 @@ class Leases:
         row: Ints = self.block[3]
         return row
 
+    @property
+    def cap_w(self) -> Ints:
+        """Power cap of each of its GPUs; 0: none."""
+        row: Ints = self.block[4]
+        return row
+
+    @property
+    def batch(self) -> Ints:
+        """Samples of a step, of all its GPUs; 0: as asked."""
+        row: Ints = self.block[5]
+        return row
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Meter:
+    """What was read of the energy meter so far: one row of *energy_j* per reading, since the start.
+
+    Column 0 is the whole cluster, column 1 + t what the jobs of team t used.
+    """
+
+    at_s: Floats
+    energy_j: Floats  # 2-D
+
+    @classmethod
+    def unread(cls) -> Meter:
+        """Before the first reading."""
+        return cls(np.empty(0), np.empty((0, 1)))
+
+    def used_j(self, column: int, since_s: float = -math.inf) -> float:
+        """Joules from *since_s* to the last reading; 0 while nothing was read."""
+        if not len(self.at_s) or column >= self.energy_j.shape[1]:
+            return 0.0
+        energy_j = self.energy_j[:, column]
+        return float(
+            energy_j[-1] - (np.interp(since_s, self.at_s, energy_j) if since_s > self.at_s[0] else 0.0)
+        )
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Snapshot:
@@ -287,7 +379,15 @@ class Snapshot:
     leases: Leases
     free: Ints  # GPUs per node that nobody holds; 0 on a node that is down
     up: Bools
+    wakes_s: Floats  # when a node that was switched off has booted; inf: it stays off, -inf: it is not off
+    quiet_s: Floats  # since when nobody holds GPUs of a node; inf: somebody does
+    meter: Meter
     seed: int = 0  # randomness is a function of this and now_s
+
+    @property
+    def usable(self) -> Bools:
+        """Nodes that are up, or would be if they were switched on."""
+        return np.asarray(self.up | (self.wakes_s > -math.inf))
 
     @property
     def steps_done(self) -> Floats:
@@ -322,6 +422,9 @@ class Plan:
     somebody else. *tick_s*: when the policy wants to be asked again if nothing happens before.
     *lasts*: once everybody has what the plan grants, jobs that end are no reason to ask again
     (true of policies that only order; not of those that give freed GPUs to who runs already).
+    *cap_w* is the power cap of each GPU (0: none), *batch* that of the whole job (0: as asked); None: so
+    for all. *reason* says, by row of the queue, why a job is left out. *meters*: the policy wants the
+    energy meter read before it is asked again.
     """
 
     row: Ints
@@ -330,6 +433,10 @@ class Plan:
     keeps: bool = False
     tick_s: float = math.inf
     lasts: bool = False
+    cap_w: Ints | None = None
+    batch: Ints | None = None
+    reason: Ints | None = None
+    meters: bool = False
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)
@@ -338,6 +445,14 @@ class Plan:
         if not len(self.row) == len(self.gpus) == len(self.group):
             lengths = f"{len(self.row)}, {len(self.gpus)} and {len(self.group)}"
             raise PlanError(f"a plan's row, gpus and group have {lengths} entries, expected as many of each")
+        for name in ("cap_w", "batch"):
+            column = getattr(self, name)
+            if column is not None:
+                check_array(f"Plan.{name}", column, INT64, 1, PlanError)
+                if len(column) != len(self.row):
+                    raise PlanError(f"a plan's {name} has {len(column)} entries, expected {len(self.row)}")
+        if self.reason is not None:
+            check_array("Plan.reason", self.reason, INT64, 1, PlanError)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -347,24 +462,83 @@ class Plan:
 class Placement:
     """What a placer answers: the leases, and for every row of the queue why it has none.
 
-    *waiting* says how many have none.
+    *waiting* says how many have none. *on* says which nodes should be switched on; None: leave them
+    as they are. *tick_s*: when the placer wants to be asked again if nothing happens before.
     """
 
     leases: Leases
     reason: Ints  # numbers of `REASONS`
     waiting: int
+    on: Bools | None = None
+    tick_s: float = math.inf
 
     def __post_init__(self) -> None:
         check_array("Placement.reason", self.reason, INT64, 1, PlanError)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Grants:
+    """Ways to run jobs, one entry each: what models are asked about."""
+
+    job: Ints  # row in `Jobs`
+    gpus: Ints
+    nodes: Ints
+    members: Ints  # jobs on the same GPUs, itself included
+    cap_w: Ints  # of each GPU; 0: none
+    batch: Ints  # of the whole job; 0: as asked
+    kind: Labels  # of GPU; "": nobody says
+
+    @classmethod
+    def of(
+        cls,
+        job: Ints,
+        gpus: Ints,
+        nodes: Ints | None = None,
+        *,
+        members: Ints | None = None,
+        cap_w: Ints | None = None,
+        batch: Ints | None = None,
+        kind: Labels | str = "",
+    ) -> Grants:
+        """Ways to run jobs; alone on one node, without a cap and with their own batch unless said."""
+        one, none = np.ones(len(job), dtype=np.int64), np.zeros(len(job), dtype=np.int64)
+        return cls(
+            job=job,
+            gpus=gpus,
+            nodes=one if nodes is None else nodes,
+            members=one if members is None else members,
+            cap_w=none if cap_w is None else cap_w,
+            batch=none if batch is None else batch,
+            kind=Labels.same(kind, len(job)) if isinstance(kind, str) else kind,
+        )
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def take(self, rows: Ints) -> Grants:
+        """These entries, in this order."""
+        return Grants(
+            self.job[rows],
+            self.gpus[rows],
+            self.nodes[rows],
+            self.members[rows],
+            self.cap_w[rows],
+            self.batch[rows],
+            self.kind[rows],
+        )
 
 
 @runtime_checkable
 class Models(Protocol):
     """What is believed about jobs; learns by being replaced, never by changing."""
 
-    def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
-        """Speed of jobs (rows of *jobs*) on so many GPUs and nodes, beside so many others of their
-        group, relative to what the trace says of each: 1.0 is "as asked"."""
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
+        """How fast jobs advance when they are run so, relative to what the trace says of each: 1.0 is
+        "as asked"."""
+        ...
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        """What one GPU of each draws when they are run so; nan: nobody knows."""
         ...
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Models:

@@ -17,7 +17,7 @@ from wattline.model.fit import fit
 from wattline.model.workload import Source
 from wattline.profile.settings import Settings
 from wattline.table import Labels
-from wattline.types import Jobs, Leases, Models, Plan, Snapshot
+from wattline.types import Grants, Jobs, Leases, Models, Plan, Snapshot
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
 WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}
@@ -38,8 +38,8 @@ def some_jobs(**columns: object) -> Jobs:
 
 
 def speed(models: Models, jobs: Jobs, job: int, gpus: int, on: int = 1, members: int = 1) -> float:
-    one = (np.array([value], dtype=np.int64) for value in (job, gpus, on, members))
-    return float(models.speed(jobs, *one)[0])
+    who, wide, nodes, beside = (np.array([value], dtype=np.int64) for value in (job, gpus, on, members))
+    return float(models.speed(jobs, Grants.of(who, wide, nodes, members=beside))[0])
 
 
 # -- names
@@ -125,9 +125,7 @@ def test_what_is_out_of_range_is_refused_in_columns_too() -> None:
 def test_a_job_as_asked_on_one_node_runs_as_asked() -> None:
     jobs = some_jobs(gpus=[1, 2, 8], batch=[64, 0, 512])
     every = np.arange(3)
-    assert MODELS.speed(
-        jobs, every, jobs.gpus, np.ones(3, dtype=np.int64), np.ones(3, dtype=np.int64)
-    ).tolist() == [1, 1, 1]
+    assert MODELS.speed(jobs, Grants.of(every, jobs.gpus)).tolist() == [1, 1, 1]
 
 
 def test_speed_is_what_is_predicted_over_what_was_asked() -> None:
@@ -176,7 +174,7 @@ def test_a_job_that_accepts_several_kinds_is_what_was_measured_on_the_first_that
 
 def test_no_jobs_have_no_speeds() -> None:
     nobody = np.empty(0, dtype=np.int64)
-    assert MODELS.speed(some_jobs(), nobody, nobody, nobody, nobody).tolist() == []
+    assert MODELS.speed(some_jobs(), Grants.of(nobody, nobody)).tolist() == []
 
 
 # -- in a simulation

@@ -23,7 +23,7 @@ def placed(jobs: Jobs, **world: object) -> dict[int, dict[int, int]]:
     """Nodes and GPUs of each job's first start."""
     log = play(jobs, p.fifo, **world)  # type: ignore[arg-type]
     where: dict[int, dict[int, int]] = {}
-    for verb, job, _, node, gpus in log.actions.tolist():
+    for verb, job, _, node, gpus, _, _ in log.actions.tolist():
         assert verb == START
         where.setdefault(job, {})[node] = gpus
     return where
@@ -68,7 +68,7 @@ def test_a_group_goes_only_where_all_of_it_may() -> None:
     cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=1))
     jobs = many([1, 1, 1, 1], [500] * 4, gpu_kind=["v100", "a100", "a100", "v100"])
     log = play(jobs, p.Gandiva(slice_s=100), nodes=cluster)
-    for verb, job, _, node, _ in log.actions.tolist():
+    for verb, job, _, node, *_ in log.actions.tolist():
         if verb == START:
             assert cluster.kind.word(node) == jobs.gpu_kind.word(job)
 

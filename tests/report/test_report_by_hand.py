@@ -34,7 +34,7 @@ def log_of(jobs: Jobs, nodes: Nodes, *rounds: tuple[float, list[Event], list[tup
     """A log of rounds (time, events, actions)."""
     log = Log({"policy": "by hand", "place": "by hand", "seed": 0, "backend": "sim"}, jobs, nodes)
     for now_s, events, actions in rounds:
-        log.append(now_s, rows(*events), np.array(actions, dtype=np.int64).reshape(-1, 5), NO_HELD)
+        log.append(now_s, rows(*events), np.array(actions, dtype=np.int64).reshape(-1, 7), NO_HELD)
     return log
 
 
@@ -42,8 +42,8 @@ def arrived(job: int, at_s: float = 0.0) -> Event:
     return Event(ARRIVED, job, at_s)
 
 
-def finished(job: int, at_s: float) -> Event:
-    return Event(FINISHED, job, at_s)
+def finished(job: int, at_s: float, energy_j: float = 0.0) -> Event:
+    return Event(FINISHED, job, at_s, energy_j=energy_j)
 
 
 def metered(at_s: float, energy_j: float = 1.0) -> Event:
@@ -51,7 +51,7 @@ def metered(at_s: float, energy_j: float = 1.0) -> Event:
 
 
 def start(job: int, node: int = 0, gpus: int = 1, group: int | None = None) -> tuple[int, ...]:
-    return (START, job, job if group is None else group, node, gpus)
+    return (START, job, job if group is None else group, node, gpus, 0, 0)
 
 
 def two_jobs(**more):
@@ -123,8 +123,8 @@ def test_gpus_of_a_packed_pair_are_counted_once_also_when_its_leader_ends_first(
         two_jobs(),
         cluster(),
         (0, [arrived(0), arrived(1)], [start(0), start(1, group=0)]),
-        (30, [finished(0, 30)], []),
-        (100, [finished(1, 100), metered(100)], []),
+        (30, [finished(0, 30, 30 * 30)], []),
+        (100, [finished(1, 100, 30 * 30 + 70 * 60), metered(100)], []),
     )
     held = spans(pair)
     assert held.job.tolist() == [0, 1, 1]
@@ -160,7 +160,7 @@ def test_a_pair_that_parts_on_one_node_holds_twice_the_gpus_from_then_on():
         two_jobs(),
         cluster(gpus=2),
         (0, [arrived(0), arrived(1)], [start(0), start(1, group=0)]),
-        (40, [], [(STOP, 1, 0, -1, 0), start(1)]),
+        (40, [], [(STOP, 1, 0, -1, 0, 0, 0), start(1)]),
         (100, [finished(0, 100), finished(1, 100), metered(100)], []),
     )
     assert report(pair).gpu_hours * 3600 == 40 + 2 * 60
@@ -187,7 +187,7 @@ def test_a_job_that_finishes_after_it_was_told_to_stop_holds_nothing_more():
         two_jobs(),
         cluster(),
         (0, [arrived(0)], [start(0)]),
-        (50, [], [(STOP, 0, 0, -1, 0)]),
+        (50, [], [(STOP, 0, 0, -1, 0, 0, 0)]),
         (52, [finished(0, 52), metered(52)], []),
     )
     assert spans(raced).end_s.tolist() == [50]
@@ -220,9 +220,9 @@ def test_a_node_that_is_down_draws_nothing():
         two_jobs(),
         cluster(),
         (0, [arrived(0)], [start(0)]),
-        (20, [Event(LOST, 0, 20), Event(NODE_LOST, 0, 20)], []),
+        (20, [Event(LOST, 0, 20, energy_j=20 * 60), Event(NODE_LOST, 0, 20)], []),
         (50, [Event(NODE_BACK, 0, 50)], [start(0)]),
-        (130, [finished(0, 130), metered(130)], []),
+        (130, [finished(0, 130, 80 * 60), metered(130)], []),
     )
     found = report(broken)
     assert found.energy_base_j == 100 * 100

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline import policy
-from wattline.messages import FAILED, FINISHED, LOST, METERED, START, STOP, STOPPED
+from wattline.messages import ENDS, FAILED, FINISHED, LOST, START, STOP, STOPPED
 from wattline.report import digest, report, series
 from wattline.report.metrics import course
 
@@ -63,7 +63,7 @@ def test_leases_idle_gpus_and_nodes_use_all_the_energy_and_no_more(log):
 @settings(max_examples=60, deadline=None)
 @given(logs())
 def test_leases_report_the_energy_that_a_report_gives_them(log):
-    reported_j = log.events[log.events[:, 0] != METERED, 5].sum()
+    reported_j = log.events[np.isin(log.events[:, 0], ENDS), 5].sum()
     assert report(log).energy_lease_j == pytest.approx(reported_j, rel=1e-9, abs=1e-3)
 
 
@@ -109,7 +109,7 @@ def walked(log):
                 pass_time(event.at_s)
                 end(event.job, event.at_s)
         pass_time(now_s)
-        for verb, job, group, _, gpus in actions.tolist():
+        for verb, job, group, _, gpus, _, _ in actions.tolist():
             if verb == STOP:
                 end(job, now_s)
             elif verb == START:

@@ -21,7 +21,10 @@ from wattline.messages import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    POWER_OFF,
+    POWER_ON,
     RAN,
+    RETUNE,
     STOP,
     STOPPED,
     Actions,
@@ -29,8 +32,8 @@ from wattline.messages import (
     rows,
 )
 from wattline.model.asked import Asked
-from wattline.table import Floats
-from wattline.types import Jobs, Models, Nodes
+from wattline.table import Floats, Labels
+from wattline.types import Grants, Jobs, Models, Nodes
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class _Run:
     company: list[int]  # the jobs on these GPUs, itself included; one list for all of them
     saved: float  # steps it came with
     settled_s: float  # until when its energy is counted
+    cap_w: int = 0
+    batch: int = 0
     base: float = 0.0  # steps at mark_s
     mark_s: float = 0.0
     ready_s: float = 0.0  # when it has started up
@@ -137,15 +142,18 @@ class Sim:
         self._step_s: list[float] = self.jobs.step_s.tolist()
         self._whole: list[bool] = self.jobs.whole.tolist()
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
-        one, every = np.ones(count, dtype=np.int64), np.arange(count, dtype=np.int64)
         self._asked: list[int] = self.jobs.gpus.tolist()
-        self._speed_as_asked: list[float] = self.truth.speed(
-            self.jobs, every, self.jobs.gpus, one, one
-        ).tolist()  # what most starts need, looked up instead of asked one by one
+        self._kind: list[int] = self.nodes.kind.codes.tolist()
+        # What most starts need, looked up instead of asked one by one: speed and watts on each kind.
+        self._as_asked = [self._all_as_asked(name) for name in self.nodes.kind.names]
+        self._team: list[int] = self.jobs.team.codes.tolist()
+        self._team_j = [0.0] * len(self.jobs.team.names)
         self._reports: list[float] = []  # six numbers per event, in the order in which things happened
         self._power = Power(self.nodes, self._arrivals_s[0] if count else 0.0)
         self._node_rng = [np.random.default_rng((self.seed, n)) for n in range(len(self.nodes))]
         self._up = [True] * len(self.nodes)
+        self._boots = [0] * len(self.nodes)  # how often each was switched off
+        self._boot_s: list[float] = self.nodes.boot_s.tolist()
         if math.isfinite(self.faults.node_mtbf_s):
             for node in range(len(self.nodes)):
                 self._break_later(node, self._arrivals_s[0] if count else 0.0)
@@ -164,7 +172,7 @@ class Sim:
             while ends and ends[0][0] <= now_s:
                 _, who, version = heappop(ends)
                 if who < 0:
-                    self._turn_node(-1 - who)
+                    self._turn_node(-1 - who, version)
                 elif self._versions[who] == version:
                     self._end(who)
             while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
@@ -175,7 +183,18 @@ class Sim:
                 break
         if now_s == math.inf and told == len(reports):
             return now_s, rows()
+        if METERED in wake:
+            self._read_meter()
         return self._now_s, self._told()
+
+    def _read_meter(self) -> None:
+        """Tell what the cluster and each team have used so far."""
+        for run in self._runs.items():
+            self._settle(*run)
+        self._power.rest(self._now_s)
+        used_j = (self._power.energy_j, *self._team_j)
+        for team, energy_j in enumerate(used_j, -1):
+            self._reports += (METERED, team, self._now_s, 0.0, 0.0, energy_j)
 
     def _told(self) -> Events:
         """All that happened and was not told yet."""
@@ -189,8 +208,17 @@ class Sim:
         runs, now_s = self._runs, self._now_s
         changed: dict[int, None] = {}  # jobs whose lease or company changes
         joining: list[tuple[int, int]] = []
-        for verb, job, group, node, gpus in actions.tolist():
-            if verb == STOP:
+        for verb, job, group, node, gpus, cap_w, batch in actions.tolist():
+            if verb == RETUNE:
+                runs[job].cap_w = cap_w
+                changed[job] = None
+            elif verb == POWER_OFF:
+                self._switch_off(node)
+            elif verb == POWER_ON:
+                self._power.boot(node, now_s)
+                ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
+                heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
+            elif verb == STOP:
                 run = runs[job]
                 steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
                 self._finish_lease(STOPPED, job, run, steps, changed)
@@ -198,7 +226,7 @@ class Sim:
                 runs[job].nodes.append(node)
                 runs[job].gpus.append(gpus)
             else:
-                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s)
+                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, cap_w, batch)
                 changed[job] = None
                 if group != job:
                     joining.append((job, group))
@@ -214,8 +242,8 @@ class Sim:
 
     def close(self) -> Events:
         """The energy of the whole cluster, from the first arrival until now."""
-        for run in self._runs.values():
-            self._settle(run)
+        for run in self._runs.items():
+            self._settle(*run)
         self._power.rest(self._now_s)
         self._reports += (METERED, -1, self._now_s, 0.0, 0.0, self._power.energy_j)
         return self._told()
@@ -264,15 +292,16 @@ class Sim:
     def _steps(self, run: _Run, at_s: float) -> float:
         return run.base + run.rate * max(0.0, at_s - run.mark_s)
 
-    def _settle(self, run: _Run) -> None:
+    def _settle(self, job: int, run: _Run) -> None:
         """Count the energy until now."""
         seconds = self._now_s - run.settled_s
         run.energy_j += run.watts * seconds
+        self._team_j[self._team[job]] += run.watts * seconds
         self._power.energy_j += run.more_w * seconds
         run.settled_s = self._now_s
 
     def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, None]) -> None:
-        self._settle(run)
+        self._settle(job, run)
         self._done[job] = steps
         self._gpus_before[job] = sum(run.gpus)
         self._versions[job] += 1
@@ -308,7 +337,7 @@ class Sim:
             return
         jobs = list(changed)
         runs = [self._runs[job] for job in jobs]
-        for job, run, speed in zip(jobs, runs, self._speeds(jobs, runs), strict=True):
+        for job, run, (speed, gpu_w) in zip(jobs, runs, self._forecast(jobs, runs), strict=True):
             if run.rate == 0.0:
                 fresh, cost_s = True, self._start_cost(job, run)
                 run.ready_s = self._now_s + cost_s
@@ -316,28 +345,47 @@ class Sim:
                     run.fails_at = self._draw_failure(job, run)
             else:
                 fresh, cost_s = False, max(0.0, run.ready_s - self._now_s)
-                self._settle(run)
+                self._settle(job, run)
                 run.saved = max(run.saved, self._steps(run, self._now_s))
-            busy_w, more_w = self._power.watts(run.nodes, run.gpus)
-            run.watts, run.more_w = busy_w / len(run.company), more_w / len(run.company)
+            busy_w = self._power.busy_w(run.nodes, run.gpus, gpu_w, run.cap_w)
+            run.watts = busy_w / len(run.company)
+            run.more_w = (busy_w - self._power.idle_w(run.nodes, run.gpus)) / len(run.company)
             end_s = self._set_rate(job, run, speed, cost_s, fresh)
             version = self._versions[job] = self._versions[job] + 1
             heappush(self._ends, (end_s, job, version))
-            self._reports += (RAN, job, run.mark_s, run.base, run.rate, 0.0)
+            self._reports += (RAN, job, run.mark_s, run.base, run.rate, run.watts)
 
-    def _speeds(self, jobs: list[int], runs: list[_Run]) -> list[float]:
+    def _all_as_asked(self, kind: str) -> list[tuple[float, float]]:
+        """Speed and watts of a GPU of every job on the GPUs it asked for, of this kind."""
+        every = np.arange(len(self.jobs), dtype=np.int64)
+        return self._ask(Grants.of(every, self.jobs.gpus, kind=kind))
+
+    def _ask(self, grants: Grants) -> list[tuple[float, float]]:
+        speed: list[float] = self.truth.speed(self.jobs, grants).tolist()
+        watts: list[float] = self.truth.watts(self.jobs, grants).tolist()
+        return list(zip(speed, watts, strict=True))
+
+    def _forecast(self, jobs: list[int], runs: list[_Run]) -> list[tuple[float, float]]:
         if len(jobs) == len(runs[0].nodes) == len(runs[0].company) == 1:
-            job = jobs[0]
-            if runs[0].gpus[0] == self._asked[job]:
-                return [self._speed_as_asked[job]]
-        speeds: list[float] = self.truth.speed(
-            self.jobs,
-            np.array(jobs, dtype=np.int64),
-            np.array([sum(run.gpus) for run in runs], dtype=np.int64),
-            np.array([len(run.nodes) for run in runs], dtype=np.int64),
-            np.array([len(run.company) for run in runs], dtype=np.int64),
-        ).tolist()
-        return speeds
+            job, run = jobs[0], runs[0]
+            if run.gpus[0] == self._asked[job] and not run.cap_w and not run.batch:
+                return [self._as_asked[self._kind[run.nodes[0]]][job]]
+        columns = (
+            (sum(run.gpus), len(run.nodes), len(run.company), run.cap_w, run.batch, self._kind[run.nodes[0]])
+            for run in runs
+        )
+        gpus, nodes, members, cap_w, batch, kind = np.array(list(columns), dtype=np.int64).T.copy()
+        return self._ask(
+            Grants.of(
+                np.array(jobs, dtype=np.int64),
+                gpus,
+                nodes,
+                members=members,
+                cap_w=cap_w,
+                batch=batch,
+                kind=Labels(kind, self.nodes.kind.names),
+            )
+        )
 
     def _start_cost(self, job: int, run: _Run) -> float:
         self._starts[job] += 1
@@ -380,12 +428,20 @@ class Sim:
         when_s = float(self._boundary(np.float64(now_s + wait_s)))
         heappush(self._ends, (when_s, -1 - node, 0))
 
-    def _turn_node(self, node: int) -> None:
-        """A node that was up breaks, one that was down is back."""
+    def _turn_node(self, node: int, boot: int) -> None:
+        """A node has booted, breaks, or is back after it broke."""
         now_s = self._now_s
+        if boot > 0:
+            if boot == self._boots[node]:
+                self._power.back(node, now_s)
+                self._reports += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
+            return
+        if self._power.is_off(node):
+            self._break_later(node, now_s)
+            return
         if not self._up[node]:
             self._up[node] = True
-            self._power.switch(node, True, now_s)
+            self._power.back(node, now_s)
             self._reports += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
             self._break_later(node, now_s)
             return
@@ -393,7 +449,12 @@ class Sim:
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
             self._lose(LOST, job, self._runs[job], changed)
         self._up[node] = False
-        self._power.switch(node, False, now_s)
+        self._power.down(node, now_s)
         self._reports += (NODE_LOST, node, now_s, 0.0, 0.0, 0.0)
         back_s = float(self._boundary(np.float64(now_s + self.faults.node_repair_s)))
         heappush(self._ends, (back_s, -1 - node, 0))
+
+    def _switch_off(self, node: int) -> None:
+        """Nobody runs there: the core has seen to it."""
+        self._boots[node] += 1
+        self._power.off(node, self._now_s)

@@ -9,8 +9,10 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.messages import Events
+from wattline.model.throttle import Throttle
+from wattline.profile.devices import DEVICES
 from wattline.table import Floats, Ints
-from wattline.types import Jobs, Leases
+from wattline.types import Grants, Jobs, Leases, Models
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Asked:
     Spanning nodes divides the speed by *span_penalty*. Two jobs packed on the same GPUs run at
     *packed* of their own speed each, three at two thirds of that, and so on. 0.6 is a cautious
     figure for pairs: time slicing alone gives 0.5, and pairs that leave each other room exceed it.
-    A grant other than what was asked scales the speed in proportion.
+    A grant other than what was asked scales the speed in proportion. Under a power cap jobs do what
+    `wattline.model.throttle` takes for granted of a device; a larger batch is as good as `efficiency` says.
     """
 
     span_penalty: float = 1.0
@@ -32,14 +35,26 @@ class Asked:
         if not 0 < self.packed <= 1:
             raise ConfigError(f"packed must be above 0 and at most 1, got {self.packed}")
 
-    def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """See `wattline.types.Models`."""
-        speed = gpus / jobs.gpus[job]
+        speed = grants.gpus / jobs.gpus[grants.job]
         if self.span_penalty != 1.0:
-            speed = np.where(nodes > 1, speed / self.span_penalty, speed)
-        if members.max(initial=1) > 1:
-            speed = speed * self.company(members)
+            speed = np.where(grants.nodes > 1, speed / self.span_penalty, speed)
+        if grants.members.max(initial=1) > 1:
+            speed = speed * self.company(grants.members)
+        if grants.batch.any():
+            asked = np.maximum(jobs.batch[grants.job], 1)
+            larger = np.where(grants.batch > 0, grants.batch / asked, 1.0)
+            speed = speed * larger * efficiency(jobs.noise[grants.job], asked, larger * asked)
+        if grants.cap_w.any():
+            speed = speed * _throttled(grants)[0]
         return np.asarray(speed)
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`: unknown, except where a cap holds a known device back."""
+        if grants.cap_w.any():
+            return _throttled(grants)[1]
+        return np.full(len(grants), np.nan)
 
     def company(self, members: Ints) -> Floats:
         """What is left of a job's speed beside so many others on the same GPUs, itself included."""
@@ -50,22 +65,50 @@ class Asked:
         return self
 
 
+def efficiency(noise: Floats, asked: Floats | Ints, batch: Floats | Ints) -> Floats:
+    """Progress per sample at *batch*, relative to that at the batch asked for: (φ + B₀) / (φ + B).
+
+    φ is the gradient noise scale (McCandlish et al. 2018; Pollux, OSDI 2021). Where it is not known it
+    is 0, and a larger batch gains nothing.
+    """
+    return np.asarray((noise + asked) / (noise + batch))
+
+
+def _throttled(grants: Grants) -> tuple[Floats, Floats]:
+    """Rate and watts of GPUs of known kinds under caps; 1 and nan for others."""
+    rate, watts = np.ones(len(grants)), np.full(len(grants), np.nan)
+    for code, name in enumerate(grants.kind.names):
+        here = np.flatnonzero((grants.kind.codes == code) & (grants.cap_w > 0))
+        if len(here) and name in DEVICES:
+            free = Throttle(name, np.ones(1), np.full(1, np.nan))
+            cap_w, unset = grants.cap_w[here].astype(np.float64), np.full(len(here), np.nan)
+            rate[here], watts[here] = free.at(np.ones(len(here)), cap_w, unset)
+    return rate, watts
+
+
 @dataclass(frozen=True)
 class Misjudged:
-    """Beliefs that are wrong: each job's speed is off by a random factor that never changes.
+    """Beliefs that are wrong: each job's speed and watts are off by random factors that never change.
 
-    The factor is log-normal with spread *error*, drawn from (*seed*, job). For trying how a policy
+    The factors are log-normal with spread *error*, drawn from (*seed*, job). For trying how a policy
     that needs durations does when users' estimates are as bad as they are.
     """
 
-    truth: Asked = Asked()
+    truth: Models = Asked()
     error: float = 0.5
     seed: int = 0
 
-    def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """See `wattline.types.Models`."""
-        factor = np.exp(self.error * np.random.default_rng(self.seed).standard_normal(len(jobs)))
-        return np.asarray(self.truth.speed(jobs, job, gpus, nodes, members) * factor[job])
+        return np.asarray(self.truth.speed(jobs, grants) * self._factor(jobs, 0)[grants.job])
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`."""
+        return np.asarray(self.truth.watts(jobs, grants) * self._factor(jobs, 1)[grants.job])
+
+    def _factor(self, jobs: Jobs, of_what: int) -> Floats:
+        draws = np.random.default_rng((self.seed, of_what)).standard_normal(len(jobs))
+        return np.asarray(np.exp(self.error * draws))
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Misjudged:
         """Nothing is learnt."""

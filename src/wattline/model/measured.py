@@ -11,12 +11,12 @@ import numpy as np
 
 from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
-from wattline.model.asked import Asked
+from wattline.model.asked import Asked, efficiency
 from wattline.model.curves import REACH
 from wattline.model.workload import Prediction, Workload
 from wattline.profile.settings import Settings, fewest_nodes
 from wattline.table import Floats, Ints, Labels
-from wattline.types import Jobs, Leases
+from wattline.types import Grants, Jobs, Leases
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +94,32 @@ class Measured:
         samples_s[order], watts[order] = sorted_s, sorted_w
         return Prediction(samples_s, watts)
 
-    def speed(self, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints, members: Ints) -> Floats:
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """See `wattline.types.Models`: relative to what each job asked for, on as few nodes as it takes.
 
         Beyond the reach of the measurements more GPUs make a job no faster.
         """
-        speed = self.otherwise.speed(jobs, job, gpus, nodes, members)
-        for found, here in self._known(jobs, job):
-            mine = job[here]
-            got, asked = self._samples_s(found, jobs, mine, gpus[here], nodes[here])
-            speed[here] = got / asked * self.otherwise.company(members[here])
+        speed = self.otherwise.speed(jobs, grants)
+        for found, here in self._known(jobs, grants.job, grants.kind):
+            mine, held = grants.job[here], grants.take(here)
+            now, then = self._settings(found, jobs, held), self._asked(found, jobs, mine)
+            both = found.extrapolate(now.followed_by(then)).samples_s
+            gain = both[: len(mine)] / both[len(mine) :]
+            if held.batch.any():
+                gain = gain * efficiency(jobs.noise[mine], then.batch, now.batch)
+            speed[here] = gain * self.otherwise.company(held.members)
         return speed
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`: unknown where a job's model was measured on other GPUs only."""
+        watts = self.otherwise.watts(jobs, grants)
+        for found, here in self._known(jobs, grants.job, grants.kind):
+            held = grants.take(here)
+            names = np.array([name.casefold() in (found.gpu, "") for name in held.kind.names])
+            mine = np.flatnonzero(names[held.kind.codes])
+            rows = self._settings(found, jobs, held.take(mine))
+            watts[here[mine]] = found.extrapolate(rows).watts / rows.gpus
+        return watts
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Measured:
         """What is believed after *events* that happened under *leases*.
@@ -126,11 +141,12 @@ class Measured:
         before = np.concatenate(([0], np.cumsum(leases.gpus)))
         gpus, nodes = before[last] - before[first], last - first
         learnt = {}
-        for found, here in self._known(jobs, job):
+        held_now = Grants.of(job, gpus, nodes, cap_w=leases.cap_w[first], batch=leases.batch[first])
+        for found, here in self._known(jobs, job, held_now.kind):
             mine = job[here]
-            held = self._settings(found, jobs, mine, gpus[here], nodes[here])
-            asked = self._settings(found, jobs, mine, jobs.gpus[mine], np.ones_like(mine))
-            other = np.flatnonzero((held.gpus != asked.gpus) | (held.nodes != asked.nodes))
+            held, asked = self._settings(found, jobs, held_now.take(here)), self._asked(found, jobs, mine)
+            as_asked = (held.gpus == asked.gpus) & (held.nodes == asked.nodes) & (held.batch == asked.batch)
+            other = np.flatnonzero(~(as_asked & np.isnan(held.cap_w)))
             if not len(other):
                 continue
             # A trace says how long a step takes as asked; what is learnt is how others compare with it.
@@ -143,53 +159,49 @@ class Measured:
             return self
         return replace(self, workloads=tuple(learnt.get(id(w), w) for w in self.workloads))
 
-    def _known(self, jobs: Jobs, job: Ints) -> Iterator[tuple[Workload, Ints]]:
-        """The workloads among these jobs, each with where they are."""
+    def _known(self, jobs: Jobs, job: Ints, kind: Labels) -> Iterator[tuple[Workload, Ints]]:
+        """The workloads among these jobs on these kinds of GPUs, each with where they are."""
         codes = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
+        codes = codes * len(kind.names) + kind.codes
         rows: dict[int, list[Ints]] = {}
         for code in np.unique(codes).tolist():
-            place = self._place_of(jobs, code)
+            place = self._place_of(jobs, kind, code)
             if place is not None:
                 rows.setdefault(place, []).append(np.flatnonzero(codes == code))
         for place, parts in rows.items():
             yield self.workloads[place], np.concatenate(parts)
 
-    def _place_of(self, jobs: Jobs, code: int) -> int | None:
-        """Which workload a job of that model and those accepted kinds is."""
+    def _place_of(self, jobs: Jobs, kind: Labels, code: int) -> int | None:
+        """Which workload a job of that model is on the GPUs it runs on, or else on those it accepts."""
+        code, on = divmod(code, len(kind.names))
         name, kinds = divmod(code, len(jobs.gpu_kind.names))
         model = jobs.model.names[name].partition("(")[0].strip()
-        for kind in (*jobs.gpu_kind.names[kinds].split("|"), ""):
-            place = self._place(model, kind.strip()) if model else None
+        named = (kind.names[on], *jobs.gpu_kind.names[kinds].split("|"))
+        for gpu in (*filter(None, named), ""):
+            place = self._place(model, gpu.strip()) if model else None
             if place is not None:
                 return place
         return None
 
-    def _samples_s(
-        self, found: Workload, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints
-    ) -> tuple[Floats, Floats]:
-        """Speed with what jobs got, and with what they asked for."""
-        twice = np.concatenate((job, job))
-        wide = np.concatenate((gpus, jobs.gpus[job]))
-        spread = np.concatenate((nodes, np.ones_like(nodes)))
-        both = found.extrapolate(self._settings(found, jobs, twice, wide, spread)).samples_s
-        return both[: len(job)], both[len(job) :]
+    def _asked(self, found: Workload, jobs: Jobs, job: Ints) -> Settings:
+        return self._settings(found, jobs, Grants.of(job, jobs.gpus[job]))
 
-    def _settings(self, found: Workload, jobs: Jobs, job: Ints, gpus: Ints, nodes: Ints) -> Settings:
+    def _settings(self, found: Workload, jobs: Jobs, held: Grants) -> Settings:
         most = found.measured.get("gpus", (1.0, np.inf))[1] * REACH
-        wide = np.clip(gpus.astype(np.float64), 1.0, most)
-        batch = jobs.batch[job].astype(np.float64)
+        wide = np.clip(held.gpus.astype(np.float64), 1.0, most)
+        batch = np.where(held.batch > 0, held.batch, jobs.batch[held.job]).astype(np.float64)
         unknown = batch <= 0
-        batch[unknown] = found.usual_batch * jobs.gpus[job][unknown]
-        unset = np.full(len(job), np.nan)
+        batch[unknown] = found.usual_batch * jobs.gpus[held.job][unknown]
+        unset = np.full(len(held), np.nan)
         return Settings(
             gpus=wide,
-            nodes=np.minimum(np.maximum(nodes, fewest_nodes(wide)), wide),
+            nodes=np.minimum(np.maximum(held.nodes, fewest_nodes(wide)), wide),
             batch=batch,
-            cap_w=unset,
+            cap_w=np.where(held.cap_w > 0, held.cap_w, np.nan),
             clock_mhz=unset,
             cpus=unset,
             mem_gib=unset,
-            fuse=np.ones(len(job)),
+            fuse=np.ones(len(held)),
         )
 
 

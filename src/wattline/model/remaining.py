@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from wattline.table import Floats
-from wattline.types import Models, Snapshot
+from wattline.types import Grants, Models, Snapshot
 
 
 def remaining_s(snapshot: Snapshot, models: Models) -> Floats:
     """Seconds each queued job still needs with what it asked for, as *models* believe."""
     queue, jobs = snapshot.queue, snapshot.jobs
-    one = np.ones(len(queue), dtype=np.int64)
-    speed = models.speed(jobs, queue.job, queue.gpus, one, one)
+    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus))
     return np.asarray(snapshot.steps_left * jobs.step_s[queue.job] / speed)

@@ -15,6 +15,7 @@ from wattline.types import (
     ACCEPTS,
     HELD,
     JOB,
+    LEASE_ROWS,
     REASONS,
     Leases,
     Models,
@@ -30,6 +31,7 @@ _NO_ROOM, _OUTRANKED, _TOO_BIG, _HELD = (
 )
 _NONE, _EASY, _GREEDY = range(3)
 _NO_ENDS = np.empty(0)
+_NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Pack:
                 plan.row,
                 plan.gpus,
                 plan.group,
+                _NOBODY if plan.cap_w is None else plan.cap_w,
+                _NOBODY if plan.batch is None else plan.batch,
+                _NOBODY if plan.reason is None else plan.reason,
                 plan.keeps,
                 snapshot.queue.block,
                 leases.block,
@@ -166,6 +171,7 @@ def _choose(
     all_gpus: Ints,
     mode: int,
     ends_s: Floats,
+    held_for: Ints,
 ) -> tuple[Ints, Ints, bool]:
     """By number of GPUs alone: for every row of the queue the kind it runs on or -1, and the reason.
 
@@ -173,7 +179,7 @@ def _choose(
     """
     queued = block.shape[1]
     pool = np.full(queued, -1, dtype=np.int64)
-    reason = np.full(queued, _HELD, dtype=np.int64)
+    reason = np.full(queued, _HELD, dtype=np.int64) if len(held_for) == 0 else held_for.copy()
     granted = np.zeros(queued, dtype=np.int64)
     room = up_gpus.copy()
     accepts = np.empty(queued, dtype=np.int64)  # by a leader: what all of its group accept
@@ -273,6 +279,8 @@ def _realise(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
+    plan_cap_w: Ints,
+    plan_batch: Ints,
     pool: Ints,
     block: Floats,
     held_in: Ints,
@@ -284,9 +292,15 @@ def _realise(
     queued = block.shape[1]
     leader = np.full(queued, -1, dtype=np.int64)
     need = np.zeros(queued, dtype=np.int64)
+    cap_w = np.zeros(queued, dtype=np.int64)
+    batch = np.zeros(queued, dtype=np.int64)
     for p in range(len(plan_row)):
         leader[plan_row[p]] = plan_group[p]
         need[plan_row[p]] = plan_gpus[p]
+        if len(plan_cap_w) > 0:
+            cap_w[plan_row[p]] = plan_cap_w[p]
+        if len(plan_batch) > 0:
+            batch[plan_row[p]] = plan_batch[p]
 
     # Old leases by row of the queue; a leader that keeps kind and size keeps its GPUs.
     first = np.zeros(queued + 1, dtype=np.int64)
@@ -330,7 +344,7 @@ def _realise(
         if pool[i] >= 0:
             lead = leader[i]
             rows += first[lead + 1] - first[lead] if stays[lead] else new_len[lead]
-    placed = np.empty((4, rows), dtype=np.int64)
+    placed = np.empty((LEASE_ROWS, rows), dtype=np.int64)
     at = 0
     for i in range(queued):
         if pool[i] < 0:
@@ -346,21 +360,26 @@ def _realise(
             else:
                 placed[2, at] = new_node[new_at[lead] + s]
                 placed[3, at] = new_gpus[new_at[lead] + s]
+            placed[4, at] = cap_w[lead]
+            placed[5, at] = batch[lead]
             at += 1
     changed = rows != leases.shape[1]
     for r in range(rows):
         if changed:
             break
-        for c in range(4):
+        for c in range(LEASE_ROWS):
             changed = changed or placed[c, r] != leases[c, r]
     return placed, changed
 
 
-@kernel(I1, I1, I1, BOOL, F2, I2, I1, I1, INT, I1, B1, INT, F1)
+@kernel(I1, I1, I1, I1, I1, I1, BOOL, F2, I2, I1, I1, INT, I1, B1, INT, F1)
 def _pack(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
+    plan_cap_w: Ints,
+    plan_batch: Ints,
+    held_for: Ints,
     keeps: bool,
     block: Floats,
     leases: Ints,
@@ -383,7 +402,7 @@ def _pack(
             up_gpus[node_kind[n]] += node_gpus[n]
     held_in = _pool_of_rows(block, leases, node_kind)
     pool, reason, needs_ends = _choose(
-        plan_row, plan_gpus, plan_group, keeps, block, held_in, up_gpus, all_gpus, mode, ends_s
+        plan_row, plan_gpus, plan_group, keeps, block, held_in, up_gpus, all_gpus, mode, ends_s, held_for
     )
     if needs_ends:
         return leases.copy(), False, reason, 0, needs_ends, bad
@@ -391,6 +410,8 @@ def _pack(
         plan_row,
         plan_gpus,
         plan_group,
+        plan_cap_w,
+        plan_batch,
         pool,
         block,
         held_in,

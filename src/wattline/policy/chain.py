@@ -35,7 +35,7 @@ def all_fit(snapshot: Snapshot) -> bool:
     """
     if len(snapshot.nodes.kind.names) > 1:
         return False
-    return bool(snapshot.queue.block[ASKED].sum() <= snapshot.nodes.gpus[snapshot.up].sum())
+    return bool(snapshot.queue.block[ASKED].sum() <= snapshot.nodes.gpus[snapshot.usable].sum())
 
 
 def ranked(
@@ -51,6 +51,10 @@ def ranked(
         keeps=keeps,
         tick_s=min(plan.tick_s, tick_s),
         lasts=plan.lasts,
+        cap_w=None if plan.cap_w is None else plan.cap_w[order],
+        batch=None if plan.batch is None else plan.batch[order],
+        reason=plan.reason,
+        meters=plan.meters,
     )
 
 
@@ -63,7 +67,9 @@ def likely(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
     want to be asked again.
     """
     nodes, block = snapshot.nodes, snapshot.queue.block
-    fate, filled = _walk(plan.row, plan.gpus, plan.group, block, nodes.kind.codes, nodes.gpus, snapshot.up)
+    fate, filled = _walk(
+        plan.row, plan.gpus, plan.group, block, nodes.kind.codes, nodes.gpus, snapshot.usable
+    )
     runs = fate == 1
     return runs, fate == 2, filled and bool(runs.any()) and len(nodes.kind.names) == 1
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.policy.chain import all_fit, asked, likely, ranked
 from wattline.table import Bools, Ints
-from wattline.types import ACCEPTS, Models, Plan, Snapshot
+from wattline.types import ACCEPTS, Grants, Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Gandiva:
         if not waits.any():
             return plan
         tick_s = min(plan.tick_s, snapshot.now_s + self.slice_s)
-        return Plan(plan.row, plan.gpus, _pairs(snapshot, models, plan), tick_s=tick_s)
+        return replace(plan, group=_pairs(snapshot, models, plan), tick_s=tick_s, lasts=False)
 
 
 def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
@@ -78,7 +78,7 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
 
 def _gains(snapshot: Snapshot, models: Models, plan: Plan) -> Bools:
     """Which jobs do more than half their work beside another."""
-    job, one = snapshot.queue.job[plan.row], np.ones(len(plan), dtype=np.int64)
-    alone = models.speed(snapshot.jobs, job, plan.gpus, one, one)
-    beside = models.speed(snapshot.jobs, job, plan.gpus, one, 2 * one)
+    job, two = snapshot.queue.job[plan.row], np.full(len(plan), 2, dtype=np.int64)
+    alone = models.speed(snapshot.jobs, Grants.of(job, plan.gpus))
+    beside = models.speed(snapshot.jobs, Grants.of(job, plan.gpus, members=two))
     return np.asarray(2 * beside > alone)

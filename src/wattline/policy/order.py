@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from wattline.errors import ConfigError
 from wattline.model.remaining import remaining_s
 from wattline.policy.chain import all_fit, asked, asking_again, likely, ranked
 from wattline.table import Floats
-from wattline.types import Models, Plan, Snapshot
+from wattline.types import Grants, Models, Plan, Snapshot
 
 
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -54,13 +54,13 @@ def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Pl
 def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: nobody who runs is stopped for somebody else (no preemption)."""
     plan = asked(snapshot) if plan is None else plan
-    return Plan(plan.row, plan.gpus, plan.group, keeps=True, tick_s=plan.tick_s, lasts=plan.lasts)
+    return replace(plan, keeps=True)
 
 
 def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: who goes first may take the GPUs of who goes later (preemption)."""
     plan = asked(snapshot) if plan is None else plan
-    return Plan(plan.row, plan.gpus, plan.group, keeps=False, tick_s=plan.tick_s, lasts=plan.lasts)
+    return replace(plan, keeps=False)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,7 @@ class Ftf:
 
 def _duration_s(snapshot: Snapshot, models: Models) -> Floats:
     queue, jobs = snapshot.queue, snapshot.jobs
-    one = np.ones(len(queue), dtype=np.int64)
-    speed = models.speed(jobs, queue.job, queue.gpus, one, one)
+    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus))
     return np.asarray(jobs.steps[queue.job] * jobs.step_s[queue.job] / speed)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.log import Log
-from wattline.messages import ARRIVED, METERED, NODE_BACK, NODE_LOST
+from wattline.messages import ARRIVED, ENDS, METERED, NODE_BACK, NODE_LOST
 from wattline.report.spans import Spans
 from wattline.table import Floats
 
@@ -40,7 +40,7 @@ def energy(log: Log, held: Spans) -> Energy:
     backend = str(log.header.get("backend", ""))
     method = str(log.header.get("energy_method", ""))
     if backend != "sim":
-        reported_j = float(log.events[log.events[:, 0] != METERED, 5].sum())
+        reported_j = float(log.events[np.isin(log.events[:, 0], ENDS), 5].sum())
         return Energy(total_j, reported_j, math.nan, math.nan, method or f"read by the {backend} backend")
     nodes, leads = log.nodes, held.leads
     held_gpu_s = np.bincount(
@@ -49,7 +49,7 @@ def energy(log: Log, held: Spans) -> Energy:
     up_s = _up_s(log, until_s)
     return Energy(
         total_j=total_j,
-        lease_j=float(held_gpu_s @ nodes.busy_w),
+        lease_j=float(log.events[np.isin(log.events[:, 0], ENDS), 5].sum()),
         idle_gpu_j=float((up_s * nodes.gpus - held_gpu_s) @ nodes.idle_w),
         base_j=float(up_s @ nodes.base_w),
         method=method or MODELLED,

@@ -11,7 +11,7 @@ import numpy as np
 
 from wattline.kernel import F1, FLOAT, I1, I2, INT, inner, kernel
 from wattline.log import Log
-from wattline.messages import FAILED, FINISHED, LOST, START, Actions
+from wattline.messages import FAILED, FINISHED, LOST, START, STOP, Actions
 from wattline.table import Bools, Floats, Ints, Table
 
 _JOB, _GROUP, _NODE, _GPUS, _START_S, _END_S, _FIRST = range(7)
@@ -43,7 +43,8 @@ def spans(log: Log) -> Spans:
     """All that was held in *log*; what is still held at its end ends there."""
     verb, job = log.events[:, 0], log.events[:, 1]
     ends = np.flatnonzero((verb == FINISHED) | (verb == FAILED) | (verb == LOST))
-    actions = log.actions
+    leasing = log.actions[:, 0] <= STOP
+    actions = np.ascontiguousarray(log.actions[leasing])
     jobs = int(max(actions[:, 1:3].max(initial=-1), job[ends].max(initial=-1))) + 1
     table = _walk(
         jobs,
@@ -51,8 +52,8 @@ def spans(log: Log) -> Spans:
         np.ascontiguousarray(log.events[ends, 2]),
         log.event_round[ends],
         actions,
-        log.action_s,
-        log.action_round,
+        log.action_s[leasing],
+        log.action_round[leasing],
         log.end_s,
     )
     who, group, node, gpus = table[: _GPUS + 1].astype(np.int64)

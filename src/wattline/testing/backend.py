@@ -73,4 +73,4 @@ class _Story:
     def do(self, verb: int, job: int) -> None:
         """Act on one job, on one GPU of node 0."""
         node, gpus = (0, 1) if verb == START else (-1, 0)
-        self.backend.apply(np.array([[verb, job, job, node, gpus]], dtype=np.int64))
+        self.backend.apply(np.array([[verb, job, job, node, gpus, 0, 0]], dtype=np.int64))

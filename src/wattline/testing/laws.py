@@ -9,12 +9,15 @@ import numpy as np
 from wattline.log import Log
 from wattline.messages import (
     ARRIVED,
+    ENDS,
     FAILED,
     FINISHED,
     LOST,
     METERED,
     NODE_BACK,
     NODE_LOST,
+    POWER_OFF,
+    POWER_ON,
     RAN,
     START,
     STOP,
@@ -31,6 +34,8 @@ class _World:
     def __init__(self, nodes: Nodes) -> None:
         self.busy = np.zeros(len(nodes), dtype=np.int64)
         self.up = np.ones(len(nodes), dtype=np.bool_)
+        self.off = np.zeros(len(nodes), dtype=np.bool_)
+        self.booting = np.zeros(len(nodes), dtype=np.bool_)
         self.spans: dict[int, list[tuple[int, int]]] = {}
         self.groups: dict[int, list[int]] = {}
 
@@ -40,13 +45,20 @@ class _World:
             self._give_back(event.job)
         elif event.verb in (NODE_LOST, NODE_BACK):
             self.up[event.job] = event.verb == NODE_BACK
+            self.off[event.job] = self.booting[event.job] = False
 
     def do(self, actions: Actions) -> None:
         """Something was done."""
         for job in actions[actions[:, 0] == STOP, 1].tolist():
             self._give_back(job)
+        for node in actions[actions[:, 0] == POWER_OFF, 3].tolist():
+            assert self.busy[node] == 0, f"node {node} was switched off with {self.busy[node]} GPUs held"
+            self.up[node], self.off[node] = False, True
+        for node in actions[actions[:, 0] == POWER_ON, 3].tolist():
+            assert self.off[node], f"node {node} was switched on while it was not off"
+            self.off[node], self.booting[node] = False, True
         starts = actions[actions[:, 0] == START]
-        for _, job, group, node, gpus in starts.tolist():
+        for _, job, group, node, gpus in starts[:, :5].tolist():
             if job not in self.spans:
                 self.groups.setdefault(group, []).append(job)
                 self.spans[job] = []
@@ -111,9 +123,9 @@ def every_step_is_counted_once(log: Log) -> None:
 
 
 def energies_add_up(log: Log) -> None:
-    """What leases used, plus idle GPUs and nodes, is what the whole cluster used."""
+    """What leases used, plus idle GPUs and nodes, off or booting too, is what the whole cluster used."""
     events = log.events
-    leases_j = math.fsum(events[np.isin(events[:, 0], (STOPPED, LOST, FINISHED, FAILED)), 5])
+    leases_j = math.fsum(events[np.isin(events[:, 0], ENDS), 5])
     cluster_j = float(events[-1, 5])
     assert events[-1, 0] == METERED
     rest_j = _idle_j(log)
@@ -133,7 +145,9 @@ def _idle_j(log: Log) -> float:
         nonlocal since_s
         if since_s < at_s:
             idle_w = nodes.base_w + (nodes.gpus - world.busy) * nodes.idle_w
-            parts.append(float(np.where(world.up, idle_w, 0.0).sum()) * (at_s - since_s))
+            states = (world.up, world.off, world.booting)
+            drawn_w = np.select(states, (idle_w, nodes.off_w, nodes.boot_w), 0.0)
+            parts.append(float(drawn_w.sum()) * (at_s - since_s))
             since_s = at_s
 
     for now in log:

@@ -28,6 +28,10 @@ class Draft:
     deadline_s: Floats | None = None
     priority: Floats | None = None
     batch: Ints | None = None
+    min_gpus: Ints | None = None
+    max_gpus: Ints | None = None
+    max_batch: Ints | None = None
+    noise: Floats | None = None
     team: Labels | None = None
     user: Labels | None = None
     model: Labels | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from wattline.errors import TraceError
@@ -17,11 +18,13 @@ from wattline.trace.source import Member
 WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "priority", "batch"),
+    *("min_gpus", "max_gpus", "max_batch", "noise"),
     *WORDS,
 )
 """The columns there are, in the order in which `write_trace` writes them."""
 
 _ABOVE_0 = math.ulp(0.0)
+_COUNTED = {"batch": "samples", "min_gpus": "GPUs", "max_gpus": "GPUs", "max_batch": "samples"}
 
 
 def _recognises(head: Head) -> bool:
@@ -79,9 +82,30 @@ def _wishes(chunk: Chunk) -> dict[str, Any]:
         wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
     if chunk.has("priority"):
         wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
-    if chunk.has("batch"):
-        wishes["batch"] = chunk.whole("batch", "a whole number of samples, at least 0", 0, {"": 0.0})
+    for name, unit in _COUNTED.items():
+        if chunk.has(name):
+            wishes[name] = chunk.whole(name, f"a whole number of {unit}, at least 0", 0, {"": 0.0})
+    if chunk.has("noise"):
+        wishes["noise"] = chunk.numbers(
+            "noise", "a number of samples, at least 0", low=0.0, missing={"": 0.0}
+        )
+    _check_bounds(chunk, wishes)
     return wishes
+
+
+def _check_bounds(chunk: Chunk, wishes: dict[str, Any]) -> None:
+    """A job that asks for more or less than it says it can be given is a slip of somebody's."""
+    known = {"gpus": chunk.gpus("gpus"), "batch": 0, **wishes}
+    for name, of, sign in (("min_gpus", "gpus", 1), ("max_gpus", "gpus", -1), ("max_batch", "batch", -1)):
+        if name in wishes:
+            bad = (wishes[name] > 0) & (sign * wishes[name] > sign * known[of])
+            bound = "most" if sign > 0 else "least"
+            found, said = chunk.words(name), f"expected at {bound} {of}, or nothing"
+            chunk.reject(bad, partial(_complain, name, found, said))
+
+
+def _complain(name: str, found: Sequence[str], expected: str, row: int) -> str:
+    return f"{name} is {found[row]!r}, {expected}"
 
 
 PLAIN_CSV = Format(

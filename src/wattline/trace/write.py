@@ -54,8 +54,11 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
         columns["deadline_s"] = _exact(jobs.deadline_s)
     if jobs.priority.any():
         columns["priority"] = _exact(jobs.priority)
-    if jobs.batch.any():
-        columns["batch"] = jobs.batch.tolist()
+    for name in ("batch", "min_gpus", "max_gpus", "max_batch"):
+        if getattr(jobs, name).any():
+            columns[name] = getattr(jobs, name).tolist()
+    if jobs.noise.any():
+        columns["noise"] = _exact(jobs.noise)
     for name in WORDS:
         words = getattr(jobs, name).words()
         if any(words):
