@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 F1 = types.Array(types.float64, 1, "C", readonly=True)
 F2 = types.Array(types.float64, 2, "C", readonly=True)
+F3 = types.Array(types.float64, 3, "C", readonly=True)
 I1 = types.Array(types.int64, 1, "C", readonly=True)
 I2 = types.Array(types.int64, 2, "C", readonly=True)
 B1 = types.Array(types.boolean, 1, "C", readonly=True)

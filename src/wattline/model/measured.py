@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
 from wattline.model.asked import Asked, efficiency
 from wattline.model.curves import REACH
-from wattline.model.workload import Prediction, Workload
+from wattline.model.workload import SURPRISE, Prediction, Workload
 from wattline.profile.settings import Settings, fewest_nodes
-from wattline.table import Floats, Ints, Labels
+from wattline.table import Bools, Floats, Ints, Labels
 from wattline.types import Grants, Jobs, Leases
+
+_FEW = 512  # rows that are looked up one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,26 +100,28 @@ class Measured:
 
         Beyond the reach of the measurements more GPUs make a job no faster.
         """
-        speed = self.otherwise.speed(jobs, grants)
-        for found, here in self._known(jobs, grants.job, grants.kind):
-            mine, held = grants.job[here], grants.take(here)
-            now, then = self._settings(found, jobs, held), self._asked(found, jobs, mine)
-            both = found.extrapolate(now.followed_by(then)).samples_s
-            gain = both[: len(mine)] / both[len(mine) :]
-            if held.batch.any():
-                gain = gain * efficiency(jobs.noise[mine], then.batch, now.batch)
-            speed[here] = gain * self.otherwise.company(held.members)
+        here, held = self._known(jobs, grants)
+        speed = np.empty(len(grants))
+        if len(here) < len(grants):
+            speed[:] = self.otherwise.speed(jobs, grants)
+        if len(here):
+            asked = self._rows(jobs, held.job, held.place, held.asked_gpus, None)
+            gain = self._forecast(held)[0] / self._forecast(asked)[0]
+            if grants.batch.any():
+                gain = gain * efficiency(jobs.noise[held.job], asked.batch, held.batch)
+            speed[here] = gain * self.otherwise.company(grants.members[here])
         return speed
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
         """See `wattline.types.Models`: unknown where a job's model was measured on other GPUs only."""
+        here, held = self._known(jobs, grants)
+        kinds = np.array([self._kinds.get(name.casefold(), -1) for name in grants.kind.names])
+        on = kinds[grants.kind.codes[here]]
+        its_own = (on == self._kind_of[held.place]) | (on == self._kinds[""])
+        if len(here) == len(grants) and its_own.all():
+            return self._forecast(held)[1]
         watts = self.otherwise.watts(jobs, grants)
-        for found, here in self._known(jobs, grants.job, grants.kind):
-            held = grants.take(here)
-            names = np.array([name.casefold() in (found.gpu, "") for name in held.kind.names])
-            mine = np.flatnonzero(names[held.kind.codes])
-            rows = self._settings(found, jobs, held.take(mine))
-            watts[here[mine]] = found.extrapolate(rows).watts / rows.gpus
+        watts[here[its_own]] = self._forecast(held)[1][its_own]
         return watts
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Measured:
@@ -139,70 +142,165 @@ class Measured:
         # Leases are sorted by job, one row per node.
         first, last = (np.searchsorted(leases.job, job, side=side) for side in ("left", "right"))
         before = np.concatenate(([0], np.cumsum(leases.gpus)))
-        gpus, nodes = before[last] - before[first], last - first
+        grants = Grants.of(
+            job,
+            before[last] - before[first],
+            last - first,
+            cap_w=leases.cap_w[first],
+            batch=leases.batch[first],
+        )
+        here, held = self._known(jobs, grants)
+        asked = self._rows(jobs, held.job, held.place, held.asked_gpus, None)
+        # A trace says how long a step takes as asked; what is learnt is how others compare with it.
+        useful = rate[here] * jobs.step_s[held.job]
+        useful = useful / efficiency(jobs.noise[held.job], asked.batch, held.batch)
+        seen = self._forecast(asked)[0] * useful
+        surprise = np.abs(seen / self._forecast(held)[0] - 1.0) > SURPRISE
+        surprise &= ~held.same_as(asked)
         learnt = {}
-        held_now = Grants.of(job, gpus, nodes, cap_w=leases.cap_w[first], batch=leases.batch[first])
-        for found, here in self._known(jobs, job, held_now.kind):
-            mine = job[here]
-            held, asked = self._settings(found, jobs, held_now.take(here)), self._asked(found, jobs, mine)
-            as_asked = (held.gpus == asked.gpus) & (held.nodes == asked.nodes) & (held.batch == asked.batch)
-            other = np.flatnonzero(~(as_asked & np.isnan(held.cap_w)))
-            if not len(other):
-                continue
-            # A trace says how long a step takes as asked; what is learnt is how others compare with it.
-            held, asked, mine = held.take(other), asked.take(other), mine[other]
-            seen = found.extrapolate(asked).samples_s * rate[here][other] * jobs.step_s[mine]
-            after = found.observe(held, seen, keep=asked)
+        for place in np.unique(held.place[surprise]).tolist():
+            rows = np.flatnonzero(surprise & (held.place == place))
+            found = self.workloads[place]
+            now, then = held.take(rows).settings(), asked.take(rows).settings()
+            after = found.observe(now, seen[rows], keep=then)
             if after is not found:
-                learnt[id(found)] = after
+                learnt[place] = after
         if not learnt:
             return self
-        return replace(self, workloads=tuple(learnt.get(id(w), w) for w in self.workloads))
+        return replace(self, workloads=tuple(learnt.get(p, w) for p, w in enumerate(self.workloads)))
 
-    def _known(self, jobs: Jobs, job: Ints, kind: Labels) -> Iterator[tuple[Workload, Ints]]:
-        """The workloads among these jobs on these kinds of GPUs, each with where they are."""
-        codes = jobs.model.codes[job] * len(jobs.gpu_kind.names) + jobs.gpu_kind.codes[job]
-        codes = codes * len(kind.names) + kind.codes
-        rows: dict[int, list[Ints]] = {}
-        for code in np.unique(codes).tolist():
-            place = self._place_of(jobs, kind, code)
-            if place is not None:
-                rows.setdefault(place, []).append(np.flatnonzero(codes == code))
-        for place, parts in rows.items():
-            yield self.workloads[place], np.concatenate(parts)
+    def _known(self, jobs: Jobs, grants: Grants) -> tuple[Ints, _Rows]:
+        """Where the jobs are whose models were measured, and how they are run."""
+        place = _places(self, jobs, grants.kind.names)[grants.job, grants.kind.codes]
+        here = np.flatnonzero(place >= 0)
+        if len(here) < len(place):
+            grants = grants.take(here)
+        return here, self._rows(jobs, grants.job, place[here], grants.gpus, grants)
 
-    def _place_of(self, jobs: Jobs, kind: Labels, code: int) -> int | None:
-        """Which workload a job of that model is on the GPUs it runs on, or else on those it accepts."""
-        code, on = divmod(code, len(kind.names))
-        name, kinds = divmod(code, len(jobs.gpu_kind.names))
-        model = jobs.model.names[name].partition("(")[0].strip()
-        named = (kind.names[on], *jobs.gpu_kind.names[kinds].split("|"))
-        for gpu in (*filter(None, named), ""):
-            place = self._place(model, gpu.strip()) if model else None
-            if place is not None:
-                return place
-        return None
+    def _rows(self, jobs: Jobs, job: Ints, place: Ints, gpus: Ints, grants: Grants | None) -> _Rows:
+        """What workloads are asked about: as granted, or on *gpus* on as few nodes as it takes."""
+        wide = np.clip(gpus, 1, self._most_gpus[place]).astype(np.int64)
+        asked_gpus = jobs.gpus[job]
+        batch = jobs.batch[job].astype(np.float64)
+        if grants is not None and grants.batch.any():
+            batch = np.where(grants.batch > 0, grants.batch, batch)
+        batch = np.where(batch > 0, batch, self._usual_batch[place] * asked_gpus)
+        nodes = np.ones_like(wide) if grants is None else grants.nodes
+        nodes = np.minimum(np.maximum(nodes, fewest_nodes(wide)), wide).astype(np.int64)
+        cap_w = np.zeros_like(wide) if grants is None else grants.cap_w
+        return _Rows(job, place, wide, nodes, batch, cap_w, asked_gpus)
 
-    def _asked(self, found: Workload, jobs: Jobs, job: Ints) -> Settings:
-        return self._settings(found, jobs, Grants.of(job, jobs.gpus[job]))
+    def _forecast(self, rows: _Rows) -> tuple[Floats, Floats]:
+        """Samples per second of all GPUs, watts of one.
 
-    def _settings(self, found: Workload, jobs: Jobs, held: Grants) -> Settings:
-        most = found.measured.get("gpus", (1.0, np.inf))[1] * REACH
-        wide = np.clip(held.gpus.astype(np.float64), 1.0, most)
-        batch = np.where(held.batch > 0, held.batch, jobs.batch[held.job]).astype(np.float64)
-        unknown = batch <= 0
-        batch[unknown] = found.usual_batch * jobs.gpus[held.job][unknown]
-        unset = np.full(len(held), np.nan)
+        In a cluster the same few settings come again and again: few rows are looked up one by one.
+        """
+        if len(rows) > _FEW:
+            return self._compute(rows)
+        keys = list(
+            zip(
+                rows.place.tolist(),
+                rows.gpus.tolist(),
+                rows.nodes.tolist(),
+                rows.batch.tolist(),
+                rows.cap_w.tolist(),
+                strict=True,
+            )
+        )
+        seen = self._seen
+        new = [at for at, key in enumerate(keys) if key not in seen]
+        if new:
+            samples_s, watts = self._compute(rows.take(np.array(new, dtype=np.int64)))
+            for at, one_s, one_w in zip(new, samples_s.tolist(), watts.tolist(), strict=True):
+                seen[keys[at]] = (one_s, one_w)
+        both = np.array([seen[key] for key in keys], dtype=np.float64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def _compute(self, rows: _Rows) -> tuple[Floats, Floats]:
+        samples_s, watts = np.empty(len(rows)), np.empty(len(rows))
+        for place in np.unique(rows.place).tolist():
+            here = np.flatnonzero(rows.place == place)
+            settings = rows.take(here).settings()
+            samples_s[here], watts[here] = self.workloads[place].extrapolate(settings)
+            watts[here] /= settings.gpus
+        return samples_s, watts
+
+    @cached_property
+    def _seen(self) -> dict[tuple[int, int, int, float, int], tuple[float, float]]:
+        return {}
+
+    @cached_property
+    def _most_gpus(self) -> Floats:
+        return np.array([w.measured.get("gpus", (1.0, np.inf))[1] * REACH for w in self.workloads])
+
+    @cached_property
+    def _usual_batch(self) -> Floats:
+        return np.array([w.usual_batch for w in self.workloads])
+
+    @cached_property
+    def _kinds(self) -> dict[str, int]:
+        return {name: code for code, name in enumerate(dict.fromkeys(("", *(w.gpu for w in self.workloads))))}
+
+    @cached_property
+    def _kind_of(self) -> Ints:
+        return np.array([self._kinds[w.gpu] for w in self.workloads], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Rows:
+    """Ways to run jobs of known workloads."""
+
+    job: Ints
+    place: Ints  # in `Measured.workloads`
+    gpus: Ints
+    nodes: Ints
+    batch: Floats
+    cap_w: Ints
+    asked_gpus: Ints
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def take(self, rows: Ints) -> _Rows:
+        return _Rows(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def same_as(self, other: _Rows) -> Bools:
+        """Which of these are run as those are."""
+        names = ("gpus", "nodes", "batch", "cap_w")
+        return np.asarray(
+            np.logical_and.reduce([getattr(self, name) == getattr(other, name) for name in names])
+        )
+
+    def settings(self) -> Settings:
+        unset = np.full(len(self), np.nan)
         return Settings(
-            gpus=wide,
-            nodes=np.minimum(np.maximum(held.nodes, fewest_nodes(wide)), wide),
-            batch=batch,
-            cap_w=np.where(held.cap_w > 0, held.cap_w, np.nan),
+            gpus=self.gpus.astype(np.float64),
+            nodes=self.nodes.astype(np.float64),
+            batch=self.batch,
+            cap_w=np.where(self.cap_w > 0, self.cap_w, np.nan),
             clock_mhz=unset,
             cpus=unset,
             mem_gib=unset,
-            fuse=np.ones(len(held)),
+            fuse=np.ones(len(self)),
         )
+
+
+@lru_cache(maxsize=16)
+def _places(models: Measured, jobs: Jobs, kinds: tuple[str, ...]) -> Ints:
+    """Which workload each of *jobs* is on GPUs of each of *kinds*, or else on those it accepts; -1: none."""
+    width = len(jobs.gpu_kind.names)
+    sorts, code = np.unique(jobs.model.codes * width + jobs.gpu_kind.codes, return_inverse=True)
+    table = np.full((len(sorts), len(kinds)), -1, dtype=np.int64)
+    for row, sort in enumerate(sorts.tolist()):
+        name, accepts = divmod(sort, width)
+        model = jobs.model.names[name].partition("(")[0].strip()
+        for column, kind in enumerate(kinds):
+            for gpu in (*filter(None, (kind, *jobs.gpu_kind.names[accepts].split("|"))), ""):
+                place = models._place(model, gpu.strip()) if model else None
+                if place is not None:
+                    table[row, column] = place
+                    break
+    return table[code]
 
 
 def plain(name: str) -> str:

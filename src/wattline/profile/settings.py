@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ConfigError, did_you_mean
-from wattline.table import Floats, Table
+from wattline.table import Floats, Ints, Table
 
 NODE_GPUS = 8
 """GPUs of a node, where nobody says on how many nodes a job is."""
@@ -97,7 +97,7 @@ class Settings(Table):
         return np.where(np.isnan(self.batch), 1.0, self.batch / self.gpus)
 
 
-def fewest_nodes(gpus: Floats) -> Floats:
+def fewest_nodes(gpus: Floats | Ints) -> Floats:
     """How many nodes of `NODE_GPUS` it takes."""
     return np.asarray(np.ceil(gpus / NODE_GPUS))
 

@@ -1,0 +1,81 @@
+"""Ways to run jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wattline as wl
+from wattline.cluster import join_nodes
+from wattline.model.asked import Asked
+from wattline.model.menu import CAPS, menu
+from wattline.profile.library import library
+from wattline.types import Grants, Jobs
+
+NODES = wl.nodes("a100", count=4)
+
+
+def test_sizes_are_powers_of_two_and_what_was_asked_within_bounds() -> None:
+    jobs = Jobs.of(
+        submit_s=[0] * 4, gpus=[3, 8, 4, 1], duration_s=[1] * 4, min_gpus=[2, 8, 0, 0], max_gpus=[8, 8, 16, 0]
+    )
+    ways = menu(Asked(), jobs, NODES)
+    found = [ways.gpus[s, : ways.sizes[s]].tolist() for s in ways.sort[:, 0]]
+    assert found == [[2, 3, 4, 8], [8], [1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]]
+
+
+def test_a_menu_says_what_the_models_say() -> None:
+    jobs = Jobs.of(submit_s=[0], gpus=[4], duration_s=[1], model=["elasticflow/vgg16"], batch=[256])
+    models = library()
+    ways = menu(models, jobs, NODES)
+    for s in range(int(ways.sizes[0])):
+        for k in range(CAPS):
+            gpus, cap_w = ways.gpus[0, s], ways.cap_w[0, s, k]
+            grants = Grants.of(
+                np.zeros(1, dtype=np.int64), np.array([gpus]), np.array([-(-gpus // 8)]),
+                cap_w=np.array([cap_w]), kind="a100",
+            )  # fmt: skip
+            assert ways.speed[0, s, k] == models.speed(jobs, grants)[0]
+            assert ways.watts[0, s, k] == gpus * models.watts(jobs, grants)[0]
+
+
+def test_jobs_that_are_alike_share_a_row_and_others_do_not() -> None:
+    jobs = Jobs.of(
+        submit_s=[0] * 4, gpus=[1, 1, 1, 2], duration_s=[1, 2, 3, 4], model=["bert", "bert", "vgg16", "bert"]
+    )
+    rows = menu(library(), jobs, NODES).sort[:, 0]
+    assert rows[0] == rows[1]
+    assert len(set(rows.tolist())) == 3
+
+
+def test_every_kind_of_gpu_has_its_own_ways() -> None:
+    nodes = join_nodes(wl.nodes("a100", count=1), wl.nodes("t4", count=1, gpus=2))
+    jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
+    ways = menu(Asked(), jobs, nodes)
+    fast, slow = ways.sort[0].tolist()
+    assert ways.gpus[fast, : ways.sizes[fast]].tolist() == [1, 2, 4, 8]
+    assert ways.gpus[slow, : ways.sizes[slow]].tolist() == [1, 2]
+    assert ways.watts[fast, 0, -1] > ways.watts[slow, 0, -1]
+
+
+@given(st.integers(1, 8), st.integers(0, 2048), st.floats(0, 1e5))
+def test_a_larger_batch_is_chosen_only_where_it_is_faster_and_allowed(
+    gpus: int, most: int, noise: float
+) -> None:
+    asked = 64
+    jobs = Jobs.of(
+        submit_s=[0], gpus=[gpus], duration_s=[1], model=["elasticflow/resnet50"], batch=[asked],
+        max_batch=[most if most >= asked else 0], noise=[noise],
+    )  # fmt: skip
+    fixed = Jobs.of(submit_s=[0], gpus=[gpus], duration_s=[1], model=["elasticflow/resnet50"], batch=[asked])
+    ways, plain = menu(library(), jobs, NODES), menu(library(), fixed, NODES)
+    assert (ways.batch <= max(most, 0)).all()
+    assert (ways.speed >= plain.speed * (1 - 1e-12)).all()
+    assert (ways.speed[ways.batch == 0] == plain.speed[ways.batch == 0]).all()
+
+
+def test_the_same_question_is_answered_once() -> None:
+    jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
+    models = Asked()
+    assert menu(models, jobs, NODES) is menu(models, jobs, NODES)
