@@ -1,0 +1,160 @@
+"""How much energy may be used, by whom and when."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from wattline.errors import ConfigError
+from wattline.tariff import KWH_J, Series, read_series
+from wattline.types import Snapshot
+from wattline.units import parse_seconds
+
+DAY_S = 86400.0
+
+
+class Allowance(NamedTuple):
+    """What a budget says at one moment."""
+
+    watts: float  # that may be drawn from now on
+    joules: float  # that may be used until *until_s*
+    until_s: float  # when it says something else; inf: never
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An amount with its unit, for the whole cluster or for one *team*.
+
+    `Budget.joules(5e9, horizon_s=86400)`, `Budget.watts(40_000)`, `Budget.kwh_per_day(300, team="vc1")`,
+    `Budget.series(read_series("tariff.csv"))`, `Budget.eta(0.5)`. A cluster's budget counts all that it
+    draws, idle GPUs and nodes too; a team's what its jobs draw. Joules are spread evenly over what is left of
+    the horizon, and are all there is: what is left after it may still be used. A day's kWh are not kept for
+    the next day. *eta* is no amount of its own: it says how far to go from the cheapest plan (0) to the
+    fastest (1).
+    """
+
+    amount: float
+    unit: Literal["joules", "watts", "kwh_per_day", "series", "eta"]
+    team: str = ""
+    horizon_s: float = math.inf
+    over_time: Series | None = None
+
+    def __post_init__(self) -> None:
+        if not self.amount >= 0:
+            raise ConfigError(f"a budget must be at least 0 {self.unit}, got {self.amount}")
+        if self.unit == "eta" and self.amount > 1:
+            raise ConfigError(f"eta must be from 0 to 1, got {self.amount}")
+        if not self.horizon_s > 0:
+            raise ConfigError(f"horizon_s must be above 0, got {self.horizon_s}")
+        if (self.unit == "series") != (self.over_time is not None):
+            raise ConfigError("a budget of unit series needs over_time, and no other has it")
+
+    @classmethod
+    def joules(cls, amount: float, *, horizon_s: float = math.inf, team: str = "") -> Budget:
+        """So many joules in all, spread over *horizon_s*."""
+        return cls(amount, "joules", team, horizon_s)
+
+    @classmethod
+    def watts(cls, amount: float, *, team: str = "") -> Budget:
+        """Never more than so many watts."""
+        return cls(amount, "watts", team)
+
+    @classmethod
+    def kwh_per_day(cls, amount: float, *, team: str = "") -> Budget:
+        """So many kWh in each day from the start."""
+        return cls(amount, "kwh_per_day", team)
+
+    @classmethod
+    def series(cls, over_time: Series, *, team: str = "") -> Budget:
+        """Never more than the watts of the moment."""
+        return cls(max(over_time.watts), "series", team, over_time=over_time)
+
+    @classmethod
+    def eta(cls, amount: float, *, team: str = "") -> Budget:
+        """So much of the way from the cheapest plan to the fastest."""
+        return cls(amount, "eta", team)
+
+    def __repr__(self) -> str:
+        of = f", team={self.team!r}" if self.team else ""
+        within = f", horizon_s={self.horizon_s:g}" if math.isfinite(self.horizon_s) else ""
+        said = repr(self.over_time) if self.over_time else f"{self.amount:g}"
+        return f"Budget.{self.unit}({said}{within}{of})"
+
+    def column(self, snapshot: Snapshot) -> int:
+        """Where `Snapshot.meter` has what counts for this budget."""
+        if not self.team:
+            return 0
+        names = snapshot.jobs.team.names
+        return 1 + (names.index(self.team) if self.team in names else len(names))
+
+    def at(self, snapshot: Snapshot) -> Allowance:
+        """What may be drawn and used from now on, after what was measured."""
+        now_s = snapshot.now_s
+        if self.unit in ("watts", "eta"):
+            return Allowance(self.amount if self.unit == "watts" else math.inf, math.inf, math.inf)
+        if self.over_time is not None:
+            watts, until_s = self.over_time.at(now_s)
+            return Allowance(watts, math.inf, until_s)
+        since_s, until_s, allowed_j = -math.inf, self.horizon_s, self.amount
+        if self.unit == "kwh_per_day":
+            since_s = math.floor(now_s / DAY_S) * DAY_S
+            until_s, allowed_j = since_s + DAY_S, self.amount * KWH_J
+        left_j = allowed_j - snapshot.meter.used_j(self.column(snapshot), since_s)
+        if now_s < until_s < math.inf:
+            return Allowance(left_j / (until_s - now_s), left_j, until_s)
+        return Allowance(math.inf if left_j > 0 else 0.0, left_j, math.inf)
+
+    def most_w(self, rest_w: float) -> float:
+        """The most that jobs may ever draw, besides the *rest_w* that are drawn anyway."""
+        if self.unit == "kwh_per_day":  # however little a day allows, a job may run for a part of it
+            return math.inf if self.amount * KWH_J > rest_w * DAY_S else 0.0
+        if self.unit in ("joules", "eta"):
+            return math.inf
+        return (max(self.over_time.watts) if self.over_time else self.amount) - rest_w
+
+
+_AMOUNT = re.compile(r"([-+0-9.eE]+)\s*(J|kJ|MJ|GJ|Wh|kWh|MWh|W|kW|MW)\s*(?:/\s*(.+))?")
+_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "Wh": 3600.0, "kWh": 3.6e6, "MWh": 3.6e9}
+_WATTS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget from `12kW`, `300kWh/day`, `5GJ`, `2MWh/7d`, `eta=0.5` or `tariff.csv`; `TEAM:` before it: of
+    one team. A file may come again and again: `tariff.csv/1d`.
+    """
+    team, colon, said = text.rpartition(":")
+    if colon and not team:
+        raise ConfigError(f"budget {text!r}: there is no team before the colon")
+    file = re.fullmatch(r"(.+\.csv)(?:/(.+))?", said.strip())
+    if file is not None:
+        return Budget.series(read_series(file[1], _seconds(file[2], text)), team=team)
+    eta = re.fullmatch(r"eta\s*=\s*(.+)", said.strip())
+    match = _AMOUNT.fullmatch(said.strip())
+    try:
+        amount = float(eta[1] if eta else match[1] if match else "nan")
+    except ValueError:
+        amount = math.nan
+    if not amount >= 0 or (match is not None and match[2] in _WATTS and match[3]):
+        raise ConfigError(
+            f"budget {text!r}: expected one such as 12kW, 300kWh/day, 5GJ, 2MWh/7d, eta=0.5, or a CSV file",
+            hint="for one team: vc1:12kW",
+        )
+    if match is None:
+        return Budget.eta(amount, team=team)
+    if match[2] in _WATTS:
+        return Budget.watts(amount * _WATTS[match[2]], team=team)
+    joules = amount * _JOULES[match[2]]
+    if match[3] is not None and match[3].strip() in ("day", "d"):
+        return Budget.kwh_per_day(joules / KWH_J, team=team)
+    return Budget.joules(joules, horizon_s=_seconds(match[3], text), team=team)
+
+
+def _seconds(text: str | None, whole: str) -> float:
+    if text is None:
+        return math.inf
+    try:
+        return parse_seconds(text.strip())
+    except ValueError:
+        raise ConfigError(f"budget {whole!r}: {text!r} is no time, expected one such as 7d") from None

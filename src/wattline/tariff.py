@@ -1,0 +1,127 @@
+"""How many watts at what time: a budget that changes, from a table of watts, prices or grams of carbon."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from wattline.errors import ConfigError, TraceError
+
+KWH_J = 3.6e6
+
+
+@dataclass(frozen=True)
+class Series:
+    """Watts over time: each holds from its moment until the next, the first before it, the last for ever.
+
+    With *every_s* they come again and again: a tariff of a day with `every_s=86400`.
+    """
+
+    at_s: tuple[float, ...]
+    watts: tuple[float, ...]
+    every_s: float = math.inf
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.at_s or len(self.at_s) != len(self.watts):
+            counts = f"{len(self.at_s)} times and {len(self.watts)} watts"
+            raise ConfigError(f"a series of {counts}, expected as many of each, at least one")
+        if any(later <= earlier for earlier, later in pairwise(self.at_s)):
+            raise ConfigError("the times of a series must rise")
+        if math.isfinite(self.every_s) and (self.at_s[0] < 0 or self.every_s <= self.at_s[-1]):
+            ends = f"{self.at_s[0]:g} to {self.at_s[-1]:g} s"
+            raise ConfigError(f"a series of {ends} cannot come again every {self.every_s:g} s")
+
+    def at(self, now_s: float) -> tuple[float, float]:
+        """The watts at *now_s*, and when they change."""
+        began_s = math.floor(now_s / self.every_s) * self.every_s if math.isfinite(self.every_s) else 0.0
+        row = int(np.searchsorted(self.at_s, now_s - began_s, side="right")) - 1
+        if row < 0:  # before the first: the last of the period before, if there was one
+            return self.watts[-1 if began_s > 0 else 0], began_s + self.at_s[0]
+        ends_s = self.at_s[row + 1] if row + 1 < len(self.at_s) else self.every_s
+        return self.watts[row], began_s + ends_s
+
+    def __repr__(self) -> str:
+        again = f", every_s={self.every_s:g}" if math.isfinite(self.every_s) else ""
+        return f"Series({self.name or f'{len(self.at_s)} rows'}{again})"
+
+
+_PER_KWH = {"price": "spend", "carbon": "emit"}  # what a kWh costs, and how much of that an hour may
+
+
+def read_series(path: str | Path, every_s: float = math.inf) -> Series:
+    """Watts over time from a CSV with the column `time_s` and one of these:
+
+    `watts`; `kwh` (until the next row; the last row only ends the one before); `price` per kWh and `spend`
+    per hour; `carbon` per kWh and `emit` per hour.
+    """
+    path = str(path)
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            table = csv.DictReader(file)
+            names = [name.strip() for name in table.fieldnames or ()]
+            _check_names(path, names)
+            table.fieldnames = names
+            lines, rows = [], []
+            for row in table:
+                lines.append(table.line_num)
+                rows.append(row)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not rows:
+        raise TraceError(path, None, "has no rows, expected a budget over time")
+    columns = {
+        name: [_number(path, line, name, row[name]) for line, row in zip(lines, rows, strict=True)]
+        for name in names
+    }
+    at_s = columns["time_s"]
+    for line, (earlier, later) in zip(lines[1:], pairwise(at_s), strict=True):
+        if later <= earlier:
+            raise TraceError(path, line, f"time_s is {later:g}, expected above {earlier:g}, the row before")
+    if "kwh" in columns:
+        if len(at_s) < 2:
+            raise TraceError(path, lines[0], "one row of kwh, expected another that ends it")
+        at_s = at_s[:-1]
+    return Series(tuple(at_s), tuple(_watts(path, lines, columns)), every_s, Path(path).name)
+
+
+def _watts(path: str, lines: Sequence[int], columns: Mapping[str, Sequence[float]]) -> list[float]:
+    if "watts" in columns:
+        return list(columns["watts"])
+    if "kwh" in columns:
+        lasts_s = (later - earlier for earlier, later in pairwise(columns["time_s"]))
+        return [kwh * KWH_J / s for kwh, s in zip(columns["kwh"], lasts_s, strict=False)]
+    per_kwh = next(name for name in _PER_KWH if name in columns)
+    for line, value in zip(lines, columns[per_kwh], strict=True):
+        if value == 0:
+            raise TraceError(path, line, f"{per_kwh} is 0, expected above 0")
+    spent = columns[_PER_KWH[per_kwh]]
+    return [1000.0 * s / p for s, p in zip(spent, columns[per_kwh], strict=True)]
+
+
+def _check_names(path: str, names: Sequence[str]) -> None:
+    ways = ({"watts"}, {"kwh"}, *({cost, rate} for cost, rate in _PER_KWH.items()))
+    if sorted(names) not in [sorted({"time_s", *way}) for way in ways]:
+        raise TraceError(
+            path,
+            1,
+            f"the columns are {', '.join(names) or 'none'}, expected time_s and one of watts, kwh, "
+            "price and spend, or carbon and emit",
+        )
+
+
+def _number(path: str, line: int, name: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or (value < 0 and name != "time_s"):
+        least = "" if name == "time_s" else ", at least 0"
+        raise TraceError(path, line, f"{name} is {text!r}, expected a number{least}")
+    return value

@@ -1,0 +1,124 @@
+"""Budgets: units, words, and what they allow at a moment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wattline as wl
+from wattline.budget import DAY_S, Budget, parse_budget
+from wattline.core import begin
+from wattline.errors import ConfigError
+from wattline.tariff import Series
+from wattline.types import Jobs, Meter, Snapshot
+
+
+def snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snapshot:
+    """At *now_s*, after readings (time, joules of the cluster, joules of team a)."""
+    jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], team=["a"])
+    at_s = np.array([r[0] for r in readings], dtype=np.float64)
+    used_j = np.array([r[1:] for r in readings], dtype=np.float64).reshape(-1, 2)
+    return replace(begin(jobs, wl.nodes("a100")), now_s=now_s, meter=Meter(at_s, used_j))
+
+
+def test_joules_are_spread_over_what_is_left_of_the_horizon() -> None:
+    budget = Budget.joules(1000.0, horizon_s=100.0)
+    assert budget.at(snapshot(0.0)) == (10.0, 1000.0, 100.0)
+    assert budget.at(snapshot(50.0, (0, 0, 0), (50, 800, 0))) == (4.0, 200.0, 100.0)
+
+
+def test_joules_that_are_left_after_the_horizon_may_be_used() -> None:
+    budget = Budget.joules(1000.0, horizon_s=100.0)
+    assert budget.at(snapshot(200.0, (0, 0, 0), (200, 900, 0))) == (math.inf, 100.0, math.inf)
+    assert budget.at(snapshot(200.0, (0, 0, 0), (200, 1100, 0))) == (0.0, -100.0, math.inf)
+
+
+def test_a_day_starts_anew_whatever_the_last_one_used() -> None:
+    budget = Budget.kwh_per_day(24.0)
+    after = snapshot(DAY_S + 3600.0, (0, 0, 0), (DAY_S, 5e9, 0), (DAY_S + 3600, 5e9 + 3.6e6, 0))
+    watts, left_j, until_s = budget.at(after)
+    assert left_j == pytest.approx(23 * 3.6e6)
+    assert watts == pytest.approx(1000.0)
+    assert until_s == 2 * DAY_S
+
+
+def test_a_team_counts_what_its_own_jobs_used() -> None:
+    now = snapshot(10.0, (0, 0, 0), (10, 500, 70))
+    assert Budget.joules(100.0, team="a").at(now).joules == 30.0
+    assert Budget.joules(100.0, team="nobody").at(now).joules == 100.0
+
+
+def test_a_series_says_what_holds_now_and_until_when() -> None:
+    day = Series((0.0, 25_200.0, 72_000.0), (900.0, 300.0, 900.0), every_s=DAY_S)
+    assert day.at(0.0) == (900.0, 25_200.0)
+    assert day.at(30_000.0) == (300.0, 72_000.0)
+    assert day.at(DAY_S + 1.0) == (900.0, DAY_S + 25_200.0)
+    assert day.at(DAY_S - 1.0) == (900.0, DAY_S)
+    once = Series((100.0, 200.0), (5.0, 7.0))
+    assert [once.at(t) for t in (0.0, 150.0, 1e9)] == [(5.0, 100.0), (5.0, 200.0), (7.0, math.inf)]
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=6, unique=True), st.floats(0, 1e5))
+def test_a_series_that_comes_again_is_the_same_in_every_period(at_s: list[float], now_s: float) -> None:
+    every = Series((0.0, *sorted(t + 1.0 for t in at_s)), tuple(range(len(at_s) + 1)), every_s=2000.0)
+    watts, until_s = every.at(now_s)
+    assert until_s > now_s
+    assert every.at(now_s + 2000.0)[0] == watts or abs(until_s - now_s) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("12kW", Budget.watts(12_000.0)),
+        ("300kWh/day", Budget.kwh_per_day(300.0)),
+        ("300 kWh / d", Budget.kwh_per_day(300.0)),
+        ("5GJ", Budget.joules(5e9)),
+        ("2MWh/7d", Budget.joules(7.2e9, horizon_s=7 * DAY_S)),
+        ("vc1:800W", Budget.watts(800.0, team="vc1")),
+        ("a:b:1e3J", Budget.joules(1000.0, team="a:b")),
+        ("eta=0.5", Budget.eta(0.5)),
+        ("vc1:eta=0.25", Budget.eta(0.25, team="vc1")),
+    ],
+)
+def test_budgets_are_read_as_people_write_them(text: str, budget: Budget) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "12", "12 horses", "-3kW", "5kW/day", ":5kW", "2MWh/soon", "eta=2", "eta=x", "nanW", "1e999x"],
+)
+def test_what_is_no_budget_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"budget|eta"):
+        parse_budget(text)
+
+
+def test_a_budget_prints_itself_as_it_is_written_in_python() -> None:
+    assert (
+        repr(Budget.joules(5e9, horizon_s=60.0, team="a")) == "Budget.joules(5e+09, horizon_s=60, team='a')"
+    )
+    assert repr(Budget.watts(3.0)) == "Budget.watts(3)"
+
+
+def test_amounts_that_make_no_sense_are_refused() -> None:
+    for make in (
+        lambda: Budget.watts(-1.0), lambda: Budget.watts(math.nan), lambda: Budget.eta(1.1),
+        lambda: Budget.joules(1.0, horizon_s=0.0), lambda: Budget(1.0, "series"), lambda: Series((), ()),
+        lambda: Series((1.0, 1.0), (1.0, 2.0)), lambda: Series((0.0, 9.0), (1.0, 2.0), every_s=5.0),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            make()
+
+
+def test_a_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
+    path = tmp_path / "tariff.csv"
+    path.write_text("time_s,watts\n0,1000\n3600,500\n")
+    budget = parse_budget(f"vc1:{path}/1d")
+    assert budget.team == "vc1"
+    assert budget.over_time == Series((0.0, 3600.0), (1000.0, 500.0), DAY_S, "tariff.csv")
