@@ -59,6 +59,30 @@ class TestSrtfStrict(PolicyContract):
     place = Pack("none")
 
 
+class TestAfs(PolicyContract):
+    policy = p.Afs(quantum_s=60.0)
+
+
+class TestAfsWithKnownLengths(PolicyContract):
+    policy = p.Afs("known")
+
+
+class TestPollux(PolicyContract):
+    policy = p.Pollux()
+
+
+class TestCap(PolicyContract):
+    policy = p.Cap()
+
+
+class TestCapAfterGandiva(PolicyContract):
+    policy = p.chain(p.Gandiva(slice_s=60.0), p.Cap(eta=1.0, slowdown=1.5))
+
+
+class TestCapAfterAfs(PolicyContract):
+    policy = p.chain(p.Afs(), p.Cap())
+
+
 @pytest.mark.parametrize("name", p.ORDERS)
 def test_every_order_has_a_contract(name: str) -> None:
     assert f"Test{name.capitalize()}" in globals()

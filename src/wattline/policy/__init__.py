@@ -1,17 +1,25 @@
 """Plans: who should run, with what. A name here is a name on the command line."""
 
+from wattline.policy.afs import Afs
+from wattline.policy.cap import Cap
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
+from wattline.policy.pollux import Pollux
+from wattline.policy.powerflow import PowerFlow
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """The whole policies among the names, as `compare --policies all` runs them."""
 
 __all__ = [
+    "Afs",
+    "Cap",
     "Chain",
     "Ftf",
     "Gandiva",
     "Las",
+    "Pollux",
+    "PowerFlow",
     "Stage",
     "Tiresias",
     "asked",

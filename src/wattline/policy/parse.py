@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, cast
 
@@ -51,22 +51,33 @@ def _parse_stage(part: str, text: str) -> Stage:
             raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
         stage: Stage = thing
         return stage
-    known = {field.name: field for field in fields(cast(Any, thing))}
-    given = {}
+    made: Stage = cast(Any, thing)(**read_knobs(thing, name, knobs, f"policy {text!r}"))
+    return made
+
+
+def read_knobs(
+    thing: Any, name: str, knobs: str, where: str, without: Collection[str] = ()
+) -> dict[str, object]:
+    """Values for the fields of the dataclass *thing*, from `name=value,name=value`.
+
+    *name* is what the user calls it and *where* begins what is said of a mistake; fields that are set
+    in other ways are left out by *without*.
+    """
+    known = {field.name: field for field in fields(thing) if field.name not in without}
+    given: dict[str, object] = {}
     for knob in knobs.split(",") if knobs else []:
         key, equals, value = knob.partition("=")
         field = next((f for n, f in known.items() if key == n or n.startswith(f"{key}_")), None)
         if field is None or not equals:
             raise ConfigError(
-                f"policy {text!r}: unknown knob {knob!r} of {name}, expected one of "
+                f"{where}: unknown knob {knob!r} of {name}, expected one of "
                 f"{', '.join(f'{n}={_default(f)}' for n, f in known.items()) or 'none'}",
                 hint=did_you_mean(key, known),
             )
         if field.name in given:
-            raise ConfigError(f"policy {text!r}: {name}'s {field.name} is given twice")
-        given[field.name] = _value(value, field, f"policy {text!r}: {name}'s {field.name}")
-    made: Stage = cast(Any, thing)(**given)
-    return made
+            raise ConfigError(f"{where}: {name}'s {field.name} is given twice")
+        given[field.name] = _value(value, field, f"{where}: {name}'s {field.name}")
+    return given
 
 
 def _default(field: Any) -> Any:

@@ -1,0 +1,387 @@
+"""How many GPUs and how much power for whom, within an energy budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from wattline.budget import Budget
+from wattline.errors import ConfigError
+from wattline.kernel import BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel
+from wattline.policy.afs import by_length
+from wattline.policy.elastic import Offer, offer, pace
+from wattline.policy.limits import NO_LIMITS, Limits, limits
+from wattline.table import Floats, Ints
+from wattline.types import REASONS, Models, Nodes, Plan, Reason, Snapshot
+
+_HELD, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
+    REASONS.index(reason)
+    for reason in (
+        Reason.HELD,
+        Reason.OUTRANKED,
+        Reason.TOO_BIG,
+        Reason.OVER_BUDGET,
+        Reason.NEVER_IN_BUDGET,
+    )
+)
+_SHORT_FIRST = 0.25  # steps of jobs with 16 times the work left count half as much
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class PowerFlow:
+    """Early finish on average within a budget (after Gu et al., arXiv 2304.06381, "PowerFlow").
+
+    Where no budget is in the way everybody runs at full power, on the GPUs that `Afs` would give it. Else
+    the job with the least work left (seconds times GPUs) is admitted first, on its fewest GPUs and at its
+    cheapest cap. Then, one after the other, the best of all steps (to the next number of GPUs, or to the
+    next cap) is taken that no budget forbids, where best means
+
+        (ΔT / T) / (ΔE / E + Δn / N) / T^¼,    ΔT the time saved of T, ΔE the energy added to E,
+                                               Δn the GPUs added, of N in the cluster.
+
+    *eta* says how much of the way from the cheapest to the fastest plan is gone; *budgets* are held besides,
+    by what was measured where something was. Another number of GPUs costs *rescale_s*, which must pay within
+    *horizon_s* or the rest of the job. Asked again every *interval_s* while a budget is in force.
+    *Deviates:* the paper's models and allocator are known from its abstract and one port only; see
+    docs/papers.md. The GPUs in the denominator and the fourth root are ours.
+    """
+
+    eta: float = 1.0
+    budgets: tuple[Budget, ...] = ()
+    rescale_s: float = 30.0
+    horizon_s: float = 3600.0
+    interval_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise ConfigError(f"eta must be from 0 to 1, got {self.eta}")
+        if not 0 <= self.rescale_s < math.inf:
+            raise ConfigError(f"rescale_s must be at least 0 and finite, got {self.rescale_s}")
+        for name in ("horizon_s", "interval_s"):
+            if not getattr(self, name) >= 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`. Of an earlier *plan* only who is in it counts."""
+        offers = offer(snapshot, models, plan, batches=True)
+        held = limits(self.budgets, snapshot, self.interval_s)
+        size, cap, reason = self._shares(snapshot, offers, held)
+        runs = np.flatnonzero(size >= 0)
+        ways, sort = offers.menu, offers.sort[runs]
+        gpus = ways.gpus[sort, size[runs]]
+        # Who keeps its size is seated first, then the largest: small jobs fill the gaps.
+        turn = np.lexsort((-gpus, gpus != offers.held[runs], offers.pool[runs]))
+        runs, sort, gpus = runs[turn], sort[turn], gpus[turn]
+        return Plan(
+            row=runs,
+            gpus=gpus,
+            group=runs,
+            tick_s=min(held.tick_s, math.inf if plan is None else plan.tick_s),
+            cap_w=np.ascontiguousarray(ways.cap_w[sort, size[runs], cap[runs]]),
+            batch=np.ascontiguousarray(ways.batch[sort, size[runs], cap[runs]]),
+            reason=reason,
+            meters=len(held.most) > 0,
+        )
+
+    def _shares(self, snapshot: Snapshot, offers: Offer, held: Limits) -> tuple[Ints, Ints, Ints]:
+        """For every row of the queue its size and cap, by their places in the menu, and why it has none."""
+        jobs, nodes, job = snapshot.jobs, snapshot.nodes, snapshot.queue.job
+        ways, sort, team = offers.menu, offers.sort, jobs.team.codes[job]
+        work_s = snapshot.steps_left * jobs.step_s[job]
+        full = ways.speed[sort, :, -1]
+        kept = pace(snapshot, offers, work_s[:, None] / full, self.rescale_s, self.horizon_s)
+        size = by_length(full * kept, work_s, sort, offers.pool, offers.room, ways.sizes, ways.gpus)
+        cap = np.full(len(size), ways.speed.shape[2] - 1, dtype=np.int64)
+        reason = np.where(size >= 0, 0, np.where(offers.pool >= 0, _OUTRANKED, _TOO_BIG))
+        free = self.eta == 1.0 and all(eta == 1.0 for eta, _ in held.eta)
+        if free and not len(held.most):
+            return size, cap, reason
+        factor = _misjudged(snapshot, offers)
+        fastest_j = _full_j(offers, nodes, work_s, factor, size)
+        up = int(nodes.gpus[snapshot.up].sum())
+        rest_w = float((nodes.rest_w / nodes.gpus).mean())
+        if free and _within(held, offers, team, factor, size, fastest_j, up, rest_w):
+            return size, cap, reason
+        first = np.argsort(work_s / (full * kept)[:, 0] * ways.gpus[sort, 0], kind="stable")
+        node_gpus = int(nodes.gpus.mean())
+
+        def share(held: Limits, thrifty: bool) -> tuple[Ints, Ints, Ints, Floats]:
+            return _share(
+                sort, work_s, factor, kept, offers.pool, first, team, offers.room, up, rest_w, node_gpus,
+                ways.sizes, ways.gpus, ways.speed, ways.watts, ways.idle_w, ways.static_w,
+                held.most, held.joules, held.team, thrifty,
+            )  # fmt: skip
+
+        if not free:
+            cheapest, _, _, cheapest_j = share(NO_LIMITS, True)
+            extra_j = np.where((size >= 0) & (cheapest >= 0), np.maximum(0.0, fastest_j - cheapest_j), 0.0)
+            for eta, of in (*held.eta, (self.eta, -1)):
+                if eta < 1.0:
+                    mine = slice(None) if of < 0 else team == of
+                    held = held.with_joules(float((cheapest_j + eta * extra_j)[mine].sum()), of)
+        size, cap, reason, left_j = share(held, False)
+        least_w = ways.watts[sort, 0].min(axis=1) * factor - ways.idle_w[sort] * ways.gpus[sort, 0]
+        late = (reason == _OVER_BUDGET) & held.never(least_w, left_j, team)
+        return size, cap, np.where(late, _NEVER, reason)
+
+
+def _within(
+    held: Limits,
+    offers: Offer,
+    team: Ints,
+    factor: Floats,
+    size: Ints,
+    left_j: Floats,
+    up: int,
+    rest_w: float,
+) -> bool:
+    """Whether everybody may run on these GPUs at full power."""
+    ways, sort, runs = offers.menu, offers.sort, size >= 0
+    gpus = np.where(runs, ways.gpus[sort, np.maximum(size, 0)], 0)
+    watts = np.where(runs, ways.watts[sort, np.maximum(size, 0), -1] * factor, 0.0)
+    booted_w = rest_w * max(0, int(gpus.sum()) - up)
+    for most, joules, of in zip(held.most, held.joules, held.team, strict=True):
+        mine = team == of if of >= 0 else np.ones(len(team), dtype=np.bool_)
+        anyway_w = 0.0 if of >= 0 else float((ways.idle_w[sort] * gpus).sum()) - booted_w
+        if (left_j[mine].sum() if joules else watts[mine].sum() - anyway_w) > most:
+            return False
+    return True
+
+
+def _misjudged(snapshot: Snapshot, offers: Offer) -> Floats:
+    """Watts measured of each row over watts believed of what it holds; 1 for who was not measured."""
+    queue, leases, ways = snapshot.queue, snapshot.leases, offers.menu
+    factor = np.ones(len(queue))
+    runs = np.flatnonzero((queue.watts > 0) & (offers.pool >= 0))
+    if not len(runs):
+        return factor
+    sort = offers.sort[runs]
+    first = np.searchsorted(leases.job, queue.job[runs])
+    size = ways.gpus[sort] == offers.held[runs][:, None]
+    cap = ways.cap_w[sort, 0] == leases.cap_w[first][:, None]
+    known = size.any(axis=1) & cap.any(axis=1)
+    believed_w = ways.watts[sort, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
+    seen = queue.watts[runs] / believed_w
+    factor[runs] = np.where(known, np.clip(seen, 0.05, 20.0), 1.0)
+    return factor
+
+
+def _full_j(offers: Offer, nodes: Nodes, work_s: Floats, factor: Floats, size: Ints) -> Floats:
+    """What each row still needs at full power on GPUs of this size, with its share of nodes and idle GPUs."""
+    ways, sort, at = offers.menu, offers.sort, np.maximum(size, 0)
+    gpus, node_gpus = ways.gpus[sort, at], int(nodes.gpus.mean())
+    taken = int(gpus[size >= 0].sum())
+    slots = -(-taken // node_gpus) * node_gpus
+    static_w = (ways.static_w[sort] * slots + ways.idle_w[sort] * (slots - taken)) / max(1, taken)
+    watts = ways.watts[sort, at, -1] * factor + static_w * gpus
+    return np.asarray(work_s * watts / ways.speed[sort, at, -1])
+
+
+@inner
+def _count(
+    team: int,
+    more_w: float,
+    more_j: float,
+    idle_w: float,
+    more_gpus: int,
+    taken: int,
+    up: int,
+    rest_w: float,
+    used: Floats,
+    most: Floats,
+    joules: Ints,
+    of_team: Ints,
+    steps: bool,
+) -> bool:
+    """Count a step in *used*, unless it would break a budget; answers whether it was counted.
+
+    A step that uses less of something breaks nothing. Who is admitted (no *steps* yet) may run whatever eta.
+    """
+    over = max(0, taken + more_gpus - up) - max(0, taken - up)
+    for turn in range(2):
+        for c in range(len(most)):
+            if of_team[c] >= 0 and of_team[c] != team:
+                continue
+            if joules[c] > 0:
+                more = more_j
+            elif of_team[c] >= 0:
+                more = more_w
+            else:  # GPUs that are up draw idle watts anyway; others come with their node
+                more = more_w - idle_w * more_gpus + rest_w * over
+            if turn == 1:
+                used[c] += more
+            elif more > 0 and used[c] + more > most[c] * (1 + _SAME) and (joules[c] < 2 or steps):
+                return False
+    return True
+
+
+@inner
+def _next(c: int, s: int, k: int, step: int, loss: Floats, sizes: Ints, speed: Floats) -> tuple[int, int]:
+    """Where a step leads: to more GPUs (0) or a higher cap (1), as far as it takes to be faster."""
+    if step == 0:
+        for to in range(s + 1, sizes[c]):
+            if speed[c, to, k] * loss[to] > speed[c, s, k] * loss[s] * (1 + _SAME):
+                return to, k
+    else:
+        for to in range(k + 1, speed.shape[2]):
+            if speed[c, s, to] > speed[c, s, k] * (1 + _SAME):
+                return s, to
+    return -1, -1
+
+
+@inner
+def _offer(
+    heap: list[tuple[float, int, int, int]],
+    i: int,
+    c: int,
+    s: int,
+    k: int,
+    weight: float,
+    loss: Floats,
+    sizes: Ints,
+    gpus: Ints,
+    speed: Floats,
+    watts: Floats,
+    anyway_w: float,
+    slots: int,
+    static_w: float,
+    total: float,
+) -> None:
+    """Put a row's next steps on the heap, the best of all first."""
+    now = speed[c, s, k] * loss[s]
+    now_j = (watts[c, s, k] + anyway_w) / now
+    for step in range(2):
+        to_s, to_k = _next(c, s, k, step, loss, sizes, speed)
+        if to_s < 0:
+            continue
+        then = speed[c, to_s, to_k] * loss[to_s]
+        faster = 1.0 - now / then
+        n = gpus[c, to_s] - gpus[c, s]
+        then_w = anyway_w + (0.0 if n <= slots else static_w * n)
+        then_j = (watts[c, to_s, to_k] + then_w) / then
+        costs = max(0.0, then_j / now_j - 1.0) + n / total
+        heappush(heap, (-weight * faster / (costs + _SAME), i, step, s * speed.shape[2] + k))
+
+
+@kernel(I1, F1, F1, F2, I1, I1, I1, I1, INT, FLOAT, INT, I1, I2, F3, F3, F1, F1, F1, I1, I1, BOOL)
+def _share(
+    sort: Ints,
+    work_s: Floats,
+    factor: Floats,
+    loss: Floats,
+    pool: Ints,
+    first: Ints,
+    team: Ints,
+    room: Ints,
+    up: int,
+    rest_w: float,
+    node_gpus: int,
+    sizes: Ints,
+    gpus: Ints,
+    speed: Floats,
+    watts: Floats,
+    idle_w: Floats,
+    static_w: Floats,
+    most: Floats,
+    joules: Ints,
+    of_team: Ints,
+    thrifty: bool,
+) -> tuple[Ints, Ints, Ints, Floats]:
+    """For every row its size and cap (-1: none), why it has none, and the joules it still needs.
+
+    *thrifty*: only steps that need no more joules. The GPUs of a node that is on draw watts, used or not: these
+    are shared by the jobs as they are admitted, and GPUs that were idle come without.
+    """
+    count = len(sort)
+    caps = speed.shape[2]
+    size = np.full(count, -1, dtype=np.int64)
+    cap = np.full(count, -1, dtype=np.int64)
+    reason = np.zeros(count, dtype=np.int64)
+    weight = np.ones(count)
+    anyway_w = np.zeros(count)  # its share of nodes and idle GPUs
+    left_j = np.zeros(count)
+    free = room.copy()
+    admitted = 0
+    for i in first:
+        if pool[i] >= 0 and gpus[sort[i], 0] <= free[pool[i]]:
+            free[pool[i]] -= gpus[sort[i], 0]
+            admitted += gpus[sort[i], 0]
+    free = room.copy()
+    slots = -(-admitted // node_gpus) * node_gpus - admitted  # idle GPUs of nodes that are on
+    total = float(max(1, room.sum()))
+    used = np.zeros(len(most))
+    taken = 0
+    heap = [(0.0, 0, 0, 0)]
+    heap.pop()
+
+    for i in first:
+        c = sort[i]
+        n = gpus[c, 0]
+        if pool[i] < 0:
+            reason[i] = _TOO_BIG
+            continue
+        waits = free[pool[i]] < n
+        share = (static_w[c] * (admitted + slots) + idle_w[c] * slots) / max(1, admitted)
+        anyway_w[i] = n * share
+        k = 0
+        for other in range(1, caps):
+            then_j = (watts[c, 0, other] + anyway_w[i]) / speed[c, 0, other]
+            if then_j < (watts[c, 0, k] + anyway_w[i]) / speed[c, 0, k] * (1 - _SAME):
+                k = other
+        counted = False
+        while k >= 0 and not counted:
+            drawn_w = watts[c, 0, k] * factor[i]
+            left_j[i] = work_s[i] / (speed[c, 0, k] * loss[i, 0]) * (drawn_w + anyway_w[i])
+            if waits:  # what it will use is not for others to use
+                drawn_w = 0.0
+            counted = _count(
+                team[i], drawn_w, left_j[i], 0.0 if waits else idle_w[c], 0 if waits else n, taken, up, rest_w,
+                used, most, joules, of_team, False,
+            )  # fmt: skip
+            k -= not counted
+        if not counted or waits:
+            reason[i] = _OUTRANKED if counted else _OVER_BUDGET
+            continue
+        size[i], cap[i] = 0, k
+        free[pool[i]] -= n
+        taken += n
+        weight[i] = max(1.0, work_s[i] / speed[c, 0, caps - 1]) ** -_SHORT_FIRST
+        _offer(
+            heap, i, c, 0, k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots, static_w[c],
+            total
+        )  # fmt: skip
+
+    while len(heap) > 0:
+        _, i, step, at = heappop(heap)
+        c, s, k = sort[i], size[i], cap[i]
+        if at != s * caps + k:
+            continue  # it has moved since
+        to_s, to_k = _next(c, s, k, step, loss[i], sizes, speed)
+        n = gpus[c, to_s] - gpus[c, s]
+        if n > free[pool[i]]:
+            continue
+        now_w, then_w = watts[c, s, k] * factor[i], watts[c, to_s, to_k] * factor[i]
+        share = anyway_w[i] + (0.0 if n <= slots else static_w[c] * n)
+        then_j = work_s[i] / (speed[c, to_s, to_k] * loss[i, to_s]) * (then_w + share)
+        if thrifty and then_j > left_j[i] * (1 + _SAME):
+            continue
+        if not _count(
+            team[i], then_w - now_w, then_j - left_j[i], idle_w[c], n, taken, up, rest_w, used, most, joules,
+            of_team, True,
+        ):  # fmt: skip
+            continue
+        size[i], cap[i] = to_s, to_k
+        free[pool[i]] -= n
+        taken += n
+        left_j[i], anyway_w[i] = then_j, share
+        if n <= slots:
+            slots -= n
+        _offer(
+            heap, i, c, to_s, to_k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots, static_w[c],
+            total
+        )  # fmt: skip
+    return size, cap, reason, left_j

@@ -1,0 +1,211 @@
+"""The cheapest cap, in cases small enough to do by hand and on what was measured."""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curved import MAX_W, Curved, after, arrived, curved_jobs
+from story import ends
+from wattline.backend.sim import Sim
+from wattline.cluster import join_nodes, nodes
+from wattline.engine import run
+from wattline.errors import ConfigError
+from wattline.log import Log
+from wattline.messages import FINISHED, RETUNE, START
+from wattline.model import Asked
+from wattline.model.cost import sample_cost
+from wattline.model.menu import menu
+from wattline.policy import Cap, Las, Pollux, chain, fifo, priority
+from wattline.policy.parse import parse_policy
+from wattline.profile.devices import DEVICES
+from wattline.profile.library import library
+from wattline.trace.synth import synth
+from wattline.types import Grants, Jobs, Models, Plan, Snapshot
+
+V100 = nodes("v100", gpus=8)
+CAPS_W = [100, 129, 157, 186, 214, 243, 271]  # of the menu, on a V100
+
+
+def caps(snapshot: Snapshot, policy: object, models: Models | None = None) -> list[int]:
+    """The cap of each row of the queue."""
+    plan = policy(snapshot, models or Curved())  # type: ignore[operator]
+    found = np.zeros(len(snapshot.queue), dtype=np.int64)
+    found[plan.row] = 0 if plan.cap_w is None else plan.cap_w
+    return [int(cap_w) for cap_w in found]
+
+
+def test_only_energy_takes_the_lowest_cap_where_speed_falls_slower_than_watts() -> None:
+    state = arrived(curved_jobs(["1", "1"], [100, 100]), V100)
+    assert caps(state, Cap(eta=1.0)) == [100, 100]  # W / √W falls with W
+
+
+def test_only_time_takes_none() -> None:
+    state = arrived(curved_jobs(["1", "1"], [100, 100]), V100)
+    plan = fifo(state, Curved())
+    assert Cap(eta=0.0)(state, Curved(), plan) is plan
+
+
+@pytest.mark.parametrize("eta", [0.2, 0.5, 0.6, 0.8])
+@pytest.mark.parametrize("bite", [0.2, 0.5, 0.8])
+def test_in_between_the_cost_of_zeus_decides(eta: float, bite: float) -> None:
+    state = arrived(curved_jobs(["1"], [100]), V100)
+    cost = {w: (eta * w + (1 - eta) * MAX_W) / (w / MAX_W) ** bite for w in (*CAPS_W, MAX_W)}
+    best = min(cost, key=lambda w: cost[w])
+    assert caps(state, Cap(eta), Curved(bite)) == [0 if best == MAX_W else best]
+
+
+def test_the_slowdown_holds() -> None:
+    state = arrived(curved_jobs(["1"], [100]), V100)
+    # √(186 / 300) is 0.787, √(157 / 300) is 0.723.
+    assert caps(state, Cap(1.0, slowdown=1.3)) == [186]
+    assert caps(state, Cap(1.0, slowdown=1.0)) == [0]
+
+
+@given(eta=st.floats(0, 1), slowdown=st.floats(1, 3), seed=st.integers(0, 5))
+def test_on_what_was_measured_no_cap_costs_more_or_slows_more_than_allowed(
+    eta: float, slowdown: float, seed: int
+) -> None:
+    models, cluster = library(), nodes("a100", count=4)
+    jobs = synth(count=30, seed=seed)
+    state = arrived(jobs, cluster)
+    plan = Cap(eta, slowdown)(state, models)
+    cap_w = np.zeros(len(plan), dtype=np.int64) if plan.cap_w is None else plan.cap_w
+
+    def at(cap_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        grants = Grants.of(state.queue.job[plan.row], plan.gpus, cap_w=cap_w, kind="a100")
+        watts = models.watts(jobs, grants)
+        watts = np.where(np.isnan(watts), np.where(cap_w > 0, cap_w, DEVICES["a100"].busy_w), watts)
+        return models.speed(jobs, grants), watts
+
+    (speed, watts), (free, most_w) = at(cap_w), at(np.zeros_like(cap_w))
+    assert (free <= speed * slowdown * (1 + 1e-9)).all()
+    cost, uncapped = (
+        sample_cost(s, w, eta=eta, max_w=DEVICES["a100"].max_cap_w)
+        for s, w in ((speed, watts), (free, most_w))
+    )
+    assert (cost <= uncapped * (1 + 1e-9)).all()
+
+
+def energy_j(log: Log) -> float:
+    """What all jobs used."""
+    done = log.events[log.events[:, 0] == FINISHED]
+    assert len(done) == len(log.jobs)
+    return float(done[:, 5].sum())
+
+
+def test_a_run_for_energy_uses_less_and_one_for_time_takes_no_longer() -> None:
+    jobs, cluster, models = synth(count=60, seed=1), nodes("a100", count=16), library()
+    plain, time, energy = (
+        run(Sim(jobs, cluster, truth=models), policy, models)
+        for policy in (fifo, chain(fifo, Cap(0.0)), chain(fifo, Cap(1.0)))
+    )
+    assert energy_j(energy) < 0.9 * energy_j(plain)
+    assert ends(time) == pytest.approx(ends(plain), rel=1e-6)
+
+
+def test_the_rest_of_the_plan_stays_as_it_is() -> None:
+    state = arrived(curved_jobs(["1"] * 3, [100, 50, 200], priority=[0, 1, 2]), nodes("v100", gpus=2))
+    plan = Las(60)(state, Curved(), priority(state, Curved()))
+    capped = Cap(1.0)(state, Curved(), plan)
+    assert capped.cap_w is not None
+    for field in fields(Plan):
+        if field.name != "cap_w":
+            assert getattr(capped, field.name) is getattr(plan, field.name)
+
+
+def test_alone_it_starts_from_what_everyone_asked() -> None:
+    state = arrived(curved_jobs(["1"] * 2, [100, 50], gpus=[2, 4]), V100)
+    plan = Cap(1.0)(state, Curved())
+    assert plan.gpus.tolist() == [2, 4]
+    assert plan.lasts
+
+
+def test_sizes_that_are_not_on_the_menu_are_asked_for() -> None:
+    state = arrived(curved_jobs(["1"] * 3, [100] * 3), V100)
+    rows = np.arange(3, dtype=np.int64)
+    plan = Plan(rows, np.array([3, 5, 3]), rows)
+    for models in (Curved(), Asked()):
+        found = Cap(1.0)(state, models, plan).cap_w
+        assert found is not None
+        assert found.tolist() == caps(state, Cap(1.0), models)
+
+
+def test_with_other_batch_sizes_the_cap_is_that_of_the_batch_granted() -> None:
+    jobs = curved_jobs(["0.5"] * 2, [100] * 2, batch=[32] * 2, max_batch=[128, 0], noise=[1e6] * 2)
+    state = arrived(jobs, V100)
+    plan = chain(Pollux(), Cap(1.0))(state, Curved())
+    assert plan.batch is not None
+    assert sorted(plan.batch.tolist()) == [0, 128]
+    assert caps(state, chain(Pollux(), Cap(1.0))) == [100, 100]
+    assert caps(state, chain(fifo, Cap(1.0))) == [100, 100]  # of the batch asked for
+
+
+def test_who_runs_is_capped_for_the_kind_it_runs_on_and_who_waits_for_the_first_it_accepts() -> None:
+    cluster = join_nodes(nodes("v100", gpus=1), nodes("h100", gpus=2))
+    jobs = curved_jobs(["1"] * 3, [100] * 3, gpu_kind=["v100", "", "h100"])
+    state = arrived(jobs, cluster)
+    assert caps(state, Cap(1.0)) == [100, 100, 200]
+    started = after(state, fifo(state, Curved()), 1.0)
+    assert caps(started, Cap(1.0)) == [100, 200, 200]
+
+
+def test_running_jobs_keep_their_cap() -> None:
+    jobs = synth(count=200, seed=0, gpus_total=32)
+    log = run(Sim(jobs, nodes("a100", count=4), truth=library()), parse_policy("tiresias+cap"), library())
+    assert (log.actions[:, 0] != RETUNE).all()
+    assert log.actions[log.actions[:, 0] == START, 5].any()
+
+
+def test_of_two_stages_the_tighter_cap_holds() -> None:
+    state = arrived(curved_jobs(["1"] * 3, [100] * 3), V100)
+    rows = np.arange(3, dtype=np.int64)
+    plan = Plan(rows, np.ones(3, dtype=np.int64), rows, cap_w=np.array([0, 110, 250]))
+    found = Cap(1.0, slowdown=1.3)(state, Curved(), plan).cap_w  # 186
+    assert found is not None
+    assert found.tolist() == [186, 110, 186]
+    found = Cap(0.0)(state, Curved(), plan).cap_w
+    assert found is not None
+    assert found.tolist() == [0, 110, 250]
+
+
+def test_jobs_on_the_same_gpus_get_the_loosest_of_their_caps() -> None:
+    class Two(Curved):
+        def watts(self, jobs: Jobs, grants: Grants) -> np.ndarray:
+            flat = jobs.model.codes[grants.job] == 1  # nothing is saved by a cap
+            return np.where(flat, MAX_W, super().watts(jobs, grants))
+
+    state = arrived(curved_jobs(["1", "0.5", "1"], [100] * 3), V100)
+    rows = np.arange(3, dtype=np.int64)
+    plan = Plan(rows, np.ones(3, dtype=np.int64), np.array([0, 0, 2]))
+    found = Cap(1.0)(state, Two(), plan).cap_w
+    assert found is not None
+    assert found.tolist() == [0, 0, 100]
+
+
+def test_a_kind_nobody_knows_has_no_caps() -> None:
+    state = arrived(curved_jobs(["1"], [100]), nodes("own", gpus=2, base_w=1, idle_w=1, busy_w=9))
+    assert caps(state, Cap(1.0)) == [0]
+
+
+def test_caps_of_the_menu_are_within_what_can_be_set() -> None:
+    state = arrived(curved_jobs(["1"], [100]), V100)
+    ways = menu(Curved(), state.jobs, state.nodes)
+    assert ways.cap_w[0, 0].tolist() == [*CAPS_W, 0]
+
+
+def test_knobs_are_parsed_and_checked() -> None:
+    assert parse_policy("fifo+cap") == chain(fifo, Cap())
+    assert parse_policy("cap:eta=1,slowdown=1.2") == Cap(1.0, 1.2)
+    assert Cap().slowdown == math.inf
+    for bad in ("eta=2", "eta=nan", "slowdown=0.9", "slowdown=nan"):
+        with pytest.raises(ConfigError, match=bad.partition("=")[0]):
+            parse_policy(f"cap:{bad}")
+
+
+def test_an_empty_queue_makes_an_empty_plan() -> None:
+    state = arrived(Jobs.of(submit_s=[], gpus=[], duration_s=[]), V100, now_s=0.0)
+    assert len(Cap()(state, Asked())) == 0
