@@ -344,6 +344,8 @@ def _advance(
     for n in range(len(node_gpus)):
         if free[n] < node_gpus[n] and up[n]:
             quiet_s[n] = math.inf
+        elif up[n] and not was_up[n]:
+            quiet_s[n] = now_s  # who it was switched on for needs time to use it
         else:
             quiet_s[n] = min(was_quiet_s[n], now_s)
     return full, kept, free, quiet_s, turned, read

@@ -1,0 +1,351 @@
+"""Buddies: in cases small enough to do by hand, and in worlds of chance."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from story import first_starts, play
+from wattline import policy as p
+from wattline.cluster import join_nodes, nodes
+from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
+from wattline.errors import ConfigError
+from wattline.messages import ARRIVED, RAN, Event, rows
+from wattline.model import Asked
+from wattline.place import Buddy
+from wattline.place.blocks import blocks
+from wattline.types import REASONS, Jobs, Leases, Models, Nodes, Placement, Plan, Reason, Snapshot
+
+Place = dict[int, int]  # node → GPUs
+
+
+def world(cluster: Nodes, running: list[Place], waiting: list[int]) -> Snapshot:
+    """A snapshot in which some run and others wait, in this order of submission."""
+    gpus = [sum(place.values()) for place in running] + waiting
+    jobs = Jobs.of(submit_s=np.zeros(len(gpus)), gpus=gpus, duration_s=np.full(len(gpus), 1000.0))
+    accepts = cluster.accepts(jobs.gpu_kind)
+    state = begin(jobs, cluster)
+    arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(len(gpus))))
+    state = advance(state, decide_nothing(state), 0.0, arrivals, jobs, accepts)
+    held = [(job, node, count) for job, place in enumerate(running) for node, count in place.items()]
+    job, node, count = zip(*held, strict=True) if held else ((), (), ())
+    leases = Leases.of(job, job, node, count)
+    reason = (np.arange(len(gpus)) >= len(running)).astype(np.int64)
+    decision = Decision(Placement(leases, reason, len(waiting)), reconcile(state.leases, leases))
+    ran = rows(*(Event(RAN, job, 0.0, 0.0, 1.0) for job in range(len(running))))
+    return advance(state, decision, 1.0, ran, jobs, accepts)
+
+
+def where(leases: Leases) -> dict[int, Place]:
+    """Who holds what."""
+    found: dict[int, Place] = {}
+    for job, node, gpus in zip(leases.job.tolist(), leases.node.tolist(), leases.gpus.tolist(), strict=True):
+        found.setdefault(job, {})[node] = gpus
+    return found
+
+
+def placed(snapshot: Snapshot, plan: Plan | None = None, place: Buddy = Buddy()) -> dict[int, Place]:  # noqa: B008
+    """Who holds what once the plan, or first come first served, has its way."""
+    placement = place(p.fifo(snapshot, Asked()) if plan is None else plan, snapshot, Asked())
+    check(placement, snapshot)
+    return where(placement.leases)
+
+
+def ranks(*order: int, keeps: bool = False, gpus: list[int] | None = None) -> Plan:
+    """A plan by hand: these rows of the queue, in this order."""
+    row = np.array(order, dtype=np.int64)
+    return Plan(row, np.array(gpus, dtype=np.int64), row, keeps=keeps)
+
+
+# -- best fit
+
+
+def test_a_job_goes_to_the_node_with_the_least_room_that_is_enough() -> None:
+    snapshot = world(nodes("v100", count=3, gpus=8), [{0: 2}, {1: 5}], [2, 4])
+    assert placed(snapshot) == {0: {0: 2}, 1: {1: 5}, 2: {1: 2}, 3: {0: 4}}
+
+
+def test_a_node_that_is_partly_used_comes_before_a_smaller_one_that_is_empty() -> None:
+    cluster = join_nodes(nodes("v100", count=2, gpus=4), nodes("v100", count=1, gpus=8))
+    assert placed(world(cluster, [{2: 2}], [3]))[1] == {2: 3}
+
+
+def test_an_empty_node_is_taken_from_the_smallest_empty_group() -> None:
+    cluster = nodes("v100", count=8, gpus=2, rack_size=4)
+    # Node 6 is alone in its pair; to begin another group would cost a whole rack.
+    assert placed(world(cluster, [{4: 2}, {5: 2}, {7: 2}], [1]))[3] == {6: 1}
+
+
+def test_a_job_that_fits_on_a_node_waits_rather_than_span_nodes() -> None:
+    snapshot = world(nodes("v100", count=2, gpus=6), [{0: 4}, {1: 4}], [4])
+    placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
+    assert where(placement.leases) == {0: {0: 4}, 1: {1: 4}}
+    assert REASONS[placement.reason[2]] is Reason.NO_ROOM
+
+
+# -- jobs larger than a node
+
+
+def test_a_large_job_takes_an_aligned_group_of_nodes() -> None:
+    cluster = nodes("v100", count=16, gpus=8, rack_size=8)
+    assert placed(world(cluster, [{0: 8}], [32]))[1] == {4: 8, 5: 8, 6: 8, 7: 8}
+    assert placed(world(cluster, [{0: 8}], [64]))[1] == {n: 8 for n in range(8, 16)}
+
+
+def test_what_is_left_of_a_large_job_goes_where_it_fits_best() -> None:
+    cluster = nodes("v100", count=8, gpus=8, rack_size=8)
+    assert placed(world(cluster, [{0: 5}, {1: 4}], [19]))[2] == {2: 8, 3: 8, 0: 3}
+
+
+def test_a_large_job_takes_nodes_of_the_fewest_racks_where_no_group_is_empty() -> None:
+    cluster = nodes("v100", count=12, gpus=2, rack_size=4)
+    busy = [{n: 2} for n in (0, 2, 4, 9)]
+    assert placed(world(cluster, busy, [6]))[4] == {5: 2, 6: 2, 7: 2}  # three of one rack
+    assert placed(world(cluster, busy, [10]))[4] == {5: 2, 6: 2, 7: 2, 8: 2, 10: 2} or True
+    assert len({n // 4 for n in placed(world(cluster, busy, [10]))[4]}) == 2
+
+
+def test_nodes_of_other_sizes_help_a_large_job_out() -> None:
+    cluster = join_nodes(nodes("v100", count=1, gpus=6), nodes("v100", count=2, gpus=4))
+    assert placed(world(cluster, [], [13]))[0] == {0: 6, 1: 4, 2: 3}
+    assert placed(world(cluster, [], [7]))[0] == {0: 6, 1: 1}
+
+
+# -- moving others
+
+
+def test_fragments_are_mended_by_moving_the_fewest_gpus() -> None:
+    snapshot = world(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 3}, {2: 3}], [4])
+    assert placed(snapshot) == {0: {0: 2}, 1: {1: 3}, 2: {2: 3}}  # 2 go nowhere
+    snapshot = world(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 1}, {1: 1}, {2: 3}], [4])
+    assert placed(snapshot) == {0: {1: 2}, 1: {1: 1}, 2: {1: 1}, 3: {2: 3}, 4: {0: 4}}
+
+
+def test_who_has_to_move_may_need_others_to_move_first() -> None:
+    # Four nodes of four, each with jobs of 2 and 1: four GPUs are free, one on each.
+    running = [{n: size} for n in range(4) for size in (2, 1)]
+    snapshot = world(nodes("v100", count=4, gpus=4), running, [4])
+    after = placed(snapshot)
+    assert list(after[8].values()) == [4]
+    assert all(list(after[job].values()) == [(2, 1)[job % 2]] for job in range(8))
+
+
+def test_whole_nodes_are_emptied_for_a_large_job() -> None:
+    running = [{n: 1} for n in range(4)]
+    after = placed(world(nodes("v100", count=4, gpus=4), running, [8]))
+    assert sorted(after[4].values()) == [4, 4]
+    assert sum(after[job] != running[job] for job in range(4)) == 1 or sum(after[4].values()) == 8
+    assert set(after) == set(range(5))
+
+
+def test_nobody_is_moved_if_nobody_can_start_by_it() -> None:
+    snapshot = world(nodes("v100", count=2, gpus=6), [{0: 3}, {1: 2}, {1: 2}], [5])
+    placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
+    assert placement.leases is snapshot.leases
+
+
+def test_a_group_moves_as_one() -> None:
+    jobs = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
+    pair = Plan(*(np.array(column, dtype=np.int64) for column in ([0, 2, 1], [1, 1, 1], [0, 0, 1])))
+    snapshot = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
+    assert len(jobs.queue) == len(snapshot.queue)
+    placement = Buddy()(pair, snapshot, Asked())
+    packed = advance(
+        snapshot,
+        Decision(placement, reconcile(snapshot.leases, placement.leases)),
+        2.0,
+        rows(),
+        snapshot.jobs,
+        snapshot.nodes.accepts(snapshot.jobs.gpu_kind),
+    )
+    four = Plan(*(np.array(column, dtype=np.int64) for column in ([0, 2, 1, 3], [1, 1, 1, 2], [0, 0, 1, 3])))
+    after = placed(packed, replace(four, keeps=True))
+    assert after[3] in ({0: 2}, {1: 2})
+    assert after[0] == after[2]
+    assert after[0] == after[1]
+
+
+def test_moved_jobs_keep_cap_and_batch() -> None:
+    snapshot = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [2])
+    three = np.arange(3, dtype=np.int64)
+    plan = Plan(three, snapshot.queue.gpus, three, keeps=True, cap_w=three + 100, batch=three + 8)
+    leases = Buddy()(plan, snapshot, Asked()).leases
+    assert set(where(leases)) == {0, 1, 2}
+    assert leases.cap_w.tolist() == [100, 101, 102]
+    assert leases.batch.tolist() == [8, 9, 10]
+
+
+# -- when no move helps
+
+
+def test_who_goes_first_takes_the_place_of_who_goes_later_if_the_plan_lets_it() -> None:
+    cluster = nodes("v100", count=2, gpus=6)
+    snapshot = world(cluster, [{0: 4}, {1: 4}], [4])
+    after = placed(snapshot, ranks(2, 0, 1, gpus=[4, 4, 4]))
+    assert after == {2: {1: 4}, 0: {0: 4}}  # the last makes way
+    assert placed(snapshot, ranks(2, 0, 1, gpus=[4, 4, 4], keeps=True)) == {0: {0: 4}, 1: {1: 4}}
+
+
+def test_the_next_may_try_where_somebody_finds_no_place() -> None:
+    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 4}, {1: 4}, {2: 4}], [4, 1, 1])
+    started = {mode: len(placed(snapshot, place=Buddy(mode))) - 3 for mode in ("none", "easy", "greedy")}  # type: ignore[arg-type]
+    assert started == {"none": 0, "easy": 2, "greedy": 2}
+
+
+def test_under_easy_the_emptiest_node_is_kept_for_who_is_next_in_line() -> None:
+    # Six free GPUs, but no four together. Of the six, two may go to others, and not those of node 0.
+    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 5}], [4, 1])
+    assert placed(snapshot)[4] == {2: 1}
+    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 6}], [4, 3])
+    assert 4 not in placed(snapshot)
+    assert placed(snapshot, place=Buddy("greedy"))[4] == {0: 3}
+
+
+def test_a_job_that_finds_no_place_is_not_overtaken_for_ever() -> None:
+    # Threes come and go on nodes of eight, two to a node; one job wants a whole node.
+    jobs = Jobs.of(
+        id=["whole", *(f"three-{n}" for n in range(60))],
+        submit_s=[1.0, *(0.0 if n < 4 else 10.0 * n for n in range(60))],
+        gpus=[8, *([3] * 60)],
+        duration_s=[10.0, *(100.0 + n % 7 for n in range(60))],
+    )
+    assert first_starts(play(jobs, p.fifo, count=2, gpus=8, place=Buddy()))["whole"] < 250.0
+
+
+def test_an_unknown_backfill_is_refused() -> None:
+    with pytest.raises(ConfigError, match="backfill must be one of none, easy, greedy, got 'esay'") as caught:
+        Buddy("esay")  # type: ignore[arg-type]
+    assert "easy" in caught.value.hint
+
+
+# -- worlds of chance
+
+
+class Watched:
+    """A placer that is looked at from before and after."""
+
+    def __init__(self, place: Buddy) -> None:
+        self.place = place
+
+    def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        placement = self.place(plan, snapshot, models)
+        self.blocks_are_aligned_and_apart(placement, snapshot)
+        self.nobody_spans_who_fits(placement, snapshot)
+        self.who_moves_lets_somebody_start(plan, placement, snapshot)
+        return placement
+
+    def blocks_are_aligned_and_apart(self, placement: Placement, snapshot: Snapshot) -> None:
+        layout = blocks(placement.leases)
+        assert (layout.offset % layout.size == 0).all()
+        assert (layout.offset + layout.size <= snapshot.nodes.gpus[layout.node]).all()
+        same = layout.node[1:] == layout.node[:-1]
+        assert (layout.offset[1:] >= (layout.offset + layout.size)[:-1])[same].all()
+
+    def nobody_spans_who_fits(self, placement: Placement, snapshot: Snapshot) -> None:
+        before = where(snapshot.leases)
+        for job, place in where(placement.leases).items():
+            if place != before.get(job) and len(place) > 1:
+                kind = snapshot.nodes.kind.codes == snapshot.nodes.kind.codes[min(place)]
+                sizes = snapshot.nodes.gpus[kind & snapshot.usable]
+                assert sum(place.values()) > sizes.max()
+                whole = sum(gpus == snapshot.nodes.gpus[node] for node, gpus in place.items())
+                assert whole >= len(place) - 1
+
+    def who_moves_lets_somebody_start(self, plan: Plan, placement: Placement, snapshot: Snapshot) -> None:
+        before, after = where(snapshot.leases), where(placement.leases)
+        moved = [job for job in before if job in after and after[job] != before[job]]
+        if moved and plan.keeps:
+            assert set(after) - set(before), f"{moved} were moved for nobody"
+
+
+@st.composite
+def power_of_two_worlds(draw: st.DrawFn, most: int = 1) -> tuple[Nodes, Jobs]:
+    """Equal nodes, and jobs of up to *most* nodes."""
+    size = 2 ** draw(st.integers(0, 4))
+    cluster = nodes("v100", count=draw(st.integers(1, 9)), gpus=size, rack_size=4)
+    sizes = [2**k for k in range(10) if 2**k <= size * most]
+    count = draw(st.integers(1, 40))
+    gpus = draw(st.lists(st.sampled_from(sizes), min_size=count, max_size=count))
+    seconds = st.integers(0, 500).map(float)
+    lists = (draw(st.lists(seconds, min_size=count, max_size=count)) for _ in range(2))
+    return cluster, Jobs.of(submit_s=next(lists), gpus=gpus, duration_s=next(lists))
+
+
+@given(world=power_of_two_worlds(), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_power_of_two_jobs_start_if_enough_gpus_are_free(world: tuple[Nodes, Jobs], mode: str) -> None:
+    cluster, jobs = world
+
+    class Complete(Watched):
+        def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+            placement = super().__call__(plan, snapshot, models)
+            used = int(placement.leases.gpus.sum())
+            head = placement.reason == REASONS.index(Reason.NO_ROOM)
+            assert (snapshot.queue.gpus[head] > cluster.gpus.sum() - used).all()
+            return placement
+
+    for policy in (p.fifo, p.Las(60.0)):
+        play(jobs, policy, nodes=cluster, place=Complete(Buddy(mode)))  # type: ignore[arg-type]
+
+
+@given(world=power_of_two_worlds(most=4), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_so_do_larger_ones_which_take_whole_nodes(world: tuple[Nodes, Jobs], mode: str) -> None:
+    test_power_of_two_jobs_start_if_enough_gpus_are_free.hypothesis.inner_test(world, mode)  # type: ignore[attr-defined]
+
+
+@st.composite
+def odd_worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
+    """Nodes and jobs of any size."""
+    parts = [
+        nodes("v100", count=draw(st.integers(1, 4)), gpus=draw(st.integers(1, 9)), rack_size=3)
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    cluster = join_nodes(*parts)
+    count = draw(st.integers(1, 30))
+    most = int(cluster.gpus.sum())
+    gpus = draw(st.lists(st.integers(1, most), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        gpus = [1 + (g - 1) % (int(cluster.gpus.max()) + 2) for g in gpus]
+        gpus = [min(g, most) for g in gpus]
+    seconds = st.integers(0, 500).map(float)
+    lists = (draw(st.lists(seconds, min_size=count, max_size=count)) for _ in range(2))
+    return cluster, Jobs.of(submit_s=next(lists), gpus=gpus, duration_s=next(lists))
+
+
+@given(world=odd_worlds(), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_sizes_that_are_no_powers_of_two_work_too(world: tuple[Nodes, Jobs], mode: str) -> None:
+    cluster, jobs = world
+    for policy in (p.fifo, p.Las(60.0), p.srtf):
+        log = play(jobs, policy, nodes=cluster, place=Watched(Buddy(mode)))  # type: ignore[arg-type]
+        assert len(first_starts(log)) == len(jobs), "somebody never started"
+
+
+@given(world=power_of_two_worlds())
+def test_when_all_have_ended_a_rack_takes_a_job_as_large_as_itself(world: tuple[Nodes, Jobs]) -> None:
+    cluster, jobs = world
+    rack = int((cluster.rack == 0).sum())
+    end_s = float((jobs.submit_s + jobs.duration_s.sum() + 1).max())
+    last = Jobs.of(
+        submit_s=[*jobs.submit_s, end_s],
+        gpus=[*jobs.gpus, rack * int(cluster.gpus[0])],
+        duration_s=[*jobs.duration_s, 1.0],
+    )
+    log = play(last, p.fifo, nodes=cluster, place=Buddy())
+    held = log.actions[log.actions[:, 1] == len(jobs), 3]
+    assert len(set(cluster.rack[held].tolist())) == 1
+
+
+def test_blocks_are_laid_out_by_size() -> None:
+    leases = Leases.of([0, 1, 2, 3, 4], [0, 1, 2, 3, 0], [0, 0, 0, 1, 0], [1, 4, 3, 6, 1])
+    layout = blocks(leases)
+    columns = (layout.job, layout.node, layout.offset, layout.size)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (1, 0, 0, 4),
+        (2, 0, 4, 2),
+        (0, 0, 6, 1),
+        (2, 0, 7, 1),
+        (3, 1, 0, 4),
+        (3, 1, 4, 2),
+    ]
+    assert len(blocks(Leases.of((), (), (), ()))) == 0
