@@ -9,6 +9,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattline.errors import TraceError
+from wattline.errors import InputError, TraceError
 from wattline.messages import (
     ACTION_COLUMNS,
     ACTION_WORDS,
@@ -170,7 +172,9 @@ def write_log(log: Log, path: str | Path) -> None:
 
 def _lines(log: Log) -> Iterator[str]:
     nodes = {f.name: _plain(getattr(log.nodes, f.name)) for f in fields(Nodes)}
-    yield _json({"wattline_log": FORMAT, **log.header, "nodes": nodes})
+    # Readings name teams by number, and which comes first must not depend on who arrives first.
+    teams = list(log.jobs.team.names)
+    yield _json({"wattline_log": FORMAT, **log.header, "teams": teams, "nodes": nodes})
     for round_ in log:
         yield _json(
             {
@@ -211,6 +215,8 @@ def _event_words(event: Event, jobs: Jobs) -> dict[str, Any]:
             value = value.item() if isinstance(value, np.generic) else value
             if value != _USUAL.get(field.name):
                 words[field.name] = value
+    elif event.verb == METERED:
+        words["energy_j"] = event.energy_j
     elif event.verb not in (NODE_LOST, NODE_BACK):
         drawn = "watts" if event.verb == RAN else "energy_j"
         words.update(steps=event.steps, rate=event.rate, **{drawn: event.energy_j})
@@ -224,7 +230,7 @@ def _action_words(actions: Actions) -> list[dict[str, Any]]:
             words.append({ACTION_WORDS[verb]: node})
         elif verb == STOP:
             words.append({"stop": job, "group": group})
-        elif words and words[-1].get("start") == job:
+        elif verb == START and words and words[-1].get("start") == job:
             words[-1]["on"].append([node, gpus])
         else:
             knobs = {"cap_w": cap_w, "batch": batch}
@@ -243,117 +249,202 @@ def read_log(path: str | Path) -> Log:
             packed = raw.read(2) == b"\x1f\x8b"
         with (gzip.open if packed else open)(path, "rt", encoding="utf-8") as text:
             return _read(enumerate(text, 1), str(path))
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TraceError(str(path), None, f"cannot be read as a run log: {error}") from None
 
 
 def _read(lines: Iterator[tuple[int, str]], path: str) -> Log:
-    log: Log | None = None
-    arrived: dict[str, list[Any]] = {field.name: [] for field in fields(Jobs)}
+    reader: _Reader | None = None
     line = 0
     for line, text in lines:
         try:
-            words = json.loads(text)
-            if log is None:
-                log = _read_header(words, path)
+            words = json.loads(text, parse_constant=_refuse)
+            if reader is None:
+                reader = _Reader(words)
             else:
-                _read_round(words, log, arrived)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+                reader.round(words, line)
+        except (ValueError, InputError) as error:
+            raise TraceError(path, line, f"not a line of a run log: {error}") from None
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise TraceError(path, line, f"not a line of a run log: {error!r}") from None
-    if log is None:
+    if reader is None:
         raise TraceError(path, None, "is empty, expected a run log")
-    if not len(log) or log._events[-6] != METERED:
+    if not len(reader.log) or reader.log._events[-6] != METERED:
         raise TraceError(path, line, "the log ends early, expected a last line with what was metered")
-    log.jobs = _read_jobs(arrived)
-    return log
+    return reader.finished(path)
 
 
-def _read_header(words: dict[str, Any], path: str) -> Log:
-    if words.get("wattline_log") != FORMAT:
-        raise TraceError(path, 1, f"wattline_log is {words.get('wattline_log')!r}, expected {FORMAT}")
-    for key in ("policy", "seed", "trace"):
-        words[key]  # a KeyError names what is missing
-    columns = words.pop("nodes")
-    del words["wattline_log"]
-    made: dict[str, Any] = {
-        field.name: Labels.of(columns["kind"])
-        if field.name == "kind"
-        else np.array(columns[field.name], dtype=_NODE_TYPES.get(field.name, np.float64))
-        for field in fields(Nodes)
-    }
-    return Log(words, _read_jobs({field.name: [] for field in fields(Jobs)}), Nodes(**made))
+class _Reader:
+    """A log as its lines come in.
 
+    Numbers index arrays later on, some of them in compiled code: nothing wrong may get there.
+    """
 
-_NODE_TYPES: dict[str, type] = {"name": np.object_, "gpus": np.int64, "rack": np.int64}
-_JOB_TYPES: dict[str, type] = {
-    "id": np.object_,
-    "whole": np.bool_,
-    **dict.fromkeys(("gpus", "batch", "min_gpus", "max_gpus", "max_batch"), np.int64),
-}
+    def __init__(self, header: dict[str, Any]) -> None:
+        if header.get("wattline_log") != FORMAT:
+            raise ValueError(f"wattline_log is {header.get('wattline_log')!r}, expected {FORMAT}")
+        _value("policy", header["policy"])  # a KeyError names what is missing
+        _value("seed", header["seed"])
+        header["trace"]
+        del header["wattline_log"]
+        teams = header.pop("teams")
+        self.teams = {_value("teams", name): number for number, name in enumerate(teams)}
+        if len(self.teams) != len(teams):
+            raise ValueError(f"teams are {', '.join(teams)}, expected each once")
+        self.columns: dict[str, list[Any]] = {field.name: [] for field in fields(Jobs)}
+        self.line_of: dict[str, int] = {}  # where each job arrived, by id
+        self.log = Log(header, self.jobs(), _read_nodes(header.pop("nodes")))
 
+    def jobs(self) -> Jobs:
+        """All that have arrived."""
+        made = {name: _array(name, values) for name, values in self.columns.items()}
+        team = [self.teams[name] for name in self.columns["team"]]
+        return Jobs(**made | {"team": Labels(np.array(team, dtype=np.int64), tuple(self.teams))})
 
-def _read_round(words: dict[str, Any], log: Log, arrived: dict[str, list[Any]]) -> None:
-    events = []
-    for happened in words["events"]:
-        word = next(iter(happened))
-        if word == "arrived":
-            for name, column in arrived.items():
-                column.append(happened.get(name, _USUAL.get(name)))
-            measured = (0.0, 0.0, 0.0)
+    def finished(self, path: str) -> Log:
+        """The log, if no job in it asks for what no job can ask for."""
+        self.log.jobs = jobs = self.jobs()
+        try:
+            jobs._check()
+        except InputError:
+            for row, line in enumerate(self.line_of.values()):
+                try:
+                    jobs.take(slice(row, row + 1))._check()
+                except InputError as error:
+                    raise TraceError(path, line, error.message) from None
+        return self.log
+
+    def round(self, words: dict[str, Any], line: int) -> None:
+        """One line after the header."""
+        now_s = _value("t", words["t"])
+        if len(self.log) and now_s < self.log.end_s:
+            raise ValueError(f"t is {now_s}, expected at least {self.log.end_s}: time does not go back")
+        events = [self._event(happened, line) for happened in words["events"]]
+        actions = [row for done in words["actions"] for row in self._rows(done)]
+        held = [
+            (self._job("job", int(job)), _number_of(reason, _REASONS))
+            for job, reason in words["held"].items()
+        ]
+        self.log.append(
+            now_s,
+            rows(*events),
+            np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
+            np.array(held, dtype=np.int64).reshape(-1, 2),
+        )
+
+    def _event(self, words: dict[str, Any], line: int) -> Event:
+        verb, who = _verb(words, _EVENTS)
+        at_s = _value("at_s", words["at_s"])
+        if verb == ARRIVED:
+            self._arrive(words, who, line)
+            return Event(verb, who, at_s)
+        if verb == METERED:
+            _index("team", who, len(self.teams), first=-1)
+        elif verb in (NODE_LOST, NODE_BACK):
+            _index("node", who, len(self.log.nodes))
         else:
-            drawn = "watts" if word == "ran" else "energy_j"
-            measured = tuple(happened.get(key, 0.0) for key in ("steps", "rate", drawn))
-        event = Event(EVENT_WORDS.index(word), happened[word], happened["at_s"], *measured)
-        _check_event(event, len(arrived["id"]), len(log.nodes))
-        events.append(event)
-    actions = []
-    for done in words["actions"]:
-        word = next(iter(done))
-        verb = ACTION_WORDS.index(word)
+            self._job("job", who)
+        names = ("steps", "rate", "watts" if verb == RAN else "energy_j")
+        return Event(verb, who, at_s, *(_value(name, words.get(name, 0.0)) for name in names))
+
+    def _arrive(self, words: dict[str, Any], job: Any, line: int) -> None:
+        if type(job) is not int or job != len(self.line_of):
+            raise ValueError(f"job {job} arrives, expected {len(self.line_of)}: jobs arrive in order")
+        for name, column in self.columns.items():
+            usual = name not in words and name in _USUAL
+            column.append(_USUAL[name] if usual else _value(name, words[name]))
+        if self.columns["team"][-1] not in self.teams:
+            raise ValueError(f"team is {words['team']!r}, which the header does not know")
+        self.line_of.setdefault(words["id"], line)
+        if len(self.line_of) == job:
+            raise ValueError(f"the id {words['id']!r} appears twice, expected unique ids")
+
+    def _rows(self, words: dict[str, Any]) -> Iterator[tuple[int, ...]]:
+        """The rows of one action."""
+        verb, who = _verb(words, _ACTIONS)
         if verb >= POWER_OFF:
-            _check_number("node", done[word], len(log.nodes))
-            actions.append((verb, -1, -1, done[word], 0, 0, 0))
-            continue
-        spans = done["on"] if verb == START else [[-1, 0]]
-        for node, gpus in spans:
-            _check_number("job", done[word], len(arrived["id"]))
-            _check_number("group", done["group"], len(arrived["id"]))
-            if verb == START:
-                _check_number("node", node, len(log.nodes))
-            knobs = (done.get("cap_w", 0), done.get("batch", 0))
-            actions.append((verb, done[word], done["group"], node, gpus, *knobs))
-    names = [reason.name.lower() for reason in REASONS]
-    held = [(int(job), names.index(name)) for job, name in words["held"].items()]
-    log.append(
-        words["t"],
-        rows(*events),
-        np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
-        np.array(held, dtype=np.int64).reshape(-1, 2),
-    )
+            yield verb, -1, -1, _index("node", who, len(self.log.nodes)), 0, 0, 0
+            return
+        job, group = self._job("job", who), self._job("group", words["group"])
+        cap_w, batch = (_value(name, words.get(name, 0)) for name in ("cap_w", "batch"))
+        if verb != START:
+            yield verb, job, group, -1, 0, cap_w, batch
+            return
+        if not words["on"]:
+            raise ValueError(f"job {job} starts on no node")
+        for node, gpus in words["on"]:
+            _index("node", node, len(self.log.nodes))
+            yield verb, job, group, node, _value("gpus", gpus), cap_w, batch
+
+    def _job(self, what: str, number: Any) -> int:
+        return _index(what, number, len(self.line_of))
 
 
-def _check_event(event: Event, jobs: int, nodes: int) -> None:
-    """Numbers index arrays later on, some of them in compiled code: nothing wrong may get there."""
-    if event.verb == ARRIVED:
-        if event.job != jobs - 1:
-            raise ValueError(f"job {event.job} arrives, expected {jobs - 1}: jobs arrive in order")
-    elif event.verb in (NODE_LOST, NODE_BACK):
-        _check_number("node", event.job, nodes)
-    elif event.verb != METERED:
-        _check_number("job", event.job, jobs)
+_EVENTS, _ACTIONS, _REASONS = (
+    {word: number for number, word in enumerate(words)}
+    for words in (EVENT_WORDS, ACTION_WORDS, [reason.name.lower() for reason in REASONS])
+)
+_LABELS = ("team", "user", "model", "gpu_kind", "key", "status", "kind")
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),
+    **dict.fromkeys(("seed", "rack", "batch", "cap_w"), (int, "a whole number")),
+    **dict.fromkeys(("min_gpus", "max_gpus", "max_batch"), (int, "a whole number")),
+    "gpus": (int, "a whole number above 0"),
+    "whole": (bool, "true or false"),
+}
+"""What is a word, a whole number or a truth; all else is a number."""
+_NUMBER = (float, "a number")
+_MOST = np.iinfo(np.int64).max
 
 
-def _check_number(what: str, number: int, count: int) -> None:
-    if not isinstance(number, int) or not 0 <= number < count:
-        raise ValueError(f"{what} {number!r} does not exist, expected 0 to {count - 1}")
+def _value(name: str, value: Any) -> Any:
+    """*value*, if something of that name can have it."""
+    kind, expected = _KINDS.get(name, _NUMBER)
+    good = type(value) is kind
+    if kind is float:
+        good = (good or type(value) is int) and math.isfinite(value)
+    elif kind is int:
+        good = good and (name == "gpus") <= value <= _MOST
+    if not good:
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+    return value
 
 
-def _read_jobs(columns: dict[str, list[Any]]) -> Jobs:
-    labels = {"team", "user", "model", "gpu_kind", "key", "status"}
-    made: dict[str, Any] = {
-        name: Labels.of(values)
-        if name in labels
-        else np.array(values, dtype=_JOB_TYPES.get(name, np.float64))
-        for name, values in columns.items()
-    }
-    return Jobs(**made)
+def _index(what: str, number: Any, count: int, first: int = 0) -> int:
+    """*number*, if there is such a job, node or team."""
+    if type(number) is not int or not first <= number < count:
+        raise ValueError(f"{what} {number!r} does not exist, expected {first} to {count - 1}")
+    return number
+
+
+def _verb(words: dict[str, Any], known: Mapping[str, int]) -> tuple[int, Any]:
+    """Number of the verb of an event or action, and of whom it speaks."""
+    for word, who in words.items():
+        return _number_of(word, known), who
+    raise ValueError("an event or action is empty")
+
+
+def _number_of(word: Any, known: Mapping[str, int]) -> int:
+    if word not in known:
+        raise ValueError(f"{word!r} is none of {', '.join(known)}")
+    return known[word]
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def _array(name: str, values: list[Any]) -> Any:
+    """A column of jobs or nodes."""
+    if name in _LABELS:
+        return Labels.of(values)
+    kind, _ = _KINDS.get(name, _NUMBER)
+    return np.array(values, dtype=np.object_ if kind is str else kind)
+
+
+def _read_nodes(columns: dict[str, list[Any]]) -> Nodes:
+    names = [field.name for field in fields(Nodes)]
+    nodes = Nodes(**{name: _array(name, [_value(name, v) for v in columns[name]]) for name in names})
+    if not len(nodes) or any((getattr(nodes, name) < 0).any() for name in names if name.endswith("_w")):
+        raise ValueError("nodes are none, or draw less than nothing")
+    return nodes

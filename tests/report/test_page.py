@@ -9,9 +9,11 @@ import pytest
 import wattline as wl
 from wattline import policy
 from wattline.errors import ConfigError
+from wattline.place.pack import Pack
 from wattline.report import compare, digest, headline_svg, report, write_html
 from wattline.report.labels import place
 from wattline.report.page import figures, page
+from whims import Switching, Whims
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +29,17 @@ def log():
     return wl.run(wl.Sim(jobs, wl.parse_cluster("70xv100:8")), policy.fifo)
 
 
-def test_plotly_accepts_every_figure(digests, log):
+@pytest.fixture(scope="module", params=["3xv100:8", "70xv100:8"])
+def switched(request):
+    """A run in which caps change and nodes are switched off and on."""
+    jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
+    return wl.run(wl.Sim(jobs, wl.parse_cluster(request.param)), Whims(policy.fifo), place=Switching(Pack()))
+
+
+def test_plotly_accepts_every_figure(digests, log, switched):
     from plotly.graph_objects import Figure
 
-    for drawn in (figures(compare(*digests)), figures(compare(log))):
+    for drawn in (figures(compare(*digests)), figures(compare(log)), figures(compare(switched))):
         for figure in drawn.values():
             Figure(figure)  # raises where a property does not exist
 
@@ -41,6 +50,13 @@ def test_a_page_of_one_run_has_its_figures_and_no_chooser(log, tmp_path):
     assert re.findall(r'data-figure="([a-z0-9-]+)"', text) == ["jct", "time", "nodes-0"]
     assert '<select id="run">' not in text
     assert "70xv100:8" in text
+
+
+def test_a_page_tells_of_boots_and_caps_where_there_were_any(log, switched):
+    words = ("caps changed", "nodes switched on", "<td>boots</td>", "<td>nodes off</td>")
+    quiet, lively = (page(compare(run), plotly="") for run in (log, switched))
+    assert [word in lively for word in words] == [True] * 4
+    assert [word in quiet for word in words] == [False] * 4
 
 
 def test_a_page_of_several_runs_has_all_of_them_to_choose_from(digests, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 
 import wattline as wl
 from wattline import policy
+from wattline.place.pack import Pack
 from wattline.report import digest, write_html
+from whims import Switching, Whims
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -51,6 +53,18 @@ def test_a_browser_draws_every_plot_without_complaint(cluster, drawn, write, tmp
     assert 'data-ready="yes"' in dom
     assert len(re.findall(r'class="plot js-plotly-plot"', dom)) == 4
     assert f'class="{drawn}"' in dom
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cluster", "drawn"), [("3xv100:8", "pattern"), ("70xv100:8", "hm")])
+def test_a_browser_draws_nodes_that_are_off(cluster, drawn, tmp_path):
+    jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
+    log = wl.run(wl.Sim(jobs, wl.parse_cluster(cluster)), Whims(policy.fifo), place=Switching(Pack()))
+    write_html(tmp_path / "page.html", log)
+    dom, complaints = loaded(tmp_path / "page.html", tmp_path / "profile")
+    assert complaints == []
+    assert 'data-ready="yes"' in dom
+    assert (dom.count("<pattern") >= 2) if drawn == "pattern" else (dom.count('class="hm"') == 2)
 
 
 @pytest.mark.slow

@@ -14,12 +14,18 @@ from wattline.messages import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    POWER_OFF,
+    POWER_ON,
+    RAN,
+    RETUNE,
     START,
     STOP,
     Event,
     rows,
 )
-from wattline.report import report
+from wattline.report import report, series
+from wattline.report.energy import MODELLED
+from wattline.report.metrics import course
 from wattline.report.spans import spans
 from wattline.types import Jobs, Nodes
 
@@ -52,6 +58,21 @@ def metered(at_s: float, energy_j: float = 1.0) -> Event:
 
 def start(job: int, node: int = 0, gpus: int = 1, group: int | None = None) -> tuple[int, ...]:
     return (START, job, job if group is None else group, node, gpus, 0, 0)
+
+
+def ran(job: int, at_s: float, watts: float) -> Event:
+    return Event(RAN, job, at_s, rate=1.0, energy_j=watts)
+
+
+def switch(verb: int, node: int) -> tuple[int, ...]:
+    return (verb, -1, -1, node, 0, 0, 0)
+
+
+def power(log: Log) -> list[tuple[float, float]]:
+    """When the power changed, and to what."""
+    line = course(log).timeline
+    new = np.diff(line.power_w, prepend=np.nan) != 0
+    return list(zip(line.at_s[new].tolist(), line.power_w[new].tolist(), strict=True))
 
 
 def two_jobs(**more):
@@ -98,7 +119,7 @@ def test_energy_of_one_gpu_that_never_rests(queued):
     assert queued.energy_base_j == 150 * 100
     assert queued.energy_j == 150 * 160
     assert queued.energy_kwh == 150 * 160 / 3.6e6
-    assert queued.energy_method == "modelled from node, idle and busy watts per GPU kind"
+    assert queued.energy_method == MODELLED
 
 
 def test_lateness_and_fairness_of_two_jobs(queued):
@@ -229,6 +250,122 @@ def test_a_node_that_is_down_draws_nothing():
     assert found.energy_lease_j == 100 * 60
     assert found.energy_idle_gpu_j == 0
     assert (found.losses, found.restarts, found.preemptions) == (1, 1, 0)
+
+
+@pytest.fixture
+def switched():
+    """Two nodes of two GPUs; the second is off from 10 s to 60 s, boots, and is back at 90 s."""
+    nodes = wl.nodes(
+        "v100", count=2, gpus=2, base_w=100.0, idle_w=10.0, busy_w=60.0, off_w=5.0, boot_s=30.0, boot_w=200.0
+    )
+    return log_of(
+        two_jobs(),
+        nodes,
+        (0, [arrived(0)], [start(0)]),
+        (10, [ran(0, 0, 45.0), arrived(1, 10)], [switch(POWER_OFF, 1), (RETUNE, 0, 0, -1, 0, 150, 0)]),
+        (20, [ran(0, 10, 30.0)], []),
+        (60, [], [switch(POWER_ON, 1)]),
+        (90, [Event(NODE_BACK, 1, 90)], [start(1, 1, 2)]),
+        (100, [ran(1, 95, 77.0), finished(0, 100, 10 * 45 + 90 * 30), metered(100)], []),
+        (140, [finished(1, 140, 50 * 77), Event(METERED, 0, 140, energy_j=1.0), metered(140, 1e6)], []),
+    )
+
+
+def test_nodes_that_are_off_or_boot_have_joules_of_their_own(switched):
+    found = report(switched)
+    assert found.energy_off_j == 50 * 5
+    assert found.energy_boot_j == 30 * 200
+    assert found.energy_base_j == 140 * 100 + (10 + 50) * 100
+    assert found.energy_idle_gpu_j == 10 * (100 * 1 + 40 * 2 + 10 * 2)
+    assert found.energy_lease_j == 10 * 45 + 90 * 30 + 50 * 77
+    assert found.energy_j == 1e6  # the cluster's last reading, not a team's
+    assert (found.boots, found.retunes) == (1, 1)
+
+
+def test_power_is_what_jobs_are_told_to_draw_and_what_nodes_draw(switched):
+    assert power(switched) == [
+        (0, 110 + 45 + 120),
+        (10, 110 + 30 + 5),
+        (60, 110 + 30 + 200),
+        (90, 110 + 30 + 100 + 77),  # from the start of the lease, though the job had started up at 95 s
+        (100, 120 + 100 + 77),
+        (140, 120 + 120),
+    ]
+
+
+def test_gpus_of_nodes_that_are_off_or_boot_are_not_free(switched):
+    line = course(switched).timeline
+    assert line.free[np.isin(line.at_s, (0, 10, 60, 90, 100, 140))].tolist() == [3, 1, 1, 1, 2, 4]
+    assert report(switched).fragmentation == 1  # who waits from 10 s on finds one GPU, beside another job
+    assert report(switched).gpu_utilisation == pytest.approx((100 + 2 * 50) / (4 * 140))
+    assert series(switched).power.value.max() == 110 + 30 + 200
+
+
+def test_boots_and_caps_are_told_where_there_were_any(switched, queued):
+    text = str(report(switched))
+    assert "1 caps changed, 1 nodes switched on" in text
+    assert "boots 0.6 %" in text
+    assert "nodes off 0.0 %" in text
+    assert "switched" not in str(queued)
+    assert "off" not in str(queued).replace("offered", "")
+
+
+def test_a_node_that_breaks_while_it_boots_draws_nothing_more():
+    nodes = wl.nodes("v100", count=2, gpus=1, base_w=0.0, idle_w=0.0, off_w=1.0, boot_s=50.0, boot_w=9.0)
+    log = log_of(
+        two_jobs(),
+        nodes,
+        (0, [arrived(0)], [switch(POWER_OFF, 1)]),
+        (10, [], [switch(POWER_ON, 1)]),
+        (30, [Event(NODE_LOST, 1, 30)], []),
+        (80, [Event(NODE_BACK, 1, 80), metered(80)], []),
+    )
+    found = report(log)
+    assert (found.energy_off_j, found.energy_boot_j) == (10 * 1, 20 * 9)
+    assert power(log) == [(0, 1), (10, 9), (30, 0)]
+
+
+def test_a_node_that_still_boots_when_the_log_ends_has_booted_until_then():
+    log = log_of(
+        two_jobs(),
+        wl.nodes("v100", count=1, gpus=1, off_w=1.0, boot_s=500.0, boot_w=9.0),
+        (0, [arrived(0)], [switch(POWER_OFF, 0)]),
+        (10, [], [switch(POWER_ON, 0)]),
+        (30, [metered(30)], []),
+    )
+    assert (report(log).energy_off_j, report(log).energy_boot_j) == (10 * 1, 20 * 9)
+
+
+def test_packed_jobs_draw_their_shares_and_who_stays_draws_all():
+    pair = log_of(
+        two_jobs(),
+        cluster(),
+        (0, [arrived(0), arrived(1)], [start(0), start(1, group=0)]),
+        (30, [ran(0, 0, 25.0), ran(1, 0, 35.0), finished(0, 30), ran(1, 30, 50.0)], []),
+        (100, [finished(1, 100), metered(100)], []),
+    )
+    assert power(pair) == [(0, 160), (30, 150), (100, 110)]
+
+
+def test_a_late_word_on_a_lease_that_has_ended_draws_nothing():
+    late = log_of(
+        two_jobs(),
+        cluster(),
+        (0, [arrived(0)], [start(0)]),
+        (40, [ran(0, 0, 25.0), finished(0, 40), ran(0, 40, 33.0)], []),
+        (50, [metered(50)], []),
+    )
+    assert power(late) == [(0, 125), (40, 110)]
+
+
+def test_jobs_of_which_no_watts_are_told_draw_what_the_nodes_table_says():
+    silent = log_of(
+        two_jobs(),
+        cluster(gpus=2),
+        (0, [arrived(0)], [start(0, gpus=2)]),
+        (40, [ran(0, 0, 0.0), finished(0, 40), metered(40)], []),
+    )
+    assert power(silent) == [(0, 220), (40, 120)]
 
 
 def test_who_fails_or_never_starts_is_counted_but_has_no_completion_time():

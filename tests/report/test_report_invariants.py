@@ -8,9 +8,23 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline import policy
-from wattline.messages import ENDS, FAILED, FINISHED, LOST, START, STOP, STOPPED
+from wattline.messages import (
+    ENDS,
+    FAILED,
+    FINISHED,
+    LOST,
+    NODE_BACK,
+    NODE_LOST,
+    POWER_OFF,
+    POWER_ON,
+    RETUNE,
+    START,
+    STOP,
+    STOPPED,
+)
 from wattline.report import digest, report, series
 from wattline.report.metrics import course
+from whims import whimsical_logs
 
 POLICIES = (
     policy.fifo,
@@ -23,7 +37,7 @@ CLUSTERS = ("1xv100:2", "2xv100:4", "2xv100:2+1xa100:4,base_w=77")
 
 
 @st.composite
-def logs(draw):
+def sensible_logs(draw):
     count = draw(st.integers(1, 14))
 
     def column(values):
@@ -52,11 +66,17 @@ def logs(draw):
     return wl.run(sim, draw(st.sampled_from(POLICIES)))
 
 
+def logs():
+    """Runs of known policies, and runs in which caps, batch sizes and switches change at random."""
+    return st.one_of(sensible_logs(), whimsical_logs(max_jobs=6))
+
+
 @settings(max_examples=60, deadline=None)
 @given(logs())
-def test_leases_idle_gpus_and_nodes_use_all_the_energy_and_no_more(log):
+def test_leases_idle_gpus_nodes_boots_and_nodes_off_use_all_the_energy_and_no_more(log):
     found = report(log)
-    parts_j = found.energy_lease_j + found.energy_idle_gpu_j + found.energy_base_j
+    node_j = found.energy_base_j + found.energy_boot_j + found.energy_off_j
+    parts_j = found.energy_lease_j + found.energy_idle_gpu_j + node_j
     assert parts_j == pytest.approx(found.energy_j, rel=1e-9, abs=1e-3)
 
 
@@ -115,9 +135,42 @@ def walked(log):
             elif verb == START:
                 before = holds[job][1] if job in holds else 0
                 holds[job] = (group, before + gpus, now_s)
-            else:
-                holds[job] = (group, *holds[job][1:])
     return gpu_s, service_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs())
+def test_free_gpus_are_those_of_nodes_that_are_up_and_that_nobody_holds(log):
+    line = course(log).timeline
+    up, turns = np.ones(len(log.nodes), dtype=bool), []
+    for now_s, events, actions, _ in log:
+        for event in events:
+            if event.verb in (NODE_LOST, NODE_BACK):
+                up[event.job] = event.verb == NODE_BACK
+                turns.append((event.at_s, log.nodes.gpus @ up))
+        for verb, _, _, node, *_ in actions.tolist():
+            if verb == POWER_OFF:
+                up[node] = False
+                turns.append((now_s, log.nodes.gpus @ up))
+    at_s, gpus = np.array([(-np.inf, log.nodes.gpus.sum()), *turns]).T
+    there = gpus[np.searchsorted(at_s, line.at_s, side="right") - 1]
+    assert (line.free + line.held == there).all()
+    assert (line.partly >= 0).all()
+    assert (line.partly <= line.free).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs())
+def test_switches_are_counted_and_their_joules_are_possible(log):
+    found = report(log)
+    verbs = log.actions[:, 0].tolist()
+    assert (found.retunes, found.boots) == (verbs.count(RETUNE), verbs.count(POWER_ON))
+    assert found.boots <= verbs.count(POWER_OFF)
+    span_s = float(np.ptp(log.events[log.events[:, 0] != 1, 2]))
+    assert 0 <= found.energy_off_j <= span_s * log.nodes.off_w.sum() * (1 + 1e-9)
+    assert 0 <= found.energy_boot_j <= span_s * log.nodes.boot_w.sum() * (1 + 1e-9)
+    if POWER_OFF not in verbs:
+        assert found.energy_off_j == found.energy_boot_j == 0
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,12 +1,18 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
 from wattline import policy
+from wattline.place.pack import Pack
+from wattline.report import report
 from wattline.report.gantt import BINS, Bars, Shades, gantt, shaded
 from wattline.report.metrics import course
+from wattline.report.nodes_figure import nodes_figures
 from wattline.report.thin import quantiles, thin
+from wattline.report.turns import BOOTING, OFF
+from whims import Switching, Whims
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=300), st.integers(8, 100))
@@ -77,3 +83,43 @@ def test_a_very_large_cluster_shares_rows_between_neighbours():
     assert len(shades.name) == len(shades.percent) <= 512
     assert shades.name[0] == "v100-0 … v100-2"
     assert shades.name[-1] == "v100-1299"
+
+
+def switched_run(cluster):
+    jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
+    log = wl.run(wl.Sim(jobs, wl.parse_cluster(cluster)), Whims(policy.fifo), place=Switching(Pack()))
+    return log, course(log)
+
+
+def test_bars_have_the_times_when_nodes_were_off_or_booting():
+    log, went = switched_run("3xv100:4,boot_s=100")
+    bars = gantt(went, log.nodes, log.jobs)
+    lasts_s = bars.away.end_s - bars.away.start_s
+    assert lasts_s[bars.away.state == OFF].sum() == pytest.approx(report(log).energy_off_j / 20)
+    assert set(bars.away.state.tolist()) == {OFF, BOOTING}
+    for node, start_s, end_s in zip(bars.node, bars.start_s, bars.end_s, strict=True):
+        same = bars.away.node == node
+        assert ((bars.away.end_s <= start_s) | (bars.away.start_s >= end_s))[same].all()
+
+
+def test_shades_have_the_share_of_time_when_nodes_were_not_up():
+    log, went = switched_run("70xv100:4,boot_s=100")
+    shades = gantt(went, log.nodes, log.jobs)
+    found = report(log)
+    away_s = (found.energy_off_j / 20) + found.energy_boot_j / (500 + 4 * 40)
+    shown_s = (shades.away / 100 * np.diff(shades.edges_s)).sum()
+    assert shown_s == pytest.approx(away_s, rel=0.02)
+    assert ((shades.away.astype(int) + shades.percent) <= 101).all()
+    (_, pale) = nodes_figures([shades])[0]["data"]
+    assert pale["type"] == "heatmap"
+
+
+def test_nothing_is_pale_or_hatched_where_all_nodes_were_up():
+    log = run(20, "65xv100:8")
+    shades = gantt(course(log), log.nodes, log.jobs)
+    assert shades.away is None
+    assert len(nodes_figures([shades])[0]["data"]) == 1
+    few = run(20, "4xv100:8")
+    bars = gantt(course(few), few.nodes, few.jobs)
+    assert len(bars.away) == 0
+    assert len(nodes_figures([bars])[0]["data"]) == 1

@@ -91,12 +91,13 @@ class _Run:
     nodes: list[int]
     gpus: list[int]
     company: list[int]  # the jobs on these GPUs, itself included; one list for all of them
-    saved: float  # steps it came with
+    saved: float  # steps it came with, or saved since
     settled_s: float  # until when its energy is counted
     cap_w: int = 0
     batch: int = 0
     base: float = 0.0  # steps at mark_s
     mark_s: float = 0.0
+    clock_s: float = 0.0  # since when it saves its work every so often
     ready_s: float = 0.0  # when it has started up
     rate: float = 0.0  # 0: not under way yet
     watts: float = 0.0  # its share of what the GPUs draw
@@ -154,6 +155,7 @@ class Sim:
         self._up = [True] * len(self.nodes)
         self._boots = [0] * len(self.nodes)  # how often each was switched off
         self._boot_s: list[float] = self.nodes.boot_s.tolist()
+        self._spared_s: dict[int, float] = {}  # when nodes that are off would have broken
         if math.isfinite(self.faults.node_mtbf_s):
             for node in range(len(self.nodes)):
                 self._break_later(node, self._arrivals_s[0] if count else 0.0)
@@ -206,12 +208,12 @@ class Sim:
     def apply(self, actions: Actions) -> None:
         """Start and stop, at the present time."""
         runs, now_s = self._runs, self._now_s
-        changed: dict[int, None] = {}  # jobs whose lease or company changes
+        changed: dict[int, bool] = {}  # jobs whose lease or company changes, not just their cap
         joining: list[tuple[int, int]] = []
         for verb, job, group, node, gpus, cap_w, batch in actions.tolist():
             if verb == RETUNE:
                 runs[job].cap_w = cap_w
-                changed[job] = None
+                changed.setdefault(job, False)
             elif verb == POWER_OFF:
                 self._switch_off(node)
             elif verb == POWER_ON:
@@ -220,20 +222,22 @@ class Sim:
                 heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
             elif verb == STOP:
                 run = runs[job]
-                steps = max(run.saved, self._steps(run, now_s - self._cost["stop_s"][job]))
+                # Saving costs work done before another cap was set, too, as if at the present rate.
+                ran_s = now_s - self._cost["stop_s"][job] - run.mark_s
+                steps = max(run.saved, run.base + run.rate * ran_s)
                 self._finish_lease(STOPPED, job, run, steps, changed)
             elif job in runs:
                 runs[job].nodes.append(node)
                 runs[job].gpus.append(gpus)
             else:
                 runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, cap_w, batch)
-                changed[job] = None
+                changed[job] = True
                 if group != job:
                     joining.append((job, group))
         for job, group in joining:
             company = runs[job].company = runs[group].company
             company.append(job)
-            changed.update(dict.fromkeys(company))
+            changed.update(dict.fromkeys(company, True))
         self._pace(changed)
 
     def idle(self) -> bool:
@@ -300,7 +304,7 @@ class Sim:
         self._power.energy_j += run.more_w * seconds
         run.settled_s = self._now_s
 
-    def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, None]) -> None:
+    def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, bool]) -> None:
         self._settle(job, run)
         self._done[job] = steps
         self._gpus_before[job] = sum(run.gpus)
@@ -309,13 +313,13 @@ class Sim:
         changed.pop(job, None)
         run.company.remove(job)
         if run.company:
-            changed.update(dict.fromkeys(run.company))
+            changed.update(dict.fromkeys(run.company, True))
         self._reports += (verb, job, self._now_s, steps, 0.0, run.energy_j)
 
     def _end(self, job: int) -> None:
         """A job reaches its last step, or the step at which this attempt fails."""
         run = self._runs[job]
-        changed: dict[int, None] = {}
+        changed: dict[int, bool] = {}
         if run.fails_at >= self._total[job]:
             self._finish_lease(FINISHED, job, run, self._total[job], changed)
         else:
@@ -323,15 +327,19 @@ class Sim:
             self._lose(LOST if self._tries[job] <= self.faults.retries else FAILED, job, run, changed)
         self._pace(changed)
 
-    def _lose(self, verb: int, job: int, run: _Run, changed: dict[int, None]) -> None:
+    def _lose(self, verb: int, job: int, run: _Run, changed: dict[int, bool]) -> None:
         """A lease ends unasked: the job keeps what it saved last."""
-        ran_s, every_s = self._now_s - run.mark_s, self.faults.checkpoint_s
-        steps = run.saved
-        if ran_s > 0:
-            steps = max(steps, self._steps(run, run.mark_s + math.floor(ran_s / every_s) * every_s))
-        self._finish_lease(verb, job, run, steps, changed)
+        self._finish_lease(verb, job, run, self._saved(run), changed)
 
-    def _pace(self, changed: dict[int, None]) -> None:
+    def _saved(self, run: _Run) -> float:
+        """Steps that a job would keep if its lease ended unasked now."""
+        ran_s, every_s = self._now_s - run.clock_s, self.faults.checkpoint_s
+        last_s = run.clock_s + math.floor(ran_s / every_s) * every_s
+        if ran_s <= 0 or last_s < run.mark_s:  # before its mark it went at another rate: *saved* knows
+            return run.saved
+        return max(run.saved, self._steps(run, last_s))
+
+    def _pace(self, changed: dict[int, bool]) -> None:
         """How fast the jobs whose lease or company changed go from now on, and when they end."""
         if not changed:
             return
@@ -343,14 +351,18 @@ class Sim:
                 run.ready_s = self._now_s + cost_s
                 if self.faults.job_failure > 0:
                     run.fails_at = self._draw_failure(job, run)
+                reached = run.saved
             else:
                 fresh, cost_s = False, max(0.0, run.ready_s - self._now_s)
                 self._settle(job, run)
-                run.saved = max(run.saved, self._steps(run, self._now_s))
+                reached = max(run.saved, self._steps(run, self._now_s))
+                run.saved = reached if changed[job] else self._saved(run)
             busy_w = self._power.busy_w(run.nodes, run.gpus, gpu_w, run.cap_w)
             run.watts = busy_w / len(run.company)
             run.more_w = (busy_w - self._power.idle_w(run.nodes, run.gpus)) / len(run.company)
-            end_s = self._set_rate(job, run, speed, cost_s, fresh)
+            end_s = self._set_rate(job, run, reached, speed, cost_s, fresh)
+            if changed[job]:
+                run.clock_s = run.mark_s
             version = self._versions[job] = self._versions[job] + 1
             heappush(self._ends, (end_s, job, version))
             self._reports += (RAN, job, run.mark_s, run.base, run.rate, run.watts)
@@ -394,12 +406,17 @@ class Sim:
         rescaled = self._gpus_before[job] != sum(run.gpus)
         return self._cost["restart_s"][job] + (self._cost["rescale_s"][job] if rescaled else 0.0)
 
-    def _set_rate(self, job: int, run: _Run, speed: float, cost_s: float, fresh: bool) -> float:
-        """Set rate and mark of a run that loses *cost_s* first; answers when it ends."""
+    def _set_rate(
+        self, job: int, run: _Run, reached: float, speed: float, cost_s: float, fresh: bool
+    ) -> float:
+        """Set rate and mark of a run that has *reached* so many steps and loses *cost_s* first.
+
+        Answers when it ends.
+        """
         step_s, now_s = self._step_s[job] / speed, self._now_s
         goal = min(self._total[job], run.fails_at)
         if self.quantum_s is None:
-            run.base, run.mark_s, run.rate = run.saved, now_s + cost_s, 1.0 / step_s
+            run.base, run.mark_s, run.rate = reached, now_s + cost_s, 1.0 / step_s
             return run.mark_s + (goal - run.base) * step_s
         quantum_s = self.quantum_s
         per_quantum = quantum_s / step_s
@@ -408,7 +425,7 @@ class Sim:
         if self._whole[job] and per_quantum >= 1:
             per_quantum, first = math.floor(per_quantum), math.floor(first)
         run.mark_s = now_s + lost * quantum_s
-        run.base = run.saved + first - per_quantum
+        run.base = reached + first - per_quantum
         run.rate = per_quantum / quantum_s
         rounds = max(int(fresh), math.ceil((goal - run.base) / per_quantum - 1e-9))
         return float(run.mark_s + rounds * quantum_s)
@@ -423,10 +440,14 @@ class Sim:
             return math.inf
         return float(run.saved + where * (self._total[job] - run.saved))
 
-    def _break_later(self, node: int, now_s: float) -> None:
-        wait_s = self._node_rng[node].exponential(self.faults.node_mtbf_s)
-        when_s = float(self._boundary(np.float64(now_s + wait_s)))
-        heappush(self._ends, (when_s, -1 - node, 0))
+    def _break_later(self, node: int, last_s: float, from_s: float = -math.inf) -> None:
+        """Let a node that broke, or would have, at *last_s* break again, but not before *from_s*."""
+        while True:
+            wait_s = self._node_rng[node].exponential(self.faults.node_mtbf_s)
+            last_s = float(self._boundary(np.float64(last_s + wait_s)))
+            if last_s >= from_s:
+                break
+        heappush(self._ends, (last_s, -1 - node, 0))
 
     def _turn_node(self, node: int, boot: int) -> None:
         """A node has booted, breaks, or is back after it broke."""
@@ -435,9 +456,12 @@ class Sim:
             if boot == self._boots[node]:
                 self._power.back(node, now_s)
                 self._reports += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
+                if node in self._spared_s:
+                    self._break_later(node, self._spared_s.pop(node), now_s)
             return
         if self._power.is_off(node):
-            self._break_later(node, now_s)
+            # It goes on where the schedule was when it is up again: until then there is nothing to wait for.
+            self._spared_s[node] = now_s
             return
         if not self._up[node]:
             self._up[node] = True
@@ -445,7 +469,7 @@ class Sim:
             self._reports += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
             self._break_later(node, now_s)
             return
-        changed: dict[int, None] = {}  # not used: a whole group is lost, or nobody of it
+        changed: dict[int, bool] = {}  # not used: a whole group is lost, or nobody of it
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
             self._lose(LOST, job, self._runs[job], changed)
         self._up[node] = False

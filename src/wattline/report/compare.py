@@ -11,6 +11,7 @@ from wattline.errors import ConfigError
 from wattline.grid import grid
 from wattline.log import Log
 from wattline.report.digest import Digest, digest
+from wattline.report.equal import Equal, Swept, equal_text
 from wattline.report.front import front
 from wattline.report.metrics import Report, finite
 from wattline.report.names import names
@@ -28,6 +29,9 @@ class Comparison:
 
     reports: tuple[Report, ...]
     digests: tuple[Digest, ...] = ()  # for curves; none where a run was given as a mere report
+    swept: Swept | None = None  # these three only where they were asked for
+    equal_energy: tuple[Equal, ...] | None = None
+    equal_jct: tuple[Equal, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.reports:
@@ -50,11 +54,16 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the reports, and one ratio and one mark per report in the same order."""
+        asked: dict[str, Any] = {} if self.swept is None else {"front": self.swept.as_rows()}
+        for name, rows in (("equal_energy", self.equal_energy), ("equal_jct", self.equal_jct)):
+            if rows is not None:
+                asked[name] = [row.as_dict() for row in rows]
         return {
             "reports": [r.as_dict() for r in self.reports],
             "ratios": {name: [finite(v) for v in values] for name, values in self.ratios.items()},
             "pareto": list(self.front),
             "differs": list(self.differs),
+            **asked,
         }
 
     def __str__(self) -> str:
@@ -83,12 +92,19 @@ class Comparison:
                 (*cells, percent(r.gpu_utilisation), f"{r.preemptions:,}", "*" if self.front[i] else "")
             )
         lines = grid(rows, lambda column: "<" if column in (0, len(head) - 1) else ">")
-        return "\n".join((*lines, *self._notes(called)))
+        parts = ["\n".join((*lines, *self._notes(called)))]
+        parts += [] if self.equal_energy is None else [equal_text(self.equal_energy, "energy_j")]
+        parts += [] if self.equal_jct is None else [equal_text(self.equal_jct, "jct_mean_s")]
+        parts += [] if self.swept is None else [str(self.swept)]
+        return "\n\n".join(parts)
 
     def _notes(self, called: Sequence[str]) -> list[str]:
         notes = [f"x: compared with {called[0]}, less is better"]
         if any(self.front):
             notes.append("*: no other run is better in both energy and mean JCT")
+        if not self.differs:
+            first = self.reports[0]
+            notes.append(f"{first.jobs:,} jobs, offered load {percent(first.offered_load)}")
         methods = sorted({r.energy_method for r in self.reports})
         notes.append(f"energy: {'; '.join(methods)}")
         if self.differs:

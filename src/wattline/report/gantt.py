@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wattline.report.metrics import Course
 from wattline.report.spans import Spans
+from wattline.report.turns import UP, Stretches, stretches
 from wattline.table import Floats, Ints
 from wattline.types import Jobs, Nodes
 
@@ -26,6 +27,7 @@ class Shades:
     name: tuple[str, ...]  # of each row: a node, or neighbours where nodes are too many
     edges_s: Floats  # one more than columns
     percent: NDArray[np.uint8]
+    away: NDArray[np.uint8] | None  # share on nodes that were off, booting or down; None: none ever was
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +42,29 @@ class Bars:
     gpus: Ints
     start_s: Floats
     end_s: Floats
+    away: Stretches  # when nodes were off, booting or down
 
 
 def gantt(went: Course, nodes: Nodes, jobs: Jobs) -> Bars | Shades:
     """The picture of the nodes that can be read: bars for few leases, shades for many."""
     held = went.spans.take(went.spans.leads & (went.spans.end_s > went.spans.start_s))
     since_s = float(went.fates.submit_s.min()) if len(went.fates) else 0.0
-    if len(nodes) <= MOST_NODES and len(held) <= MOST_BARS:
-        return _bars(held, nodes, jobs, since_s)
+    away = _away(went, len(nodes), since_s)
+    if len(nodes) <= MOST_NODES and len(held) + len(away) <= MOST_BARS:
+        return _bars(held, away, nodes, jobs, since_s)
     names = [str(name) for name in nodes.name.tolist()]
-    return _shades(held.node, held.gpus, held.start_s - since_s, held.end_s - since_s, names, nodes.gpus)
+    pieces = (held.node, held.gpus, held.start_s - since_s, held.end_s - since_s)
+    return _shades(pieces, away, names, nodes.gpus)
 
 
-def _bars(held: Spans, nodes: Nodes, jobs: Jobs, since_s: float) -> Bars:
+def _away(went: Course, nodes: int, since_s: float) -> Stretches:
+    """When nodes were not up, counted from *since_s*."""
+    spent = stretches(went.turns, nodes, since_s, max(since_s, went.last_s))
+    spent = spent.take((spent.state != UP) & (spent.end_s > spent.start_s))
+    return Stretches(spent.node, spent.state, spent.start_s - since_s, spent.end_s - since_s)
+
+
+def _bars(held: Spans, away: Stretches, nodes: Nodes, jobs: Jobs, since_s: float) -> Bars:
     """Lanes are made up, lowest free first: a log counts GPUs and does not number them."""
     lane_end_s = [np.full(count, -np.inf) for count in nodes.gpus.tolist()]
     rows: list[tuple[int, int, int, int]] = []  # row of held, node, lane, gpus
@@ -73,32 +85,42 @@ def _bars(held: Spans, nodes: Nodes, jobs: Jobs, since_s: float) -> Bars:
         gpus=table[:, 3],
         start_s=held.start_s[lease] - since_s,
         end_s=held.end_s[lease] - since_s,
+        away=away,
     )
 
 
 def shaded(bars: Bars) -> Shades:
     """The same picture in shades."""
-    return _shades(
-        bars.node, bars.gpus, bars.start_s, bars.end_s, bars.name, np.array(bars.lanes, dtype=np.int64)
-    )
+    pieces = (bars.node, bars.gpus, bars.start_s, bars.end_s)
+    return _shades(pieces, bars.away, bars.name, np.array(bars.lanes, dtype=np.int64))
 
 
-def _shades(
-    node: Ints, gpus: Ints, start_s: Floats, end_s: Floats, name: Sequence[str], lanes: Ints
-) -> Shades:
-    edges_s = np.linspace(0.0, max(1.0, float(end_s.max(initial=0.0))), BINS + 1)
+_Pieces = tuple[Ints, Ints, Floats, Floats]  # node, GPUs, start, end
+
+
+def _shades(held: _Pieces, away: Stretches, name: Sequence[str], lanes: Ints) -> Shades:
+    last_s = float(held[3].max(initial=0.0))
+    edges_s = np.linspace(0.0, max(1.0, last_s), BINS + 1)
     each = -(-len(lanes) // ROWS)  # nodes to a row
-    firsts = range(0, len(lanes), each)
-    row = node // each
-    # GPU-seconds before each edge: every lease adds a ramp at its start and takes one off at its end.
-    before = _ramps(row, gpus, start_s, edges_s, len(firsts)) - _ramps(row, gpus, end_s, edges_s, len(firsts))
-    room = np.add.reduceat(lanes, np.array(firsts))
-    share = np.diff(before, axis=1) / (np.diff(edges_s) * np.maximum(room, 1)[:, None])
+    firsts = np.arange(0, len(lanes), each)
+    room = np.maximum(np.add.reduceat(lanes, firsts), 1)
+    gone = (away.node, lanes[away.node], away.start_s, away.end_s)
     return Shades(
-        name=tuple(_joint(name[first : first + each]) for first in firsts),
+        name=tuple(_joint(name[first : first + each]) for first in firsts.tolist()),
         edges_s=edges_s,
-        percent=np.round(100 * np.clip(share, 0, 1)).astype(np.uint8),
+        percent=_percent(held, edges_s, each, room),
+        away=_percent(gone, edges_s, each, room) if len(away) else None,
     )
+
+
+def _percent(pieces: _Pieces, edges_s: Floats, each: int, room: Ints) -> NDArray[np.uint8]:
+    """Share of the GPU time of each row and piece of time that *pieces* take."""
+    node, gpus, start_s, end_s = pieces
+    row = node // each
+    # GPU-seconds before each edge: every piece adds a ramp at its start and takes one off at its end.
+    before = _ramps(row, gpus, start_s, edges_s, len(room)) - _ramps(row, gpus, end_s, edges_s, len(room))
+    share = np.diff(before, axis=1) / (np.diff(edges_s) * room[:, None])
+    return np.round(100 * np.clip(share, 0, 1)).astype(np.uint8)
 
 
 def _joint(names: Sequence[str]) -> str:
@@ -106,8 +128,9 @@ def _joint(names: Sequence[str]) -> str:
 
 
 def _ramps(row: Ints, gpus: Ints, at_s: Floats, edges_s: Floats, rows: int) -> Floats:
-    """For each row and edge, the sum of gpus x (edge - at) over the leases with at <= edge."""
+    """For each row and edge, the sum of gpus x (edge - at) over the pieces with at <= edge."""
     width = len(edges_s)
+    at_s = np.minimum(at_s, edges_s[-1])
     cell = row * width + np.minimum(np.searchsorted(edges_s, at_s), width - 1)
     count = np.bincount(cell, gpus.astype(np.float64), rows * width).reshape(rows, width)
     gpu_s = np.bincount(cell, gpus * at_s, rows * width).reshape(rows, width)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from wattline.log import Log
-from wattline.messages import LOST, STOP
+from wattline.messages import ACTION_WORDS, LOST, POWER_ON, RETUNE, STOP
 from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
 from wattline.report.spans import Spans, spans
 from wattline.report.timeline import Timeline, fragmentation, timeline
+from wattline.report.turns import Turns, turns
 from wattline.table import Floats
 from wattline.types import Nodes
 
@@ -25,6 +26,8 @@ class Report:
 
     JCT, waiting and fairness are of the jobs that finished. Waiting is all the time between
     submission and end without GPUs. Finish-time fairness is JCT over the run time as asked.
+    *gpu_utilisation* is of all GPUs, also of nodes that are off or down, so that switching nodes off
+    does not make a run look busier; *fragmentation* is of GPUs that somebody could be given.
     """
 
     policy: str
@@ -62,12 +65,16 @@ class Report:
     preemptions: int  # stops that were asked for
     restarts: int
     losses: int  # leases that ended unasked, and the job came back
+    retunes: int  # caps that were changed while a job ran
+    boots: int  # how often a node was switched on
 
     energy_j: float
     energy_kwh: float
     energy_lease_j: float
     energy_idle_gpu_j: float
     energy_base_j: float
+    energy_boot_j: float
+    energy_off_j: float
     energy_method: str
 
     deadline_jobs: int
@@ -95,6 +102,7 @@ class Course:
 
     spans: Spans
     fates: Fates
+    turns: Turns
     timeline: Timeline
     last_s: float
 
@@ -107,8 +115,8 @@ def report(log: Log) -> Report:
 def course(log: Log) -> Course:
     """The tables of *log*."""
     held = spans(log)
-    jobs = fates(log, held)
-    return Course(held, jobs, timeline(log, held, jobs), log.end_s)
+    jobs, turned = fates(log, held), turns(log)
+    return Course(held, jobs, turned, timeline(log, held, jobs, turned), log.end_s)
 
 
 def measure(log: Log, went: Course) -> Report:
@@ -118,7 +126,7 @@ def measure(log: Log, went: Course) -> Report:
         **_counts(log, went.fates),
         **_times(went.fates),
         **_cluster(log, went),
-        **_energy(log, went.spans),
+        **_energy(log, went),
         **_deadlines(went),
     )
 
@@ -154,15 +162,18 @@ def cluster_text(nodes: Nodes) -> str:
 
 def _counts(log: Log, jobs: Fates) -> dict[str, Any]:
     over = jobs.finished | jobs.failed
+    done = np.bincount(log.actions[:, 0], minlength=len(ACTION_WORDS))
     return {
         "jobs": len(jobs),
         "finished": int(jobs.finished.sum()),
         "failed": int(jobs.failed.sum()),
         "unfinished": int((~over).sum()),
         "never_started": int((~over & (jobs.starts == 0)).sum()),
-        "preemptions": int((log.actions[:, 0] == STOP).sum()),
+        "preemptions": int(done[STOP]),
         "restarts": int(np.maximum(jobs.starts - 1, 0).sum()),
         "losses": int((log.events[:, 0] == LOST).sum()),
+        "retunes": int(done[RETUNE]),
+        "boots": int(done[POWER_ON]),
     }
 
 
@@ -212,14 +223,16 @@ def _cluster(log: Log, went: Course) -> dict[str, Any]:
     }
 
 
-def _energy(log: Log, held: Spans) -> dict[str, Any]:
-    used = energy(log, held)
+def _energy(log: Log, went: Course) -> dict[str, Any]:
+    used = energy(log, went.spans, went.turns)
     return {
         "energy_j": used.total_j,
         "energy_kwh": used.total_j / 3.6e6,
         "energy_lease_j": used.lease_j,
         "energy_idle_gpu_j": used.idle_gpu_j,
         "energy_base_j": used.base_j,
+        "energy_boot_j": used.boot_j,
+        "energy_off_j": used.off_j,
         "energy_method": used.method,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,11 +12,17 @@ _MORE = ("place", "cluster", "trace", "seed")  # what else may tell two runs apa
 
 
 def names(reports: Sequence[Report]) -> tuple[str, ...]:
-    """The policies, without their knobs where that is enough; else with what differs."""
+    """The policies, without their knobs where that is enough; else with what differs.
+
+    Where placers differ, each policy has its own behind an `@`, as on the command line.
+    """
     found = [r.policy or "?" for r in reports]
     short = [without_knobs(name) for name in found]
     if len(set(short)) == len(set(found)):
         found = short
+    places = [_placer(r.place) for r in reports]
+    if len(set(places)) > 1:  # it may switch nodes off, so it is said even where policies differ
+        found = [f"{name}@{place}" for name, place in zip(found, places, strict=True)]
     for field in _MORE:
         twice = {name for name, count in Counter(found).items() if count > 1}
         values = [getattr(r, field) for r in reports]
@@ -26,6 +33,12 @@ def names(reports: Sequence[Report]) -> tuple[str, ...]:
                     found[i] = f"{name}, {field} {values[i]}"
     twice = {name for name, count in Counter(found).items() if count > 1}
     return tuple(f"{name} #{i + 1}" if name in twice else name for i, name in enumerate(found))
+
+
+def _placer(text: str) -> str:
+    """`Power(place=Buddy(backfill='easy'), spare=0)` as `buddy+power`."""
+    made = re.findall(r"(\w+)\(", text)
+    return "+".join(word.casefold() for word in reversed(made)) or text or "?"
 
 
 def without_knobs(text: str) -> str:

@@ -11,6 +11,7 @@ from wattline.log import Log
 from wattline.report.compare import Comparison, compare
 from wattline.report.curves import jct_figure, time_figure
 from wattline.report.digest import Digest
+from wattline.report.equal import Equal, equal_notes, equal_table, equal_title
 from wattline.report.metrics import Report
 from wattline.report.names import names
 from wattline.report.nodes_figure import nodes_figures
@@ -18,6 +19,7 @@ from wattline.report.shell import plot, plotly_source, section, shell, write_pag
 from wattline.report.tables import cards, comparison_table, facts
 from wattline.report.text import percent
 from wattline.report.tradeoff import tradeoff_figure
+from wattline.sweep import Figure
 
 Run = Log | Digest | Report
 
@@ -43,8 +45,8 @@ def page(seen: Comparison, plotly: str) -> str:
 def figures(seen: Comparison) -> dict[str, Any]:
     """The plotly figures of a page by name: `tradeoff`, `jct`, `time`, and `nodes-0`, `nodes-1`, …"""
     drawn: dict[str, Any] = {}
-    if len(seen.reports) > 1 and any(seen.front):
-        drawn["tradeoff"] = tradeoff_figure(seen.reports)
+    if (len(seen.reports) > 1 or seen.swept) and any(seen.front):
+        drawn["tradeoff"] = tradeoff_figure(seen.reports, seen.swept)
     if seen.digests:
         called = [escape(name) for name in names(seen.reports)]  # plotly reads tags in text
         drawn["jct"] = jct_figure(seen.digests, called)
@@ -56,9 +58,13 @@ def figures(seen: Comparison) -> dict[str, Any]:
 
 def _body(seen: Comparison, drawn: Mapping[str, Any]) -> str:
     parts = [cards(seen.reports[0])] if len(seen.reports) == 1 else [_summary(seen)]
+    parts += [] if seen.equal_energy is None else [_equal(seen.equal_energy, "energy_j")]
+    parts += [] if seen.equal_jct is None else [_equal(seen.equal_jct, "jct_mean_s")]
     for name, title, note in _PLOTS:
         if name in drawn:
             chooser = _chooser(seen.digests) if name == "nodes-0" else ""
+            if name == "tradeoff" and seen.swept:
+                note += f" The solid line is what {seen.swept.policy} does with other etas: it may beat them."
             parts.append(section(title, note) + chooser + plot(name))
     return "\n".join(parts)
 
@@ -71,7 +77,7 @@ _PLOTS = (
     ),
     ("jct", "How long jobs took", "Share of the finished jobs that were done within a time."),
     ("time", "Over time", "Zoom into queue, GPUs or power and the others follow. Double-click to zoom out."),
-    ("nodes-0", "Nodes", "GPUs held on each node."),
+    ("nodes-0", "Nodes", "GPUs held on each node; hatched or pale where it is off, booting or down."),
 )
 
 
@@ -81,6 +87,11 @@ def _summary(seen: Comparison) -> str:
     if seen.differs:
         note += f" Beware: these runs differ in {', '.join(seen.differs)}."
     return section("Summary", note) + comparison_table(seen)
+
+
+def _equal(rows: Sequence[Equal], figure: Figure) -> str:
+    notes = "; ".join(equal_notes(rows, figure))
+    return section(equal_title(rows, figure), notes) + (equal_table(rows) if rows else "")
 
 
 def _chooser(digests: Sequence[Digest]) -> str:

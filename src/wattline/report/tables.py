@@ -11,7 +11,7 @@ from wattline.report.compare import Comparison
 from wattline.report.metrics import Report
 from wattline.report.names import names
 from wattline.report.style import colour
-from wattline.report.text import joules, number, percent, seconds
+from wattline.report.text import energy_parts, joules, number, percent, seconds
 
 
 class _Column(NamedTuple):
@@ -93,7 +93,7 @@ def cards(r: Report) -> str:
             ("makespan", seconds(r.makespan_s)), ("GPUs held", percent(r.gpu_utilisation)),
             ("offered load", percent(r.offered_load)), ("fragmented", percent(r.fragmentation)),
             ("preemptions", _count(r.preemptions)), ("restarts", _count(r.restarts)),
-            ("losses", _count(r.losses)),
+            ("losses", _count(r.losses)), *_switches(r),
         )),
         ("Energy", (
             ("total", joules(r.energy_j)), *_parts(r), ("per GPU-hour", _per_gpu_hour(r)),
@@ -103,12 +103,17 @@ def cards(r: Report) -> str:
 
 
 def _parts(r: Report) -> list[tuple[str, str]]:
-    parts = (("held GPUs", r.energy_lease_j), ("idle GPUs", r.energy_idle_gpu_j), ("nodes", r.energy_base_j))
     return [
         (name, f"{joules(value)}, {100 * value / r.energy_j:.0f} %")
-        for name, value in parts
+        for name, value in energy_parts(r)
         if value >= 0 and r.energy_j > 0
     ]
+
+
+def _switches(r: Report) -> list[tuple[str, str]]:
+    """What only runs that use it have: caps and switches."""
+    counts = (("caps changed", r.retunes), ("nodes switched on", r.boots))
+    return [(name, _count(count)) for name, count in counts if count]
 
 
 def _per_gpu_hour(r: Report) -> str:

@@ -25,6 +25,7 @@ def block(report: Report) -> str:
         _line("GPUs held", _held(r)),
         _line("fragmented", f"{percent(r.fragmentation)} of free GPUs while jobs wait"),
         _line("stops", f"{r.preemptions:,} preemptions, {r.restarts:,} restarts, {r.losses:,} losses"),
+        _line("switches", _switches(r)) if r.retunes or r.boots else "",
         _line("energy", _energy(r)),
         _line("", r.energy_method) if math.isfinite(r.energy_j) else "",
         _line("deadlines", _deadlines(r)) if r.deadline_jobs else "",
@@ -85,13 +86,24 @@ def _spread(r: Report, name: str, keys: Sequence[str]) -> str:
 def _energy(r: Report) -> str:
     if not math.isfinite(r.energy_j):
         return r.energy_method
-    parts = (("leases", r.energy_lease_j), ("idle GPUs", r.energy_idle_gpu_j), ("nodes", r.energy_base_j))
-    known = [
-        f"{name} {percent(part_j / r.energy_j)}"
-        for name, part_j in parts
-        if math.isfinite(part_j) and r.energy_j
-    ]
+    known = [f"{name} {percent(part_j / r.energy_j)}" for name, part_j in energy_parts(r) if r.energy_j]
     return f"{joules(r.energy_j)}: {', '.join(known)}" if known else joules(r.energy_j)
+
+
+def energy_parts(r: Report) -> list[tuple[str, float]]:
+    """What the joules were spent on, as far as known; boots and nodes that are off if there were any."""
+    parts = (
+        ("held GPUs", r.energy_lease_j),
+        ("idle GPUs", r.energy_idle_gpu_j),
+        ("nodes", r.energy_base_j),
+        ("boots", r.energy_boot_j or math.nan),
+        ("nodes off", r.energy_off_j or math.nan),
+    )
+    return [(name, part_j) for name, part_j in parts if math.isfinite(part_j)]
+
+
+def _switches(r: Report) -> str:
+    return f"{r.retunes:,} caps changed, {r.boots:,} nodes switched on"
 
 
 def _deadlines(r: Report) -> str:

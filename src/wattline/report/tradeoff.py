@@ -9,6 +9,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from wattline.report.equal import Swept
 from wattline.report.front import front
 from wattline.report.labels import Box, Label, place
 from wattline.report.metrics import Report
@@ -32,24 +33,29 @@ class Tradeoff:
     energy_range: tuple[float, float]
     jct_range: tuple[float, float]
     label: tuple[Label, ...]
+    swept: tuple[tuple[float, float, float], ...] = ()  # eta, energy and JCT of the runs of one policy
 
 
-def tradeoff(reports: Sequence[Report], wide: float, high: float, font_px: float = 13) -> Tradeoff:
-    """The runs that have both figures, for a plot of *wide* x *high* pixels."""
-    rows = [i for i, r in enumerate(reports) if math.isfinite(r.energy_j) and math.isfinite(r.jct_mean_s)]
+def tradeoff(
+    reports: Sequence[Report], wide: float, high: float, font_px: float = 13, swept: Swept | None = None
+) -> Tradeoff:
+    """The runs that have both figures, for a plot of *wide* x *high* pixels, and those of a sweep."""
+    rows = [i for i, r in enumerate(reports) if _known(r)]
+    more = [(eta, r) for eta, r in zip(swept.eta, swept.reports, strict=True) if _known(r)] if swept else []
     called, best = names(reports), front(reports)
-    kwh = [reports[i].energy_kwh for i in rows]
-    jct_s = [reports[i].jct_mean_s for i in rows]
-    unit_kwh, energy_unit = (1000.0, "MWh") if max(kwh, default=0) >= 2000 else (1.0, "kWh")
-    unit_s, jct_unit = time_unit(max(jct_s, default=0.0))
-    energy, jct = [value / unit_kwh for value in kwh], [value / unit_s for value in jct_s]
-    x_range, y_range = _range(energy), _range(jct)
-    pixels = [
-        (wide * _share(x, x_range), high * (1 - _share(y, y_range))) for x, y in zip(energy, jct, strict=True)
-    ]
+    seen = [*(reports[i] for i in rows), *(r for _, r in more)]
+    unit_kwh, energy_unit = (
+        (1000.0, "MWh") if max((r.energy_kwh for r in seen), default=0) >= 2000 else (1.0, "kWh")
+    )
+    unit_s, jct_unit = time_unit(max((r.jct_mean_s for r in seen), default=0.0))
+    every = [(r.energy_kwh / unit_kwh, r.jct_mean_s / unit_s) for r in seen]
+    x_range, y_range = _range([x for x, _ in every]), _range([y for _, y in every])
+    spots = [(wide * _share(x, x_range), high * (1 - _share(y, y_range))) for x, y in every]
+    points, pixels = every[: len(rows)], spots[: len(rows)]
+    energy, jct = [x for x, _ in points], [y for _, y in points]
     texts = [called[i] for i in rows]
     order = sorted((k for k, i in enumerate(rows) if best[i]), key=lambda k: (energy[k], jct[k]))
-    stairs = _stairs([pixels[k] for k in order])
+    covered = [*_stairs([pixels[k] for k in order]), *_along(spots[len(rows) :])]
     return Tradeoff(
         name=tuple(texts),
         number=tuple(rows),
@@ -60,8 +66,13 @@ def tradeoff(reports: Sequence[Report], wide: float, high: float, font_px: float
         front=tuple(order),
         energy_range=x_range,
         jct_range=y_range,
-        label=tuple(place(pixels, texts, (0, 0, wide, high), stairs, font_px)),
+        label=tuple(place(pixels, texts, (0, 0, wide, high), covered, font_px)),
+        swept=tuple((eta, x, y) for (eta, _), (x, y) in zip(more, every[len(rows) :], strict=True)),
     )
+
+
+def _known(r: Report) -> bool:
+    return math.isfinite(r.energy_j) and math.isfinite(r.jct_mean_s)
 
 
 def _share(value: float, within: tuple[float, float]) -> float:
@@ -76,6 +87,14 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[Box]:
     return boxes
 
 
+def _along(points: Sequence[tuple[float, float]]) -> list[Box]:
+    """What a line through *points* covers, roughly: a small box at each and at three places between two."""
+    spots = [*points]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        spots += [(x + part * (to_x - x), y + part * (to_y - y)) for part in (0.25, 0.5, 0.75)]
+    return [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+
+
 def _range(values: Sequence[float]) -> tuple[float, float]:
     """Room around all values; never from zero, since what counts is the differences."""
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -83,9 +102,9 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def tradeoff_figure(reports: Sequence[Report]) -> dict[str, Any]:
-    """The plot for the page."""
-    seen = tradeoff(reports, _WIDE, _HIGH)
+def tradeoff_figure(reports: Sequence[Report], swept: Swept | None = None) -> dict[str, Any]:
+    """The plot for the page; what one policy can do is a line through its runs."""
+    seen = tradeoff(reports, _WIDE, _HIGH, swept=swept)
     anchors = {"start": "left", "middle": "center", "end": "right"}
     line = {
         "type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": "Pareto front",
@@ -109,13 +128,31 @@ def tradeoff_figure(reports: Sequence[Report]) -> dict[str, Any]:
         for k, spot in enumerate(seen.label)
     ]  # fmt: skip
     return {
-        "data": [line, dots],
+        "data": [line, *_sweep_line(seen, swept), dots],
         "layout": layout(
             420, showlegend=False, annotations=notes,
             xaxis=axis(f"energy of the cluster ({seen.energy_unit})", range=list(seen.energy_range)),
             yaxis=axis(f"mean JCT ({seen.jct_unit})", range=list(seen.jct_range)),
         ),
     }  # fmt: skip
+
+
+def _sweep_line(seen: Tradeoff, swept: Swept | None) -> list[dict[str, Any]]:
+    if swept is None or not seen.swept:
+        return []
+    eta, energy, jct = (list(column) for column in zip(*seen.swept, strict=True))
+    name = escape(swept.policy)
+    return [
+        {
+            "type": "scatter", "mode": "lines+markers+text", "name": name,
+            "x": energy, "y": jct, "customdata": eta, "cliponaxis": False,
+            "text": [f"<br>eta {value:g}" if value in (eta[0], eta[-1]) else "" for value in eta],
+            "textposition": "bottom center", "textfont": {"size": 11},
+            "line": {"color": colour(swept.number), "width": 1.5}, "marker": {"size": 5},
+            "hovertemplate": f"{name}, eta %{{customdata:.3~g}}<br>%{{x:.4~g}} {seen.energy_unit}, "
+            f"mean JCT %{{y:.3~g}} {seen.jct_unit}<extra></extra>",
+        }
+    ]  # fmt: skip
 
 
 def _leader(spot: Label) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from wattline.messages import (
     Actions,
     Event,
 )
+from wattline.table import Floats
 from wattline.types import Nodes
 
 
@@ -36,6 +38,7 @@ class _World:
         self.up = np.ones(len(nodes), dtype=np.bool_)
         self.off = np.zeros(len(nodes), dtype=np.bool_)
         self.booting = np.zeros(len(nodes), dtype=np.bool_)
+        self.boots_s = np.zeros(len(nodes))  # when each has booted at the earliest
         self.spans: dict[int, list[tuple[int, int]]] = {}
         self.groups: dict[int, list[int]] = {}
 
@@ -44,19 +47,25 @@ class _World:
         if event.verb in (FINISHED, FAILED, LOST):
             self._give_back(event.job)
         elif event.verb in (NODE_LOST, NODE_BACK):
-            self.up[event.job] = event.verb == NODE_BACK
-            self.off[event.job] = self.booting[event.job] = False
+            node = event.job
+            back = event.verb == NODE_BACK
+            assert self.up[node] != back, f"node {node} is {'back' if back else 'lost'}, and was already"
+            assert not self.off[node], f"node {node} turned while it was off"
+            early = back and self.booting[node] and event.at_s < self.boots_s[node] - 1e-6
+            assert not early, f"node {node} was back at {event.at_s} s, before it had booted"
+            self.up[node], self.booting[node] = back, False
 
-    def do(self, actions: Actions) -> None:
+    def do(self, actions: Actions, now_s: float, boot_s: Floats) -> None:
         """Something was done."""
         for job in actions[actions[:, 0] == STOP, 1].tolist():
             self._give_back(job)
         for node in actions[actions[:, 0] == POWER_OFF, 3].tolist():
             assert self.busy[node] == 0, f"node {node} was switched off with {self.busy[node]} GPUs held"
+            assert self.up[node], f"node {node} was switched off while it was not up"
             self.up[node], self.off[node] = False, True
         for node in actions[actions[:, 0] == POWER_ON, 3].tolist():
             assert self.off[node], f"node {node} was switched on while it was not off"
-            self.off[node], self.booting[node] = False, True
+            self.off[node], self.booting[node], self.boots_s[node] = False, True, now_s + boot_s[node]
         starts = actions[actions[:, 0] == START]
         for _, job, group, node, gpus in starts[:, :5].tolist():
             if job not in self.spans:
@@ -84,7 +93,7 @@ def no_node_is_oversubscribed(log: Log) -> None:
     for now in log:
         for event in now.events:
             world.see(event)
-        world.do(now.actions)
+        world.do(now.actions, now.now_s, log.nodes.boot_s)
         over = world.busy > log.nodes.gpus
         assert not over.any(), f"at {now.now_s} s node {int(np.argmax(over))} is oversubscribed"
     assert not world.spans, f"jobs {sorted(world.spans)} hold GPUs after the end"
@@ -123,40 +132,64 @@ def every_step_is_counted_once(log: Log) -> None:
 
 
 def energies_add_up(log: Log) -> None:
-    """What leases used, plus idle GPUs and nodes, off or booting too, is what the whole cluster used."""
+    """What leases used, plus idle GPUs and nodes, off or booting too, is what the whole cluster used.
+
+    So is every reading on the way: of the cluster all that was drawn by then, of a team what its jobs drew.
+    """
+    read = _Meters(log)
+    for reading in read.along(log):
+        team = reading.job
+        drawn_j = read.rest_j + read.team_j.sum() if team < 0 else read.team_j[team]
+        assert math.isclose(reading.energy_j, drawn_j, rel_tol=1e-9, abs_tol=1e-6), (reading, drawn_j)
     events = log.events
     leases_j = math.fsum(events[np.isin(events[:, 0], ENDS), 5])
-    cluster_j = float(events[-1, 5])
-    assert events[-1, 0] == METERED
-    rest_j = _idle_j(log)
-    assert math.isclose(leases_j + rest_j, cluster_j, rel_tol=1e-9, abs_tol=1e-6), (
+    last = events[-1]
+    assert (last[0], last[1]) == (METERED, -1), "a log ends with what the cluster used"
+    assert math.isclose(leases_j + read.rest_j, last[5], rel_tol=1e-9, abs_tol=1e-6), (
         leases_j,
-        rest_j,
-        cluster_j,
+        read.rest_j,
+        last[5],
     )
 
 
-def _idle_j(log: Log) -> float:
-    """Joules of nodes and of GPUs that nobody holds, by walking through the log."""
-    nodes, world = log.nodes, _World(log.nodes)
-    since_s, parts = math.nan, []
+class _Meters:
+    """What was drawn, as one walks through a log."""
 
-    def until(at_s: float) -> None:
-        nonlocal since_s
-        if since_s < at_s:
+    def __init__(self, log: Log) -> None:
+        self.nodes, self.world = log.nodes, _World(log.nodes)
+        self.team = log.jobs.team.codes
+        self.since_s = math.nan  # the meter starts with the first arrival
+        self.rest_j = 0.0  # nodes, and GPUs that nobody holds
+        self.team_j = np.zeros(len(log.jobs.team.names))
+        self.watts: dict[int, float] = {}
+
+    def along(self, log: Log) -> Iterator[Event]:
+        """The readings of *log*, each at its moment."""
+        for now in log:
+            for event in now.events:
+                if event.verb == RAN:  # what draws otherwise does so since what happened last
+                    self.watts[event.job] = event.energy_j
+                    continue
+                self._until(event.at_s)
+                if event.verb == METERED:
+                    yield event
+                self.world.see(event)
+                self._forget()
+            self._until(now.now_s)
+            self.world.do(now.actions, now.now_s, self.nodes.boot_s)
+            self._forget()
+
+    def _until(self, at_s: float) -> None:
+        if math.isnan(self.since_s):
+            self.since_s = at_s
+        nodes, world, seconds = self.nodes, self.world, at_s - self.since_s
+        if seconds > 0:
             idle_w = nodes.base_w + (nodes.gpus - world.busy) * nodes.idle_w
             states = (world.up, world.off, world.booting)
-            drawn_w = np.select(states, (idle_w, nodes.off_w, nodes.boot_w), 0.0)
-            parts.append(float(drawn_w.sum()) * (at_s - since_s))
-            since_s = at_s
+            self.rest_j += float(np.select(states, (idle_w, nodes.off_w, nodes.boot_w), 0.0).sum()) * seconds
+            for job, watts in self.watts.items():
+                self.team_j[self.team[job]] += watts * seconds
+            self.since_s = at_s
 
-    for now in log:
-        for event in now.events:
-            if event.verb in (FINISHED, FAILED, LOST, NODE_LOST, NODE_BACK):
-                until(event.at_s)
-            elif event.verb == ARRIVED and math.isnan(since_s):
-                since_s = event.at_s  # the meter starts with the first arrival
-            world.see(event)
-        until(now.now_s)
-        world.do(now.actions)
-    return math.fsum(parts)
+    def _forget(self) -> None:
+        self.watts = {job: watts for job, watts in self.watts.items() if job in self.world.spans}

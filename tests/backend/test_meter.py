@@ -1,0 +1,72 @@
+"""Readings of the energy meter, of the cluster and of teams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from by_hand import Story, one_job
+from story import play
+from wattline import policy as p
+from wattline.cluster import nodes
+from wattline.log import Log
+from wattline.messages import METERED
+from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
+from wattline.types import Jobs, Models, Plan, Snapshot
+from whims import whimsical_logs
+
+
+def test_the_meter_reads_leases_idle_gpus_and_nodes_and_each_team_its_own() -> None:
+    jobs = one_job(gpus=[1, 2], duration_s=[100, 300], model=["", ""], batch=[0, 0], team=["red", "blue"])
+    story = Story(jobs, nodes("v100", gpus=4, base_w=1000, idle_w=10, busy_w=200))
+    assert story.meter(0) == [0, 0, 0]
+    story.start(0, 1)
+    story.start(1, 2)
+    assert story.meter(50) == pytest.approx([50 * (1000 + 10 + 600), 50 * 200, 50 * 400])
+    story.stop(0)  # and stays away: at 100 s only blue has used more
+    assert story.meter(100) == pytest.approx(
+        [50 * (1000 + 10 + 600) + 50 * (1000 + 20 + 400), 50 * 200, 100 * 400]
+    )
+    assert story.meter(100) == story.meter(100)
+    total_j, red_j, blue_j = story.meter(300)
+    assert (red_j, blue_j) == pytest.approx((50 * 200, 300 * 400))
+    assert story.close() == total_j
+
+
+def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:
+    jobs = Jobs.of(submit_s=[0, 40, 40], gpus=[1, 1, 1], duration_s=[100, 10, 60], team=["a", "b", "a"])
+    seen: list[tuple[float, list[float]]] = []
+
+    def metered(snapshot: Snapshot, models: Models) -> Plan:
+        seen.append((snapshot.now_s, [snapshot.meter.used_j(column) for column in range(3)]))
+        return replace(p.fifo(snapshot, models), meters=True)
+
+    cluster = nodes("v100", gpus=1, base_w=100, idle_w=10, busy_w=50)
+    play(jobs, metered, nodes=cluster)
+    assert seen == [
+        (0, [0, 0, 0]),
+        (40, [150 * 40, 50 * 40, 0]),
+        (100, [150 * 100, 50 * 100, 0]),
+        (110, [150 * 110, 50 * 100, 50 * 10]),
+        (170, [150 * 170, 50 * 160, 50 * 10]),
+    ]
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(log=whimsical_logs())
+def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) -> None:
+    no_node_is_oversubscribed(log)
+    every_step_is_counted_once(log)
+    energies_add_up(log)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(log=whimsical_logs())
+def test_no_meter_ever_goes_back(log: Log) -> None:
+    readings = log.events[log.events[:, 0] == METERED]
+    for meter in np.unique(readings[:, 1]):
+        used_j = readings[readings[:, 1] == meter, 5]
+        assert (np.diff(used_j) >= -1e-12 * used_j[1:]).all()
