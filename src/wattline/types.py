@@ -178,6 +178,13 @@ class Nodes(Table):
         """Each node when it is up and nobody trains on it."""
         return np.asarray(self.base_w + self.gpus * self.idle_w)
 
+    @property
+    def break_even_s(self) -> Floats:
+        """For how long each must be off to save what booting it costs; inf: being off saves nothing."""
+        saves_w = self.rest_w - self.off_w
+        saves = saves_w > 0
+        return np.where(saves, self.boot_s * self.boot_w / np.where(saves, saves_w, 1.0), math.inf)
+
     def accepts(self, gpu_kind: Labels) -> Ints:
         """For each row of *gpu_kind*, a bit mask of this cluster's kinds that it accepts."""
         every = (1 << len(self.kind.names)) - 1

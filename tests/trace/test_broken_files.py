@@ -120,6 +120,51 @@ def test_no_row_raises_anything_but_a_trace_error(tmp_path: Path, text: list[lis
         pass
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.lists(st.sampled_from(["0", "-1", "7", "2.5", "nan", "", "x"]), min_size=6, max_size=6))
+)
+def test_no_bound_that_a_job_sets_itself_raises_anything_but_a_trace_error(
+    tmp_path: Path, rows: list[list[str]]
+) -> None:
+    lines = "".join(f"0,{','.join(row)},60\n" for row in rows)
+    header = "submit_s,gpus,batch,min_gpus,max_gpus,max_batch,noise,duration_s\n"
+    with suppress(TraceError):
+        trace = read(written(tmp_path, header + lines), skip_bad=True)
+        assert len(trace.jobs) + len(trace.skipped) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("min_gpus", "5", "at most gpus, or nothing"),
+        ("min_gpus", "-1", "a whole number of GPUs, at least 0"),
+        ("min_gpus", "one", "a whole number of GPUs, at least 0"),
+        ("max_gpus", "3", "at least gpus, or nothing"),
+        ("max_gpus", "4.5", "a whole number of GPUs, at least 0"),
+        ("max_batch", "255", "at least batch, or nothing"),
+        ("max_batch", "-256", "a whole number of samples, at least 0"),
+        ("noise", "-0.5", "a number of samples, at least 0"),
+        ("noise", "inf", "a number of samples, at least 0"),
+    ],
+)
+def test_bounds_that_no_job_can_have_are_found_with_their_line(
+    tmp_path: Path, name: str, value: str, expected: str
+) -> None:
+    header = f"submit_s,gpus,duration_s,batch,{name}\n"
+    error = problem(tmp_path, header + f"0,4,60,256,\n0,4,60,256,{value}\n")
+    assert (error.line, error.problem) == (3, f"{name} is {value!r}, expected {expected}")
+
+
+def test_bounds_that_are_empty_or_0_are_none(tmp_path: Path) -> None:
+    header = "submit_s,gpus,duration_s,min_gpus,max_gpus,max_batch,noise\n"
+    jobs = read_trace(written(tmp_path, header + "0,4,60,,,,\n0,4,60,0,0,0,0\n0,4,60,4,4,8,1e3\n"))
+    assert jobs.min_gpus.tolist() == [0, 0, 4]
+    assert jobs.max_gpus.tolist() == [0, 0, 4]
+    assert jobs.max_batch.tolist() == [0, 0, 8]
+    assert jobs.noise.tolist() == [0.0, 0.0, 1000.0]
+
+
 def test_bytes_that_are_not_utf8_are_found_with_their_line(tmp_path: Path) -> None:
     data = (HEADER + GOOD).encode() + b"b,caf\xe9,,1,1,60\n" + philly_row("c").encode()
     error = problem(tmp_path, data)

@@ -16,7 +16,10 @@ from wattline.errors import InputError
 from wattline.trace import read, read_trace, synth, write_trace
 from wattline.types import Jobs
 
-FLOATS = ("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id")
+FLOATS = (
+    *("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id"),
+    *("min_gpus", "max_gpus", "max_batch", "noise"),
+)
 WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
 seconds = st.floats(0, 1e12)
 words = st.text(max_size=8)
@@ -34,13 +37,20 @@ def tables(draw: st.DrawFn) -> Jobs:
     else:
         work = {"steps": column(seconds), "step_s": column(st.floats(1e-300, 1e9))}
     labels: dict[str, Any] = {name: column(words) for name in WORDS}
+    gpus, batch = np.array(column(st.integers(1, 10**6))), np.array(column(st.integers(0, 10**12)))
+    share = np.array(column(st.sampled_from((0.0, 0.1, 1.0))))
+    more = np.array(column(st.sampled_from((0, 1, 1, 7))))
     return Jobs.of(
         id=ids,
         submit_s=column(st.floats(-1e12, 1e12)),
-        gpus=column(st.integers(1, 10**6)),
+        gpus=gpus,
+        min_gpus=np.floor(share * gpus).astype(np.int64),
+        max_gpus=more * gpus,
+        max_batch=np.minimum(more, 1) * batch,
+        noise=column(st.one_of(st.just(0.0), st.floats(0, 1e12))),
         deadline_s=column(st.one_of(seconds, st.just(math.inf))),
         priority=column(st.floats(-1e9, 1e9)),
-        batch=column(st.integers(0, 10**12)),
+        batch=batch,
         **work,
         **labels,
     )
@@ -80,6 +90,26 @@ def test_the_same_jobs_give_the_same_bytes(tmp_path: Path) -> None:
 def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     write_trace(Jobs.of(submit_s=[0.5], gpus=[1], duration_s=[60]), tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "id,submit_s,gpus,duration_s\n0,0.5,1,60\n"
+
+
+def test_what_a_job_may_be_given_is_written_if_somebody_said(tmp_path: Path) -> None:
+    jobs = Jobs.of(
+        submit_s=[0, 1],
+        gpus=[4, 2],
+        duration_s=[60, 60],
+        batch=[256, 0],
+        min_gpus=[1, 0],
+        max_gpus=[16, 0],
+        max_batch=[1024, 0],
+        noise=[1500.5, 0],
+    )
+    write_trace(jobs, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text().splitlines() == [
+        "id,submit_s,gpus,duration_s,batch,min_gpus,max_gpus,max_batch,noise",
+        "0,0,4,60,256,1,16,1024,1500.5",
+        "1,1,2,60,0,0,0,0,0",
+    ]
+    assert_equal(jobs, read_trace(tmp_path / "a.csv"))
 
 
 def test_jobs_that_count_in_two_units_cannot_be_written(tmp_path: Path) -> None:

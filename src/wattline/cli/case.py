@@ -6,21 +6,24 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.budget import Budget, parse_budget
+from wattline.cli.beliefs import read_beliefs, with_drawn
+from wattline.cli.decide import check_teams, has_knob, read_deciders, turned
 from wattline.cluster import parse_cluster
 from wattline.engine import run
 from wattline.errors import ConfigError
 from wattline.log import Log
 from wattline.model.asked import Asked
-from wattline.place.pack import Pack
-from wattline.policy.parse import parse_policy
+from wattline.model.measured import Measured
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
+from wattline.types import Placer, Policy
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,20 @@ class Case:
     skip_bad: bool
     team: str | None
     cluster: str
-    policy: str
+    policy: str  # or POLICY@PLACE
     place: str
     backfill: str
+    models: str | None
+    draw_models: bool
+    budgets: tuple[str, ...]  # for policies that can hold them
     quantum_s: float | None
     restart_s: float
+    rescale_s: float
     span_penalty: float
     node_mtbf_s: float
     job_failure: float
     seed: int
+    eta: float | None = None  # instead of the policy's own
 
     @classmethod
     def of(cls, args: argparse.Namespace, policy: str) -> Case:
@@ -54,8 +62,12 @@ class Case:
             policy=policy,
             place=args.place,
             backfill=args.backfill,
+            models=args.models,
+            draw_models=args.draw_models,
+            budgets=tuple(args.budget),
             quantum_s=args.quantum,
             restart_s=args.restart_cost,
+            rescale_s=args.rescale_cost,
             span_penalty=args.span_penalty,
             node_mtbf_s=args.node_mtbf,
             job_failure=args.job_failure,
@@ -63,40 +75,58 @@ class Case:
         )
 
     def read(self) -> Trace:
-        """The trace, or the part of it that belongs to `team`."""
+        """The trace, with drawn models if asked for, or the part of it that belongs to `team`."""
         trace = read_any_trace(self.trace, self.format, self.skip_bad)
-        if self.team is None:
-            return trace
+        if self.draw_models:  # before rows are left out, so that a job's model is the same in every part
+            models, kinds = self.beliefs(), parse_cluster(self.cluster).kind.names
+            trace = replace(trace, jobs=with_drawn(trace.jobs, models, kinds, self.seed))
+        if self.team is not None:
+            trace = replace(trace, jobs=trace.jobs.take(np.array(self._mine(trace))))
+        check_teams(self.budgets, trace.jobs, self.trace)
+        return trace
+
+    def _mine(self, trace: Trace) -> list[bool]:
         mine = [word == self.team for word in trace.jobs.team.words()]
-        if not any(mine):
-            teams = sorted(set(trace.jobs.team.words()) - {""})
-            if not teams:
-                raise ConfigError(f"team {self.team!r} was asked for, but {self.trace} names no teams")
-            raise ConfigError(
-                f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
-            )
-        jobs = trace.jobs.take(np.array(mine))
-        return Trace(jobs, trace.format, trace.name, trace.sha256, trace.skipped, trace.ignored)
+        if any(mine):
+            return mine
+        teams = sorted(set(trace.jobs.team.words()) - {""})
+        if not teams:
+            raise ConfigError(f"team {self.team!r} was asked for, but {self.trace} names no teams")
+        raise ConfigError(
+            f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
+        )
+
+    def beliefs(self) -> Asked | Measured:
+        """The models: what jobs do, and what is believed of them."""
+        return read_beliefs(self.models, self.span_penalty)
+
+    def read_budgets(self) -> tuple[Budget, ...]:
+        """The budgets."""
+        return tuple(map(parse_budget, self.budgets))
+
+    def deciders(self) -> tuple[Policy, Placer]:
+        """The policy, with budgets and eta where it has them, and the placer."""
+        policy, place = read_deciders(self.policy, self.place, self.backfill)
+        if self.budgets and has_knob(policy, "budgets"):
+            policy = turned(policy, "budgets", self.read_budgets())
+        return policy if self.eta is None else turned(policy, "eta", self.eta), place
 
     def run(
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
         """Simulate; answers the log, and what it cost this process."""
-        models = Asked(span_penalty=self.span_penalty)
+        models = self.beliefs()
         sim = Sim(
             trace.jobs,
             parse_cluster(self.cluster),
             truth=models,
             quantum_s=self.quantum_s,
-            overheads=Overheads(restart_s=self.restart_s),
+            overheads=Overheads(restart_s=self.restart_s, rescale_s=self.rescale_s),
             faults=Faults(node_mtbf_s=self.node_mtbf_s, job_failure=self.job_failure),
             seed=self.seed,
         )
-        if self.place != "pack":
-            raise ConfigError(f"place is {self.place!r}, expected pack")
         about = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
-        policy = parse_policy(self.policy)
-        place = Pack(self.backfill)  # type: ignore[arg-type]
+        policy, place = self.deciders()
         before = time.process_time()
         log = run(sim, policy, models, place=place, seed=self.seed, trace=about, progress=progress)
         cpu_s = time.process_time() - before

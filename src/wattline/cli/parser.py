@@ -7,15 +7,15 @@ need when they run.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
 from wattline import __version__
+from wattline.cli.options import add_case, add_deciders, at_least_1, read_by
 from wattline.cli.show import tell_first_run
 from wattline.errors import ConfigError
-from wattline.units import parse_gib, parse_mhz, parse_seconds, parse_watts
+from wattline.units import parse_gib, parse_mhz, parse_watts
 
 _COMPILED = frozenset(("simulate", "compare", "report", "replay"))
 Command = Callable[[argparse.Namespace], int]
@@ -40,21 +40,18 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
     simulate = _command(commands, "simulate", "one policy on one trace")
-    _add_case(simulate)
+    add_case(simulate)
     simulate.add_argument(
-        "--policy", default="fifo", help="stages joined by +, knobs after : (las:quantum=10m+keep)"
+        "--policy",
+        default="fifo",
+        metavar="P",
+        help="stages joined by +, knobs after :, its own placer after @ (las:quantum=10m+keep@buddy)",
     )
     simulate.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
     _add_output(simulate)
 
     compare = _command(commands, "compare", "several policies on one trace")
-    _add_case(compare)
-    compare.add_argument("--policy", action="append", default=[], metavar="P", help="repeat for each policy")
-    compare.add_argument("--policies", choices=("all",), help="all: every built-in policy")
-    compare.add_argument(
-        "--jobs", type=_at_least_1, default=1, metavar="N", help="processes at once (default 1)"
-    )
-    compare.add_argument("--logs", metavar="DIR", help="write one run log per policy")
+    _add_compare(compare)
     _add_output(compare)
 
     report = _command(commands, "report", "what run logs say")
@@ -63,9 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     replay = _command(commands, "replay", "decide again from a run log and insist on the same actions")
     replay.add_argument("log_file", metavar="LOG", help="a run log written by --log")
-    replay.add_argument("--policy", required=True, help="the policy to hold against the log")
-    replay.add_argument("--backfill", choices=("none", "easy", "greedy"), default="easy")
-    replay.add_argument("--span-penalty", type=_number, default=1.0, metavar="X")
+    replay.add_argument("--policy", required=True, metavar="P", help="the policy to hold against the log")
+    add_deciders(replay)
     replay.add_argument("--json", action="store_true")
 
     fit = _command(commands, "fit", "models of speed and power from a table of measurements")
@@ -105,63 +101,37 @@ def _command(
     return parser
 
 
-def _add_case(parser: argparse.ArgumentParser) -> None:
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    add_case(parser)
     add = parser.add_argument
-    add("--trace", required=True, metavar="FILE", help="a trace, or synth[:count=1000,seed=0,...]")
-    add("--format", metavar="NAME", help="the trace's format, when it cannot be told from its content")
-    add("--skip-bad", action="store_true", help="count broken rows instead of stopping at the first")
-    add("--team", metavar="NAME", help="only the jobs of this team or virtual cluster")
-    add("--cluster", required=True, metavar="C", help="16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file")
-    add("--place", default="pack", choices=("pack",), help="how GPUs are chosen (default pack)")
     add(
-        "--backfill",
-        choices=("none", "easy", "greedy"),
-        default="easy",
-        help="who may overtake (default easy)",
+        "--policy",
+        action="append",
+        default=[],
+        metavar="P",
+        help="repeat for each; P@PLACE for its own placer",
     )
-    add(
-        "--quantum",
-        type=_read_by(parse_seconds),
-        metavar="T",
-        help="decide only every T, in whole steps (300s)",
-    )
-    add(
-        "--restart-cost",
-        type=_read_by(parse_seconds),
-        default=30.0,
-        metavar="T",
-        help="lost at each restart (default 30s)",
-    )
-    add(
-        "--span-penalty",
-        type=_number,
-        default=1.0,
-        metavar="X",
-        help="slowdown over several nodes (default 1)",
-    )
-    add(
-        "--node-mtbf",
-        type=_read_by(parse_seconds),
-        default=math.inf,
-        metavar="T",
-        help="mean time between a node's failures",
-    )
-    add("--job-failure", type=_number, default=0.0, metavar="P", help="chance that an attempt of a job fails")
-    add("--seed", type=_at_least_0, default=0, metavar="N", help="of everything random (default 0)")
+    add("--policies", choices=("all",), help="all: every built-in policy")
+    add("--jobs", type=at_least_1, default=1, metavar="N", help="processes at once (default 1)")
+    add("--logs", metavar="DIR", help="write one run log per policy")
+    which = "also compare the first policy that has an eta where it"
+    add("--equal-energy", action="store_true", help=f"{which} uses as much energy as each other")
+    add("--equal-jct", action="store_true", help=f"{which} has the mean JCT of each other")
+    add("--front", action="store_true", help="what any eta from 0 to 1 does to energy and JCT of that policy")
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="NAME", help="what is trained: resnet50, or SOURCE/NAME")
     add("--gpu", required=True, metavar="KIND", help="the kind of GPU: a100")
-    add("--gpus", type=_at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
-    add("--nodes", type=_at_least_1, metavar="N", help="nodes they are on (default one for every eight)")
-    add("--batch", type=_at_least_1, metavar="N", help="samples of a step, of all GPUs (default the usual)")
-    add("--cap", type=_read_by(parse_watts), metavar="P", help="power cap of each GPU (250W, 0.25kW)")
-    add("--clock", type=_read_by(parse_mhz), metavar="F", help="clock of each GPU (1200MHz, 1.2GHz)")
-    add("--cpus", type=_at_least_1, metavar="N", help="CPU cores of the job (default enough)")
-    add("--mem", type=_read_by(parse_gib), metavar="M", help="memory of the job (64G; default enough)")
-    add("--fuse", type=_at_least_1, default=1, metavar="B", help="jobs trained as one array (default 1)")
+    add("--gpus", type=at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
+    add("--nodes", type=at_least_1, metavar="N", help="nodes they are on (default one for every eight)")
+    add("--batch", type=at_least_1, metavar="N", help="samples of a step, of all GPUs (default the usual)")
+    add("--cap", type=read_by(parse_watts), metavar="P", help="power cap of each GPU (250W, 0.25kW)")
+    add("--clock", type=read_by(parse_mhz), metavar="F", help="clock of each GPU (1200MHz, 1.2GHz)")
+    add("--cpus", type=at_least_1, metavar="N", help="CPU cores of the job (default enough)")
+    add("--mem", type=read_by(parse_gib), metavar="M", help="memory of the job (64G; default enough)")
+    add("--fuse", type=at_least_1, default=1, metavar="B", help="jobs trained as one array (default 1)")
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--models", metavar="FILE", help="fitted models, written by fit --out")
     models.add_argument("--profile", metavar="CSV", help="measurements to fit first")
@@ -180,34 +150,3 @@ def _add_actions(actions: argparse._SubParsersAction[_Parser]) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
     parser.add_argument("--json", action="store_true", help="machine-readable result on stdout")
-
-
-def _read_by(parse: Callable[[str], float]) -> Callable[[str], float]:
-    """What argparse needs of a parser of units."""
-
-    def read(text: str) -> float:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def _at_least_0(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
-def _at_least_1(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 from dataclasses import fields
 from typing import Any, cast
 
@@ -16,11 +17,21 @@ def run(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for name, thing in sorted(stage_names().items()):
         knobs = {f.name: f.default for f in fields(cast(Any, thing))} if inspect.isclass(thing) else {}
-        rows.append({"name": name, "knobs": knobs, "does": (inspect.getdoc(thing) or "").split("\n")[0]})
+        holds = knobs.pop("budgets", None) is not None  # given by --budget, not by a knob
+        does = (inspect.getdoc(thing) or "").split("\n")[0]
+        rows.append({"name": name, "knobs": knobs, "holds_budget": holds, "does": does})
     if args.json:
-        show_json(rows)
+        show_json(
+            [{**row, "knobs": {key: _plain(value) for key, value in row["knobs"].items()}} for row in rows]
+        )
         return 0
     for row in rows:
         said = ",".join(f"{key}={value}" for key, value in row["knobs"].items())
+        said += "  holds --budget" if row["holds_budget"] else ""
         print(f"{row['name']:10} {row['does']}" + (f"\n{'':10} {said}" if said else ""))
     return 0
+
+
+def _plain(value: Any) -> Any:
+    """A knob's default as strict JSON has it: infinity by its name, as it is typed."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,22 +5,28 @@ from __future__ import annotations
 import argparse
 
 from wattline.backend.replay import Replay
+from wattline.budget import parse_budget
+from wattline.cli.beliefs import read_beliefs
+from wattline.cli.decide import check_teams, has_knob, read_deciders, refuse_budget, turned
 from wattline.cli.show import show_json
 from wattline.engine import run as run_loop
 from wattline.log import read_log
-from wattline.model.asked import Asked
-from wattline.place.pack import Pack
-from wattline.policy.parse import parse_policy
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay; a first difference is an error."""
+    policy, place = read_deciders(args.policy, args.place, args.backfill)
+    if args.budget and not has_knob(policy, "budgets"):
+        raise refuse_budget(args.policy)
     log = read_log(args.log_file)
+    if args.budget:
+        check_teams(args.budget, log.jobs, args.log_file)
+        policy = turned(policy, "budgets", tuple(map(parse_budget, args.budget)))
     again = run_loop(
         Replay(log),
-        parse_policy(args.policy),
-        Asked(span_penalty=args.span_penalty),
-        place=Pack(args.backfill),
+        policy,
+        read_beliefs(args.models, args.span_penalty),
+        place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
     )

@@ -6,6 +6,8 @@ import argparse
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
+from wattline.cli.decide import has_knob, refuse_budget
+from wattline.cli.left import blame, left, nobody
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.log import write_log
 from wattline.report import report, write_html
@@ -14,13 +16,15 @@ from wattline.report import report, write_html
 def run(args: argparse.Namespace) -> int:
     """Simulate, then print the report and write what was asked for."""
     case = Case.of(args, args.policy)
+    if case.budgets and not has_knob(case.deciders()[0], "budgets"):
+        raise refuse_budget(args.policy)
     trace = case.read()
     claim(args.log, args.html)
     tell_skipped(trace)
     last_s = float(trace.jobs.submit_s[-1])
     with bar(f"{args.policy} on {trace.name}", last_s) as done:
         log, cost = case.run(trace, lambda now_s, _: done(now_s))
-    result = report(log)
+    result, waiting = report(log), left(log)
     if args.log:
         write_log(log, args.log)
         tell(f"log: {args.log}")
@@ -28,11 +32,14 @@ def run(args: argparse.Namespace) -> int:
         write_html(args.html, [log])
         tell(f"page: {args.html}")
     if args.json:
-        show_json({**result.as_dict(), "policy": args.policy, "policy_exact": result.policy, **cost})
+        named = {"policy": args.policy, "policy_exact": result.policy, "left": waiting}
+        show_json({**result.as_dict(), **named, **cost})
     else:
         print(result)
         tell(f"{len(trace.jobs)} jobs in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB")
     if result.never_started == result.jobs:
-        tell("no job could start on this cluster")
+        tell(nobody(waiting, trace.jobs, case))
         return 4
+    if said := blame(waiting, result.jobs, case.budgets):
+        tell(said)
     return 0

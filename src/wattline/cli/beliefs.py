@@ -1,0 +1,28 @@
+"""What jobs do, and what is believed of them: from `--models` to models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattline.errors import ConfigError
+from wattline.model.asked import Asked
+from wattline.model.draw import draw_models
+from wattline.model.measured import Measured
+from wattline.profile.library import library, load_models
+from wattline.types import Jobs
+
+
+def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured:
+    """The models that *text* names: `library`, or a file written by `fit --out`; None: as asked."""
+    asked = Asked(span_penalty=span_penalty)
+    if text is None:
+        return asked
+    return replace(library() if text == "library" else load_models(text), otherwise=asked)
+
+
+def with_drawn(jobs: Jobs, models: Asked | Measured, kinds: Sequence[str], seed: int) -> Jobs:
+    """*jobs*, those of unknown models with one drawn at random."""
+    if not isinstance(models, Measured):
+        raise ConfigError("--draw-models needs models to draw from", hint="--models library")
+    return draw_models(jobs, models, kinds, seed)

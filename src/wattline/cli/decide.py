@@ -1,0 +1,66 @@
+"""Who decides: a policy and a placer from words, with the budgets and knobs given beside them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast
+
+from wattline.budget import parse_budget
+from wattline.errors import ConfigError, did_you_mean
+from wattline.place.parse import parse_placer
+from wattline.policy.chain import Chain
+from wattline.policy.parse import parse_policy, stage_names
+from wattline.types import Jobs, Placer, Policy
+
+
+def read_deciders(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:
+    """What `POLICY` or `POLICY@PLACE` names; without its own, the policy has the placer *place*."""
+    policy, at, own = text.partition("@")
+    return parse_policy(policy.strip()), parse_placer(own.strip() if at else place, backfill)
+
+
+def has_knob(policy: object, name: str) -> bool:
+    """Whether a policy, or a stage of it, has a knob of that name."""
+    stages = policy.stages if isinstance(policy, Chain) else (policy,)
+    return any(_has(stage, name) for stage in stages)
+
+
+def turned(policy: Policy, name: str, value: object) -> Policy:
+    """*policy* with this knob set to *value*, in the first stage that has it."""
+    stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
+    for place, stage in enumerate(stages):
+        if _has(stage, name):
+            stages[place] = replace(stage, **{name: value})
+            break
+    return Chain(tuple(stages)) if isinstance(policy, Chain) else cast(Policy, stages[0])
+
+
+def who_has(name: str) -> str:
+    """The built-in policies with a knob of that name, as in `a, b`; for messages."""
+    return ", ".join(
+        sorted(text for text, thing in stage_names().items() if inspect.isclass(thing) and _has(thing, name))
+    )
+
+
+def refuse_budget(text: str) -> ConfigError:
+    """What to raise where *text* names a policy that cannot hold a budget."""
+    return ConfigError(f"{text} cannot hold a budget; {who_has('budgets')} can")
+
+
+def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
+    """Raise if one of the *budgets* is of a team that no job belongs to."""
+    teams = set(jobs.team.words()) - {""}
+    for text in budgets:
+        team = parse_budget(text).team
+        if team and team not in teams:
+            raise ConfigError(
+                f"budget {text!r}: team {team!r} has no jobs in {trace}, "
+                + (f"expected one of {', '.join(sorted(teams))}" if teams else "which names no teams"),
+                hint=did_you_mean(team, teams),
+            )
+
+
+def _has(thing: object, name: str) -> bool:
+    return is_dataclass(thing) and any(field.name == name for field in fields(thing))

@@ -1,0 +1,93 @@
+"""Models of which everything is known, for cases small enough to do by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattline.backend.sim import Overheads, Sim
+from wattline.cluster import nodes
+from wattline.core import Decision, advance, begin, decide_nothing, reconcile
+from wattline.engine import run
+from wattline.log import Log
+from wattline.messages import ARRIVED, START, Event, Events, rows
+from wattline.model.asked import efficiency
+from wattline.place.pack import Pack
+from wattline.table import Floats
+from wattline.types import Grants, Jobs, Leases, Nodes, Plan, Policy, Snapshot
+
+MAX_W = 300.0  # of a V100
+
+
+@dataclass(frozen=True)
+class Curved:
+    """A job whose model is named "0.5" runs at gpus^0.5 on so many GPUs; "1" scales perfectly.
+
+    Under a cap it runs at (cap / 300 W)^*bite* and draws the cap, else 300 W.
+    """
+
+    bite: float = 0.5
+
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`."""
+        power = np.array([float(name) for name in jobs.model.names])[jobs.model.codes[grants.job]]
+        asked = np.maximum(jobs.batch[grants.job], 1)
+        batch = np.where(grants.batch > 0, grants.batch, asked)
+        share = np.where(grants.cap_w > 0, grants.cap_w / MAX_W, 1.0) ** self.bite
+        more = batch / asked * efficiency(jobs.noise[grants.job], asked, batch)
+        return np.asarray((grants.gpus / jobs.gpus[grants.job]) ** power * share * more)
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`."""
+        return np.where(grants.cap_w > 0, grants.cap_w, MAX_W).astype(np.float64)
+
+    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Curved:
+        """Nothing is learnt."""
+        return self
+
+
+def curved_jobs(model: Sequence[str], duration_s: Sequence[float], **more: object) -> Jobs:
+    """Jobs that ask for one GPU at time 0, unless said otherwise."""
+    count = len(model)
+    columns = {"submit_s": [0.0] * count, "gpus": [1] * count, "id": list("abcdefgh"[:count]), **more}
+    return Jobs.of(model=model, duration_s=duration_s, **columns)  # type: ignore[arg-type]
+
+
+def arrived(jobs: Jobs, cluster: Nodes, now_s: float | None = None) -> Snapshot:
+    """The state in which all of *jobs* wait."""
+    state = begin(jobs, cluster)
+    now_s = float(jobs.submit_s.max()) if now_s is None else now_s
+    events = rows(*(Event(ARRIVED, job, float(at_s)) for job, at_s in enumerate(jobs.submit_s)))
+    return advance(state, decide_nothing(state), now_s, events, jobs, cluster.accepts(jobs.gpu_kind))
+
+
+def after(snapshot: Snapshot, plan: Plan, seconds: float) -> Snapshot:
+    """The state when *plan* has been carried out for so long, without news of anybody."""
+    placement = Pack()(plan, snapshot, Curved())
+    decision = Decision(placement, reconcile(snapshot.leases, placement.leases))
+    accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
+    return advance(snapshot, decision, snapshot.now_s + seconds, rows(), snapshot.jobs, accepts)
+
+
+def shares(policy: Policy, jobs: Jobs, gpus: int) -> dict[str, int]:
+    """How many GPUs everybody has after the first decision on an empty cluster of one-GPU nodes."""
+    state = arrived(jobs, nodes("v100", count=gpus, gpus=1))
+    held = after(state, policy(state, Curved()), 0.0).queue.held.astype(int)
+    return dict(zip(jobs.id.tolist(), held.tolist(), strict=True))
+
+
+def play_curved(jobs: Jobs, policy: Policy, cluster: Nodes, restart_s: float = 0.0) -> Log:
+    """Run *jobs*; starting again costs *restart_s*."""
+    sim = Sim(jobs, cluster, truth=Curved(), overheads=Overheads(restart_s=restart_s))  # type: ignore[arg-type]
+    return run(sim, policy, Curved())
+
+
+def sizes(log: Log, job: str) -> list[tuple[float, int]]:
+    """When a job was started, and on how many GPUs each time."""
+    mine = (log.actions[:, 0] == START) & (log.jobs.id[np.maximum(log.actions[:, 1], 0)] == job)
+    found: dict[float, int] = {}
+    for at_s, gpus in zip(log.action_s[mine].tolist(), log.actions[mine, 4].tolist(), strict=True):
+        found[at_s] = found.get(at_s, 0) + gpus
+    return list(found.items())

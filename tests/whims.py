@@ -1,0 +1,120 @@
+"""Decisions without sense: what the simulator and reports have to bear, whatever policies come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from wattline.backend.sim import Sim
+from wattline.engine import run
+from wattline.log import Log
+from wattline.messages import METERED
+from wattline.place.pack import Pack
+from wattline.policy import Gandiva, Las, fifo, srtf
+from wattline.profile.library import library
+from wattline.testing import Scenario, scenarios
+from wattline.types import Jobs, Models, Nodes, Placement, Plan, Policy, Snapshot
+
+TUNED_S = 150.0  # so long a cap stays; batch sizes stay three times as long, because another one is a restart
+WORDS = ("resnet50", "bert", "unheard of", "")
+
+
+@dataclass(frozen=True)
+class Whims:
+    """Caps and batch sizes drawn by job and time; the meter is read before every decision."""
+
+    policy: Policy
+    seed: int = 0
+
+    def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
+        plan = self.policy(snapshot, models)
+        jobs = snapshot.queue.job[plan.row]
+        turn = int(snapshot.now_s // TUNED_S)
+        asked = snapshot.jobs.batch[jobs]
+        return replace(
+            plan,
+            cap_w=_drawn((0, 0, 110, 150, 200), jobs, self.seed, turn),
+            batch=np.where(asked > 0, asked * _drawn((0, 1, 2), jobs, self.seed, turn // 3), 0),
+            tick_s=min(plan.tick_s, (turn + 1) * TUNED_S),
+            meters=True,
+        )
+
+
+@dataclass(frozen=True)
+class Switching:
+    """Packs, and switches nodes that nobody holds off and on as it pleases."""
+
+    pack: Pack
+    seed: int = 0
+
+    def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        placement = self.pack(plan, snapshot, models)
+        every = np.arange(len(snapshot.nodes))
+        on = _drawn((False, True, True), every, self.seed, int(snapshot.now_s)).astype(np.bool_)
+        on[placement.leases.node] = True
+        return replace(placement, on=on, tick_s=snapshot.now_s + TUNED_S)
+
+
+def _drawn(values: tuple[int, ...], rows: np.ndarray, seed: int, turn: int) -> np.ndarray:
+    """One of *values* for each of *rows*, the same whenever it is asked again."""
+    draws = np.random.default_rng((seed, turn)).integers(len(values), size=int(rows.max(initial=0)) + 1)
+    return np.array(values)[draws[rows]]
+
+
+def retold(jobs: Jobs, seed: int) -> Jobs:
+    """*jobs* that have models, batch sizes and teams too."""
+    rng = np.random.default_rng(seed)
+    count = len(jobs)
+    batch = rng.choice((0, 32, 256), count)
+    columns = {name: getattr(jobs, name) for name in ("id", "submit_s", "deadline_s", "priority", "gpu_kind")}
+    work = {"steps": jobs.steps, "step_s": jobs.step_s} if jobs.whole.any() else {"duration_s": jobs.steps}
+    return Jobs.of(
+        **columns,
+        **work,
+        gpus=jobs.gpus,
+        batch=batch,
+        max_batch=4 * batch,
+        min_gpus=np.minimum(jobs.gpus, 1),
+        max_gpus=2 * jobs.gpus,
+        noise=rng.choice((0.0, 100.0), count),
+        model=rng.choice(WORDS, count).tolist(),
+        team=rng.choice(("red", "blue", ""), count).tolist(),
+    )
+
+
+def slow_to_boot(nodes: Nodes, seed: int) -> Nodes:
+    """*nodes* that boot at once, in seconds, or in minutes, and draw something odd meanwhile."""
+    rng = np.random.default_rng(seed)
+    count = len(nodes)
+    return replace(
+        nodes,
+        boot_s=rng.choice((0.0, 45.5, 400.0), count),
+        boot_w=rng.choice((0.0, 333.3, 1000.0), count),
+        off_w=rng.choice((0.0, 7.7), count),
+    )
+
+
+@st.composite
+def whimsical_logs(draw: st.DrawFn, max_jobs: int = 12) -> Log:
+    """Runs in which jobs are retuned, restarted with other batch sizes, and nodes switched."""
+    world: Scenario = draw(scenarios(max_jobs=max_jobs))
+    seed = draw(st.integers(0, 1000))
+    sim = Sim(
+        retold(world.jobs, seed),
+        slow_to_boot(world.nodes, seed),
+        truth=draw(st.sampled_from((world.truth, library()))),
+        quantum_s=draw(st.sampled_from((None, 60.0, 7.5))),
+        overheads=world.overheads,
+        faults=world.faults,
+        seed=world.seed,
+    )
+    policy = Whims(draw(st.sampled_from((fifo, srtf, Las(), Gandiva(200.0)))), seed)
+    return run(sim, policy, place=Switching(Pack(), seed))
+
+
+def readings(log: Log, team: int = -1) -> np.ndarray:
+    """Time and joules of the readings of one meter: the cluster's, or a team's."""
+    rows = (log.events[:, 0] == METERED) & (log.events[:, 1] == team)
+    return log.events[rows][:, (2, 5)]
