@@ -43,7 +43,7 @@ class Curved:
         """See `wattline.types.Models`."""
         return np.where(grants.cap_w > 0, grants.cap_w, MAX_W).astype(np.float64)
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Curved:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Curved:
         """Nothing is learnt."""
         return self
 

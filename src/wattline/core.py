@@ -340,14 +340,16 @@ def _advance(
     for r in range(kept.shape[1]):
         if kept[0, r] == kept[1, r] and up[kept[2, r]]:
             free[kept[2, r]] -= kept[3, r]
-    quiet_s = np.empty(len(node_gpus))
+    quiet_s = was_quiet_s.copy()
+    for r in range(leases.shape[1]):
+        quiet_s[leases[2, r]] = now_s  # a lease may have begun and ended since
     for n in range(len(node_gpus)):
         if free[n] < node_gpus[n] and up[n]:
             quiet_s[n] = math.inf
         elif up[n] and not was_up[n]:
             quiet_s[n] = now_s  # who it was switched on for needs time to use it
         else:
-            quiet_s[n] = min(was_quiet_s[n], now_s)
+            quiet_s[n] = min(quiet_s[n], now_s)
     return full, kept, free, quiet_s, turned, read
 
 

@@ -29,6 +29,7 @@ from wattline.types import (
 )
 
 _NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NEVER_IN_BUDGET)]
+_PATIENCE = 10_000  # rounds with nobody to come, in which a policy that asks to be asked again starts nobody
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
 
@@ -66,13 +67,13 @@ def run(
         jobs=jobs,
         nodes=nodes,
     )
-    tick_s, wake, rounds = math.inf, EVERY_EVENT, 0
+    tick_s, wake, rounds, quiet = math.inf, EVERY_EVENT, 0, 0
     while not (len(state.queue) == 0 and backend.idle()):
         now_s, events = backend.wait(tick_s, wake)
         if now_s == math.inf:
             break  # nothing will ever happen again: whoever is left can never run
         state = advance(state, decision, now_s, events, jobs, accepts)
-        models = models.observe(events, jobs, decision.placement.leases)
+        models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS
@@ -81,7 +82,7 @@ def run(
             check(placement, state)
             actions = reconcile(state.leases, placement.leases)
         if placement.on is not None:
-            actions = np.concatenate((switch(state, placement.on), actions))
+            actions = np.concatenate((actions, switch(state, placement.on)))
         if len(actions):
             backend.apply(actions)
         log.append(now_s, events, actions, _newly_held(state, placement))
@@ -89,7 +90,8 @@ def run(
         wake = NEWS if plan.lasts and placement.waiting == 0 and placement.on is None else EVERY_EVENT
         if plan.meters:
             wake |= {METERED}
-        if not len(actions) and backend.idle() and _nobody_ever(placement, tick_s, state):
+        quiet = quiet + 1 if not len(actions) and backend.idle() else 0
+        if quiet and (_nobody_ever(placement, tick_s, state) or quiet > _PATIENCE):
             break
         rounds += 1
         if progress is not None and rounds % 512 == 0:

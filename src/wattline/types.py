@@ -548,8 +548,8 @@ class Models(Protocol):
         """What one GPU of each draws when they are run so; nan: nobody knows."""
         ...
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Models:
-        """What is believed after these events; *leases* are what jobs held when they happened."""
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Models:
+        """What is believed after these events; *leases* are what jobs held on *nodes* when they happened."""
         ...
 
 

@@ -255,7 +255,7 @@ def test_the_rate_of_a_job_on_two_nodes_is_believed() -> None:
     leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     models = MODELS
     for _ in range(4):
-        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), JOBS, leases)
+        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), JOBS, leases, CLUSTER)
     assert speed(models, JOBS, 0, 2, on=2) == pytest.approx(0.4, rel=0.1)
 
 
@@ -263,7 +263,7 @@ def test_a_rate_as_expected_returns_the_very_same_models() -> None:
     leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     expected = speed(MODELS, JOBS, 0, 2, on=2)
     for rate in (expected, 0.93 * expected, 1.08 * expected):
-        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), JOBS, leases) is MODELS
+        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), JOBS, leases, CLUSTER) is MODELS
 
 
 @pytest.mark.parametrize(
@@ -277,13 +277,13 @@ def test_a_rate_as_expected_returns_the_very_same_models() -> None:
     ],
 )
 def test_what_says_nothing_about_who_runs_teaches_nothing(events: np.ndarray) -> None:
-    assert MODELS.observe(events, JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1))) is MODELS
+    assert MODELS.observe(events, JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER) is MODELS
 
 
 def test_jobs_in_company_teach_nothing() -> None:
     leases = holding((1, 1, 0, 1), (2, 1, 0, 1))
     seen = rows(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
-    assert MODELS.observe(seen, JOBS, leases) is MODELS
+    assert MODELS.observe(seen, JOBS, leases, CLUSTER) is MODELS
 
 
 def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
@@ -294,7 +294,7 @@ def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
         Event(FINISHED, 2, 1.0, 1000.0),
         Event(RAN, 1, 1.0, 0.6, 1.0),
     )
-    assert MODELS.observe(seen, JOBS, holding((1, 1, 0, 1), (2, 1, 0, 1))) is MODELS
+    assert MODELS.observe(seen, JOBS, holding((1, 1, 0, 1), (2, 1, 0, 1)), CLUSTER) is MODELS
 
 
 def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> None:
@@ -316,13 +316,13 @@ def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> 
 def test_jobs_that_nobody_measured_teach_nothing() -> None:
     models = Measured(())
     assert (
-        models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)))
+        models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
         is models
     )
 
 
 def test_what_was_believed_before_is_unchanged_by_learning() -> None:
     before = speed(MODELS, JOBS, 0, 2, on=2)
-    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)))
+    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
     assert speed(MODELS, JOBS, 0, 2, on=2) == before
     assert off([before], [1.0]) > 0.02

@@ -1,7 +1,5 @@
 """Buddies: in cases small enough to do by hand, and in worlds of chance."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,10 +51,15 @@ def placed(snapshot: Snapshot, plan: Plan | None = None, place: Buddy = Buddy())
     return where(placement.leases)
 
 
-def ranks(*order: int, keeps: bool = False, gpus: list[int] | None = None) -> Plan:
+def ranks(*order: int, gpus: list[int], keeps: bool = False) -> Plan:
     """A plan by hand: these rows of the queue, in this order."""
     row = np.array(order, dtype=np.int64)
     return Plan(row, np.array(gpus, dtype=np.int64), row, keeps=keeps)
+
+
+def grouped(rows: list[int], gpus: list[int], groups: list[int]) -> Plan:
+    """A plan by hand in which some run as one; nobody is stopped."""
+    return Plan(*(np.array(column, dtype=np.int64) for column in (rows, gpus, groups)), keeps=True)
 
 
 # -- best fit
@@ -91,7 +94,7 @@ def test_a_job_that_fits_on_a_node_waits_rather_than_span_nodes() -> None:
 def test_a_large_job_takes_an_aligned_group_of_nodes() -> None:
     cluster = nodes("v100", count=16, gpus=8, rack_size=8)
     assert placed(world(cluster, [{0: 8}], [32]))[1] == {4: 8, 5: 8, 6: 8, 7: 8}
-    assert placed(world(cluster, [{0: 8}], [64]))[1] == {n: 8 for n in range(8, 16)}
+    assert placed(world(cluster, [{0: 8}], [64]))[1] == dict.fromkeys(range(8, 16), 8)
 
 
 def test_what_is_left_of_a_large_job_goes_where_it_fits_best() -> None:
@@ -103,8 +106,8 @@ def test_a_large_job_takes_nodes_of_the_fewest_racks_where_no_group_is_empty() -
     cluster = nodes("v100", count=12, gpus=2, rack_size=4)
     busy = [{n: 2} for n in (0, 2, 4, 9)]
     assert placed(world(cluster, busy, [6]))[4] == {5: 2, 6: 2, 7: 2}  # three of one rack
-    assert placed(world(cluster, busy, [10]))[4] == {5: 2, 6: 2, 7: 2, 8: 2, 10: 2} or True
-    assert len({n // 4 for n in placed(world(cluster, busy, [10]))[4]}) == 2
+    # All of that one, and two of the one where they are the last two.
+    assert placed(world(cluster, busy, [10]))[4] == {1: 2, 3: 2, 5: 2, 6: 2, 7: 2}
 
 
 def test_nodes_of_other_sizes_help_a_large_job_out() -> None:
@@ -136,8 +139,7 @@ def test_whole_nodes_are_emptied_for_a_large_job() -> None:
     running = [{n: 1} for n in range(4)]
     after = placed(world(nodes("v100", count=4, gpus=4), running, [8]))
     assert sorted(after[4].values()) == [4, 4]
-    assert sum(after[job] != running[job] for job in range(4)) == 1 or sum(after[4].values()) == 8
-    assert set(after) == set(range(5))
+    assert sum(after[job] != running[job] for job in range(4)) == 2
 
 
 def test_nobody_is_moved_if_nobody_can_start_by_it() -> None:
@@ -147,24 +149,15 @@ def test_nobody_is_moved_if_nobody_can_start_by_it() -> None:
 
 
 def test_a_group_moves_as_one() -> None:
-    jobs = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
-    pair = Plan(*(np.array(column, dtype=np.int64) for column in ([0, 2, 1], [1, 1, 1], [0, 0, 1])))
     snapshot = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
-    assert len(jobs.queue) == len(snapshot.queue)
+    pair = grouped(rows=[0, 2, 1], gpus=[1, 1, 1], groups=[0, 0, 1])
     placement = Buddy()(pair, snapshot, Asked())
-    packed = advance(
-        snapshot,
-        Decision(placement, reconcile(snapshot.leases, placement.leases)),
-        2.0,
-        rows(),
-        snapshot.jobs,
-        snapshot.nodes.accepts(snapshot.jobs.gpu_kind),
-    )
-    four = Plan(*(np.array(column, dtype=np.int64) for column in ([0, 2, 1, 3], [1, 1, 1, 2], [0, 0, 1, 3])))
-    after = placed(packed, replace(four, keeps=True))
+    actions = reconcile(snapshot.leases, placement.leases)
+    accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
+    packed = advance(snapshot, Decision(placement, actions), 2.0, rows(), snapshot.jobs, accepts)
+    after = placed(packed, grouped(rows=[0, 2, 1, 3], gpus=[1, 1, 1, 2], groups=[0, 0, 1, 3]))
     assert after[3] in ({0: 2}, {1: 2})
-    assert after[0] == after[2]
-    assert after[0] == after[1]
+    assert after[0] == after[1] == after[2]
 
 
 def test_moved_jobs_keep_cap_and_batch() -> None:

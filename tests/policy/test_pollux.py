@@ -84,7 +84,7 @@ def test_larger_batches_only_where_allowed() -> None:
 
 
 def test_a_young_job_is_not_restarted_for_little_and_an_older_one_is() -> None:
-    # Twice the GPUs are 1.41 times the speed, of which a restart at age T leaves T / (T + 30): enough at 72 s.
+    # Twice the GPUs are 1.41 times the speed, of which a restart at age T leaves T / (T + 30): enough at 73 s
     jobs = curved_jobs(["0.5", "0.5"], [40 * math.sqrt(2), 1000])
     log = play_curved(jobs, Pollux(), nodes("v100", gpus=4), restart_s=30)
     assert sizes(log, "b") == [(0, 2), (100, 4)]  # a ends at 40; asked again after a minute

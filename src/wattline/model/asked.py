@@ -12,7 +12,7 @@ from wattline.messages import Events
 from wattline.model.throttle import Throttle
 from wattline.profile.devices import DEVICES
 from wattline.table import Floats, Ints
-from wattline.types import Grants, Jobs, Leases, Models
+from wattline.types import Grants, Jobs, Leases, Models, Nodes
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,18 @@ class Asked:
             larger = np.where(grants.batch > 0, grants.batch / asked, 1.0)
             speed = speed * larger * efficiency(jobs.noise[grants.job], asked, larger * asked)
         if grants.cap_w.any():
-            speed = speed * _throttled(grants)[0]
+            speed = speed * _throttled(grants)
         return np.asarray(speed)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`: unknown, except where a cap holds a known device back."""
-        if grants.cap_w.any():
-            return _throttled(grants)[1]
+        """See `wattline.types.Models`: nobody knows; the node's are taken, as far as a cap allows."""
         return np.full(len(grants), np.nan)
 
     def company(self, members: Ints) -> Floats:
         """What is left of a job's speed beside so many others on the same GPUs, itself included."""
         return np.where(members > 1, self.packed * 2 / members, 1.0)
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Asked:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Asked:
         """Nothing is learnt: what was asked stays what was asked."""
         return self
 
@@ -74,16 +72,16 @@ def efficiency(noise: Floats, asked: Floats | Ints, batch: Floats | Ints) -> Flo
     return np.asarray((noise + asked) / (noise + batch))
 
 
-def _throttled(grants: Grants) -> tuple[Floats, Floats]:
-    """Rate and watts of GPUs of known kinds under caps; 1 and nan for others."""
-    rate, watts = np.ones(len(grants)), np.full(len(grants), np.nan)
+def _throttled(grants: Grants) -> Floats:
+    """Rate of GPUs of known kinds under caps; 1 for others."""
+    rate = np.ones(len(grants))
     for code, name in enumerate(grants.kind.names):
         here = np.flatnonzero((grants.kind.codes == code) & (grants.cap_w > 0))
         if len(here) and name in DEVICES:
             free = Throttle(name, np.ones(1), np.full(1, np.nan))
             cap_w, unset = grants.cap_w[here].astype(np.float64), np.full(len(here), np.nan)
-            rate[here], watts[here] = free.at(np.ones(len(here)), cap_w, unset)
-    return rate, watts
+            rate[here] = free.at(np.ones(len(here)), cap_w, unset)[0]
+    return rate
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,6 @@ class Misjudged:
         draws = np.random.default_rng((self.seed, of_what)).standard_normal(len(jobs))
         return np.asarray(np.exp(self.error * draws))
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Misjudged:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Misjudged:
         """Nothing is learnt."""
         return self

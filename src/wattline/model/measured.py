@@ -15,7 +15,7 @@ from wattline.model.curves import REACH
 from wattline.model.workload import SURPRISE, Prediction, Workload
 from wattline.profile.settings import Settings, fewest_nodes
 from wattline.table import Bools, Floats, Ints, Labels
-from wattline.types import Grants, Jobs, Leases
+from wattline.types import Grants, Jobs, Leases, Nodes
 
 _FEW = 512  # rows that are looked up one by one
 
@@ -124,8 +124,8 @@ class Measured:
         watts[here[its_own]] = self._forecast(held)[1][its_own]
         return watts
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases) -> Measured:
-        """What is believed after *events* that happened under *leases*.
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Measured:
+        """What is believed after *events* that happened under *leases* on *nodes*.
 
         A job that runs alone, on other GPUs than it asked for, at another rate than expected teaches
         the model of its workload; the rest cost one look.
@@ -148,6 +148,7 @@ class Measured:
             last - first,
             cap_w=leases.cap_w[first],
             batch=leases.batch[first],
+            kind=nodes.kind[leases.node[first]],
         )
         here, held = self._known(jobs, grants)
         asked = self._rows(jobs, held.job, held.place, held.asked_gpus, None)

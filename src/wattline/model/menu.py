@@ -135,7 +135,7 @@ def _useful(speed: Floats, sizes: Ints) -> Ints:
     best = np.maximum.accumulate(speed.max(axis=2), axis=1)
     faster = best[:, 1:] > best[:, :-1]
     last = 1 + np.where(faster, np.arange(1, 1 + faster.shape[1]), 0).max(axis=1, initial=0)
-    return np.minimum(sizes, last)
+    return np.asarray(np.minimum(sizes, last))
 
 
 def _caps(kind: str) -> Ints:

@@ -38,14 +38,15 @@ class Limits:
             ever_w=np.append(self.ever_w, math.inf),
         )
 
-    def never(self, least_w: Floats, least_j: Floats, team: Ints) -> Bools:
-        """Which rows, that draw at least *least_w* and need *least_j*, will never be allowed to run.
+    def never(self, least_w: Floats, idle_w: Floats, least_j: Floats, team: Ints) -> Bools:
+        """Which rows, that draw at least *least_w* where they would draw *idle_w* idle and need *least_j*,
+        will never be allowed to run.
 
         Joules without an end in sight only get fewer.
         """
         never = np.zeros(len(least_w), dtype=np.bool_)
         for most, joules, of, ever_w in zip(self.most, self.joules, self.team, self.ever_w, strict=True):
-            late = least_j > most if joules == 1 else least_w > ever_w
+            late = least_j > most if joules == 1 else least_w - (idle_w if of < 0 else 0.0) > ever_w
             never |= late & ((team == of) | (of < 0))
         return never
 
@@ -58,8 +59,8 @@ def limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> 
     if not budgets:
         return NO_LIMITS
     rest_w = _resting_w(snapshot)
-    lasting_w = rest_w if _nobody_switches(snapshot) else 0.0
-    drawn_w = rest_w + float(snapshot.queue.watts.sum())
+    lasting_w = rest_w if _nobody_switches(snapshot) else _one_on_w(snapshot)
+    teams = snapshot.jobs.team.codes[snapshot.queue.job]
     tick_s = math.inf
     entries: list[tuple[float, int, int, float]] = []
     eta: list[tuple[float, int]] = []
@@ -76,6 +77,8 @@ def limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> 
         if math.isfinite(now.joules) and now.until_s == math.inf:
             entries.append((max(0.0, now.joules), 1, of, math.inf))
         tick_s = min(tick_s, snapshot.now_s + interval_s, now.until_s)
+        mine = teams == of if budget.team else np.ones(len(teams), dtype=np.bool_)
+        drawn_w = anyway_w + float(snapshot.queue.watts[mine].sum())
         if math.isfinite(now.joules) and drawn_w > 0:
             tick_s = min(tick_s, snapshot.now_s + max(1.0, now.joules / drawn_w))
     most, joules, team, ever = zip(*entries, strict=True) if entries else ((), (), (), ())
@@ -94,6 +97,12 @@ def _resting_w(snapshot: Snapshot) -> float:
     nodes = snapshot.nodes
     states = (snapshot.up, np.isfinite(snapshot.wakes_s), snapshot.wakes_s == math.inf)
     return float(np.select(states, (nodes.rest_w, nodes.boot_w, nodes.off_w), 0.0).sum())
+
+
+def _one_on_w(snapshot: Snapshot) -> float:
+    """What the nodes draw without any job if all but the most modest one are off."""
+    nodes = snapshot.nodes
+    return float(nodes.off_w.sum() + (nodes.rest_w - nodes.off_w).min())
 
 
 def _nobody_switches(snapshot: Snapshot) -> bool:

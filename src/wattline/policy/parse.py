@@ -14,6 +14,10 @@ from wattline.types import Policy
 from wattline.units import parse_seconds
 
 
+BUDGETS = ("budgets",)
+"""Fields that have an option of their own on the command line, `--budget`."""
+
+
 def parse_policy(text: str) -> Policy:
     """The policy that *text* names: stages joined by `+`, knobs after `:` as `name=value,name=value`.
 
@@ -51,7 +55,7 @@ def _parse_stage(part: str, text: str) -> Stage:
             raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
         stage: Stage = thing
         return stage
-    made: Stage = cast(Any, thing)(**read_knobs(thing, name, knobs, f"policy {text!r}"))
+    made: Stage = cast(Any, thing)(**read_knobs(thing, name, knobs, f"policy {text!r}", BUDGETS))
     return made
 
 

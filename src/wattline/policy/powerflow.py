@@ -124,8 +124,8 @@ class PowerFlow:
                     mine = slice(None) if of < 0 else team == of
                     held = held.with_joules(float((cheapest_j + eta * extra_j)[mine].sum()), of)
         size, cap, reason, left_j = share(held, False)
-        least_w = ways.watts[sort, 0].min(axis=1) * factor - ways.idle_w[sort] * ways.gpus[sort, 0]
-        late = (reason == _OVER_BUDGET) & held.never(least_w, left_j, team)
+        least_w, idle_w = ways.watts[sort, 0].min(axis=1) * factor, ways.idle_w[sort] * ways.gpus[sort, 0]
+        late = (reason == _OVER_BUDGET) & held.never(least_w, idle_w, left_j, team)
         return size, cap, np.where(late, _NEVER, reason)
 
 

@@ -1,0 +1,60 @@
+"""What every placer and policy owes, with placers that move jobs and switch nodes off."""
+
+from wattline import policy as p
+from wattline.place import Buddy, Pack, Power
+from wattline.testing import PlacerContract, PolicyContract
+
+
+class TestBuddyEasy(PlacerContract):
+    place = Buddy()
+
+
+class TestBuddyGreedy(PlacerContract):
+    place = Buddy("greedy")
+
+
+class TestBuddyNone(PlacerContract):
+    place = Buddy("none")
+
+
+class TestPackPower(PlacerContract):
+    place = Power(Pack())
+
+
+class TestBuddyPower(PlacerContract):
+    place = Power(Buddy(), spare=2)
+
+
+class TestFifoOnBuddies(PolicyContract):
+    policy = p.fifo
+    place = Buddy()
+
+
+class TestLasOnBuddies(PolicyContract):
+    policy = p.Las(quantum_s=60.0)
+    place = Buddy()
+
+
+class TestGandivaOnBuddies(PolicyContract):
+    policy = p.Gandiva(slice_s=60.0)
+    place = Buddy("none")
+
+
+class TestFifoWithPower(PolicyContract):
+    policy = p.fifo
+    place = Power(Buddy())
+
+
+class TestLasWithPower(PolicyContract):
+    policy = p.Las(quantum_s=60.0)
+    place = Power(Buddy())
+
+
+class TestSrtfStrictWithPower(PolicyContract):
+    policy = p.srtf
+    place = Power(Buddy("none"), spare=1)
+
+
+class TestGandivaWithPower(PolicyContract):
+    policy = p.Gandiva(slice_s=60.0)
+    place = Power(Pack())
