@@ -16,8 +16,8 @@ DATA := $(or $(WATTLINE_DATA),../shared/data)
 
 # The main job: a synthetic trace under every policy, as a table and as a page.
 demo: .venv/.ok
-	$(BIN)/wattline compare --trace synth:count=1000,seed=1,load=0.95,gpus_total=64 --cluster 8xv100:8 \
-	  --policies all --jobs 2 --html out/compare.html
+	$(BIN)/wattline compare --trace synth:count=1000,seed=1,load=0.95,gpus_total=64 --cluster 8xa100:8 \
+	  --models library --draw-models --policies all --jobs 2 --html out/compare.html
 	@echo "open out/compare.html"
 
 # Everything, the slow tests and the style included.
@@ -38,6 +38,8 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/anchors.py
 	$(BIN)/python benchmarks/held_out.py
 	$(BIN)/python benchmarks/queueing.py
+	$(BIN)/python benchmarks/allocator.py
+	$(BIN)/python benchmarks/powerflow.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --growth
 

@@ -110,9 +110,7 @@ def show(results: Sequence[dict], baselines: Sequence[str]) -> None:  # type: ig
         nodes = sorted({r["nodes"] for r in mine})
         says = f"offered load {min(loads):.2f}-{max(loads):.2f}, {nodes[0]}-{nodes[-1]} nodes"
         print(f"\n{cell[0]} {cell[1]}: {says}")
-        print(
-            "  baseline               JCT h     MWh | at equal energy x better (range)        energy | at equal JCT"
-        )
+        print("  baseline               JCT h     MWh | at equal energy x better       energy | at equal JCT")
         for text in baselines:
             rows = [r["rows"][text] for r in mine]
             better = np.array([row["better"] for row in rows])

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from story import ends, first_starts, play
 from wattline import policy as p
-from wattline.backend.sim import Faults
+from wattline.backend.sim import Faults, Sim
 from wattline.cluster import join_nodes, nodes
+from wattline.engine import run
 from wattline.errors import ConfigError
 from wattline.log import Log
-from wattline.messages import FINISHED, POWER_OFF, POWER_ON, START
+from wattline.messages import FINISHED, POWER_OFF, POWER_ON, START, STOP
 from wattline.place import Buddy, Pack, Power
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
 from wattline.trace import synth
-from wattline.types import REASONS, Jobs, Nodes
+from wattline.types import REASONS, Jobs, Models, Nodes, Plan, Snapshot
 
 
 def machines(count: int = 1, gpus: int = 1, **more: Any) -> Nodes:
@@ -249,3 +250,19 @@ def test_everybody_gets_its_turn_and_nodes_do_not_flap(
             assert len(ends(log)) == count
             starts = np.count_nonzero(log.actions[:, 0] == START)
             assert len(switched(log, POWER_ON)) <= starts
+
+
+def test_who_grows_into_nodes_that_are_off_goes_on_as_it_is_until_they_are_up() -> None:
+    cluster = nodes("a100", count=2, gpus=8, boot_s=200.0)
+
+    def wide_later(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        rows = np.arange(len(snapshot.queue), dtype=np.int64)
+        gpus = np.full(len(rows), 16 if snapshot.now_s >= 5000 else 8, dtype=np.int64)
+        return Plan(rows, gpus, rows, tick_s=5000.0 if snapshot.now_s < 5000 else math.inf)
+
+    one = Jobs.of(submit_s=[0], gpus=[8], duration_s=[20_000])
+    log = run(Sim(one, cluster), wide_later, place=Power(Pack()))
+    stops = log.action_s[log.actions[:, 0] == STOP]
+    ons = log.action_s[log.actions[:, 0] == POWER_ON]
+    assert ons.tolist() == [5000.0]
+    assert stops.tolist() == [5200.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -295,7 +296,7 @@ def test_less_eta_uses_less_energy_for_a_job_alone(seed: int) -> None:
     )  # fmt: skip
     nodes = cluster(2, base_w=0.0, idle_w=0.0)
     used = [report(simulate(PowerFlow(eta=eta), jobs, nodes)).energy_j for eta in (0.0, 0.3, 0.6, 1.0)]
-    assert all(b >= a * (1 - 1e-9) for a, b in zip(used, used[1:], strict=False))
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(used))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
-from wattline.cli.decide import has_knob, refuse_budget
+from wattline.cli.decide import has_knob, refuse_budget, tell_elastic
 from wattline.cli.etas import equals, sweep, with_eta
 from wattline.cli.left import Left, blame, left, nobody
 from wattline.cli.pool import Pool
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.errors import ConfigError
 from wattline.log import write_log
-from wattline.policy import ORDERS
+from wattline.policy import ELASTIC, ORDERS
 from wattline.report import Comparison, Digest, compare, digest, write_html
 from wattline.sweep import GRID
 from wattline.trace import Trace
@@ -27,7 +27,7 @@ _TRIES = 3  # of a search, on average
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every policy, print the comparison and write what was asked for."""
-    texts = [*args.policy, *(ORDERS if args.policies == "all" else ())]
+    texts = [*args.policy, *(_all(args.models) if args.policies == "all" else ())]
     if not texts:
         raise ConfigError("no policy given", hint="--policy fifo --policy las, or --policies all")
     cases = [Case.of(args, text) for text in dict.fromkeys(texts)]
@@ -59,8 +59,15 @@ def run(args: argparse.Namespace) -> int:
     return _conclude(cases, ran, trace)
 
 
+def _all(models: str | None) -> tuple[str, ...]:
+    """The built-in policies; those that change the number of GPUs only where it is known what that does."""
+    return ORDERS if models is None else (*ORDERS, *ELASTIC)
+
+
 def _check(cases: Sequence[Case]) -> None:
-    """Find what is misspelt before anything has run, and say who is without a budget."""
+    """Find what is misspelt before anything has run, and say who is without a budget or models."""
+    for case in cases:
+        tell_elastic(case.policy, case.models)
     holds = [has_knob(case.deciders()[0], "budgets") for case in cases]
     if not cases[0].budgets or all(holds):
         return

@@ -8,8 +8,10 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
 from wattline.budget import parse_budget
+from wattline.cli.show import tell
 from wattline.errors import ConfigError, did_you_mean
 from wattline.place.parse import parse_placer
+from wattline.policy import ELASTIC
 from wattline.policy.chain import Chain
 from wattline.policy.parse import parse_policy, stage_names
 from wattline.types import Jobs, Placer, Policy
@@ -64,3 +66,10 @@ def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
 
 def _has(thing: object, name: str) -> bool:
     return is_dataclass(thing) and any(field.name == name for field in fields(thing))
+
+
+def tell_elastic(policy: str, models: str | None) -> None:
+    """Say what is taken of jobs that get other GPUs than they asked for, if nothing is known of them."""
+    named = {stage.partition(":")[0].strip().casefold() for stage in policy.partition("@")[0].split("+")}
+    if models is None and named & set(ELASTIC):
+        tell(f"{policy}: without --models jobs are taken to be faster in proportion to their GPUs")

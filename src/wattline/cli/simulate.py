@@ -6,7 +6,7 @@ import argparse
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
-from wattline.cli.decide import has_knob, refuse_budget
+from wattline.cli.decide import has_knob, refuse_budget, tell_elastic
 from wattline.cli.left import blame, left, nobody
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.log import write_log
@@ -18,6 +18,7 @@ def run(args: argparse.Namespace) -> int:
     case = Case.of(args, args.policy)
     if case.budgets and not has_knob(case.deciders()[0], "budgets"):
         raise refuse_budget(args.policy)
+    tell_elastic(case.policy, case.models)
     trace = case.read()
     claim(args.log, args.html)
     tell_skipped(trace)

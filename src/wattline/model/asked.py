@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,10 +79,16 @@ def _throttled(grants: Grants) -> Floats:
     for code, name in enumerate(grants.kind.names):
         here = np.flatnonzero((grants.kind.codes == code) & (grants.cap_w > 0))
         if len(here) and name in DEVICES:
-            free = Throttle(name, np.ones(1), np.full(1, np.nan))
-            cap_w, unset = grants.cap_w[here].astype(np.float64), np.full(len(here), np.nan)
-            rate[here] = free.at(np.ones(len(here)), cap_w, unset)[0]
+            caps, place = np.unique(grants.cap_w[here], return_inverse=True)
+            rate[here] = np.array([_device_rate(name, cap_w) for cap_w in caps.tolist()])[place]
     return rate
+
+
+@lru_cache(maxsize=4096)
+def _device_rate(kind: str, cap_w: int) -> float:
+    """How fast a GPU of this kind still is under a cap, with what is taken for granted of devices."""
+    free = Throttle(kind, np.ones(1), np.full(1, np.nan))
+    return float(free.at(np.ones(1), np.full(1, float(cap_w)), np.full(1, np.nan))[0][0])
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def _sizes(jobs: Jobs, job: Ints, total: int, fixed: bool) -> tuple[Ints, Ints]:
 
 
 def _useful(speed: Floats, sizes: Ints) -> Ints:
-    """How many sizes of each sort count: not the largest ones, where no cap makes them faster than smaller."""
+    """How many sizes of each sort count: not the largest, where no cap makes them faster than smaller."""
     best = np.maximum.accumulate(speed.max(axis=2), axis=1)
     faster = best[:, 1:] > best[:, :-1]
     last = 1 + np.where(faster, np.arange(1, 1 + faster.shape[1]), 0).max(axis=1, initial=0)

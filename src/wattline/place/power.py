@@ -35,7 +35,8 @@ class Power:
     save what booting it costs (the ski-rental rule: whatever comes, that uses at most twice the energy
     of who knows what comes; Karlin et al., SODA 1990), unless fewer than *spare* GPUs would then be
     free and on. Nodes are switched on when *place* would let somebody run who waits if they were on:
-    those that it gives to them, and no more. Until then nothing is moved or stopped for it.
+    those that it gives to them, and no more. Until then nothing is moved or stopped for it: who runs and
+    would grow into nodes that are off goes on as it is.
     """
 
     place: Placer = field(default_factory=Pack)
@@ -52,10 +53,14 @@ class Power:
         free = np.where(snapshot.up, gpus, 0) - _leased(placement.leases, len(gpus))
         needed = np.zeros(len(gpus), dtype=np.bool_)
         reason = placement.reason
-        short = np.isin(reason, (NO_ROOM, OUTRANKED))
+        short = (reason == NO_ROOM) | (reason == OUTRANKED)
         if short.any() and (snapshot.wakes_s > -math.inf).any():
             dream = self.place(plan, _all_awake(snapshot, placement.leases), models)
-            needed, reason = _for_whom(dream.leases, snapshot, free, short, reason)
+            grows = short & snapshot.queue.running & (dream.reason == 0)
+            if grows.any():
+                placement = self.place(_as_it_is(plan, snapshot, grows), snapshot, models)
+                free = np.where(snapshot.up, gpus, 0) - _leased(placement.leases, len(gpus))
+            needed, reason = _for_whom(dream.leases, snapshot, free, short, placement.reason)
 
         idle = snapshot.up & (free == gpus) & ~needed
         due_s = np.minimum(snapshot.quiet_s, now_s) + snapshot.nodes.break_even_s
@@ -109,7 +114,23 @@ def _for_whom(
     row = np.searchsorted(snapshot.queue.job, dreamt.job)
     needed = np.zeros(len(free), dtype=np.bool_)
     needed[dreamt.node[short[row] | (snapshot.wakes_s[dreamt.node] > -math.inf)]] = True
-    boots = row[short[row] & (free[dreamt.node] < dreamt.gpus)]
+    boots = row[short[row] & (reason[row] != 0) & (free[dreamt.node] < dreamt.gpus)]
     reason = reason.copy()
     reason[boots] = _BOOTING
     return needed, reason
+
+
+def _as_it_is(plan: Plan, snapshot: Snapshot, rows: Bools) -> Plan:
+    """*plan*, in which these rows, that run, keep what they hold."""
+    queue, leases = snapshot.queue, snapshot.leases
+    here = np.flatnonzero(rows[plan.row])
+    first = np.searchsorted(leases.job, queue.job[plan.row[here]])
+    gpus = plan.gpus.copy()
+    gpus[here] = queue.held[plan.row[here]].astype(np.int64)
+    knobs = {}
+    for name in ("cap_w", "batch"):
+        column = getattr(plan, name)
+        if column is not None:
+            knobs[name] = column.copy()
+            knobs[name][here] = getattr(leases, name)[first]
+    return replace(plan, gpus=gpus, **knobs)

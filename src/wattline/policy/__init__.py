@@ -9,7 +9,10 @@ from wattline.policy.pollux import Pollux
 from wattline.policy.powerflow import PowerFlow
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
-"""The whole policies among the names, as `compare --policies all` runs them."""
+"""The policies that only say who goes first: everybody gets the GPUs it asked for."""
+
+ELASTIC = ("afs", "pollux", "powerflow")
+"""The policies that say how many GPUs, too."""
 
 __all__ = [
     "Afs",

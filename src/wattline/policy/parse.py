@@ -13,7 +13,6 @@ from wattline.policy.chain import Chain, Stage, chain
 from wattline.types import Policy
 from wattline.units import parse_seconds
 
-
 BUDGETS = ("budgets",)
 """Fields that have an option of their own on the command line, `--budget`."""
 

@@ -293,8 +293,8 @@ def _share(
 ) -> tuple[Ints, Ints, Ints, Floats]:
     """For every row its size and cap (-1: none), why it has none, and the joules it still needs.
 
-    *thrifty*: only steps that need no more joules. The GPUs of a node that is on draw watts, used or not: these
-    are shared by the jobs as they are admitted, and GPUs that were idle come without.
+    *thrifty*: only steps that need no more joules. The GPUs of a node that is on draw watts, used or not:
+    these are shared by the jobs as they are admitted, and GPUs that were idle come without.
     """
     count = len(sort)
     caps = speed.shape[2]
@@ -339,8 +339,8 @@ def _share(
             if waits:  # what it will use is not for others to use
                 drawn_w = 0.0
             counted = _count(
-                team[i], drawn_w, left_j[i], 0.0 if waits else idle_w[c], 0 if waits else n, taken, up, rest_w,
-                used, most, joules, of_team, False,
+                team[i], drawn_w, left_j[i], 0.0 if waits else idle_w[c], 0 if waits else n, taken, up,
+                rest_w, used, most, joules, of_team, False,
             )  # fmt: skip
             k -= not counted
         if not counted or waits:
@@ -381,7 +381,7 @@ def _share(
         if n <= slots:
             slots -= n
         _offer(
-            heap, i, c, to_s, to_k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots, static_w[c],
-            total
+            heap, i, c, to_s, to_k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots,
+            static_w[c], total,
         )  # fmt: skip
     return size, cap, reason, left_j
