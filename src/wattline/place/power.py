@@ -33,7 +33,7 @@ class Power:
 
     A node that nobody uses is switched off when it has been quiet for as long as it must be off to
     save what booting it costs (the ski-rental rule: whatever comes, that uses at most twice the energy
-    of who knows what comes; Karlin et al., SODA 1990), unless fewer than *spare* GPUs would then be
+    of who knows what comes; Karlin et al., Algorithmica 1988), unless fewer than *spare* GPUs would then be
     free and on. Nodes are switched on when *place* would let somebody run who waits if they were on:
     those that it gives to them, and no more. Until then nothing is moved or stopped for it: who runs and
     would grow into nodes that are off goes on as it is.

@@ -15,12 +15,13 @@ from wattline.policy.afs import by_length
 from wattline.policy.elastic import Offer, offer, pace
 from wattline.policy.limits import NO_LIMITS, Limits, limits
 from wattline.table import Floats, Ints
-from wattline.types import REASONS, Models, Nodes, Plan, Reason, Snapshot
+from wattline.types import ACCEPTS, REASONS, Models, Nodes, Plan, Reason, Snapshot
 
-_HELD, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
+_HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
     REASONS.index(reason)
     for reason in (
         Reason.HELD,
+        Reason.NO_ROOM,
         Reason.OUTRANKED,
         Reason.TOO_BIG,
         Reason.OVER_BUDGET,
@@ -70,6 +71,7 @@ class PowerFlow:
         offers = offer(snapshot, models, plan, batches=True)
         held = limits(self.budgets, snapshot, self.interval_s)
         size, cap, reason = self._shares(snapshot, offers, held)
+        reason = np.where(offers.pool < 0, _without_gpus(snapshot, offers, plan), reason)
         runs = np.flatnonzero(size >= 0)
         ways, sort = offers.menu, offers.sort[runs]
         gpus = ways.gpus[sort, size[runs]]
@@ -96,7 +98,7 @@ class PowerFlow:
         kept = pace(snapshot, offers, work_s[:, None] / full, self.rescale_s, self.horizon_s)
         size = by_length(full * kept, work_s, sort, offers.pool, offers.room, ways.sizes, ways.gpus)
         cap = np.full(len(size), ways.speed.shape[2] - 1, dtype=np.int64)
-        reason = np.where(size >= 0, 0, np.where(offers.pool >= 0, _OUTRANKED, _TOO_BIG))
+        reason = np.where(size >= 0, 0, _OUTRANKED)
         free = self.eta == 1.0 and all(eta == 1.0 for eta, _ in held.eta)
         if free and not len(held.most):
             return size, cap, reason
@@ -127,6 +129,18 @@ class PowerFlow:
         least_w, idle_w = ways.watts[sort, 0].min(axis=1) * factor, ways.idle_w[sort] * ways.gpus[sort, 0]
         late = (reason == _OVER_BUDGET) & held.never(least_w, idle_w, left_j, team)
         return size, cap, np.where(late, _NEVER, reason)
+
+
+def _without_gpus(snapshot: Snapshot, offers: Offer, plan: Plan | None) -> Ints:
+    """Why a row has no GPUs to be served from: nodes are down, or they are too few even when all are up."""
+    nodes, ways, job = snapshot.nodes, offers.menu, snapshot.queue.job
+    accepts = snapshot.queue.block[ACCEPTS].astype(np.int64)
+    reason = np.full(len(job), _TOO_BIG, dtype=np.int64)
+    for kind, total in enumerate(np.bincount(nodes.kind.codes, nodes.gpus, len(nodes.kind.names))):
+        reason[((accepts >> kind) & 1 == 1) & (ways.gpus[ways.sort[job, kind], 0] <= total)] = _NO_ROOM
+    if plan is not None:
+        reason[np.setdiff1d(np.arange(len(job)), plan.row)] = _HELD
+    return reason
 
 
 def _within(
@@ -322,7 +336,6 @@ def _share(
         c = sort[i]
         n = gpus[c, 0]
         if pool[i] < 0:
-            reason[i] = _TOO_BIG
             continue
         waits = free[pool[i]] < n
         share = (static_w[c] * (admitted + slots) + idle_w[c] * slots) / max(1, admitted)
