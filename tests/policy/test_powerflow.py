@@ -210,6 +210,7 @@ def seconds_above(log: Log, nodes: Nodes, watts: float) -> float:
     return float(lasts_s[lasts_s > 0][drawn > watts * (1 + 1e-6)].sum())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 300))
 def test_no_day_uses_more_than_its_kwh_and_one_interval(seed: int) -> None:
     jobs, nodes = some_jobs(10, seed, duration_s=np.full(10, 40_000.0)), cluster(2, base_w=100.0, idle_w=10.0)
