@@ -207,6 +207,19 @@ def test_a_job_that_finds_no_place_is_not_overtaken_for_ever() -> None:
     assert first_starts(play(jobs, p.fifo, count=2, gpus=8, place=Buddy()))["whole"] < 250.0
 
 
+def test_who_finds_no_place_finds_none_because_of_those_before_it() -> None:
+    cluster = join_nodes(nodes("v100", count=3, gpus=8), nodes("v100", count=5, gpus=2))
+    running = [{2: 1}, {7: 1}, {1: 3}, {6: 2}, {5: 1}, {1: 2}, {5: 1}, {4: 1}, {0: 4}, {2: 3}]
+    order = [13, 10, 11, 4, 5, 0, 2, 1, 8, 7, 12, 14, 6, 9, 3]
+    gpus = [8, 8, 4, 8, 8, 2, 4, 8, 8, 8, 1, 1, 2, 3, 2]  # most of those who run are to grow or shrink
+    plan = ranks(*order, gpus=gpus, keeps=True)
+    found = placed(world(cluster, running, [1, 6, 12, 2, 3]), plan, Buddy("none"))
+    line = [*found, *(job for job in order if job not in found)]
+    again = world(cluster, list(found.values()), [1] * (15 - len(found)))
+    plan = ranks(*(line.index(job) for job in order), gpus=gpus, keeps=True)
+    assert placed(again, plan, Buddy("none")) == dict(enumerate(found.values()))
+
+
 def test_an_unknown_backfill_is_refused() -> None:
     with pytest.raises(ConfigError, match="backfill must be one of none, easy, greedy, got 'esay'") as caught:
         Buddy("esay")  # type: ignore[arg-type]

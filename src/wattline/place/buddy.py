@@ -22,7 +22,7 @@ from wattline.place.write import write
 from wattline.table import Bools, Floats, Ints
 from wattline.types import HELD, JOB, Models, Placement, Plan, Snapshot
 
-_TRIES = 4  # how often who is chosen by number alone is thought over, when somebody finds no place
+_TRIES = 3  # how often who is chosen by number alone is thought over, when somebody finds no place
 _NOBODY = 1 << 62  # needs so much
 
 
@@ -39,8 +39,8 @@ class Buddy:
     later does so. *backfill* says who may overtake a job that finds no place; see
     `wattline.place.choose.choose`. Under `easy` the first of them keeps the emptiest nodes to itself.
 
-    Power-of-two jobs on equal power-of-two nodes always find a place if enough GPUs are free (Zhao et
-    al., OSDI 2020, "HiveD"; Gu et al., NSDI 2023, "ElasticFlow", whose migration this follows).
+    Power-of-two jobs on equal power-of-two nodes always find a place if enough GPUs are free: the buddy
+    system (Knowlton, CACM 1965) with migration, as in ElasticFlow (Gu et al., ASPLOS 2023).
     """
 
     backfill: Backfill = "easy"
@@ -555,19 +555,23 @@ def _best_host(nodes: Ints, rooms: Ints, folk: Ints, asked: int, kind: int, wide
         if nodes[_KIND, n] == kind and nodes[_LOCK, n] == 0:
             nodes_with[nodes[_FREE, n]] += 1
     best, best_gpus, best_jobs = -1, asked + rooms.shape[1], 0
-    for n in range(nodes.shape[1]):
-        lack = asked - nodes[_FREE, n]  # at least so many GPUs go, and one job
+    for lack in range(1, asked + 1):  # at least so many GPUs go, and one job
         if lack > best_gpus or (lack == best_gpus and best_jobs == 1):
+            break
+        if nodes_with[asked - lack] == 0:
             continue
-        if not _may_host(nodes, n, asked, kind, widest):
-            continue
-        jobs = _who_goes(nodes, folk, n, asked, who)
-        gpus = 0
-        for a in range(jobs):
-            gpus += folk[_NEED, who[a]]
-        better = jobs > 0 and (gpus < best_gpus or (gpus == best_gpus and jobs < best_jobs))
-        if better and _all_find_room(nodes_with, nodes[_FREE, n], who, jobs, folk[_NEED], found):
-            best, best_gpus, best_jobs = n, gpus, jobs
+        for n in range(nodes.shape[1]):
+            if nodes[_FREE, n] != asked - lack or not _may_host(nodes, n, asked, kind, widest):
+                continue
+            jobs = _who_goes(nodes, folk, n, asked, who)
+            gpus = 0
+            for a in range(jobs):
+                gpus += folk[_NEED, who[a]]
+            better = jobs > 0 and (gpus < best_gpus or (gpus == best_gpus and jobs < best_jobs))
+            if better and _all_find_room(nodes_with, nodes[_FREE, n], who, jobs, folk[_NEED], found):
+                best, best_gpus, best_jobs = n, gpus, jobs
+                if gpus == lack and jobs == 1:
+                    return best
     return best
 
 
@@ -586,6 +590,8 @@ def _make_room(
 
     The fewest that find room elsewhere as it is, or else others make room for them in turn.
     """
+    if need >= rooms.shape[1]:
+        return -1  # no node is as large as that
     who = np.empty(folk.shape[1] + 1, dtype=np.int64)
     n = _best_host(nodes, rooms, folk, need, kind, widest, who)
     if n < 0:
@@ -746,10 +752,10 @@ def _make_way(
     i: int,
     kind: int,
     spans: bool,
-) -> int:
-    """Take the GPUs of those who go *later*, the last first, until leader *i* has a place.
+) -> bool:
+    """Take the GPUs of those who go *later*, the last first, until there is a place for leader *i*.
 
-    Answers the entry of *later* from which on they have lost them; -1: there is no place.
+    Answers whether there is; who lost its GPUs is marked by -1 in `STAYS`.
     """
     flags[_STALE] = 1
     for a in range(len(later) - 1, -1, -1):
@@ -769,8 +775,8 @@ def _make_way(
                 fits = fits or nodes[_FREE, leases[2, r]] >= folk[_NEED, i]
         fate[STAYS, j] = -1
         if (spans and _enough(shapes, rooms, folk[_NEED, i], kind) >= 0) or (fits and not spans):
-            return a
-    return -1
+            return True
+    return False
 
 
 @inner
@@ -859,6 +865,7 @@ def _settle(
     for p in range(len(plan_row)):
         folk[_NEED, plan_row[p]] = plan_gpus[p]
     lease_at = np.zeros(queued + 1, dtype=np.int64)
+    comes_first = np.zeros(queued, dtype=np.bool_)
     for i in range(queued):
         r = lease_at[i]
         while r < leases.shape[1] and leases[0, r] == block[JOB, i]:
@@ -866,13 +873,17 @@ def _settle(
         lease_at[i + 1] = r
         if stays[i] and r == lease_at[i] + 1:
             _enter(nodes, folk, i, leases[2, lease_at[i]])
+        if r > lease_at[i] and block[HELD, i] == folk[_NEED, i]:
+            comes_first[i] = (was_barred[i] >> node_kind[leases[2, lease_at[i]]]) & 1 == 0
 
     stuck = headed = False
     # By kind and whether it spans nodes: the smallest that found no place, and for which nobody could
     # make way. Room only shrinks, so that who needs more need not try.
     no_place = np.full((kinds, 2), _NOBODY, dtype=np.int64)
     no_way = np.full((kinds, 2), _NOBODY, dtype=np.int64)
-    turns = 2 if keeps else 1  # where nobody is to be stopped, who runs already comes first
+    # The same order in which they were chosen: where nobody is to be stopped, who runs comes first. So
+    # whoever finds no place finds none because of those before it, who will be there next time, too.
+    turns = 2 if keeps else 1
     for turn in range(turns):
         for p in range(len(plan_row)):
             i = plan_row[p]
@@ -882,7 +893,7 @@ def _settle(
             if kind < 0:
                 if turn < turns - 1 or fate[REASON, i] != NO_ROOM:
                     continue
-            elif turns == 2 and (block[HELD, i] > 0) != (turn == 0):
+            elif keeps and comes_first[i] != (turn == 0):
                 continue
             else:
                 need = plan_gpus[p]
@@ -914,7 +925,7 @@ def _settle(
                         kind,
                         spans,
                     )
-                    if way >= 0:
+                    if way:
                         done = _place(nodes, shapes, rooms, flags, folk, seat_at, seats, i, kind, spans)
                         no_place[kind, 0] = no_place[kind, 1] = _NOBODY  # others have left
                     else:
