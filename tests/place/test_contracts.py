@@ -1,8 +1,20 @@
-"""What every placer and policy owes, with placers that move jobs and switch nodes off."""
+"""What every placer owes, and every policy with placers that move jobs and switch nodes off."""
 
 from wattline import policy as p
 from wattline.place import Buddy, Pack, Power
 from wattline.testing import PlacerContract, PolicyContract
+
+
+class TestPackEasy(PlacerContract):
+    place = Pack()
+
+
+class TestPackGreedy(PlacerContract):
+    place = Pack("greedy")
+
+
+class TestPackNone(PlacerContract):
+    place = Pack("none")
 
 
 class TestBuddyEasy(PlacerContract):

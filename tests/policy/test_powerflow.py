@@ -162,6 +162,7 @@ def overshoot_j(log: Log, budget_j: float) -> float:
     return float(log.events[log.events[:, 0] == METERED, 5].max()) - budget_j
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(0.2, 1.5), st.sampled_from((0.0, 0.5, 1.5)), st.booleans())
 def test_joules_are_never_exceeded_by_more_than_one_interval(
     seed: int, share: float, error: float, horizon: bool

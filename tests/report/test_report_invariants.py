@@ -26,6 +26,8 @@ from wattline.report import digest, report, series
 from wattline.report.metrics import course
 from whims import whimsical_logs
 
+pytestmark = pytest.mark.slow
+
 POLICIES = (
     policy.fifo,
     policy.srtf,
