@@ -116,7 +116,7 @@ def test_who_loses_its_node_queues_again_and_the_node_has_no_room() -> None:
 def test_when_a_leader_ends_the_next_of_its_group_leads() -> None:
     state = arrived(0, 1, 2)
     state = after(state, deciding(state, (0, 0, 0, 1), (2, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
-    assert state.leases.block.tolist() == [[2], [2], [0], [1], [0], [0]]
+    assert state.leases.block.tolist() == [[2], [2], [0], [1], *[[0]] * 5]
     assert state.free.tolist() == [3, 4]
 
 
@@ -155,14 +155,13 @@ def test_a_node_that_is_down_takes_nobody() -> None:
 
 @st.composite
 def leases_of_some(draw: st.DrawFn) -> Leases:
-    """Up to seven jobs on up to four nodes, each under one cap and with one batch."""
+    """Up to seven jobs on up to four nodes, each under one cap, with one batch and share of the host."""
     spans = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 4))
     rows = draw(st.lists(spans, unique_by=lambda row: row[:2]))
-    cap_w, batch = (draw(st.lists(st.integers(0, 2), min_size=7, max_size=7)) for _ in range(2))
     job = [r[0] for r in rows]
-    return Leases.of(
-        job, job, [r[1] for r in rows], [r[2] for r in rows], [cap_w[j] for j in job], [batch[j] for j in job]
-    )
+    settings = (draw(st.lists(st.integers(0, 2), min_size=7, max_size=7)) for _ in range(5))
+    cap_w, batch, *host = ([of_job[j] for j in job] for of_job in settings)
+    return Leases.of(job, job, [r[1] for r in rows], [r[2] for r in rows], cap_w, batch, host)
 
 
 LEASES = leases_of_some()
@@ -175,22 +174,23 @@ def test_from_here_to_here_there_is_nothing_to_do(leases: Leases) -> None:
 
 @given(LEASES, LEASES)
 def test_actions_turn_the_old_leases_into_the_new(old: Leases, new: Leases) -> None:
-    held = {(j, n): (g, c, b) for j, _, n, g, c, b in old.block.T.tolist()}
+    held = {(j, n): (g, b, (c, *h)) for j, _, n, g, c, b, *h in old.block.T.tolist()}
     stopped = set()
-    for verb, job, _, node, gpus, cap_w, batch in reconcile(old, new).tolist():
+    for verb, job, _, node, gpus, cap_w, batch, *host in reconcile(old, new).tolist():
+        settings = (cap_w, *host)
         if verb == RETUNE:
-            assert all(b == batch for (j, _), (_, _, b) in held.items() if j == job), (
+            assert all(b == batch for (j, _), (_, b, _) in held.items() if j == job), (
                 "another batch, no restart"
             )
-            held.update({(j, n): (g, cap_w, b) for (j, n), (g, _, b) in held.items() if j == job})
+            held.update({(j, n): (g, b, settings) for (j, n), (g, b, _) in held.items() if j == job})
         elif verb == STOP:
             assert any(j == job for j, _ in held), "only who runs is stopped"
             held = {key: g for key, g in held.items() if key[0] != job}
             stopped.add(job)
         else:
             assert verb == START
-            held[job, node] = (gpus, cap_w, batch)
-    assert held == {(j, n): (g, c, b) for j, _, n, g, c, b in new.block.T.tolist()}
+            held[job, node] = (gpus, batch, settings)
+    assert held == {(j, n): (g, b, (c, *h)) for j, _, n, g, c, b, *h in new.block.T.tolist()}
     same = {
         j
         for j in old.job.tolist()

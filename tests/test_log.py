@@ -86,7 +86,7 @@ def test_a_log_has_words_for_every_action_and_names_watts_watts(lively: Log, tmp
     shapes = {tuple(done) for done in actions}
     assert ("power_off",) in shapes
     assert ("power_on",) in shapes
-    assert ("retune", "group", "cap_w", "batch") in shapes
+    assert ("retune", "group", "cap_w", "batch", "mcpus", "mem_mib", "read_mib_s") in shapes
     assert ("start", "group", "on", "cap_w", "batch") in shapes
     assert ("start", "group", "on") in shapes
     events = {next(iter(happened)): tuple(happened) for r in rounds for happened in r["events"]}
@@ -148,7 +148,7 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
     with pytest.raises(TraceError, match=r"run\.jsonl:3: not a line of a run log"):
         read_log(path)
     path.write_text('{"wattline_log": 99}\n')
-    with pytest.raises(TraceError, match="wattline_log is 99, expected 2"):
+    with pytest.raises(TraceError, match="wattline_log is 99, expected 3"):
         read_log(path)
     path.write_text("".join(lines[:-1]))
     with pytest.raises(TraceError, match="the log ends early"):

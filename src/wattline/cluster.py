@@ -15,11 +15,15 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.profile.devices import device
 from wattline.table import Labels
 from wattline.types import Nodes
-from wattline.units import parse_gib
+from wattline.units import parse_gib, parse_mib_s
 
 _WHOLE = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
+_READ = {"mem_gib": parse_gib, "storage_mib_s": parse_mib_s}
 _KINDS = 53  # what a bit mask in a float64 column can tell apart
-_KNOBS = ("gpus", "cpus", "mem_gib", "rack_size", "base_w", "idle_w", "busy_w", "off_w", "boot_s", "boot_w")
+_KNOBS = (
+    *("gpus", "cpus", "mem_gib", "storage_mib_s", "rack_size"),
+    *("base_w", "idle_w", "busy_w", "off_w", "boot_s", "boot_w"),
+)
 
 
 def nodes(
@@ -29,6 +33,7 @@ def nodes(
     gpus: int = 8,
     cpus: float = 24.0,
     mem_gib: float = 500.0,
+    storage_mib_s: float = 0.0,
     rack_size: int = 16,
     base_w: float | None = None,
     idle_w: float | None = None,
@@ -40,6 +45,7 @@ def nodes(
 ) -> Nodes:
     """*count* equal nodes with *gpus* GPUs of one *kind* each, *rack_size* of them to a rack.
 
+    Storage delivers *storage_mib_s* to all jobs of a node together; 0: as much as anybody wants.
     Watts that are not given are those of the built-in device of that name. A node that is switched
     off draws *off_w*, and boots in *boot_s*, drawing *boot_w* (as much as when it is up and idle, unless
     given); the defaults are round guesses. Join several with `join_nodes`.
@@ -52,7 +58,7 @@ def nodes(
     }
     watts["off_w"] = float(off_w)
     watts["boot_w"] = watts["base_w"] + gpus * watts["idle_w"] if boot_w is None else float(boot_w)
-    for key, value in (*watts.items(), ("boot_s", boot_s)):
+    for key, value in (*watts.items(), ("boot_s", boot_s), ("storage_mib_s", storage_mib_s)):
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be at least 0 and finite, got {value}")
     count, kind = int(count), kind.casefold()
@@ -64,6 +70,7 @@ def nodes(
         gpus=np.full(count, int(gpus), dtype=np.int64),
         cpus=np.full(count, float(cpus)),
         mem_gib=np.full(count, float(mem_gib)),
+        storage_mib_s=np.full(count, float(storage_mib_s)),
         rack=np.arange(count, dtype=np.int64) // int(rack_size),
         base_w=np.full(count, watts["base_w"]),
         idle_w=np.full(count, watts["idle_w"]),
@@ -118,10 +125,10 @@ def _parse_part(part: str, text: str) -> Nodes:
     knobs: dict[str, Any] = {}
     for option in options:
         key, _, value = option.partition("=")
-        key = {"mem": "mem_gib"}.get(key.strip(), key.strip())
+        key = {"mem": "mem_gib", "storage": "storage_mib_s"}.get(key.strip(), key.strip())
         _known_key(key, f"cluster {text!r}")
         try:
-            knobs[key] = parse_gib(value) if key == "mem_gib" else float(value)
+            knobs[key] = _READ.get(key, float)(value)
         except ValueError:
             raise ConfigError(f"cluster {text!r}: {key} is {value!r}, expected a number") from None
     if gpus is not None:
@@ -132,7 +139,7 @@ def _parse_part(part: str, text: str) -> Nodes:
 def read_cluster(path: str | Path) -> Nodes:
     """A cluster from a TOML file with one `[[nodes]]` table per kind of node.
 
-    Keys: `kind` (needed), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `rack_size`, `base_w`,
+    Keys: `kind` (needed), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `storage_mib_s`, `rack_size`, `base_w`,
     `idle_w`, `busy_w`, `off_w`, `boot_s`, `boot_w`.
     """
     try:

@@ -364,9 +364,19 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
     if placement.on is not None and (at := np.flatnonzero(~placement.on[leases.node])).size:
         name = nodes.name[int(leases.node[at[0]])]
         raise PlanError(f"job {leases.job[at[0]]} got a lease on node {name}, which is to be switched off")
-    problem, row, node = _check(leases.block, snapshot.queue.block, nodes.gpus, nodes.kind.codes, snapshot.up)
+    problem, row, node = _check(
+        leases.block,
+        snapshot.queue.block,
+        nodes.gpus,
+        nodes.kind.codes,
+        snapshot.up,
+        nodes.host,
+    )
     if problem == 0:
         return
+    if problem > 6:
+        unit = ("thousandths of a core", "MiB of memory", "MiB/s of storage")[problem - 7]
+        raise Oversubscribed(f"node {nodes.name[node]} was given {row} {unit} more than it has")
     if problem == 4:
         raise Oversubscribed(
             f"node {snapshot.nodes.name[node]} was given {row} GPUs more than it has"
@@ -386,10 +396,14 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
     raise PlanError(f"job {job} got {leases.gpus[row]} GPUs in group {leases.group[row]}, which nobody leads")
 
 
-@kernel(I2, F2, I1, I1, B1)
-def _check(leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools) -> tuple[int, int, int]:
+@kernel(I2, F2, I1, I1, B1, I2)
+def _check(
+    leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools, node_host: Ints
+) -> tuple[int, int, int]:
     job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
+    left = node_host.copy()
+    said = False
     i = 0
     for r in range(len(job)):
         if r > 0 and (job[r] < job[r - 1] or (job[r] == job[r - 1] and node[r] <= node[r - 1])):
@@ -406,6 +420,12 @@ def _check(leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bo
             if gpus[r] <= 0:
                 return 3, r, 0
             used[node[r]] += gpus[r]
+            for h in range(left.shape[0]):
+                each = leases[6 + h, r]
+                said = said or each > 0
+                left[h, node[r]] -= gpus[r] * (
+                    each if each > 0 else node_host[h, node[r]] // node_gpus[node[r]]
+                )
         else:
             at = find(job, len(job), group[r])
             led = False
@@ -418,6 +438,9 @@ def _check(leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bo
         room = node_gpus[n] if up[n] else 0
         if used[n] > room:
             return 4, used[n] - room, n
+        for h in range(left.shape[0] if said else 0):
+            if left[h, n] < 0 and node_host[h, n] > 0:
+                return 7 + h, -left[h, n], n
     return 0, 0, 0
 
 
@@ -460,23 +483,26 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
                 count += 1
             starts[b:b_end] = True
             count += b_end - b
-        elif old[4, a] != new[4, b]:
-            tunes[b] = True
-            count += 1
+        else:
+            for c in range(4, LEASE_ROWS):
+                tunes[b] = tunes[b] or old[c, a] != new[c, b]
+            count += tunes[b]
         a, b = a_end, b_end
-    actions = np.empty((count, ACTION_COLUMNS), dtype=np.int64)
+    actions = np.zeros((count, ACTION_COLUMNS), dtype=np.int64)
     at = 0
     for r in range(len(old_job)):
         if stops[r]:
-            actions[at] = (STOP, old_job[r], old_group[r], -1, 0, 0, 0)
+            actions[at, :4] = (STOP, old_job[r], old_group[r], -1)
             at += 1
-    for r in range(len(job)):  # before others start: who gives watts back does so first
+    for r in range(len(job)):  # before others start: who gives something back does so first
         if tunes[r]:
-            actions[at] = (RETUNE, job[r], group[r], -1, 0, new[4, r], new[5, r])
+            actions[at, :4] = (RETUNE, job[r], group[r], -1)
+            actions[at, 5:] = new[4:, r]
             at += 1
     for r in range(len(job)):
         if starts[r]:
-            actions[at] = (START, job[r], group[r], node[r], gpus[r], new[4, r], new[5, r])
+            actions[at, :5] = (START, job[r], group[r], node[r], gpus[r])
+            actions[at, 5:] = new[4:, r]
             at += 1
     return actions
 

@@ -42,9 +42,13 @@ from wattline.messages import (
     rows,
 )
 from wattline.table import Floats, Ints, Labels
-from wattline.types import REASONS, Jobs, Nodes
+from wattline.types import HOST, REASONS, Jobs, Nodes
 
-FORMAT = 2
+FORMAT = 3
+
+
+_SETTINGS = ("cap_w", "batch", *HOST)
+"""The last columns of actions."""
 
 
 class Round(NamedTuple):
@@ -115,7 +119,7 @@ class Log:
 
     @cached_property
     def actions(self) -> Actions:
-        """All actions: columns verb, job, group, node, gpus, cap_w, batch."""
+        """All actions: columns as in `wattline.messages.Actions`."""
         return _matrix(self._actions, np.int64, ACTION_COLUMNS)
 
     @cached_property
@@ -201,7 +205,7 @@ _USUAL: dict[str, object] = {
     "deadline_s": float("inf"),
     "priority": 0.0,
     **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),
-    "noise": 0.0,
+    **dict.fromkeys(("noise", "cpus", "mem_gib"), 0.0),
     **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "status"), ""),
 }
 
@@ -225,7 +229,7 @@ def _event_words(event: Event, jobs: Jobs) -> dict[str, Any]:
 
 def _action_words(actions: Actions) -> list[dict[str, Any]]:
     words: list[dict[str, Any]] = []
-    for verb, job, group, node, gpus, cap_w, batch in actions.tolist():
+    for verb, job, group, node, gpus, *knobs in actions.tolist():
         if verb >= POWER_OFF:
             words.append({ACTION_WORDS[verb]: node})
         elif verb == STOP:
@@ -233,11 +237,11 @@ def _action_words(actions: Actions) -> list[dict[str, Any]]:
         elif verb == START and words and words[-1].get("start") == job:
             words[-1]["on"].append([node, gpus])
         else:
-            knobs = {"cap_w": cap_w, "batch": batch}
             words.append({ACTION_WORDS[verb]: job, "group": group})
             if verb == START:
                 words[-1]["on"] = [[node, gpus]]
-            words[-1].update({name: value for name, value in knobs.items() if value or verb == RETUNE})
+            set_to = zip(_SETTINGS, knobs, strict=True)
+            words[-1].update({name: value for name, value in set_to if value or verb == RETUNE})
     return words
 
 
@@ -363,18 +367,18 @@ class _Reader:
         """The rows of one action."""
         verb, who = _verb(words, _ACTIONS)
         if verb >= POWER_OFF:
-            yield verb, -1, -1, _index("node", who, len(self.log.nodes)), 0, 0, 0
+            yield verb, -1, -1, _index("node", who, len(self.log.nodes)), 0, *(0 for _ in _SETTINGS)
             return
         job, group = self._job("job", who), self._job("group", words["group"])
-        cap_w, batch = (_value(name, words.get(name, 0)) for name in ("cap_w", "batch"))
+        knobs = [_value(name, words.get(name, 0)) for name in _SETTINGS]
         if verb != START:
-            yield verb, job, group, -1, 0, cap_w, batch
+            yield verb, job, group, -1, 0, *knobs
             return
         if not words["on"]:
             raise ValueError(f"job {job} starts on no node")
         for node, gpus in words["on"]:
             _index("node", node, len(self.log.nodes))
-            yield verb, job, group, node, _value("gpus", gpus), cap_w, batch
+            yield verb, job, group, node, _value("gpus", gpus), *knobs
 
     def _job(self, what: str, number: Any) -> int:
         return _index(what, number, len(self.line_of))
@@ -387,7 +391,7 @@ _EVENTS, _ACTIONS, _REASONS = (
 _LABELS = ("team", "user", "model", "gpu_kind", "key", "status", "kind")
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),
-    **dict.fromkeys(("seed", "rack", "batch", "cap_w"), (int, "a whole number")),
+    **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST), (int, "a whole number")),
     **dict.fromkeys(("min_gpus", "max_gpus", "max_batch"), (int, "a whole number")),
     "gpus": (int, "a whole number above 0"),
     "whole": (bool, "true or false"),

@@ -41,6 +41,8 @@ class Jobs(Table):
     max_gpus: Ints  # most GPUs it may be given; 0: nobody said
     max_batch: Ints  # largest batch it may be trained with; 0: its batch is fixed
     noise: Floats  # gradient noise scale in samples; 0: unknown
+    cpus: Floats  # cores of the whole job with which a step takes step_s; 0: nobody said
+    mem_gib: Floats  # likewise host memory
     team: Labels  # virtual cluster, account
     user: Labels
     model: Labels
@@ -65,6 +67,8 @@ class Jobs(Table):
         max_gpus: Sequence[int] | Ints | None = None,
         max_batch: Sequence[int] | Ints | None = None,
         noise: Sequence[float] | Floats | None = None,
+        cpus: Sequence[float] | Floats | None = None,
+        mem_gib: Sequence[float] | Floats | None = None,
         team: Sequence[str] | Labels | None = None,
         user: Sequence[str] | Labels | None = None,
         model: Sequence[str] | Labels | None = None,
@@ -112,6 +116,8 @@ class Jobs(Table):
             max_gpus=counts(max_gpus),
             max_batch=counts(max_batch),
             noise=floats(noise, 0.0),
+            cpus=floats(cpus, 0.0),
+            mem_gib=floats(mem_gib, 0.0),
             team=labels(team),
             user=labels(user),
             model=labels(model),
@@ -144,6 +150,8 @@ class Jobs(Table):
             ),
             ("max_batch", (self.max_batch == 0) | (self.max_batch >= self.batch), "0, or at least batch"),
             ("noise", np.isfinite(self.noise) & (self.noise >= 0), "a finite number, not negative"),
+            ("cpus", np.isfinite(self.cpus) & (self.cpus >= 0), "a finite number, not negative"),
+            ("mem_gib", np.isfinite(self.mem_gib) & (self.mem_gib >= 0), "a finite number, not negative"),
         )
         for name, good, expected in rules:
             if not good.all():
@@ -165,6 +173,7 @@ class Nodes(Table):
     gpus: Ints
     cpus: Floats
     mem_gib: Floats
+    storage_mib_s: Floats  # what its storage delivers; 0: as much as anybody wants
     rack: Ints
     base_w: Floats  # the node without its GPUs
     idle_w: Floats  # one GPU without a job
@@ -185,6 +194,16 @@ class Nodes(Table):
         saves = saves_w > 0
         return np.where(saves, self.boot_s * self.boot_w / np.where(saves, saves_w, 1.0), math.inf)
 
+    @property
+    def host(self) -> Ints:
+        """What there is to share out of each node's host: rows as in `HOST`, a column per node."""
+        return np.array((1000 * self.cpus, 1024 * self.mem_gib, self.storage_mib_s)).astype(np.int64)
+
+    @property
+    def share(self) -> Ints:
+        """The proportional share: what of the host belongs to one of a node's GPUs, rows as in `HOST`."""
+        return self.host // self.gpus
+
     def accepts(self, gpu_kind: Labels) -> Ints:
         """For each row of *gpu_kind*, a bit mask of this cluster's kinds that it accepts."""
         every = (1 << len(self.kind.names)) - 1
@@ -192,6 +211,14 @@ class Nodes(Table):
         wanted = [{word.strip() for word in text.casefold().split("|")} for text in gpu_kind.names]
         masks = [every if words == {""} else sum(bits.get(word, 0) for word in words) for words in wanted]
         return np.array(masks, dtype=np.int64)[gpu_kind.codes] if masks else np.empty(0, dtype=np.int64)
+
+
+HOST = ("mcpus", "mem_mib", "read_mib_s")
+"""What jobs are given of the host beside GPUs: thousandths of a core, MiB of memory, MiB/s from storage.
+
+Always for each GPU, so that a job which spans nodes has it everywhere in proportion to its GPUs there.
+0 is "nobody said": the proportional share of the node.
+"""
 
 
 class Reason(Enum):
@@ -205,6 +232,7 @@ class Reason(Enum):
     OVER_BUDGET = "The energy budget leaves nothing for it now."
     NEVER_IN_BUDGET = "The energy budget will never allow it, even alone and at its lowest power."
     BOOTING = "Nodes are being switched on for it."
+    NO_HOST = "GPUs are free, but not the cores, memory or storage that it needs beside them."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -277,7 +305,7 @@ class Queue:
         return row
 
 
-LEASE_ROWS = 6
+LEASE_ROWS = 9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -285,10 +313,10 @@ class Leases:
     """Who holds what: one column of *block* per job and node, sorted by job, then node.
 
     Columns with the same *group* run as one (packed or fused) on the same GPUs, counted once: for
-    the job that leads, `job == group`. All columns of a group have its power cap and its batch.
+    the job that leads, `job == group`. All columns of a group have its power cap, batch and host share.
     """
 
-    block: Ints  # rows job, group, node, gpus, cap_w, batch
+    block: Ints  # rows job, group, node, gpus, cap_w, batch, and those of HOST
 
     @classmethod
     def of(
@@ -299,11 +327,15 @@ class Leases:
         gpus: Sequence[int],
         cap_w: Sequence[int] | None = None,
         batch: Sequence[int] | None = None,
+        host: Sequence[Sequence[int]] | Ints | None = None,
     ) -> Leases:
-        """Leases from their columns, sorted as they have to be."""
-        none = np.zeros(len(job), dtype=np.int64)
-        columns = (job, group, node, gpus, none if cap_w is None else cap_w, none if batch is None else batch)
-        block = np.array(columns, dtype=np.int64).reshape(LEASE_ROWS, -1)
+        """Leases from their columns, sorted as they have to be; *host* has the rows of `HOST`."""
+        block = np.zeros((LEASE_ROWS, len(job)), dtype=np.int64)
+        for row, column in enumerate((job, group, node, gpus, cap_w, batch)):
+            if column is not None:
+                block[row] = column
+        if host is not None:
+            block[6:] = host
         return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
 
     def __post_init__(self) -> None:
@@ -348,6 +380,12 @@ class Leases:
         """Samples of a step, of all its GPUs; 0: as asked."""
         row: Ints = self.block[5]
         return row
+
+    @property
+    def host(self) -> Ints:
+        """What each of its GPUs has of the host: rows as in `HOST`."""
+        rows: Ints = self.block[6:]
+        return rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -429,9 +467,9 @@ class Plan:
     somebody else. *tick_s*: when the policy wants to be asked again if nothing happens before.
     *lasts*: once everybody has what the plan grants, jobs that end are no reason to ask again
     (true of policies that only order; not of those that give freed GPUs to who runs already).
-    *cap_w* is the power cap of each GPU (0: none), *batch* that of the whole job (0: as asked); None: so
-    for all. *reason* says, by row of the queue, why a job is left out. *meters*: the policy wants the
-    energy meter read before it is asked again.
+    *cap_w* is the power cap of each GPU (0: none), *batch* that of the whole job (0: as asked), *host* what
+    each GPU should have beside it, rows as in `HOST`; None: so for all. *reason* says, by row of the queue,
+    why a job is left out. *meters*: the policy wants the energy meter read before it is asked again.
     """
 
     row: Ints
@@ -444,6 +482,7 @@ class Plan:
     batch: Ints | None = None
     reason: Ints | None = None
     meters: bool = False
+    host: Ints | None = None
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)
@@ -460,6 +499,11 @@ class Plan:
                     raise PlanError(f"a plan's {name} has {len(column)} entries, expected {len(self.row)}")
         if self.reason is not None:
             check_array("Plan.reason", self.reason, INT64, 1, PlanError)
+        if self.host is not None:
+            check_array("Plan.host", self.host, INT64, 2, PlanError)
+            if self.host.shape != (len(HOST), len(self.row)):
+                expected = (len(HOST), len(self.row))
+                raise PlanError(f"a plan's host has the shape {self.host.shape}, expected {expected}")
 
     def __len__(self) -> int:
         return len(self.row)
@@ -493,6 +537,7 @@ class Grants:
     members: Ints  # jobs on the same GPUs, itself included
     cap_w: Ints  # of each GPU; 0: none
     batch: Ints  # of the whole job; 0: as asked
+    host: Ints  # beside each GPU, rows as in `HOST`; 0: as asked
     kind: Labels  # of GPU; "": nobody says
 
     @classmethod
@@ -505,9 +550,10 @@ class Grants:
         members: Ints | None = None,
         cap_w: Ints | None = None,
         batch: Ints | None = None,
+        host: Ints | None = None,
         kind: Labels | str = "",
     ) -> Grants:
-        """Ways to run jobs; alone on one node, without a cap and with their own batch unless said."""
+        """Ways to run jobs; alone on one node, without a cap, with their own batch and share unless said."""
         one, none = np.ones(len(job), dtype=np.int64), np.zeros(len(job), dtype=np.int64)
         return cls(
             job=job,
@@ -516,6 +562,7 @@ class Grants:
             members=one if members is None else members,
             cap_w=none if cap_w is None else cap_w,
             batch=none if batch is None else batch,
+            host=np.zeros((len(HOST), len(job)), dtype=np.int64) if host is None else host,
             kind=Labels.same(kind, len(job)) if isinstance(kind, str) else kind,
         )
 
@@ -531,6 +578,7 @@ class Grants:
             self.members[rows],
             self.cap_w[rows],
             self.batch[rows],
+            self.host[:, rows],
             self.kind[rows],
         )
 

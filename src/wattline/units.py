@@ -37,6 +37,17 @@ def parse_gib(text: str) -> float:
     return float(match[1]) * _GIB[match[2].upper() or "G"]
 
 
+def parse_mib_s(text: str) -> float:
+    """MiB/s of `500MB/s`, `2GiB/s`; a bare number is MiB/s."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B(?:/s)?)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is not a bandwidth; expected something like 500MB/s")
+    if match[2] is None:
+        return float(match[1])
+    power = 1 + "KMGT".index(match[2].upper())
+    return float(match[1]) * (1024.0 if match[3] else 1000.0) ** power / 2**20
+
+
 def parse_watts(text: str) -> float:
     """Watts of `250W`, `0.25kW`; a bare number is watts."""
     return _scaled(text, _WATTS, "a power; expected something like 250W or 0.25kW")

@@ -31,6 +31,7 @@ def test_predict_answers_with_these_keys(capsys: pytest.CaptureFixture[str], res
         "clock_mhz": None,
         "cpus": None,
         "mem_gib": None,
+        "read_mib_s": None,
         "fuse": 1,
     }
     assert found["joules_per_sample"] == pytest.approx(found["watts"] / found["samples_s"])

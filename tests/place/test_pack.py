@@ -23,7 +23,7 @@ def placed(jobs: Jobs, **world: object) -> dict[int, dict[int, int]]:
     """Nodes and GPUs of each job's first start."""
     log = play(jobs, p.fifo, **world)  # type: ignore[arg-type]
     where: dict[int, dict[int, int]] = {}
-    for verb, job, _, node, gpus, _, _ in log.actions.tolist():
+    for verb, job, _, node, gpus, *_ in log.actions.tolist():
         assert verb == START
         where.setdefault(job, {})[node] = gpus
     return where

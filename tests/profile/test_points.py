@@ -15,8 +15,11 @@ from wattline.errors import ProfileError
 from wattline.profile.points import COLUMNS, MEASURED, Profile, read_profile, write_profile
 from wattline.profile.settings import KNOBS
 
-FULL = "model,gpu,gpus,nodes,batch,cap_w,clock_mhz,cpus,mem_gib,fuse,samples_s,watts,peak_gib,n,stderr"
-VALUES = ("m", "a100", "4", "2", "256", "250", "1200", "24", "100", "1", "900", "800", "12.5", "3", "9")
+FULL = (
+    "model,gpu,gpus,nodes,batch,cap_w,clock_mhz,cpus,mem_gib,read_mib_s,fuse,"
+    "samples_s,watts,peak_gib,n,stderr"
+)
+VALUES = ("m", "a100", "4", "2", "256", "250", "1200", "24", "100", "60", "1", "900", "800", "12.5", "3", "9")
 GOOD = dict(zip(FULL.split(","), VALUES, strict=True))
 
 
@@ -36,7 +39,7 @@ def numbers(profile: Profile) -> np.ndarray:
 def test_a_row_is_read_as_it_is_written(tmp_path: Path) -> None:
     profile = read_profile(written(tmp_path / "p.csv", table(GOOD)))
     assert (profile.model.words(), profile.gpu.words()) == (["m"], ["a100"])
-    assert numbers(profile).tolist() == [[4, 2, 256, 250, 1200, 24, 100, 1, 900, 800, 12.5, 3, 9]]
+    assert numbers(profile).tolist() == [[4, 2, 256, 250, 1200, 24, 100, 60, 1, 900, 800, 12.5, 3, 9]]
     assert (profile.path.word(0), profile.line.tolist()) == (str(tmp_path / "p.csv"), [2])
 
 
@@ -48,7 +51,7 @@ def test_what_is_not_said_is_one_or_unknown(tmp_path: Path) -> None:
         assert getattr(profile, name).tolist() == [1, 1], name
     assert np.isnan(profile.batch[0])
     assert profile.batch[1] == 8
-    for name in ("cap_w", "clock_mhz", "cpus", "mem_gib", "watts", "peak_gib", "stderr"):
+    for name in ("cap_w", "clock_mhz", "cpus", "mem_gib", "read_mib_s", "watts", "peak_gib", "stderr"):
         assert np.isnan(getattr(profile, name)).all(), name
 
 
@@ -181,7 +184,8 @@ ROWS = st.lists(
         {
             "model": NAMES,
             "gpu": st.sampled_from(("a100", "V100", "my, own")),
-            **dict.fromkeys(("batch", "cap_w", "clock_mhz", "cpus", "watts", "peak_gib"), several(SIZES)),
+            **dict.fromkeys(("batch", "cap_w", "clock_mhz", "cpus", "read_mib_s", "watts"), several(SIZES)),
+            "peak_gib": several(SIZES),
             "samples_s": SIZES,
             "gpus": GPUS.map(lambda g: 2.0 * g),
             "nodes": st.sampled_from((1.0, 2.0)),

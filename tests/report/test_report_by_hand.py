@@ -7,6 +7,7 @@ import wattline as wl
 from wattline import policy
 from wattline.log import Log
 from wattline.messages import (
+    ACTION_COLUMNS,
     ARRIVED,
     FAILED,
     FINISHED,
@@ -40,7 +41,10 @@ def log_of(jobs: Jobs, nodes: Nodes, *rounds: tuple[float, list[Event], list[tup
     """A log of rounds (time, events, actions)."""
     log = Log({"policy": "by hand", "place": "by hand", "seed": 0, "backend": "sim"}, jobs, nodes)
     for now_s, events, actions in rounds:
-        log.append(now_s, rows(*events), np.array(actions, dtype=np.int64).reshape(-1, 7), NO_HELD)
+        table = np.zeros((len(actions), ACTION_COLUMNS), dtype=np.int64)
+        for row, action in enumerate(actions):
+            table[row, : len(action)] = action
+        log.append(now_s, rows(*events), table, NO_HELD)
     return log
 
 

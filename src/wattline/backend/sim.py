@@ -12,6 +12,7 @@ import numpy as np
 
 from wattline.backend.power import Power
 from wattline.errors import ConfigError
+from wattline.host import with_shares
 from wattline.messages import (
     ARRIVED,
     EVERY_EVENT,
@@ -84,6 +85,9 @@ class Faults:
             raise ConfigError(f"job_failure must be at least 0 and below 1, got {self.job_failure}")
 
 
+_AS_ASKED = (0, 0, 0, 0, 0)
+
+
 @dataclass(slots=True)
 class _Run:
     """A job that holds GPUs."""
@@ -93,8 +97,7 @@ class _Run:
     company: list[int]  # the jobs on these GPUs, itself included; one list for all of them
     saved: float  # steps it came with, or saved since
     settled_s: float  # until when its energy is counted
-    cap_w: int = 0
-    batch: int = 0
+    settings: tuple[int, ...] = _AS_ASKED  # cap_w, batch and what each GPU has of the host
     base: float = 0.0  # steps at mark_s
     mark_s: float = 0.0
     clock_s: float = 0.0  # since when it saves its work every so often
@@ -128,6 +131,7 @@ class Sim:
             raise ConfigError(f"quantum_s must be above 0, got {self.quantum_s}")
         if self.seed < 0:
             raise ConfigError(f"seed must be at least 0, got {self.seed}")
+        self.jobs = with_shares(self.jobs, self.nodes)
         count = len(self.jobs)
         self._now_s = 0.0
         self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
@@ -210,9 +214,9 @@ class Sim:
         runs, now_s = self._runs, self._now_s
         changed: dict[int, bool] = {}  # jobs whose lease or company changes, not just their cap
         joining: list[tuple[int, int]] = []
-        for verb, job, group, node, gpus, cap_w, batch in actions.tolist():
+        for verb, job, group, node, gpus, *settings in actions.tolist():
             if verb == RETUNE:
-                runs[job].cap_w = cap_w
+                runs[job].settings = tuple(settings)
                 changed.setdefault(job, False)
             elif verb == POWER_OFF:
                 self._switch_off(node)
@@ -230,7 +234,7 @@ class Sim:
                 runs[job].nodes.append(node)
                 runs[job].gpus.append(gpus)
             else:
-                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, cap_w, batch)
+                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, tuple(settings))
                 changed[job] = True
                 if group != job:
                     joining.append((job, group))
@@ -357,7 +361,7 @@ class Sim:
                 self._settle(job, run)
                 reached = max(run.saved, self._steps(run, self._now_s))
                 run.saved = reached if changed[job] else self._saved(run)
-            busy_w = self._power.busy_w(run.nodes, run.gpus, gpu_w, run.cap_w)
+            busy_w = self._power.busy_w(run.nodes, run.gpus, gpu_w, run.settings[0])
             run.watts = busy_w / len(run.company)
             run.more_w = (busy_w - self._power.idle_w(run.nodes, run.gpus)) / len(run.company)
             end_s = self._set_rate(job, run, reached, speed, cost_s, fresh)
@@ -380,13 +384,13 @@ class Sim:
     def _forecast(self, jobs: list[int], runs: list[_Run]) -> list[tuple[float, float]]:
         if len(jobs) == len(runs[0].nodes) == len(runs[0].company) == 1:
             job, run = jobs[0], runs[0]
-            if run.gpus[0] == self._asked[job] and not run.cap_w and not run.batch:
+            if run.gpus[0] == self._asked[job] and run.settings == _AS_ASKED:
                 return [self._as_asked[self._kind[run.nodes[0]]][job]]
         columns = (
-            (sum(run.gpus), len(run.nodes), len(run.company), run.cap_w, run.batch, self._kind[run.nodes[0]])
+            (sum(run.gpus), len(run.nodes), len(run.company), self._kind[run.nodes[0]], *run.settings)
             for run in runs
         )
-        gpus, nodes, members, cap_w, batch, kind = np.array(list(columns), dtype=np.int64).T.copy()
+        gpus, nodes, members, kind, cap_w, batch, *host = np.array(list(columns), dtype=np.int64).T.copy()
         return self._ask(
             Grants.of(
                 np.array(jobs, dtype=np.int64),
@@ -395,6 +399,7 @@ class Sim:
                 members=members,
                 cap_w=cap_w,
                 batch=batch,
+                host=np.array(host),
                 kind=Labels(kind, self.nodes.kind.names),
             )
         )

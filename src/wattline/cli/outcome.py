@@ -102,6 +102,7 @@ _SETTINGS = {
     "clock_mhz": "clock {:g} MHz",
     "cpus": "{:g} cores",
     "mem_gib": "{:g} GiB",
+    "read_mib_s": "{:g} MiB/s",
 }
 
 

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import NoReturn
 
 from wattline import __version__
-from wattline.cli.options import add_case, add_deciders, at_least_1, read_by
+from wattline.cli.options import add_case, add_deciders, at_least_0, at_least_1, number, read_by
 from wattline.cli.show import tell_first_run
 from wattline.errors import ConfigError
-from wattline.units import parse_gib, parse_mhz, parse_watts
+from wattline.units import parse_gib, parse_mhz, parse_mib_s, parse_seconds, parse_watts
 
 _COMPILED = frozenset(("simulate", "compare", "report", "replay"))
 Command = Callable[[argparse.Namespace], int]
@@ -68,6 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     fit.add_argument("profile", metavar="PROFILE.csv", help="measurements, one row each (.csv or .csv.gz)")
     fit.add_argument("--out", metavar="FILE", help="write the fitted models, for predict --models")
     _add_output(fit)
+
+    _add_profile(_command(commands, "profile", "how the speed of a command depends on cores and memory"))
 
     _add_predict(_command(commands, "predict", "speed, watts and energy of a job, and what a cap would save"))
 
@@ -131,10 +133,58 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     add("--clock", type=read_by(parse_mhz), metavar="F", help="clock of each GPU (1200MHz, 1.2GHz)")
     add("--cpus", type=at_least_1, metavar="N", help="CPU cores of the job (default enough)")
     add("--mem", type=read_by(parse_gib), metavar="M", help="memory of the job (64G; default enough)")
+    add(
+        "--storage",
+        type=read_by(parse_mib_s),
+        metavar="R",
+        help="storage of the job (500MB/s; default enough)",
+    )
     add("--fuse", type=at_least_1, default=1, metavar="B", help="jobs trained as one array (default 1)")
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--models", metavar="FILE", help="fitted models, written by fit --out")
     models.add_argument("--profile", metavar="CSV", help="measurements to fit first")
+    add("--json", action="store_true", help="machine-readable result on stdout")
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "wattline profile [options] -- COMMAND ..."
+    add, seconds = parser.add_argument, read_by(parse_seconds)
+    add("words", nargs="*", metavar="COMMAND", help="the job; {cpus} in it is how many cores it has")
+    add("--out", default="profile.csv", metavar="CSV", help="where to write the table (default profile.csv)")
+    add("--fresh", action="store_true", help="measure all points again, whatever is in --out")
+    add("--model", metavar="NAME", help="what is trained (default the name of the script)")
+    add("--gpu", metavar="KIND", help="the kind of GPU: a100 (default what is in this machine)")
+    add("--gpus", type=at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
+    add("--batch", type=at_least_1, default=1, metavar="N", help="samples of a step (default 1)")
+    add("--step-pattern", metavar="RE", help=r"finds the number of the step in a line of output: step (\d+)")
+    add("--cpus", type=at_least_1, metavar="N", help="try up to so many cores (default all)")
+    add("--grain", type=number, default=1.0, metavar="X", help="in steps of so many (default 1)")
+    add("--points", type=at_least_1, default=8, metavar="N", help="measurements, at most (default 8)")
+    add(
+        "--threshold",
+        type=number,
+        default=0.1,
+        metavar="X",
+        help="do not look between core counts whose speeds differ by less (default 0.1)",
+    )
+    add("--warmup", type=at_least_0, metavar="N", help="steps left out (default 10, and 2 for each core)")
+    add("--seconds", type=seconds, default=30.0, metavar="T", help="of a measurement, at most (default 30s)")
+    add(
+        "--precision", type=number, default=0.02, metavar="X", help="95 %% interval to stop at (default 0.02)"
+    )
+    add("--first-step", type=seconds, default=300.0, metavar="T", help="wait so long for it (default 5m)")
+    add("--grace", type=seconds, default=10.0, metavar="T", help="from SIGTERM to SIGKILL (default 10s)")
+    add("--data", metavar="DIR", help="the data set, a file for each sample: tells the next three")
+    add("--dataset", type=read_by(parse_gib), metavar="M", help="size of the data set (144G)")
+    add("--sample", type=read_by(parse_gib), metavar="M", help="size of a sample on storage (110K)")
+    storage = parser.add_mutually_exclusive_group()
+    storage.add_argument(
+        "--storage",
+        type=read_by(parse_mib_s),
+        metavar="R",
+        help="what storage delivers (500MB/s; default measured once per node)",
+    )
+    storage.add_argument("--measure-storage", action="store_true", help="measure it again")
     add("--json", action="store_true", help="machine-readable result on stdout")
 
 

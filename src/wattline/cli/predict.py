@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         "clock_mhz": args.clock,
         "cpus": args.cpus,
         "mem_gib": args.mem,
+        "read_mib_s": args.storage,
         "fuse": args.fuse,
     }
     asked = _outcome(found, knobs)

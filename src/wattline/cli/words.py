@@ -11,10 +11,10 @@ from wattline.grid import grid
 from wattline.model.curves import Curves
 from wattline.model.workload import Workload
 
-_UNITS = {"cap_w": " W", "clock_mhz": " MHz", "mem_gib": " GiB"}
+_UNITS = {"cap_w": " W", "clock_mhz": " MHz", "mem_gib": " GiB", "read_mib_s": " MiB/s"}
 _WIDE = 100  # letters of a line
-_PER_GPU = frozenset(("batch", "cpus", "mem_gib"))
-_NAMES = {"gpus": "GPUs", "cap_w": "cap", "clock_mhz": "clock", "mem_gib": "memory"}
+_PER_GPU = frozenset(("batch", "cpus", "mem_gib", "read_mib_s"))
+_NAMES = {"gpus": "GPUs", "cap_w": "cap", "clock_mhz": "clock", "mem_gib": "memory", "read_mib_s": "storage"}
 
 
 def percent(share: float) -> str:

@@ -24,7 +24,8 @@ class Asked:
     *packed* of their own speed each, three at two thirds of that, and so on. 0.6 is a cautious
     figure for pairs: time slicing alone gives 0.5, and pairs that leave each other room exceed it.
     A grant other than what was asked scales the speed in proportion. Under a power cap jobs do what
-    `wattline.model.throttle` takes for granted of a device; a larger batch is as good as `efficiency` says.
+    `wattline.model.throttle` takes for granted of a device; a larger batch is as good as `efficiency` says;
+    for the host see `starved`.
     """
 
     span_penalty: float = 1.0
@@ -49,6 +50,8 @@ class Asked:
             speed = speed * larger * efficiency(jobs.noise[grants.job], asked, larger * asked)
         if grants.cap_w.any():
             speed = speed * _throttled(grants)
+        if grants.host.any():
+            speed = speed * starved(jobs, grants)
         return np.asarray(speed)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -71,6 +74,19 @@ def efficiency(noise: Floats, asked: Floats | Ints, batch: Floats | Ints) -> Flo
     is 0, and a larger batch gains nothing.
     """
     return np.asarray((noise + asked) / (noise + batch))
+
+
+def starved(jobs: Jobs, grants: Grants) -> Floats:
+    """Rate of jobs of which nobody knows what they need of the host.
+
+    With less than they were timed with they are taken to be slower in proportion, with more no faster.
+    """
+    rate = np.ones(len(grants))
+    for given, unit, timed in ((grants.host[0], 1000, jobs.cpus), (grants.host[1], 1024, jobs.mem_gib)):
+        needs = unit * timed[grants.job] / jobs.gpus[grants.job]
+        short = (given > 0) & (given < np.floor(needs))
+        rate = np.where(short, np.minimum(rate, given / np.where(needs > 0, needs, 1.0)), rate)
+    return rate
 
 
 def _throttled(grants: Grants) -> Floats:

@@ -4,7 +4,8 @@ Three stages work at the same time, and the slowest rules. Per sample and GPU th
 
     step_s(b)/b                     the GPU (see `speed`)
     fixed + core_s / c              c cores per GPU prepare samples
-    storage_s · max(0, 1 − m / D)   what the cache does not hold comes from storage
+    storage_s · max(0, 1 − m / D)   what the cache does not hold comes from storage, which is slower in
+                                    proportion if it delivers less than when storage_s was measured
 
 with a cache that never evicts (MinIO, CoorDL VLDB'21): of a data set of D GiB, m GiB of memory keep m/D,
 so that share of every epoch hits. That is why the memory axis follows from the CPU axis (Synergy,
@@ -16,6 +17,7 @@ Deviates: reading the cache costs nothing (it is an order of magnitude faster th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +33,7 @@ class Demand:
     """Seconds per sample of one GPU's loader; 0: that stage never rules.
 
     *dataset_gib* inf: no memory is ever enough for the cache to help. Below *least_gib* a sample takes
-    *starved_s*.
+    *starved_s*. *read_mib_s* is what storage delivered to each GPU when *storage_s* was measured.
     """
 
     fixed_s: float = 0.0
@@ -40,6 +42,12 @@ class Demand:
     dataset_gib: float = 0.0
     least_gib: float = 0.0
     starved_s: float = 0.0
+    read_mib_s: float = 0.0  # 0: nobody said; storage as fast as then is taken for granted
+
+    @property
+    def ever_rules(self) -> bool:
+        """Whether a job can have too little of the host at all."""
+        return bool(self.fixed_s or self.core_s or self.storage_s or self.starved_s)
 
     @classmethod
     def derived(
@@ -55,22 +63,33 @@ class Demand:
         if not storage_mib_s > 0:
             raise ConfigError(f"storage_mib_s is {storage_mib_s}, expected a number above 0")
         fixed_s, core_s = _fit_cores(cpus, samples_s)
-        return cls(fixed_s, core_s, sample_kib / 1024 / storage_mib_s, dataset_gib)
+        read_mib_s = storage_mib_s if math.isfinite(storage_mib_s) else 0.0
+        return cls(fixed_s, core_s, sample_kib / 1024 / storage_mib_s, dataset_gib, read_mib_s=read_mib_s)
 
-    def sample_s(self, cpus: Floats, mem_gib: Floats, sharing: Floats | float = 1.0) -> Floats:
+    def sample_s(
+        self,
+        cpus: Floats,
+        mem_gib: Floats,
+        sharing: Floats | float = 1.0,
+        read_mib_s: Floats | float = math.nan,
+    ) -> Floats:
         """Seconds per sample of one GPU's loader with so much per GPU; nan is "as much as it wants".
 
-        *sharing* GPUs of the job on one node have one cache.
+        *sharing* GPUs of the job on one node have one cache. *read_mib_s* nan is "as when measured".
         """
         # A maximum that leaves nan out: who has as many cores as it wants does not wait for them.
         cores_s = np.fmax(self.fixed_s + self.core_s / cpus, 0.0)
         if not (self.storage_s or self.starved_s):
             return cores_s
-        return np.maximum(cores_s, self.memory_s(mem_gib, sharing))
+        return np.maximum(cores_s, self.memory_s(mem_gib, sharing, read_mib_s))
 
-    def memory_s(self, mem_gib: Floats, sharing: Floats | float = 1.0) -> Floats:
+    def memory_s(
+        self, mem_gib: Floats, sharing: Floats | float = 1.0, read_mib_s: Floats | float = math.nan
+    ) -> Floats:
         """Seconds per sample that memory dictates: fetching what the cache misses, or crawling."""
         fetch_s = self.storage_s * self._missed(mem_gib * sharing)
+        if self.read_mib_s:
+            fetch_s = fetch_s * np.nan_to_num(self.read_mib_s / read_mib_s, nan=1.0)
         return np.where(mem_gib < self.least_gib, np.maximum(fetch_s, self.starved_s), fetch_s)
 
     def with_memory(self, samples_s: Floats, mem_gib: Floats) -> Floats:

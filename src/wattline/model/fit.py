@@ -285,7 +285,11 @@ def _demand(timed: Profile) -> Demand:
         return Demand()
     # The cache of a node is one, however many of its GPUs the job has.
     found = fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.nodes, rows.samples_s / rows.gpus)
-    return replace(found, least_gib=found.least_gib * float(rows.nodes[0] / rows.gpus[0]))
+    return replace(
+        found,
+        least_gib=found.least_gib * float(rows.nodes[0] / rows.gpus[0]),
+        read_mib_s=float(np.nan_to_num(rows.read_mib_s[0] / rows.gpus[0])) if found.storage_s else 0.0,
+    )
 
 
 def _array(model: Workload, timed: Profile) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
-from wattline.model.asked import Asked, efficiency
+from wattline.model.asked import Asked, efficiency, starved
 from wattline.model.curves import REACH
 from wattline.model.workload import SURPRISE, Prediction, Workload
 from wattline.profile.settings import Settings, fewest_nodes
@@ -110,6 +110,9 @@ class Measured:
             if grants.batch.any():
                 gain = gain * efficiency(jobs.noise[held.job], asked.batch, held.batch)
             speed[here] = gain * self.otherwise.company(grants.members[here])
+            if grants.host.any():
+                unsure = here[~self._host_known[held.place]]
+                speed[unsure] *= starved(jobs, grants.take(unsure))
         return speed
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -150,6 +153,7 @@ class Measured:
             last - first,
             cap_w=leases.cap_w[first],
             batch=leases.batch[first],
+            host=leases.host[:, first],
             kind=nodes.kind[leases.node[first]],
         )
         here, held = self._known(jobs, grants)
@@ -191,7 +195,15 @@ class Measured:
         nodes = np.ones_like(wide) if grants is None else grants.nodes
         nodes = np.minimum(np.maximum(nodes, fewest_nodes(wide)), wide).astype(np.int64)
         cap_w = np.zeros_like(wide) if grants is None else grants.cap_w
-        return _Rows(job, place, wide, nodes, batch, cap_w, asked_gpus)
+        # As asked is with what its trace was timed with: nan, as much as it wants, if nobody said.
+        cpus, mem_gib = (np.where(a > 0, a, np.nan)[job] / asked_gpus for a in (jobs.cpus, jobs.mem_gib))
+        read_mib_s = np.full(len(job), np.nan)
+        if grants is not None and grants.host.any():
+            given = np.where(grants.host > 0, grants.host, np.nan)
+            cpus = np.where(np.isnan(given[0]), cpus, given[0] / 1000)
+            mem_gib = np.where(np.isnan(given[1]), mem_gib, given[1] / 1024)
+            read_mib_s = given[2]
+        return _Rows(job, place, wide, nodes, batch, cap_w, asked_gpus, cpus, mem_gib, read_mib_s)
 
     def _forecast(self, rows: _Rows) -> tuple[Floats, Floats]:
         """Samples per second of all GPUs, watts of one.
@@ -207,6 +219,7 @@ class Measured:
                 rows.nodes.tolist(),
                 rows.batch.tolist(),
                 rows.cap_w.tolist(),
+                *(np.nan_to_num(a, nan=-1.0).tolist() for a in (rows.cpus, rows.mem_gib, rows.read_mib_s)),
                 strict=True,
             )
         )
@@ -229,12 +242,16 @@ class Measured:
         return samples_s, watts
 
     @cached_property
-    def _seen(self) -> dict[tuple[int, int, int, float, int], tuple[float, float]]:
+    def _seen(self) -> dict[tuple[float, ...], tuple[float, float]]:
         return {}
 
     @cached_property
     def _most_gpus(self) -> Floats:
         return np.array([w.measured.get("gpus", (1.0, np.inf))[1] * REACH for w in self.workloads])
+
+    @cached_property
+    def _host_known(self) -> Bools:
+        return np.array(["cpus" in w.measured for w in self.workloads], dtype=np.bool_)
 
     @cached_property
     def _usual_batch(self) -> Floats:
@@ -260,6 +277,9 @@ class _Rows:
     batch: Floats
     cap_w: Ints
     asked_gpus: Ints
+    cpus: Floats  # of the host, for each GPU; nan: as much as it wants
+    mem_gib: Floats
+    read_mib_s: Floats
 
     def __len__(self) -> int:
         return len(self.job)
@@ -269,10 +289,9 @@ class _Rows:
 
     def same_as(self, other: _Rows) -> Bools:
         """Which of these are run as those are."""
-        names = ("gpus", "nodes", "batch", "cap_w")
-        return np.asarray(
-            np.logical_and.reduce([getattr(self, name) == getattr(other, name) for name in names])
-        )
+        names = ("gpus", "nodes", "batch", "cap_w", "cpus", "mem_gib", "read_mib_s")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return np.asarray(np.logical_and.reduce([(a == b) | ((a != a) & (b != b)) for a, b in pairs]))
 
     def settings(self) -> Settings:
         unset = np.full(len(self), np.nan)
@@ -282,8 +301,9 @@ class _Rows:
             batch=self.batch,
             cap_w=np.where(self.cap_w > 0, self.cap_w, np.nan),
             clock_mhz=unset,
-            cpus=unset,
-            mem_gib=unset,
+            cpus=self.cpus * self.gpus,
+            mem_gib=self.mem_gib * self.gpus,
+            read_mib_s=self.read_mib_s * self.gpus,
             fuse=np.ones(len(self)),
         )
 

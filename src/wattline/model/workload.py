@@ -39,7 +39,7 @@ _ROUNDS = 8
 _CREDIBLE = 100.0  # times more or less than expected; beyond, somebody has misread something
 _BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
 _UNMEASURED = {"gpus": (1.0, 64.0), "nodes": (1.0, 64.0), "fuse": (1.0, 16.0)}  # reach of knobs never varied
-_UPWARDS_FREE = frozenset(("cpus", "mem_gib"))  # more of them than was measured changes nothing
+_UPWARDS_FREE = frozenset(("cpus", "mem_gib", "read_mib_s"))  # more of them than was measured changes nothing
 
 
 class Prediction(NamedTuple):
@@ -64,7 +64,7 @@ class Workload:
     """One model on one kind of GPU; learns by being replaced.
 
     *measured* has the range of each knob that was varied, per GPU where the knob is of the job
-    (`batch`, `cpus`, `mem_gib`). *usual_batch* is the batch of each GPU where nobody says.
+    (`batch`, `cpus`, `mem_gib`, `read_mib_s`). *usual_batch* is the batch of each GPU where nobody says.
     """
 
     model: str
@@ -102,9 +102,13 @@ class Workload:
         rate, busy_w = self.throttle.at(batch, settings.cap_w, settings.clock_mhz)
         computes_s = self.speed.compute_s(batch) * self.array.slowdown(settings.fuse) / rate
         step_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
-        if not (np.isnan(settings.cpus).all() and np.isnan(settings.mem_gib).all()):
-            cpus, mem_gib = settings.cpus / settings.gpus, settings.mem_gib / settings.gpus
-            loads_s = self.demand.sample_s(cpus, mem_gib, settings.gpus / settings.nodes)
+        if self.demand.ever_rules and not (np.isnan(settings.cpus) & np.isnan(settings.mem_gib)).all():
+            loads_s = self.demand.sample_s(
+                settings.cpus / settings.gpus,
+                settings.mem_gib / settings.gpus,
+                settings.gpus / settings.nodes,
+                settings.read_mib_s / settings.gpus,
+            )
             step_s = np.maximum(step_s, loads_s * batch * settings.fuse)
         return batch, computes_s, step_s, busy_w
 

@@ -10,6 +10,7 @@ from wattline.table import Floats, Ints
 from wattline.types import JOB, LEASE_ROWS, Leases, Placement, Plan, Snapshot
 
 _NOBODY = np.empty(0, dtype=np.int64)
+_NOTHING = np.empty((3, 0), dtype=np.int64)
 
 
 Seats = tuple[Ints, Ints]
@@ -19,8 +20,11 @@ Its rows are nodes, which rise, and GPUs.
 """
 
 
-def write(plan: Plan, snapshot: Snapshot, chosen: Chosen, seats: Seats) -> Placement:
-    """The placement that gives everybody who was chosen a place, with the cap and batch of its leader."""
+def write(plan: Plan, snapshot: Snapshot, chosen: Chosen, seats: Seats, host: Ints = _NOTHING) -> Placement:
+    """The placement that gives everybody who was chosen a place, with the cap and batch of its leader.
+
+    *host* is what each GPU of a leader has of it, by row of the queue; empty: all have their share.
+    """
     placed, changed = _write(
         plan.row,
         _NOBODY if plan.cap_w is None else plan.cap_w,
@@ -29,11 +33,12 @@ def write(plan: Plan, snapshot: Snapshot, chosen: Chosen, seats: Seats) -> Place
         snapshot.queue.block,
         snapshot.leases.block,
         *seats,
+        host,
     )
     return Placement(Leases(placed) if changed else snapshot.leases, chosen.fate[REASON], chosen.waiting)
 
 
-@kernel(I1, I1, I1, I2, F2, I2, I2, I2)
+@kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)
 def _write(
     plan_row: Ints,
     plan_cap_w: Ints,
@@ -43,6 +48,7 @@ def _write(
     leases: Ints,
     seat_at: Ints,
     seats: Ints,
+    host: Ints,
 ) -> tuple[Ints, bool]:
     queued = block.shape[1]
     leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
@@ -84,6 +90,8 @@ def _write(
                 placed[3, at] = seats[1, seat_at[0, lead] + s]
             placed[4, at] = cap_w[lead]
             placed[5, at] = batch[lead]
+            for h in range(3):
+                placed[6 + h, at] = host[h, lead] if host.shape[1] > 0 else 0
             at += 1
     changed = rows != leases.shape[1]
     for r in range(rows):

@@ -46,6 +46,7 @@ class Profile(Table):
     clock_mhz: Floats
     cpus: Floats
     mem_gib: Floats
+    read_mib_s: Floats
     fuse: Floats
     samples_s: Floats
     watts: Floats

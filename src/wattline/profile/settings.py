@@ -22,7 +22,8 @@ class Settings(Table):
     """One row per way to run a job; nan: not set, not limited, not known.
 
     *batch* is of the whole job, all its GPUs together. *cap_w* and *clock_mhz* are of each GPU.
-    *cpus* and *mem_gib* are of the whole job. *fuse* jobs are trained as one array.
+    *cpus*, *mem_gib* and *read_mib_s*, what storage delivers to it, are of the whole job. *fuse* jobs are
+    trained as one array.
     """
 
     gpus: Floats
@@ -32,6 +33,7 @@ class Settings(Table):
     clock_mhz: Floats
     cpus: Floats
     mem_gib: Floats
+    read_mib_s: Floats
     fuse: Floats
 
     @classmethod

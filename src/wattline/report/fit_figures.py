@@ -22,6 +22,7 @@ TITLES = {
     "clock_mhz": "clock of a GPU (MHz)",
     "cpus": "CPU cores of the job",
     "mem_gib": "memory of the job (GiB)",
+    "read_mib_s": "storage of the job (MiB/s)",
     "fuse": "jobs in one array",
 }
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.03, "xanchor": "left", "x": 0}

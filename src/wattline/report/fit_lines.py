@@ -27,9 +27,16 @@ _SAID = {
     "clock_mhz": "clock {:g} MHz",
     "cpus": "{:g} cores",
     "mem_gib": "{:.4g} GiB",
+    "read_mib_s": "{:.4g} MiB/s",
     "fuse": "{:g} fused",
 }
-_UNSET = {"cap_w": "no cap", "clock_mhz": "no clock", "cpus": "any cores", "mem_gib": "any memory"}
+_UNSET = {
+    "cap_w": "no cap",
+    "clock_mhz": "no clock",
+    "cpus": "any cores",
+    "mem_gib": "any memory",
+    "read_mib_s": "any storage",
+}
 _STEPS = 61
 
 

@@ -32,6 +32,8 @@ class Draft:
     max_gpus: Ints | None = None
     max_batch: Ints | None = None
     noise: Floats | None = None
+    cpus: Floats | None = None
+    mem_gib: Floats | None = None
     team: Labels | None = None
     user: Labels | None = None
     model: Labels | None = None

@@ -18,7 +18,7 @@ from wattline.trace.source import Member
 WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "priority", "batch"),
-    *("min_gpus", "max_gpus", "max_batch", "noise"),
+    *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib"),
     *WORDS,
 )
 """The columns there are, in the order in which `write_trace` writes them."""
@@ -85,10 +85,10 @@ def _wishes(chunk: Chunk) -> dict[str, Any]:
     for name, unit in _COUNTED.items():
         if chunk.has(name):
             wishes[name] = chunk.whole(name, f"a whole number of {unit}, at least 0", 0, {"": 0.0})
-    if chunk.has("noise"):
-        wishes["noise"] = chunk.numbers(
-            "noise", "a number of samples, at least 0", low=0.0, missing={"": 0.0}
-        )
+    for name, unit in (("noise", "samples"), ("cpus", "cores"), ("mem_gib", "GiB")):
+        if chunk.has(name):
+            expected = f"a number of {unit}, at least 0"
+            wishes[name] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
     _check_bounds(chunk, wishes)
     return wishes
 

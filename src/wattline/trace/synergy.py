@@ -30,6 +30,8 @@ STEP_S = {
 Measured by the authors of Synergy (OSDI'22, MIT); their workloads name the model and count iterations.
 """
 
+_FULL = {"res18": "synergy/resnet18", "res50": "synergy/resnet50"}  # others measured them too
+_SHARE_CPUS, _SHARE_GIB = 3.0, 62.5  # taken as GiB
 _NAMES = ("job_id", "model", "arrival_s", "iterations", "gpus")
 
 
@@ -48,18 +50,20 @@ def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
 
 
 def _draft(chunk: Chunk) -> Draft:
-    model = Labels.of(word.strip() for word in chunk.words("model"))
-    by_name = np.array([STEP_S.get(name, np.nan) for name in model.names])
-    step_s = by_name[model.codes]
+    name = Labels.of(word.strip() for word in chunk.words("model"))
+    by_name = np.array([STEP_S.get(word, np.nan) for word in name.names])
+    step_s = by_name[name.codes]
     known = ", ".join(sorted(STEP_S))
-    chunk.reject(np.isnan(step_s), lambda row: f"model is {model.word(row)!r}, expected one of {known}")
+    chunk.reject(np.isnan(step_s), lambda row: f"model is {name.word(row)!r}, expected one of {known}")
     return Draft(
         id=chunk.ids("job_id"),
         submit_s=chunk.seconds("arrival_s"),
         gpus=chunk.gpus("gpus"),
         steps=chunk.whole("iterations", "a whole number of iterations, at least 0", low=0).astype(np.float64),
         step_s=np.nan_to_num(step_s, nan=1.0),
-        model=model,
+        model=Labels(name.codes, tuple(_FULL.get(word, word) for word in name.names)),
+        cpus=np.asarray(_SHARE_CPUS * chunk.gpus("gpus"), np.float64),
+        mem_gib=np.asarray(_SHARE_GIB * chunk.gpus("gpus"), np.float64),
     )
 
 

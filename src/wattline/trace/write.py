@@ -57,8 +57,9 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
     for name in ("batch", "min_gpus", "max_gpus", "max_batch"):
         if getattr(jobs, name).any():
             columns[name] = getattr(jobs, name).tolist()
-    if jobs.noise.any():
-        columns["noise"] = _exact(jobs.noise)
+    for name in ("noise", "cpus", "mem_gib"):
+        if getattr(jobs, name).any():
+            columns[name] = _exact(getattr(jobs, name))
     for name in WORDS:
         words = getattr(jobs, name).words()
         if any(words):
