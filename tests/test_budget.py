@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,34 @@ def test_a_series_that_comes_again_is_the_same_in_every_period(at_s: list[int], 
     assert every.at(now_s + 2000.0) == (watts, until_s + 2000.0)
 
 
+@given(
+    st.floats(0.1, 1e6),
+    st.lists(st.floats(0.0, 0.99), max_size=5, unique=True),
+    st.integers(0, 1_000_000),
+    st.floats(0.0, 1.0),
+)
+def test_time_never_stands_still_in_a_series(
+    every_s: float, at: list[float], period: int, part: float
+) -> None:
+    at_s = sorted({round(every_s * share, 9) for share in at} | {0.0})
+    every = Series(tuple(at_s), tuple(float(row) for row in range(len(at_s))), every_s)
+    now_s = (period + part) * every_s
+    for _ in range(2 * len(at_s) + 2):
+        watts, until_s = every.at(now_s)
+        assert until_s > now_s
+        assert every.at(np.nextafter(until_s, 0.0))[0] == watts or until_s - now_s < 1e-6
+        now_s = until_s
+
+
+@pytest.mark.parametrize("every_s", [3960.0, 2520.0, 0.7, 102.0])
+def test_a_series_of_any_period_goes_on_for_ever(every_s: float) -> None:
+    every, now_s = Series((0.0, every_s / 2), (100.0, 200.0), every_s), 0.0
+    for turn in range(5000):
+        watts, until_s = every.at(now_s)
+        assert (watts, until_s > now_s) == ((100.0, 200.0)[turn % 2], True)
+        now_s = until_s
+
+
 @pytest.mark.parametrize(
     ("text", "budget"),
     [
@@ -92,11 +121,32 @@ def test_budgets_are_read_as_people_write_them(text: str, budget: Budget) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "12", "12 horses", "-3kW", "5kW/day", ":5kW", "2MWh/soon", "eta=2", "eta=x", "nanW", "1e999x"],
+    [
+        "",
+        "12",
+        "12 horses",
+        "-3kW",
+        "5kW/day",
+        ":5kW",
+        "2MWh/soon",
+        "eta=2",
+        "eta=x",
+        "nanW",
+        "1e999x",
+        "5GJ/0d",
+    ],
 )
 def test_what_is_no_budget_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"budget|eta"):
+    with pytest.raises(ConfigError, match=rf"budget {re.escape(repr(text))}: "):
         parse_budget(text)
+
+
+@pytest.mark.parametrize("text", ["300kWh/1d", "5GJ/24h", "vc1:2MWh / 1d"])
+def test_a_day_must_say_whether_it_comes_again(text: str) -> None:
+    with pytest.raises(ConfigError, match="every day, or for the first") as raised:
+        parse_budget(text)
+    assert "/day" in raised.value.hint
+    assert parse_budget("300kWh/86400s") == Budget.joules(300 * 3.6e6, horizon_s=DAY_S)
 
 
 def test_a_budget_prints_itself_as_it_is_written_in_python() -> None:
@@ -121,4 +171,12 @@ def test_a_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
     path.write_text("time_s,watts\n0,1000\n3600,500\n")
     budget = parse_budget(f"vc1:{path}/1d")
     assert budget.team == "vc1"
+    assert parse_budget(f"{path}").over_time == Series((0.0, 3600.0), (1000.0, 500.0), name="tariff.csv")
     assert budget.over_time == Series((0.0, 3600.0), (1000.0, 500.0), DAY_S, "tariff.csv")
+
+
+def test_a_file_may_have_a_colon_in_its_path_and_any_case(tmp_path: Path) -> None:
+    path = tmp_path / "d:e" / "UP.CSV"
+    path.parent.mkdir()
+    path.write_text("time_s,watts\n0,1000\n")
+    assert parse_budget(f"{path}/1d").team == ""

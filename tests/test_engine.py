@@ -4,7 +4,8 @@ import pytest
 from story import ends, play
 from wattline import policy as p
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError
-from wattline.types import Jobs, Leases, Models, Placement, Plan, Snapshot
+from wattline.messages import POWER_OFF
+from wattline.types import REASONS, Jobs, Leases, Models, Placement, Plan, Reason, Snapshot
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
 
@@ -59,6 +60,22 @@ def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
     log = play(JOBS, nobody)
     assert ends(log) == {}
     assert set(log.held[:, 0].tolist()) == {0, 1, 2}
+
+
+def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattline.engine._PATIENCE", 50)
+
+    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+        none = np.empty(0, dtype=np.int64)
+        return Plan(none, none, none, tick_s=snapshot.now_s + 60.0)
+
+    def flapping(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        reason = np.full(len(snapshot.queue), REASONS.index(Reason.OVER_BUDGET), dtype=np.int64)
+        return Placement(snapshot.leases, reason, len(reason), on=~snapshot.up)
+
+    log = play(JOBS, nobody, place=flapping)
+    assert ends(log) == {}
+    assert 5 <= np.count_nonzero(log.actions[:, 0] == POWER_OFF) <= 60
 
 
 def test_a_run_reports_its_progress() -> None:

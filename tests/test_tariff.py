@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattline.errors import ConfigError, TraceError
+from wattline.errors import ConfigError
 from wattline.tariff import read_series
 
 
@@ -42,15 +42,32 @@ def test_watts_energy_money_and_carbon_become_watts(
         ("time_s,watts\n0\n", r"csv:2: watts is None"),
         ("time_s,kwh\n0,1\n", r"csv:2: one row of kwh"),
         ("time_s,price,spend\n0,0,1\n", r"csv:2: price is 0, expected above 0"),
+        ("time_s,watts\n0,5000,77\n", r"csv:2: 3 cells, expected 2"),
+        (f"time_s,watts\n0,{'0' * 200_000}\n", r"csv: cannot be read: field larger than"),
     ],
 )
 def test_broken_tables_are_named_by_file_and_line(tmp_path: Path, table: str, said: str) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text(table)
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(ConfigError, match=said):
         read_series(path)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.csv: cannot be read: No such file"):
         read_series(tmp_path / "nowhere.csv")
+
+
+def test_a_table_that_cannot_come_again_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "over_time.csv"
+    path.write_text("time_s,watts\n-5,100\n10,200\n")
+    with pytest.raises(
+        ConfigError, match=r"over_time\.csv: a series of -5 to 10 s cannot come again every 60 s"
+    ):
+        read_series(path, 60.0)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = tmp_path / "over_time.csv"
+    path.write_text("\ufefftime_s,watts\n0,100\n", encoding="utf-8")
+    assert read_series(path).watts == (100.0,)

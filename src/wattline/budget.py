@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from wattline.errors import ConfigError
@@ -106,16 +107,20 @@ class Budget:
             return Allowance(left_j / (until_s - now_s), left_j, until_s)
         return Allowance(math.inf if left_j > 0 else 0.0, left_j, math.inf)
 
-    def most_w(self, rest_w: float) -> float:
-        """The most that jobs may ever draw, besides the *rest_w* that are drawn anyway."""
+    @property
+    def most_w(self) -> float:
+        """The most watts that it will ever allow."""
+        return self.amount if self.unit in ("watts", "series") else math.inf
+
+    def mean_w(self, now: Allowance) -> float:
+        """What is drawn all the time must be less than this, or nothing is ever left for anybody else."""
         if self.unit == "kwh_per_day":  # however little a day allows, a job may run for a part of it
-            return math.inf if self.amount * KWH_J > rest_w * DAY_S else 0.0
-        if self.unit in ("joules", "eta"):
-            return math.inf
-        return (max(self.over_time.watts) if self.over_time else self.amount) - rest_w
+            return self.amount * KWH_J / DAY_S
+        return now.watts if self.unit == "joules" and math.isfinite(now.until_s) else math.inf
 
 
 _AMOUNT = re.compile(r"([-+0-9.eE]+)\s*(J|kJ|MJ|GJ|Wh|kWh|MWh|W|kW|MW)\s*(?:/\s*(.+))?")
+_FILE = re.compile(r"(.+\.csv)(?:/(.+))?", re.IGNORECASE)
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "Wh": 3600.0, "kWh": 3.6e6, "MWh": 3.6e9}
 _WATTS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
 
@@ -124,37 +129,56 @@ def parse_budget(text: str) -> Budget:
     """A budget from `12kW`, `300kWh/day`, `5GJ`, `2MWh/7d`, `eta=0.5` or `tariff.csv`; `TEAM:` before it: of
     one team. A file may come again and again: `tariff.csv/1d`.
     """
+    whole = _FILE.fullmatch(text.strip())
     team, colon, said = text.rpartition(":")
+    if whole is not None and Path(whole[1]).is_file():  # a path may have colons, too
+        team, colon, said = "", "", text
     if colon and not team:
         raise ConfigError(f"budget {text!r}: there is no team before the colon")
-    file = re.fullmatch(r"(.+\.csv)(?:/(.+))?", said.strip())
-    if file is not None:
-        return Budget.series(read_series(file[1], _seconds(file[2], text)), team=team)
-    eta = re.fullmatch(r"eta\s*=\s*(.+)", said.strip())
-    match = _AMOUNT.fullmatch(said.strip())
+    file = _FILE.fullmatch(said.strip())
+    try:
+        if file is None:
+            return _amount(said.strip(), team)
+        every_s = _seconds(file[2])
+    except ConfigError as error:
+        raise ConfigError(f"budget {text!r}: {error.message}", error.hint) from None
+    return Budget.series(read_series(file[1], every_s), team=team)
+
+
+def _amount(said: str, team: str) -> Budget:
+    eta = re.fullmatch(r"eta\s*=\s*(.+)", said)
+    match = _AMOUNT.fullmatch(said)
     try:
         amount = float(eta[1] if eta else match[1] if match else "nan")
     except ValueError:
         amount = math.nan
     if not amount >= 0 or (match is not None and match[2] in _WATTS and match[3]):
         raise ConfigError(
-            f"budget {text!r}: expected one such as 12kW, 300kWh/day, 5GJ, 2MWh/7d, eta=0.5, or a CSV file",
+            "expected one such as 12kW, 300kWh/day, 5GJ, 2MWh/7d, eta=0.5, or a CSV file",
             hint="for one team: vc1:12kW",
         )
     if match is None:
         return Budget.eta(amount, team=team)
     if match[2] in _WATTS:
         return Budget.watts(amount * _WATTS[match[2]], team=team)
-    joules = amount * _JOULES[match[2]]
-    if match[3] is not None and match[3].strip() in ("day", "d"):
+    joules, over = amount * _JOULES[match[2]], None if match[3] is None else match[3].strip()
+    if over in ("day", "d"):
         return Budget.kwh_per_day(joules / KWH_J, team=team)
-    return Budget.joules(joules, horizon_s=_seconds(match[3], text), team=team)
+    if over in ("1d", "24h"):
+        raise ConfigError(
+            f"so much every day, or for the first {over} and never more?",
+            hint=f"every day: {match[1]}{match[2]}/day; in all: {match[1]}{match[2]}/86400s",
+        )
+    return Budget.joules(joules, horizon_s=_seconds(over), team=team)
 
 
-def _seconds(text: str | None, whole: str) -> float:
+def _seconds(text: str | None) -> float:
     if text is None:
         return math.inf
     try:
-        return parse_seconds(text.strip())
+        seconds = parse_seconds(text.strip())
     except ValueError:
-        raise ConfigError(f"budget {whole!r}: {text!r} is no time, expected one such as 7d") from None
+        seconds = 0.0
+    if not seconds > 0:
+        raise ConfigError(f"{text!r} is no time above 0, expected one such as 7d")
+    return seconds

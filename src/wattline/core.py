@@ -43,6 +43,9 @@ from wattline.types import (
     GPU_SERVICE,
     HELD,
     JOB,
+    LAST_CAP,
+    LAST_GPUS,
+    LAST_NODE,
     LEASE_ROWS,
     MARK,
     QUEUE_ROWS,
@@ -181,7 +184,6 @@ def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s
             full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
             full[MARK, i] = decided_s
             full[RATE, i] = 0.0
-            full[WATTS, i] = 0.0
             _end_service(full, i, decided_s)
         elif verb == START:
             if job != before:
@@ -190,8 +192,16 @@ def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s
                 else:
                     full[RESTARTS, i] += 1.0
                 full[SINCE, i] = decided_s
+                full[WATTS, i] = 0.0
+                full[LAST_GPUS, i] = 0.0
+                full[LAST_CAP, i] = actions[a, 5]
+                full[LAST_NODE, i] = actions[a, 3]
             full[HELD, i] += actions[a, 4]
+            full[LAST_GPUS, i] += actions[a, 4]
             before = job
+        elif verb == RETUNE:
+            full[WATTS, i] = 0.0
+            full[LAST_CAP, i] = actions[a, 5]
 
 
 @inner
@@ -234,7 +244,8 @@ def _happen(
             full[DONE, i] = events[e, 3]
             full[MARK, i] = at_s
             full[RATE, i] = events[e, 4] if verb == RAN else 0.0
-            full[WATTS, i] = events[e, 5] if verb == RAN else 0.0
+            if verb == RAN:
+                full[WATTS, i] = events[e, 5]
             if verb == LOST:
                 _end_service(full, i, at_s)
             gone[i] = verb == FINISHED or verb == FAILED

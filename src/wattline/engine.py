@@ -29,7 +29,7 @@ from wattline.types import (
 )
 
 _NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NEVER_IN_BUDGET)]
-_PATIENCE = 10_000  # rounds with nobody to come, in which a policy that asks to be asked again starts nobody
+_PATIENCE = 10_000  # rounds with nobody to come, in which who asks to be asked again starts nobody
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
 
@@ -87,11 +87,12 @@ def run(
             backend.apply(actions)
         log.append(now_s, events, actions, _newly_held(state, placement))
         decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
-        wake = NEWS if plan.lasts and placement.waiting == 0 and placement.on is None else EVERY_EVENT
+        settled = placement.waiting == 0 and placement.on is None and not placement.unsettled
+        wake = NEWS if plan.lasts and settled else EVERY_EVENT
         if plan.meters:
             wake |= {METERED}
-        quiet = quiet + 1 if not len(actions) and backend.idle() else 0
-        if quiet and (_nobody_ever(placement, tick_s, state) or quiet > _PATIENCE):
+        quiet = quiet + 1 if backend.idle() else 0
+        if quiet > _PATIENCE or (quiet and not len(actions) and _nobody_ever(placement, tick_s, state)):
             break
         rounds += 1
         if progress is not None and rounds % 512 == 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattline.errors import ConfigError, TraceError
+from wattline.errors import ConfigError
 
 KWH_J = 3.6e6
 
@@ -40,12 +40,17 @@ class Series:
 
     def at(self, now_s: float) -> tuple[float, float]:
         """The watts at *now_s*, and when they change."""
-        began_s = math.floor(now_s / self.every_s) * self.every_s if math.isfinite(self.every_s) else 0.0
-        row = int(np.searchsorted(self.at_s, now_s - began_s, side="right")) - 1
-        if row < 0:  # before the first: the last of the period before, if there was one
-            return self.watts[-1 if began_s > 0 else 0], began_s + self.at_s[0]
-        ends_s = self.at_s[row + 1] if row + 1 < len(self.at_s) else self.every_s
-        return self.watts[row], began_s + ends_s
+        periods = math.floor(now_s / self.every_s) if math.isfinite(self.every_s) else 0
+        began_s = periods * self.every_s if periods else 0.0
+        row = periods * len(self.at_s) + int(np.searchsorted(self.at_s, now_s - began_s, side="right")) - 1
+        while self._begins_s(row + 1) <= now_s:  # a sum of times is rounded
+            row += 1
+        return self.watts[0 if row == -1 else row % len(self.at_s)], self._begins_s(row + 1)
+
+    def _begins_s(self, row: int) -> float:
+        """When a row begins to hold; rows are counted on through the periods."""
+        periods, row = divmod(row, len(self.at_s))
+        return self.at_s[row] + (periods * self.every_s if periods else 0.0)
 
     def __repr__(self) -> str:
         again = f", every_s={self.every_s:g}" if math.isfinite(self.every_s) else ""
@@ -63,19 +68,22 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     """
     path = str(path)
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
             names = [name.strip() for name in table.fieldnames or ()]
             _check_names(path, names)
             table.fieldnames = names
             lines, rows = [], []
             for row in table:
+                if None in row:
+                    cells = len(names) + len(row[None])
+                    raise _wrong(path, table.line_num, f"{cells} cells, expected {len(names)}")
                 lines.append(table.line_num)
                 rows.append(row)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not rows:
-        raise TraceError(path, None, "has no rows, expected a budget over time")
+        raise ConfigError(f"{path}: has no rows, expected a budget over time")
     columns = {
         name: [_number(path, line, name, row[name]) for line, row in zip(lines, rows, strict=True)]
         for name in names
@@ -83,12 +91,20 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     at_s = columns["time_s"]
     for line, (earlier, later) in zip(lines[1:], pairwise(at_s), strict=True):
         if later <= earlier:
-            raise TraceError(path, line, f"time_s is {later:g}, expected above {earlier:g}, the row before")
+            raise _wrong(path, line, f"time_s is {later:g}, expected above {earlier:g}, the row before")
     if "kwh" in columns:
         if len(at_s) < 2:
-            raise TraceError(path, lines[0], "one row of kwh, expected another that ends it")
+            raise _wrong(path, lines[0], "one row of kwh, expected another that ends it")
         at_s = at_s[:-1]
-    return Series(tuple(at_s), tuple(_watts(path, lines, columns)), every_s, Path(path).name)
+    watts = _watts(path, lines, columns)
+    try:
+        return Series(tuple(at_s), tuple(watts), every_s, Path(path).name)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from None
+
+
+def _wrong(path: str, line: int, problem: str) -> ConfigError:
+    return ConfigError(f"{path}:{line}: {problem}")
 
 
 def _watts(path: str, lines: Sequence[int], columns: Mapping[str, Sequence[float]]) -> list[float]:
@@ -100,7 +116,7 @@ def _watts(path: str, lines: Sequence[int], columns: Mapping[str, Sequence[float
     per_kwh = next(name for name in _PER_KWH if name in columns)
     for line, value in zip(lines, columns[per_kwh], strict=True):
         if value == 0:
-            raise TraceError(path, line, f"{per_kwh} is 0, expected above 0")
+            raise _wrong(path, line, f"{per_kwh} is 0, expected above 0")
     spent = columns[_PER_KWH[per_kwh]]
     return [1000.0 * s / p for s, p in zip(spent, columns[per_kwh], strict=True)]
 
@@ -108,7 +124,7 @@ def _watts(path: str, lines: Sequence[int], columns: Mapping[str, Sequence[float
 def _check_names(path: str, names: Sequence[str]) -> None:
     ways = ({"watts"}, {"kwh"}, *({cost, rate} for cost, rate in _PER_KWH.items()))
     if sorted(names) not in [sorted({"time_s", *way}) for way in ways]:
-        raise TraceError(
+        raise _wrong(
             path,
             1,
             f"the columns are {', '.join(names) or 'none'}, expected time_s and one of watts, kwh, "
@@ -123,5 +139,5 @@ def _number(path: str, line: int, name: str, text: str | None) -> float:
         value = math.nan
     if not math.isfinite(value) or (value < 0 and name != "time_s"):
         least = "" if name == "time_s" else ", at least 0"
-        raise TraceError(path, line, f"{name} is {text!r}, expected a number{least}")
+        raise _wrong(path, line, f"{name} is {text!r}, expected a number{least}")
     return value

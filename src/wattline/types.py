@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -194,12 +195,12 @@ class Nodes(Table):
         saves = saves_w > 0
         return np.where(saves, self.boot_s * self.boot_w / np.where(saves, saves_w, 1.0), math.inf)
 
-    @property
+    @cached_property
     def host(self) -> Ints:
         """What there is to share out of each node's host: rows as in `HOST`, a column per node."""
         return np.array((1000 * self.cpus, 1024 * self.mem_gib, self.storage_mib_s)).astype(np.int64)
 
-    @property
+    @cached_property
     def share(self) -> Ints:
         """The proportional share: what of the host belongs to one of a node's GPUs, rows as in `HOST`."""
         return self.host // self.gpus
@@ -230,7 +231,7 @@ class Reason(Enum):
     TOO_BIG = "It asks for more GPUs than the cluster has of the kinds it accepts."
     HELD = "The policy holds it back."
     OVER_BUDGET = "The energy budget leaves nothing for it now."
-    NEVER_IN_BUDGET = "The energy budget will never allow it, even alone and at its lowest power."
+    NEVER_IN_BUDGET = "The energy budget will never allow it, not even alone and in its most frugal way."
     BOOTING = "Nodes are being switched on for it."
     NO_HOST = "GPUs are free, but not the cores, memory or storage that it needs beside them."
 
@@ -239,9 +240,10 @@ REASONS: tuple[Reason, ...] = tuple(Reason)
 """Reasons by the number that tables and logs store."""
 
 # Rows of a queue's block; one 2-D array, so that a new state is one copy.
-QUEUE_ROWS = 14
+QUEUE_ROWS = 17
 JOB, ASKED, ACCEPTS, DONE, MARK, RATE, SERVICE = range(7)
-GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON, WATTS = range(7, QUEUE_ROWS)
+GPU_SERVICE, SINCE, FIRST, RESTARTS, HELD, REASON, WATTS = range(7, 14)
+LAST_GPUS, LAST_CAP, LAST_NODE = range(14, QUEUE_ROWS)  # on what it ran last, or runs: all, cap, the first
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -294,7 +296,7 @@ class Queue:
 
     @property
     def watts(self) -> Floats:
-        """What its GPUs drew when it was last measured; 0: it waits, or nobody knows."""
+        """What its GPUs drew when it was last measured, on what it ran last or runs; 0: nobody knows."""
         row: Floats = self.block[WATTS]
         return row
 
@@ -514,7 +516,8 @@ class Placement:
     """What a placer answers: the leases, and for every row of the queue why it has none.
 
     *waiting* says how many have none. *on* says which nodes should be switched on; None: leave them
-    as they are. *tick_s*: when the placer wants to be asked again if nothing happens before.
+    as they are. *tick_s*: when the placer wants to be asked again if nothing happens before. *unsettled*:
+    somebody who runs could use more of the host, so that jobs that end are a reason to ask again.
     """
 
     leases: Leases
@@ -522,6 +525,7 @@ class Placement:
     waiting: int
     on: Bools | None = None
     tick_s: float = math.inf
+    unsettled: bool = False
 
     def __post_init__(self) -> None:
         check_array("Placement.reason", self.reason, INT64, 1, PlanError)
@@ -569,6 +573,12 @@ class Grants:
     def __len__(self) -> int:
         return len(self.job)
 
+    def keys(self, sort: Ints) -> list[tuple[object, ...]]:
+        """Each entry as one thing to look up, of jobs of these sorts."""
+        numbers = (sort[self.job], self.gpus, self.nodes, self.members, self.cap_w, self.batch, *self.host)
+        kinds = [self.kind.names[code] for code in self.kind.codes.tolist()]
+        return list(zip(kinds, *(column.tolist() for column in numbers), strict=True))
+
     def take(self, rows: Ints) -> Grants:
         """These entries, in this order."""
         return Grants(
@@ -585,7 +595,11 @@ class Grants:
 
 @runtime_checkable
 class Models(Protocol):
-    """What is believed about jobs; learns by being replaced, never by changing."""
+    """What is believed about jobs; learns by being replaced, never by changing.
+
+    A class may have *alike* set to True: what it says of a job then depends on what the trace says of it
+    and not on which job it is, so that what was said of one need not be asked of others like it.
+    """
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """How fast jobs advance when they are run so, relative to what the trace says of each: 1.0 is

@@ -68,7 +68,7 @@ def test_a_budget_that_lets_nobody_start_is_exit_code_4_and_says_what_it_would_t
     found = strict(out)
     assert found["never_started"] == 12
     assert found["left"] == {"never_in_budget": 12}
-    assert "The energy budget will never allow it, even alone and at its lowest power." in err
+    assert "The energy budget will never allow it, not even alone and in its most frugal way." in err
     assert "budget 1kW: idle nodes draw 2.78 kW, the most modest job" in err
     code, _, err = typed(capsys, "compare", *words[1:])
     assert code == 4
@@ -122,6 +122,12 @@ def test_compare_gives_budgets_to_those_who_can_hold_one_and_names_the_others(
             "budget 'z:5kW': team 'z' has no jobs in",
         ),
         (["--policy", "powerflow", "--team", "a", "--budget", "b:5kW"], "expected one of a"),
+        (["--policy", "powerflow+afs", "--budget", "5kW"], "powerflow+afs cannot hold a budget: afs gives"),
+        (["--policy", "powerflow+las+pollux", "--budget", "5kW"], "put pollux before powerflow"),
+        (["--policy", "powerflow", "--budget", "eta=2"], "budget 'eta=2': eta must be from 0 to 1"),
+        (["--policy", "powerflow", "--budget", "5GJ/0d"], "budget '5GJ/0d': '0d' is no time above 0"),
+        (["--policy", "powerflow:interval=0"], "policy 'powerflow:interval=0': powerflow's interval_s must"),
+        (["--policy", "fifo", "--seed", "\N{SUPERSCRIPT TWO}"], "is not a whole number of at least 0"),
     ],
 )
 def test_a_budget_that_makes_no_sense_is_explained(
@@ -142,3 +148,14 @@ def test_a_budget_of_a_team_needs_a_trace_that_names_teams(
     code, _, err = typed(capsys, "simulate", *words)
     assert code == 2
     assert "which names no teams" in err
+
+
+def test_a_broken_tariff_is_a_bad_setting_and_no_bad_trace(
+    capsys: pytest.CaptureFixture[str], few: list[str], tmp_path: Path
+) -> None:
+    tariff = tmp_path / "tariff.csv"
+    tariff.write_text("time_s,watts\n0,x\n")
+    code, out, _ = typed(capsys, "simulate", *few, "--policy", "powerflow", "--budget", str(tariff), "--json")
+    assert code == 2
+    assert '"bad_config"' in out
+    assert "tariff.csv:2: watts is 'x'" in out

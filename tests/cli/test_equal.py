@@ -128,6 +128,26 @@ def test_without_a_policy_that_has_an_eta_there_is_nothing_to_choose(
         assert "none of fifo, las has an eta" in err
 
 
+def test_of_several_that_have_an_eta_the_one_that_holds_budgets_is_compared(
+    capsys: pytest.CaptureFixture[str], few: list[str]
+) -> None:
+    words = ["--policy", "fifo+cap", "--policy", "cap+powerflow", "--front"]
+    found = answered(capsys, "compare", *few, *words)
+    fastest = answered(capsys, "simulate", *few, "--policy", "cap+powerflow")
+    assert found["front"][-1]["eta"] == 1.0
+    assert found["front"][-1]["jct_mean_s"] == fastest["jct_mean_s"]
+    assert found["front"][0]["energy_j"] < found["front"][-1]["energy_j"]
+
+
+def test_jobs_that_take_no_time_leave_nothing_to_compare(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,submit_s,gpus,duration_s\na,0,1,0\nb,5,1,0\n")
+    words = ["--trace", str(trace), "--cluster", "1xa100:8", "--policy", "powerflow", "--policy", "fifo"]
+    assert answered(capsys, "compare", *words, "--equal-jct", "--equal-energy")["equal_jct"] == []
+
+
 def test_a_budget_too_small_for_any_job_leaves_nothing_to_compare(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:

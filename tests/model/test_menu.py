@@ -59,6 +59,17 @@ def test_every_kind_of_gpu_has_its_own_ways() -> None:
     assert ways.watts[fast, 0, -1] > ways.watts[slow, 0, -1]
 
 
+def test_of_nodes_that_differ_idle_gpus_draw_the_least_and_all_else_the_most() -> None:
+    one, other = (
+        {"idle_w": 60.0, "base_w": 100.0, "busy_w": 300.0},
+        {"idle_w": 10.0, "base_w": 900.0, "busy_w": 250.0},
+    )
+    jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
+    for first, second in ((one, other), (other, one)):
+        ways = menu(Asked(), jobs, join_nodes(wl.nodes("a100", **first), wl.nodes("a100", **second)))
+        assert (ways.idle_w[0], ways.static_w[0], ways.watts[0, 0, -1]) == (10.0, 900.0 / 8, 300.0)
+
+
 @given(st.integers(1, 8), st.integers(0, 2048), st.floats(0, 1e5))
 def test_a_larger_batch_is_chosen_only_where_it_is_faster_and_allowed(
     gpus: int, most: int, noise: float

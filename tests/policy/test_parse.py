@@ -24,7 +24,8 @@ def test_names_and_knobs_make_policies() -> None:
         ("", "unknown stage ''", ""),
         ("las+", "unknown stage ''", ""),
         ("asked", "unknown stage 'asked'", ""),
-        ("las:quantum=0", "quantum_s must be at least 1", ""),
+        ("las:quantum=0", "policy 'las:quantum=0': las's quantum_s must be at least 1", ""),
+        ("fifo+powerflow:eta=2", "policy 'fifo+powerflow:eta=2': powerflow's eta must be from 0 to 1", ""),
     ],
 )
 def test_a_bad_policy_is_explained(text: str, words: str, hint: str) -> None:

@@ -102,9 +102,14 @@ def test_nobody_is_asked_again_when_no_restart_is_put_off() -> None:
 def test_knobs_are_parsed_and_checked() -> None:
     assert parse_policy("pollux") == Pollux()
     assert parse_policy("pollux:interval=5m,fairness=0") == Pollux(300.0, 0.0)
-    for bad in ("interval=0", "fairness=2", "fairness=nan", "restart=-1"):
+    for bad in ("interval=0", "fairness=2", "fairness=nan", "fairness=-1000", "restart=-1"):
         with pytest.raises(ConfigError, match=bad.partition("=")[0]):
             parse_policy(f"pollux:{bad}")
+
+
+def test_the_least_fairness_that_is_allowed_can_be_computed() -> None:
+    state = arrived(curved_jobs(["0.5"] * 2, [100] * 2), nodes("v100", gpus=4))
+    assert Pollux(fairness=-100.0)(state, Curved()).gpus.tolist() == [2, 2]
 
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:

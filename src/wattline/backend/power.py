@@ -62,7 +62,7 @@ class Power:
         self.rest(now_s)
         self._state[node] = state
         # A sum, not a running total: what comes and goes must leave no rounding behind.
-        self._resting_w = sum(self._draws_w[state][n] for n, state in enumerate(self._state))
+        self._resting_w = sum(self._draws_w[now][n] for n, now in enumerate(self._state))
 
     def rest(self, now_s: float) -> None:
         """Count what the cluster draws without any job, until *now_s*."""

@@ -30,13 +30,26 @@ def has_knob(policy: object, name: str) -> bool:
 
 
 def turned(policy: Policy, name: str, value: object) -> Policy:
-    """*policy* with this knob set to *value*, in the first stage that has it."""
+    """*policy* with this knob set to *value*, in the first stage that has it; rather in one with budgets."""
     stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
-    for place, stage in enumerate(stages):
-        if _has(stage, name):
-            stages[place] = replace(stage, **{name: value})
-            break
+    has = [place for place, stage in enumerate(stages) if _has(stage, name)]
+    if has:
+        place = next((place for place in has if _has(stages[place], "budgets")), has[0])
+        stages[place] = replace(stages[place], **{name: value})
+        if name == "budgets":
+            _check_last_word(stages[place], stages[place + 1 :])
     return Chain(tuple(stages)) if isinstance(policy, Chain) else cast(Policy, stages[0])
+
+
+def _check_last_word(holder: object, later: Sequence[object]) -> None:
+    """Raise if a stage behind the one that holds the budgets gives GPUs out anew, and so undoes them."""
+    for stage in later:
+        if (after := type(stage).__name__.casefold()) in ELASTIC:
+            first = type(holder).__name__.casefold()
+            raise ConfigError(
+                f"{first}+{after} cannot hold a budget: {after} gives out anew what {first} has shared out",
+                hint=f"put {after} before {first}, or leave it out",
+            )
 
 
 def who_has(name: str) -> str:

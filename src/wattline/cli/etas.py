@@ -18,10 +18,10 @@ from wattline.trace import Trace
 
 
 def with_eta(cases: Sequence[Case]) -> int:
-    """Which of *cases* is the first that has an eta."""
-    for row, case in enumerate(cases):
-        if has_knob(case.deciders()[0], "eta"):
-            return row
+    """Which of *cases* has an eta: the first that can hold a budget, too, or else the first."""
+    has = [row for row, case in enumerate(cases) if has_knob(case.deciders()[0], "eta")]
+    if has:
+        return next((row for row in has if has_knob(cases[row].deciders()[0], "budgets")), has[0])
     named = ", ".join(case.policy for case in cases)
     raise ConfigError(f"none of {named} has an eta to choose, expected one with {who_has('eta')}")
 
@@ -37,7 +37,7 @@ def equals(
 ) -> tuple[Equal, ...]:
     """The *row*-th case against each of the others, at the eta at which it meets them in *figure*.
 
-    What has no energy or no finished job cannot be met, and is left out.
+    What has no energy, or no finished job that took any time, cannot be met, and is left out.
     """
     ours = cases[row]
 
@@ -58,7 +58,7 @@ def equals(
 
 
 def _known(r: Report) -> bool:
-    return isfinite(r.energy_j) and isfinite(r.jct_mean_s)
+    return all(isfinite(figure) and figure > 0 for figure in (r.energy_j, r.jct_mean_s))
 
 
 def run_for_report(trace: Trace, case: Case) -> Report:

@@ -43,7 +43,7 @@ def add_deciders(parser: argparse.ArgumentParser) -> None:
         "--place",
         default="pack",
         metavar="P",
-        help="how GPUs are chosen: pack, buddy, pack+power (default pack)",
+        help="who gets which GPUs, cores and memory: pack, buddy, tune, …, pack+power (default pack)",
     )
     modes = ("none", "easy", "greedy")
     add("--backfill", choices=modes, default="easy", help="who may overtake (default easy)")
@@ -90,13 +90,13 @@ def number(text: str) -> float:
 
 def at_least_0(text: str) -> int:
     """A whole number of at least 0."""
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def at_least_1(text: str) -> int:
     """A whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)

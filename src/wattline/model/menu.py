@@ -37,22 +37,22 @@ class Menu:
     batch: Ints
     speed: Floats  # as asked is 1
     watts: Floats  # of all its GPUs
-    idle_w: Floats  # of one GPU without a job, by sort
-    static_w: Floats  # its share of a node, by sort and GPU
+    idle_w: Floats  # of one GPU without a job, by sort; of nodes that differ the least
+    static_w: Floats  # its share of a node, by sort and GPU; of nodes that differ the most
 
 
-def menu(models: Models, jobs: Jobs, nodes: Nodes, fixed: bool = False) -> Menu:
-    """Ways to run each of *jobs* on *nodes*, as *models* say; *fixed*: on as many GPUs as asked for."""
-    return _menu(models, jobs, nodes, fixed)  # type: ignore[arg-type]  # models are frozen
+def menu(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
+    """Ways to run each of *jobs* on *nodes*, as *models* say."""
+    return _menu(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
 
 
 @lru_cache(maxsize=4)
-def _menu(models: Models, jobs: Jobs, nodes: Nodes, fixed: bool) -> Menu:
+def _menu(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
     bounds = (jobs.min_gpus, jobs.max_gpus, jobs.max_batch, jobs.noise.view(np.int64))
     alike = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
     _, first, code = np.unique(alike, axis=0, return_index=True, return_inverse=True)
     kinds = nodes.kind.names
-    parts = [_of_kind(models, jobs, nodes, first, kind, fixed) for kind in range(len(kinds))]
+    parts = [_of_kind(models, jobs, nodes, first, kind) for kind in range(len(kinds))]
     wide = max(part.gpus.shape[1] for part in parts)
     return Menu(
         sort=code.reshape(-1, 1) + len(first) * np.arange(len(kinds)),
@@ -71,11 +71,11 @@ def _wider(column: NDArray[Any], wide: int) -> NDArray[Any]:
     return np.asarray(np.take(column, np.minimum(np.arange(wide), column.shape[1] - 1), axis=1))
 
 
-def _of_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int, fixed: bool) -> Menu:
+def _of_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int) -> Menu:
     """The menu of one job of each sort, on one kind of GPU."""
     here = np.flatnonzero(nodes.kind.codes == kind)
     node_gpus, total = int(nodes.gpus[here].max()), int(nodes.gpus[here].sum())
-    gpus, sizes = _sizes(jobs, job, total, fixed)
+    gpus, sizes = _sizes(jobs, job, total)
     caps = _caps(nodes.kind.names[kind])
     batches = _batches(jobs, job)
     shape = (len(job), gpus.shape[1], len(caps), batches.shape[1])
@@ -94,7 +94,7 @@ def _of_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int, fix
         kind=Labels(np.zeros(len(wide), dtype=np.int64), (nodes.kind.names[kind],)),
     )
     speed, gpu_w = models.speed(jobs, grants), models.watts(jobs, grants)
-    usual_w = float(nodes.busy_w[here[0]])
+    usual_w = float(nodes.busy_w[here].max())
     most_w = np.where(grants.cap_w > 0, np.minimum(grants.cap_w, usual_w), usual_w)
     watts = wide * np.where(np.isnan(gpu_w), most_w, gpu_w)
     best = np.argmax(speed.reshape(shape), axis=3)[..., None]  # of the batch sizes, the fastest
@@ -113,18 +113,18 @@ def _of_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int, fix
         batch=np.ascontiguousarray(chosen(grants.batch)[:, few]),
         speed=np.ascontiguousarray(chosen(speed)[:, few]),
         watts=np.ascontiguousarray(chosen(watts)[:, few]),
-        idle_w=np.full(count, float(nodes.idle_w[here[0]])),
-        static_w=np.full(count, float(nodes.base_w[here[0]] / nodes.gpus[here[0]])),
+        idle_w=np.full(count, float(nodes.idle_w[here].min())),
+        static_w=np.full(count, float((nodes.base_w[here] / nodes.gpus[here]).max())),
     )
 
 
-def _sizes(jobs: Jobs, job: Ints, total: int, fixed: bool) -> tuple[Ints, Ints]:
+def _sizes(jobs: Jobs, job: Ints, total: int) -> tuple[Ints, Ints]:
     """GPUs each sort may be given, ascending: powers of two and what it asked for, within its bounds."""
     powers = 2 ** np.arange(max(total, 1).bit_length(), dtype=np.int64)
     rows = []
     for gpus, least, most in zip(jobs.gpus[job], jobs.min_gpus[job], jobs.max_gpus[job], strict=True):
         within = powers[(powers >= max(least, 1)) & (powers <= (most or total)) & (powers <= total)]
-        rows.append(np.array([gpus]) if fixed else np.union1d(within, [gpus]))
+        rows.append(np.union1d(within, [gpus]))
     wide = max(map(len, rows), default=1)
     table = np.array([np.pad(row, (0, wide - len(row)), mode="edge") for row in rows], dtype=np.int64)
     return table.reshape(len(rows), wide), np.array([len(row) for row in rows], dtype=np.int64)

@@ -134,7 +134,7 @@ def _off_the_menu(
         batch=same * batch,
         kind=nodes.kind.names[kind],
     )
-    busy_w = float(nodes.busy_w[here][0])
+    busy_w = float(nodes.busy_w[here].max())
     gpu_w = models.watts(jobs, grants)
     gpu_w = np.where(np.isnan(gpu_w), np.where(cap_w > 0, np.minimum(cap_w, busy_w), busy_w), gpu_w)
     speed = models.speed(jobs, grants)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, cast
+from typing import Any
 
 from wattline import policy as home
 from wattline.errors import ConfigError, did_you_mean
@@ -36,14 +36,14 @@ def stage_names() -> Mapping[str, Any]:
             if is_dataclass(thing) and thing is not Chain:
                 found[name.casefold()] = thing
         elif list(inspect.signature(thing).parameters) == ["snapshot", "models", "plan"]:
-            found[name.casefold()] = thing
+            found[name.casefold().replace("_", "-")] = thing
     return found
 
 
 def _parse_stage(part: str, text: str) -> Stage:
     name, _, knobs = part.partition(":")
     names = stage_names()
-    thing = names.get(name.casefold())
+    thing = names.get(name.casefold().replace("_", "-"))
     if thing is None:
         raise ConfigError(
             f"policy {text!r}: unknown stage {name!r}, expected one of {', '.join(sorted(names))}",
@@ -54,8 +54,25 @@ def _parse_stage(part: str, text: str) -> Stage:
             raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
         stage: Stage = thing
         return stage
-    made: Stage = cast(Any, thing)(**read_knobs(thing, name, knobs, f"policy {text!r}", BUDGETS))
+    made: Stage = make(thing, name, knobs, f"policy {text!r}", BUDGETS)
     return made
+
+
+def make(
+    thing: Any,
+    name: str,
+    knobs: str,
+    where: str,
+    without: Collection[str] = (),
+    given: Mapping[str, object] | None = None,
+) -> Any:
+    """The dataclass *thing* with these *knobs*, see `read_knobs`, and what is *given* in other ways."""
+    given = given or {}
+    values = read_knobs(thing, name, knobs, where, {*without, *given})
+    try:
+        return thing(**given, **values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {name}'s {error.message}", error.hint) from None
 
 
 def read_knobs(

@@ -38,8 +38,8 @@ class Pollux:
     def __post_init__(self) -> None:
         if not self.interval_s >= 1:
             raise ConfigError(f"interval_s must be at least 1, got {self.interval_s}")
-        if not -math.inf < self.fairness <= 1:
-            raise ConfigError(f"fairness must be at most 1 and finite, got {self.fairness}")
+        if not -100 <= self.fairness <= 1:
+            raise ConfigError(f"fairness must be from -100 to 1, got {self.fairness}")
         if not 0 <= self.restart_s < math.inf:
             raise ConfigError(f"restart_s must be at least 0 and finite, got {self.restart_s}")
 

@@ -13,9 +13,20 @@ from wattline.errors import ConfigError
 from wattline.kernel import BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel
 from wattline.policy.afs import by_length
 from wattline.policy.elastic import Offer, offer, pace
-from wattline.policy.limits import NO_LIMITS, Limits, limits
+from wattline.policy.limits import NO_LIMITS, Limits, lasting_w, limits, resting_w
 from wattline.table import Floats, Ints
-from wattline.types import ACCEPTS, REASONS, Models, Nodes, Plan, Reason, Snapshot
+from wattline.types import (
+    ACCEPTS,
+    LAST_CAP,
+    LAST_GPUS,
+    LAST_NODE,
+    REASONS,
+    Models,
+    Nodes,
+    Plan,
+    Reason,
+    Snapshot,
+)
 
 _HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
     REASONS.index(reason)
@@ -38,8 +49,9 @@ class PowerFlow:
 
     Where no budget is in the way everybody runs at full power, on the GPUs that `Afs` would give it. Else
     the job with the least work left (seconds times GPUs) is admitted first, on its fewest GPUs and at its
-    cheapest cap. Then, one after the other, the best of all steps (to the next number of GPUs, or to the
-    next cap) is taken that no budget forbids, where best means
+    cheapest cap, or, within a budget of joules, on the GPUs that need least of these. Then, one after the
+    other, the best of all steps (to the next number of GPUs, or to the next cap) is taken that no budget
+    forbids, where best means
 
         (ΔT / T) / (ΔE / E + Δn / N) / T^¼,    ΔT the time saved of T, ΔE the energy added to E,
                                                Δn the GPUs added, of N in the cluster.
@@ -73,6 +85,7 @@ class PowerFlow:
         size, cap, reason = self._shares(snapshot, offers, held)
         reason = np.where(offers.pool < 0, _without_gpus(snapshot, offers, plan), reason)
         runs = np.flatnonzero(size >= 0)
+        tick_s = held.tick_s if len(runs) or len(snapshot.leases) else held.idle_tick_s
         ways, sort = offers.menu, offers.sort[runs]
         gpus = ways.gpus[sort, size[runs]]
         # Who keeps its size is seated first, then the largest: small jobs fill the gaps.
@@ -82,7 +95,7 @@ class PowerFlow:
             row=runs,
             gpus=gpus,
             group=runs,
-            tick_s=min(held.tick_s, math.inf if plan is None else plan.tick_s),
+            tick_s=min(tick_s, math.inf if plan is None else plan.tick_s),
             cap_w=np.ascontiguousarray(ways.cap_w[sort, size[runs], cap[runs]]),
             batch=np.ascontiguousarray(ways.batch[sort, size[runs], cap[runs]]),
             reason=reason,
@@ -104,16 +117,15 @@ class PowerFlow:
             return size, cap, reason
         factor = _misjudged(snapshot, offers)
         fastest_j = _full_j(offers, nodes, work_s, factor, size)
-        up = int(nodes.gpus[snapshot.up].sum())
-        rest_w = float((nodes.rest_w / nodes.gpus).mean())
-        if free and _within(held, offers, team, factor, size, fastest_j, up, rest_w):
+        rest_w, boots = resting_w(snapshot), _boots(snapshot)
+        if free and _within(held, offers, team, factor, size, work_s, fastest_j, rest_w, boots):
             return size, cap, reason
         first = np.argsort(work_s / (full * kept)[:, 0] * ways.gpus[sort, 0], kind="stable")
         node_gpus = int(nodes.gpus.mean())
 
         def share(held: Limits, thrifty: bool) -> tuple[Ints, Ints, Ints, Floats]:
             return _share(
-                sort, work_s, factor, kept, offers.pool, first, team, offers.room, up, rest_w, node_gpus,
+                sort, work_s, factor, kept, offers.pool, first, team, offers.room, *boots, rest_w, node_gpus,
                 ways.sizes, ways.gpus, ways.speed, ways.watts, ways.idle_w, ways.static_w,
                 held.most, held.joules, held.team, thrifty,
             )  # fmt: skip
@@ -125,10 +137,19 @@ class PowerFlow:
                 if eta < 1.0:
                     mine = slice(None) if of < 0 else team == of
                     held = held.with_joules(float((cheapest_j + eta * extra_j)[mine].sum()), of)
-        size, cap, reason, left_j = share(held, False)
-        least_w, idle_w = ways.watts[sort, 0].min(axis=1) * factor, ways.idle_w[sort] * ways.gpus[sort, 0]
-        late = (reason == _OVER_BUDGET) & held.never(least_w, idle_w, left_j, team)
-        return size, cap, np.where(late, _NEVER, reason)
+        size, cap, reason, _ = share(held, False)
+        late = np.flatnonzero(reason == _OVER_BUDGET)
+        if len(late):
+            rows, gpus = sort[late], ways.gpus[sort[late]]
+            never = held.never(
+                ways.watts[rows] * factor[late, None, None],
+                (ways.idle_w[rows, None] * gpus)[..., None],
+                lasting_w(snapshot, offers.pool[late], gpus)[..., None],
+                work_s[late, None, None] / (ways.speed[rows] * kept[late, :, None]),
+                team[late],
+            )
+            reason[late[never]] = _NEVER
+        return size, cap, reason
 
 
 def _without_gpus(snapshot: Snapshot, offers: Offer, plan: Plan | None) -> Ints:
@@ -143,44 +164,67 @@ def _without_gpus(snapshot: Snapshot, offers: Offer, plan: Plan | None) -> Ints:
     return reason
 
 
+def _boots(snapshot: Snapshot) -> tuple[Ints, Ints, Floats]:
+    """By kind: GPUs of nodes that are up or boot, GPUs of one that is off, and what it draws more when on.
+
+    Where nodes that are off differ, they have as few GPUs and as many watts as any of them.
+    """
+    nodes, kinds, off = snapshot.nodes, len(snapshot.nodes.kind.names), snapshot.wakes_s == math.inf
+    on = np.bincount(nodes.kind.codes, nodes.gpus * (snapshot.usable & ~off), kinds).astype(np.int64)
+    gpus, watts = np.full(kinds, nodes.gpus.max(), dtype=np.int64), np.zeros(kinds)
+    np.minimum.at(gpus, nodes.kind.codes[off], nodes.gpus[off])
+    np.maximum.at(watts, nodes.kind.codes[off], (np.maximum(nodes.boot_w, nodes.rest_w) - nodes.off_w)[off])
+    return on, gpus, watts
+
+
 def _within(
     held: Limits,
     offers: Offer,
     team: Ints,
     factor: Floats,
     size: Ints,
+    work_s: Floats,
     left_j: Floats,
-    up: int,
     rest_w: float,
+    boots: tuple[Ints, Ints, Floats],
 ) -> bool:
     """Whether everybody may run on these GPUs at full power."""
     ways, sort, runs = offers.menu, offers.sort, size >= 0
-    gpus = np.where(runs, ways.gpus[sort, np.maximum(size, 0)], 0)
-    watts = np.where(runs, ways.watts[sort, np.maximum(size, 0), -1] * factor, 0.0)
-    booted_w = rest_w * max(0, int(gpus.sum()) - up)
+    at, (on, node_gpus, node_w) = np.maximum(size, 0), boots
+    gpus = np.where(runs, ways.gpus[sort, at], 0)
+    own_w = ways.watts[sort, at, -1] * factor
+    run_s = work_s / ways.speed[sort, at, -1]
+    taken = np.bincount(offers.pool[runs], gpus[runs], len(on)).astype(np.int64)
+    booted_w = float((-(-np.maximum(taken - on, 0) // node_gpus) * node_w).sum())
+    idle_w = ways.idle_w[sort] * gpus
     for most, joules, of in zip(held.most, held.joules, held.team, strict=True):
         mine = team == of if of >= 0 else np.ones(len(team), dtype=np.bool_)
-        anyway_w = 0.0 if of >= 0 else float((ways.idle_w[sort] * gpus).sum()) - booted_w
-        if (left_j[mine].sum() if joules else watts[mine].sum() - anyway_w) > most:
+        if of >= 0:
+            used = (own_w * run_s)[mine].sum() if joules else own_w[mine & runs].sum()
+        elif joules:
+            used = ((own_w - idle_w) * run_s)[runs].sum() + left_j[~runs].sum()
+            used += (rest_w + booted_w) * run_s.max(initial=0.0, where=runs)
+        else:
+            used = (own_w - idle_w)[runs].sum() + booted_w
+        if used > most:
             return False
     return True
 
 
 def _misjudged(snapshot: Snapshot, offers: Offer) -> Floats:
-    """Watts measured of each row over watts believed of what it holds; 1 for who was not measured."""
-    queue, leases, ways = snapshot.queue, snapshot.leases, offers.menu
+    """Watts measured of each row, over watts believed of what it had then; 1 for who was never measured."""
+    queue, ways = snapshot.queue, offers.menu
     factor = np.ones(len(queue))
-    runs = np.flatnonzero((queue.watts > 0) & (offers.pool >= 0))
-    if not len(runs):
+    seen = np.flatnonzero(queue.watts > 0)
+    if not len(seen):
         return factor
-    sort = offers.sort[runs]
-    first = np.searchsorted(leases.job, queue.job[runs])
-    size = ways.gpus[sort] == offers.held[runs][:, None]
-    cap = ways.cap_w[sort, 0] == leases.cap_w[first][:, None]
+    gpus, cap_w, node = queue.block[[LAST_GPUS, LAST_CAP, LAST_NODE]][:, seen].astype(np.int64)
+    sort = ways.sort[queue.job[seen], snapshot.nodes.kind.codes[node]]
+    size = ways.gpus[sort] == gpus[:, None]
+    cap = ways.cap_w[sort, 0] == cap_w[:, None]
     known = size.any(axis=1) & cap.any(axis=1)
     believed_w = ways.watts[sort, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
-    seen = queue.watts[runs] / believed_w
-    factor[runs] = np.where(known, np.clip(seen, 0.05, 20.0), 1.0)
+    factor[seen] = np.where(known, np.clip(queue.watts[seen] / believed_w, 0.05, 20.0), 1.0)
     return factor
 
 
@@ -196,41 +240,41 @@ def _full_j(offers: Offer, nodes: Nodes, work_s: Floats, factor: Floats, size: I
 
 
 @inner
-def _count(
-    team: int,
-    more_w: float,
-    more_j: float,
-    idle_w: float,
-    more_gpus: int,
-    taken: int,
-    up: int,
-    rest_w: float,
-    used: Floats,
-    most: Floats,
-    joules: Ints,
-    of_team: Ints,
-    steps: bool,
+def _fits(
+    team: int, more: Floats, used: Floats, most: Floats, joules: Ints, of_team: Ints, steps: bool
 ) -> bool:
-    """Count a step in *used*, unless it would break a budget; answers whether it was counted.
+    """Whether what a step uses *more* of (see `_which`) breaks no budget; what uses less breaks nothing.
 
-    A step that uses less of something breaks nothing. Who is admitted (no *steps* yet) may run whatever eta.
+    Who is admitted (no *steps* yet) may run whatever eta.
     """
-    over = max(0, taken + more_gpus - up) - max(0, taken - up)
-    for turn in range(2):
-        for c in range(len(most)):
-            if of_team[c] >= 0 and of_team[c] != team:
-                continue
-            if joules[c] > 0:
-                more = more_j
-            elif of_team[c] >= 0:
-                more = more_w
-            else:  # GPUs that are up draw idle watts anyway; others come with their node
-                more = more_w - idle_w * more_gpus + rest_w * over
-            if turn == 1:
-                used[c] += more
-            elif more > 0 and used[c] + more > most[c] * (1 + _SAME) and (joules[c] < 2 or steps):
+    for c in range(len(most)):
+        if of_team[c] < 0 or of_team[c] == team:
+            adds = more[_which(joules[c], of_team[c])]
+            if adds > 0 and used[c] + adds > most[c] * (1 + _SAME) and (joules[c] < 2 or steps):
                 return False
     return True
+
+
+@inner
+def _which(joules: int, of_team: int) -> int:
+    """What an entry counts: a row's own watts, watts of the cluster, own joules, those of the cluster, or
+    joules with a share of the nodes.
+    """
+    return 4 if joules == 2 else 2 * joules + (of_team < 0)
+
+
+@inner
+def _use(team: int, more: Floats, used: Floats, joules: Ints, of_team: Ints) -> None:
+    for c in range(len(used)):
+        if of_team[c] < 0 or of_team[c] == team:
+            used[c] += more[_which(joules[c], of_team[c])]
+
+
+@inner
+def _boot_w(more_gpus: int, taken: int, on: int, node_gpus: int, node_w: float) -> float:
+    """What nodes draw that must be switched on for more GPUs of a kind, of which some are *taken*."""
+    before = -(-max(0, taken - on) // node_gpus)
+    return node_w * (-(-max(0, taken + more_gpus - on) // node_gpus) - before)
 
 
 @inner
@@ -281,7 +325,9 @@ def _offer(
         heappush(heap, (-weight * faster / (costs + _SAME), i, step, s * speed.shape[2] + k))
 
 
-@kernel(I1, F1, F1, F2, I1, I1, I1, I1, INT, FLOAT, INT, I1, I2, F3, F3, F1, F1, F1, I1, I1, BOOL)
+@kernel(
+    I1, F1, F1, F2, I1, I1, I1, I1, I1, I1, F1, FLOAT, INT, I1, I2, F3, F3, F1, F1, F1, I1, I1, BOOL
+)  # fmt: skip
 def _share(
     sort: Ints,
     work_s: Floats,
@@ -291,7 +337,9 @@ def _share(
     first: Ints,
     team: Ints,
     room: Ints,
-    up: int,
+    on: Ints,
+    boot_gpus: Ints,
+    boot_w: Floats,
     rest_w: float,
     node_gpus: int,
     sizes: Ints,
@@ -308,7 +356,8 @@ def _share(
     """For every row its size and cap (-1: none), why it has none, and the joules it still needs.
 
     *thrifty*: only steps that need no more joules. The GPUs of a node that is on draw watts, used or not:
-    these are shared by the jobs as they are admitted, and GPUs that were idle come without.
+    these are shared by the jobs as they are admitted, and GPUs that were idle come without. Joules of the
+    whole cluster count what all nodes draw at rest until the last who runs has ended.
     """
     count = len(sort)
     caps = speed.shape[2]
@@ -328,69 +377,101 @@ def _share(
     slots = -(-admitted // node_gpus) * node_gpus - admitted  # idle GPUs of nodes that are on
     total = float(max(1, room.sum()))
     used = np.zeros(len(most))
-    taken = 0
+    more, best = np.zeros(5), np.zeros(5)  # see `_which`
+    taken = np.zeros(len(room), dtype=np.int64)
+    longest_s = second_s = 0.0  # until when somebody runs, and all others do, at most
     heap = [(0.0, 0, 0, 0)]
     heap.pop()
 
     for i in first:
-        c = sort[i]
-        n = gpus[c, 0]
-        if pool[i] < 0:
+        c, p = sort[i], pool[i]
+        if p < 0:
             continue
-        waits = free[pool[i]] < n
-        share = (static_w[c] * (admitted + slots) + idle_w[c] * slots) / max(1, admitted)
-        anyway_w[i] = n * share
-        k = 0
-        for other in range(1, caps):
-            then_j = (watts[c, 0, other] + anyway_w[i]) / speed[c, 0, other]
-            if then_j < (watts[c, 0, k] + anyway_w[i]) / speed[c, 0, k] * (1 - _SAME):
-                k = other
-        counted = False
-        while k >= 0 and not counted:
-            drawn_w = watts[c, 0, k] * factor[i]
-            left_j[i] = work_s[i] / (speed[c, 0, k] * loss[i, 0]) * (drawn_w + anyway_w[i])
-            if waits:  # what it will use is not for others to use
-                drawn_w = 0.0
-            counted = _count(
-                team[i], drawn_w, left_j[i], 0.0 if waits else idle_w[c], 0 if waits else n, taken, up,
-                rest_w, used, most, joules, of_team, False,
-            )  # fmt: skip
-            k -= not counted
-        if not counted or waits:
-            reason[i] = _OUTRANKED if counted else _OVER_BUDGET
+        waits = free[p] < gpus[c, 0]
+        share_w = (static_w[c] * (admitted + slots) + idle_w[c] * slots) / max(1, admitted) * gpus[c, 0]
+        scarce = of_all = False  # joules
+        for e in range(len(most)):
+            scarce = scarce or (joules[e] == 1 and (of_team[e] < 0 or of_team[e] == team[i]))
+            of_all = of_all or (joules[e] == 1 and of_team[e] < 0)
+        best_j = np.inf
+        # The fewest GPUs and the cheapest cap; where joules are scarce the cheapest of all.
+        for s in range(sizes[c] if scarce else 1):
+            n = gpus[c, s]
+            if n > free[p] and not waits:
+                break
+            extra = n - gpus[c, 0]
+            with_w = share_w + (0.0 if extra <= slots else static_w[c] * extra)
+            for k in range(caps):
+                drawn_w = watts[c, s, k] * factor[i]
+                run_s = work_s[i] / (speed[c, s, k] * loss[i, s])
+                more[2], more[4] = run_s * drawn_w, run_s * (drawn_w + with_w)
+                if waits:  # what it will use is not for others to use
+                    more[0], more[1], more[3] = 0.0, 0.0, more[4]
+                else:
+                    more[0] = drawn_w
+                    more[1] = drawn_w - idle_w[c] * n
+                    more[1] += _boot_w(n, taken[p], on[p], boot_gpus[p], boot_w[p])
+                    more[3] = run_s * more[1] + rest_w * max(0.0, run_s - longest_s)
+                needs_j = more[3] if of_all else more[4]
+                cheaper = size[i] < 0 or needs_j < best_j * (1 - _SAME)
+                if cheaper and _fits(team[i], more, used, most, joules, of_team, False):
+                    best_j, size[i], cap[i] = needs_j, s, k
+                    left_j[i], anyway_w[i] = more[4], with_w
+                    best[:] = more
+        s, k = size[i], cap[i]
+        if s >= 0:
+            _use(team[i], best, used, joules, of_team)
+        if s < 0 or waits:
+            reason[i] = _OVER_BUDGET if s < 0 else _OUTRANKED
+            size[i] = cap[i] = -1
             continue
-        size[i], cap[i] = 0, k
-        free[pool[i]] -= n
-        taken += n
+        run_s = work_s[i] / (speed[c, s, k] * loss[i, s])
+        if run_s > longest_s:
+            longest_s, second_s = run_s, longest_s
+        else:
+            second_s = max(second_s, run_s)
+        free[p] -= gpus[c, s]
+        taken[p] += gpus[c, s]
+        if gpus[c, s] - gpus[c, 0] <= slots:
+            slots -= gpus[c, s] - gpus[c, 0]
         weight[i] = max(1.0, work_s[i] / speed[c, 0, caps - 1]) ** -_SHORT_FIRST
         _offer(
-            heap, i, c, 0, k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots, static_w[c],
+            heap, i, c, s, k, weight[i], loss[i], sizes, gpus, speed, watts, anyway_w[i], slots, static_w[c],
             total
         )  # fmt: skip
 
     while len(heap) > 0:
         _, i, step, at = heappop(heap)
-        c, s, k = sort[i], size[i], cap[i]
+        c, s, k, p = sort[i], size[i], cap[i], pool[i]
         if at != s * caps + k:
             continue  # it has moved since
         to_s, to_k = _next(c, s, k, step, loss[i], sizes, speed)
         n = gpus[c, to_s] - gpus[c, s]
-        if n > free[pool[i]]:
+        if n > free[p]:
             continue
         now_w, then_w = watts[c, s, k] * factor[i], watts[c, to_s, to_k] * factor[i]
-        share = anyway_w[i] + (0.0 if n <= slots else static_w[c] * n)
-        then_j = work_s[i] / (speed[c, to_s, to_k] * loss[i, to_s]) * (then_w + share)
+        now_s = work_s[i] / (speed[c, s, k] * loss[i, s])
+        then_s = work_s[i] / (speed[c, to_s, to_k] * loss[i, to_s])
+        share_w = anyway_w[i] + (0.0 if n <= slots else static_w[c] * n)
+        then_j = then_s * (then_w + share_w)
         if thrifty and then_j > left_j[i] * (1 + _SAME):
             continue
-        if not _count(
-            team[i], then_w - now_w, then_j - left_j[i], idle_w[c], n, taken, up, rest_w, used, most, joules,
-            of_team, True,
-        ):  # fmt: skip
+        booted_w = _boot_w(n, taken[p], on[p], boot_gpus[p], boot_w[p])
+        ends_s = max(second_s, then_s) if now_s >= longest_s else longest_s
+        more[0] = then_w - now_w
+        more[1] = then_w - now_w - idle_w[c] * n + booted_w
+        more[2] = then_s * then_w - now_s * now_w
+        more[3] = then_s * (then_w - idle_w[c] * gpus[c, to_s] + booted_w)
+        more[3] += rest_w * (ends_s - longest_s) - now_s * (now_w - idle_w[c] * gpus[c, s])
+        more[4] = then_j - left_j[i]
+        if not _fits(team[i], more, used, most, joules, of_team, True):
             continue
+        _use(team[i], more, used, joules, of_team)
+        longest_s = ends_s
         size[i], cap[i] = to_s, to_k
-        free[pool[i]] -= n
-        taken += n
-        left_j[i], anyway_w[i] = then_j, share
+        free[p] -= n
+        taken[p] += n
+        left_j[i], anyway_w[i] = then_j, share_w
         if n <= slots:
             slots -= n
         _offer(
