@@ -11,6 +11,7 @@ import wattline
 
 SOURCE = Path(wattline.__file__).parent
 IMPURE = {"backend", "meter", "train", "fusion", "service", "cli", "testing"}
+STARTS = {"profile/measure.py"}  # runs commands and looks at the clock
 BANNED = {"time", "subprocess", "random", "torch", "pynvml", "fastapi", "sqlite3"}
 
 
@@ -50,6 +51,7 @@ def test_the_public_names_are_these() -> None:
         "read_trace",
         "report",
         "run",
+        "steps",
         "synth",
         "write_html",
         "write_log",
@@ -72,7 +74,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_pure_code_knows_no_clock_no_process_and_no_chance() -> None:
     for path in SOURCE.rglob("*.py"):
-        if path.relative_to(SOURCE).parts[0] in IMPURE:
+        here = path.relative_to(SOURCE)
+        if here.parts[0] in IMPURE or here.as_posix() in STARTS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = (

@@ -44,6 +44,7 @@ _HOME = {
     "read_trace": "wattline.trace",
     "report": "wattline.report",
     "run": "wattline.engine",
+    "steps": "wattline.profile.steps",
     "synth": "wattline.trace",
     "write_html": "wattline.report",
     "write_log": "wattline.log",

@@ -1,0 +1,212 @@
+"""Which core counts are measured, and what is believed of the others."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattline.errors import ConfigError
+from wattline.model.demand import Demand
+from wattline.model.fit import fit
+from wattline.profile.points import read_profile, write_profile
+from wattline.profile.sweep import MEMORY_SHARES, Point, Sweep, between, profile
+
+CORES = tuple(float(c) for c in range(1, 25))
+GRID = np.array(CORES)
+
+
+@st.composite
+def loaders(draw: st.DrawFn) -> tuple[Demand, float]:
+    """A loader, and the seconds that its GPU takes for a sample: cores rule up to somewhere."""
+    core_s = draw(st.floats(1e-3, 1e-1))
+    fixed_s = draw(st.sampled_from((0.0, 0.05, 0.2))) * core_s
+    enough = draw(st.floats(0.5, 48.0))
+    demand = Demand(fixed_s, core_s, core_s * draw(st.floats(0.02, 2.0)), draw(st.floats(1.0, 500.0)))
+    return demand, fixed_s + core_s / enough
+
+
+def speed(loader: tuple[Demand, float], cpus: np.ndarray, mem_gib: float = np.nan) -> np.ndarray:
+    demand, gpu_s = loader
+    return 1 / np.maximum(demand.sample_s(cpus, np.full(len(cpus), mem_gib)), gpu_s)
+
+
+def off(believed: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return np.abs(believed / truth - 1.0)
+
+
+def measured(loader: tuple[Demand, float], noise: float = 0.0, seed: int = 0) -> dict[float, float]:
+    rng = np.random.default_rng(seed)
+    return Sweep(CORES)(lambda c: float(speed(loader, np.array([c]))[0] * (1 + noise * rng.uniform(-1, 1))))
+
+
+def points(known: dict[float, float]) -> list[Point]:
+    return [Point(c, s, 0.01 * s, 30) for c, s in known.items()]
+
+
+def linear(most: float) -> dict[float, float]:
+    return Sweep(CORES)(lambda c: min(c, most))
+
+
+def test_all_cores_are_measured_first_and_then_the_fewest() -> None:
+    assert list(linear(99.0))[:2] == [24, 1]
+
+
+def test_a_job_that_is_as_fast_on_one_core_is_measured_twice() -> None:
+    known = Sweep(CORES)(lambda c: 100.0 + c / 10)
+    assert list(known) == [24, 1]
+    assert Sweep(CORES).is_flat(known)
+    assert not Sweep(CORES).is_flat(linear(4.0))
+
+
+def test_one_core_that_is_all_there_is_is_measured_once() -> None:
+    known = Sweep((1.0,))(lambda c: 5.0)
+    assert known == {1.0: 5.0}
+    assert not Sweep((1.0,)).is_flat(known)
+
+
+def test_the_bend_is_found() -> None:
+    known = linear(8.0)
+    assert len(known) <= 8
+    assert off(between(known, GRID), np.minimum(GRID, 8.0)).max() < 0.03
+
+
+@given(loaders(), st.floats(0.0, 0.3))
+def test_intervals_with_nearly_equal_ends_are_left_alone(
+    loader: tuple[Demand, float], threshold: float
+) -> None:
+    known: dict[float, float] = {}
+    sweep = Sweep(CORES, threshold, points=24)
+    while (cpus := sweep.next_cpus(known)) is not None:
+        if len(known) >= 2:
+            below, above = max(c for c in known if c < cpus), min(c for c in known if c > cpus)
+            assert known[above] / known[below] - 1 >= threshold
+        known[cpus] = float(speed(loader, np.array([cpus]))[0])
+    for below, above in itertools.pairwise(sorted(known)):
+        assert above - below == 1 or known[above] / known[below] - 1 < threshold
+
+
+@given(st.lists(st.floats(0.1, 1e4), min_size=24, max_size=24), st.integers(2, 24))
+def test_whatever_is_measured_a_sweep_ends_within_its_points(speeds: list[float], most: int) -> None:
+    asked = []
+
+    def measure(cpus: float) -> float:
+        asked.append(cpus)
+        return speeds[int(cpus) - 1]
+
+    known = Sweep(CORES, points=most)(measure)
+    assert len(asked) == len(set(asked)) == len(known) <= most
+    assert set(asked) <= set(CORES)
+    believed = between(known, GRID)
+    assert np.isfinite(believed).all()
+    assert (believed > 0).all()
+    assert all(believed[int(c) - 1] == s for c, s in known.items())
+
+
+@given(loaders(), st.integers(0, 8))
+def test_a_sweep_that_stopped_goes_on_as_if_it_had_not(loader: tuple[Demand, float], done: int) -> None:
+    whole = measured(loader)
+    some = dict(itertools.islice(whole.items(), done))
+    asked = []
+
+    def measure(cpus: float) -> float:
+        asked.append(cpus)
+        return whole[cpus]
+
+    assert Sweep(CORES)(measure, some) == whole
+    assert asked == list(whole)[done:]
+
+
+@given(loaders())
+def test_core_counts_that_were_not_measured_are_estimated_within_3_percent(
+    loader: tuple[Demand, float],
+) -> None:
+    assert off(between(measured(loader), GRID), speed(loader, GRID)).max() < 0.03
+
+
+@given(loaders(), st.integers(0, 99))
+def test_noise_of_1_percent_stays_noise(loader: tuple[Demand, float], seed: int) -> None:
+    errors = off(between(measured(loader, 0.01, seed), GRID), speed(loader, GRID))
+    assert errors.mean() < 0.015
+    assert errors.max() < 0.05
+
+
+@given(loaders())
+def test_the_whole_matrix_is_estimated_within_3_percent_for_a_tenth_of_the_work(
+    loader: tuple[Demand, float],
+) -> None:
+    known = measured(loader)
+    assert 10 * len(known) <= len(CORES) * len(MEMORY_SHARES)
+    demand, _ = loader
+    for share in np.linspace(0, 1, 11):
+        mem_gib = float(share * demand.dataset_gib)
+        believed = demand.with_memory(between(known, GRID), np.full(24, mem_gib))
+        assert off(believed, speed(loader, GRID, mem_gib)).max() < 0.03
+
+
+@pytest.mark.parametrize("count", range(2, 65))
+def test_any_machine_is_profiled_with_a_tenth_of_the_work(count: int) -> None:
+    cores = tuple(float(c + 1) for c in range(count))
+    assert 10 * len(Sweep(cores)(lambda c: c)) <= count * len(MEMORY_SHARES)
+
+
+@given(loaders(), st.sampled_from((1, 4)))
+def test_models_fitted_to_the_table_say_what_the_loader_does(
+    tmp_path_factory: pytest.TempPathFactory, loader: tuple[Demand, float], gpus: int
+) -> None:
+    truth, gpu_s = loader
+    known = {c * gpus: s * gpus for c, s in measured(loader).items()}
+    table = profile(
+        points(known), model="m", gpu="v100", gpus=gpus, batch=32 * gpus, demand=truth, read_mib_s=500.0
+    )
+    path = tmp_path_factory.mktemp("table") / "p.csv"
+    write_profile(table, path)
+    found = fit(read_profile(path)).workloads[0]
+    for share in (0.0, 0.3, 0.6, 0.9, 1.0):
+        mem_gib = float(share * truth.dataset_gib)
+        believed = found.sensitivity(GRID, np.array([mem_gib]))[:, 0]
+        # Within 5 % of the GPU's speed nobody can tell whether cores rule.
+        assert off(believed, speed(loader, GRID, mem_gib)).max() < 0.055, (share, gpu_s)
+
+
+def test_measured_and_derived_rows_can_be_told_apart(tmp_path: Path) -> None:
+    demand = Demand(core_s=0.01, storage_s=0.02, dataset_gib=100.0)
+    table = profile(
+        points({1.0: 100.0, 2.0: 200.0}), model="m", gpu="v100", gpus=1, batch=8, demand=demand, read_mib_s=50
+    )
+    assert len(table) == 2 + 2 * len(MEMORY_SHARES)
+    is_measured = np.isnan(table.mem_gib)
+    assert is_measured.tolist() == [True] * 2 + [False] * 20
+    assert (np.isnan(table.stderr) == ~is_measured).all()
+    assert table.samples_s[:4].tolist() == pytest.approx([100, 200, 50, 50])
+    assert table.mem_gib[2:].max() == pytest.approx(90)
+    assert table.n.tolist() == [30] * 2 + [1] * 20
+
+
+def test_without_a_demand_only_what_was_measured_is_in_the_table() -> None:
+    table = profile(points({2.0: 5.0, 1.0: 4.0}), model="m", gpu="t4", gpus=1, batch=8, demand=None)
+    assert table.cpus.tolist() == [1, 2]
+    assert table.samples_s.tolist() == [4, 5]
+    assert np.isnan(table.mem_gib).all()
+
+
+def test_fewer_and_more_cores_than_measured_are_in_proportion_and_no_faster() -> None:
+    assert between({2.0: 10.0, 4.0: 18.0}, np.array([1.0, 2.0, 4.0, 9.0])).tolist() == [5, 10, 18, 18]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        ({"grid": ()}, "grid is"),
+        ({"grid": (2.0, 1.0)}, "grid is"),
+        ({"grid": (0.0, 1.0)}, "grid is"),
+        ({"grid": CORES, "threshold": 1.0}, "threshold is 1.0, expected a share"),
+        ({"grid": CORES, "points": 1}, "points is 1, expected at least 2"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(knobs: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Sweep(**knobs)
+    assert problem in str(caught.value)
