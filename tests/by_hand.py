@@ -53,13 +53,13 @@ class Story:
         self._do(STOP, job, job, -1, 0, 0, 0)
 
     def retune(self, *jobs: int, cap_w: int) -> None:
-        self.sim.apply(np.array([(RETUNE, job, jobs[0], -1, 0, cap_w, 0) for job in jobs]))
+        self.sim.apply(np.array([(RETUNE, job, jobs[0], -1, 0, cap_w, 0, 0, 0, 0) for job in jobs]))
 
     def switch(self, verb: int, node: int) -> None:
         self._do(verb, -1, -1, node, 0, 0, 0)
 
     def _do(self, *action: int) -> None:
-        self.sim.apply(np.array([action]))
+        self.sim.apply(np.array([(*action, 0, 0, 0)]))
 
     def last(self, verb: int, job: int = 0) -> Event:
         return [event for event in self.seen if (event.verb, event.job) == (verb, job)][-1]

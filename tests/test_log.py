@@ -156,7 +156,7 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
     path.write_text(lines[0])
     with pytest.raises(TraceError, match="the log ends early"):
         read_log(path)
-    path.write_text('{"wattline_log": 2, "policy": "fifo"}\n')
+    path.write_text('{"wattline_log": 3, "policy": "fifo"}\n')
     with pytest.raises(TraceError, match="'seed'"):
         read_log(path)
     path.write_text("")

@@ -1,7 +1,9 @@
 """What every placer owes, and every policy with placers that move jobs and switch nodes off."""
 
+import pytest
+
 from wattline import policy as p
-from wattline.place import Buddy, Pack, Power
+from wattline.place import Buddy, Greedy, Optimum, Pack, Power, Tune, TunePublished
 from wattline.testing import PlacerContract, PolicyContract
 
 
@@ -15,6 +17,31 @@ class TestPackGreedy(PlacerContract):
 
 class TestPackNone(PlacerContract):
     place = Pack("none")
+
+
+class TestGreedy(PlacerContract):
+    place = Greedy()
+
+
+class TestTunePublished(PlacerContract):
+    place = TunePublished()
+
+
+class TestTune(PlacerContract):
+    place = Tune()
+
+
+class TestTuneGreedy(PlacerContract):
+    place = Tune("greedy", move=0.0)
+
+
+@pytest.mark.slow
+class TestOptimum(PlacerContract):
+    place = Optimum()
+
+
+class TestTunePower(PlacerContract):
+    place = Power(Tune())
 
 
 class TestBuddyEasy(PlacerContract):

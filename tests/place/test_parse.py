@@ -1,7 +1,7 @@
 import pytest
 
 from wattline.errors import ConfigError
-from wattline.place import Buddy, Pack, Power
+from wattline.place import Buddy, Pack, Power, Tune, TunePublished
 from wattline.place.parse import parse_placer
 
 
@@ -9,22 +9,29 @@ def test_names_and_knobs_make_placers() -> None:
     assert parse_placer("pack", "none") == Pack("none")
     assert parse_placer("Buddy", "greedy") == Buddy("greedy")
     assert parse_placer("pack+power", "easy") == Power(Pack())
+    assert parse_placer("proportional", "none") == Pack("none")
+    assert parse_placer("Tune:move=0.5", "easy") == Tune(move=0.5)
+    assert parse_placer("tune-published:round=60", "greedy") == TunePublished(round_s=60.0)
     assert parse_placer("buddy + power:spare=8", "none") == Power(Buddy("none"), spare=8)
 
 
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [
-        ("budy", "unknown placer 'budy', expected pack or buddy before the first +", "buddy"),
+        ("budy", "unknown placer 'budy', expected one of pack, proportional, buddy, greedy,", "buddy"),
         ("", "unknown placer ''", ""),
-        ("power", "unknown placer 'power', expected pack or buddy", ""),
-        ("pack+powr", "unknown placer 'powr', expected power behind the first +", "power"),
-        ("pack+buddy", "unknown placer 'buddy', expected power", ""),
+        ("power", "unknown placer 'power', expected one of pack, proportional, buddy", ""),
+        ("pack+powr", "unknown placer 'powr', expected one of power behind the first +", "power"),
+        ("pack+buddy", "unknown placer 'buddy', expected one of power", ""),
         ("pack+power+power", "power is given twice", ""),
         ("buddy+power:spar=3", "unknown knob 'spar=3' of power, expected one of spare=0", "spare"),
         ("buddy+power:spare=many", "power's spare is 'many', expected a number like 0", ""),
         ("buddy+power:spare=1,spare=2", "power's spare is given twice", ""),
-        ("buddy+power:spare=-1", "spare must be at least 0, got -1", ""),
+        (
+            "buddy+power:spare=-1",
+            "place 'buddy+power:spare=-1': power's spare must be at least 0, got -1",
+            "",
+        ),
         ("buddy+power:place=pack", "unknown knob 'place=pack' of power", ""),
         ("pack:backfill=none", "unknown knob 'backfill=none' of pack", ""),
     ],

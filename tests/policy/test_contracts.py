@@ -86,3 +86,27 @@ class TestCapAfterAfs(PolicyContract):
 @pytest.mark.parametrize("name", p.ORDERS)
 def test_every_order_has_a_contract(name: str) -> None:
     assert f"Test{name.capitalize()}" in globals()
+
+
+class TestDrf(PolicyContract):
+    policy = p.drf
+
+
+class TestTetris(PolicyContract):
+    policy = p.tetris
+
+
+class TestDemandBeforeSrtf(PolicyContract):
+    policy = p.chain(p.Demand(), p.srtf)
+
+
+class TestDrfPublished(PolicyContract):
+    policy = p.drf_published
+
+
+class TestTetrisPublished(PolicyContract):
+    policy = p.tetris_published
+
+
+class TestFtfPublished(PolicyContract):
+    policy = p.ftf_published

@@ -32,6 +32,7 @@ from wattline.messages import (
     Events,
     rows,
 )
+from wattline.model.alike import sorts
 from wattline.model.asked import Asked
 from wattline.table import Floats, Labels
 from wattline.types import Grants, Jobs, Models, Nodes
@@ -151,6 +152,10 @@ class Sim:
         self._kind: list[int] = self.nodes.kind.codes.tolist()
         # What most starts need, looked up instead of asked one by one: speed and watts on each kind.
         self._as_asked = [self._all_as_asked(name) for name in self.nodes.kind.names]
+        # Of jobs that are alike the truth is asked once; of others, of each by itself.
+        alike = getattr(self.truth, "alike", False)
+        self._sort: list[int] = sorts(self.jobs)[0].tolist() if alike else list(range(count))
+        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
         self._team: list[int] = self.jobs.team.codes.tolist()
         self._team_j = [0.0] * len(self.jobs.team.names)
         self._reports: list[float] = []  # six numbers per event, in the order in which things happened
@@ -386,11 +391,18 @@ class Sim:
             job, run = jobs[0], runs[0]
             if run.gpus[0] == self._asked[job] and run.settings == _AS_ASKED:
                 return [self._as_asked[self._kind[run.nodes[0]]][job]]
-        columns = (
-            (sum(run.gpus), len(run.nodes), len(run.company), self._kind[run.nodes[0]], *run.settings)
-            for run in runs
-        )
-        gpus, nodes, members, kind, cap_w, batch, *host = np.array(list(columns), dtype=np.int64).T.copy()
+        sort, kinds, known = self._sort, self._kind, self._known
+        keys = [
+            (sort[job], sum(run.gpus), len(run.nodes), len(run.company), kinds[run.nodes[0]], *run.settings)
+            for job, run in zip(jobs, runs, strict=True)
+        ]
+        new = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
+        if new:
+            known.update(zip(new, self._ask_anew(list(new), list(new.values())), strict=True))
+        return [known[key] for key in keys]
+
+    def _ask_anew(self, keys: list[tuple[int, ...]], jobs: list[int]) -> list[tuple[float, float]]:
+        _, gpus, nodes, members, kind, cap_w, batch, *host = np.array(keys, dtype=np.int64).T.copy()
         return self._ask(
             Grants.of(
                 np.array(jobs, dtype=np.int64),

@@ -9,19 +9,22 @@ from wattline.errors import ConfigError
 from wattline.model.asked import Asked
 from wattline.model.draw import draw_models
 from wattline.model.measured import Measured
+from wattline.model.synergy import Published
 from wattline.profile.library import library, load_models
 from wattline.types import Jobs
 
 
-def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured:
-    """The models that *text* names: `library`, or a file written by `fit --out`; None: as asked."""
+def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured | Published:
+    """The models that *text* names: `library`, `synergy`, or a file of `fit --out`; None: as asked."""
     asked = Asked(span_penalty=span_penalty)
     if text is None:
         return asked
+    if text == "synergy":
+        return Published(asked)
     return replace(library() if text == "library" else load_models(text), otherwise=asked)
 
 
-def with_drawn(jobs: Jobs, models: Asked | Measured, kinds: Sequence[str], seed: int) -> Jobs:
+def with_drawn(jobs: Jobs, models: Asked | Measured | Published, kinds: Sequence[str], seed: int) -> Jobs:
     """*jobs*, those of unknown models with one drawn at random."""
     if not isinstance(models, Measured):
         raise ConfigError("--draw-models needs models to draw from", hint="--models library")

@@ -21,6 +21,7 @@ from wattline.errors import ConfigError
 from wattline.log import Log
 from wattline.model.asked import Asked
 from wattline.model.measured import Measured
+from wattline.model.synergy import Published
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 from wattline.types import Placer, Policy
@@ -96,7 +97,7 @@ class Case:
             f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
         )
 
-    def beliefs(self) -> Asked | Measured:
+    def beliefs(self) -> Asked | Measured | Published:
         """The models: what jobs do, and what is believed of them."""
         return read_beliefs(self.models, self.span_penalty)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Asked:
 
     span_penalty: float = 1.0
     packed: float = 0.6
+
+    alike: ClassVar[bool] = True  # see `wattline.types.Models`
 
     def __post_init__(self) -> None:
         if not 1 <= self.span_penalty < math.inf:
@@ -76,16 +79,18 @@ def efficiency(noise: Floats, asked: Floats | Ints, batch: Floats | Ints) -> Flo
     return np.asarray((noise + asked) / (noise + batch))
 
 
-def starved(jobs: Jobs, grants: Grants) -> Floats:
-    """Rate of jobs of which nobody knows what they need of the host.
+def starved(jobs: Jobs, grants: Grants, least: Floats | None = None) -> Floats:
+    """Rate of jobs that have less of the host than anybody knows to be enough: slower in proportion.
 
-    With less than they were timed with they are taken to be slower in proportion, with more no faster.
+    *least* are cores and GiB for each GPU that are known to be; nan, or without it: what it was timed with.
     """
     rate = np.ones(len(grants))
-    for given, unit, timed in ((grants.host[0], 1000, jobs.cpus), (grants.host[1], 1024, jobs.mem_gib)):
-        needs = unit * timed[grants.job] / jobs.gpus[grants.job]
-        short = (given > 0) & (given < np.floor(needs))
-        rate = np.where(short, np.minimum(rate, given / np.where(needs > 0, needs, 1.0)), rate)
+    for row, (unit, timed) in enumerate(((1000, jobs.cpus), (1024, jobs.mem_gib))):
+        given, enough = grants.host[row], timed[grants.job] / jobs.gpus[grants.job]
+        if least is not None:
+            enough = np.where(np.isnan(least[row]), enough, least[row])
+        short = (given > 0) & (given < np.floor(unit * enough))
+        rate = np.where(short, np.minimum(rate, given / np.where(short, unit * enough, 1.0)), rate)
     return rate
 
 

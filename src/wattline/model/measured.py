@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.messages import RAN, Events
+from wattline.model.alike import sorts
 from wattline.model.asked import Asked, efficiency, starved
 from wattline.model.curves import REACH
 from wattline.model.workload import SURPRISE, Prediction, Workload
@@ -30,6 +32,8 @@ class Measured:
 
     workloads: tuple[Workload, ...]
     otherwise: Asked = field(default_factory=Asked)
+
+    alike: ClassVar[bool] = True  # see `wattline.types.Models`
 
     def __str__(self) -> str:
         sources = sorted({w.source.name for w in self.workloads} - {""})
@@ -100,6 +104,18 @@ class Measured:
 
         Beyond the reach of the measurements more GPUs make a job no faster.
         """
+        if len(grants) > _FEW:
+            return self._speed(jobs, grants)
+        # In a cluster the same few settings come again and again: few rows are looked up one by one.
+        keys, known = grants.keys(sorts(jobs)[0]), self._speeds.setdefault(jobs, {})
+        new = [at for at, key in enumerate(keys) if key not in known]
+        if new:
+            rows = np.array(new, dtype=np.int64)
+            found = self._speed(jobs, grants.take(rows)).tolist()
+            known.update(zip((keys[at] for at in new), found, strict=True))
+        return np.array([known[key] for key in keys], dtype=np.float64)
+
+    def _speed(self, jobs: Jobs, grants: Grants) -> Floats:
         here, held = self._known(jobs, grants)
         speed = np.empty(len(grants))
         if len(here) < len(grants):
@@ -111,8 +127,7 @@ class Measured:
                 gain = gain * efficiency(jobs.noise[held.job], asked.batch, held.batch)
             speed[here] = gain * self.otherwise.company(grants.members[here])
             if grants.host.any():
-                unsure = here[~self._host_known[held.place]]
-                speed[unsure] *= starved(jobs, grants.take(unsure))
+                speed[here] *= starved(jobs, grants.take(here), self._least_host[:, held.place])
         return speed
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -133,19 +148,20 @@ class Measured:
         A job that runs alone, on other GPUs than it asked for, at another rate than expected teaches
         the model of its workload; the rest cost one look.
         """
-        if not len(events):
+        if not len(events) or not len(leases):
             return self
         ran = events[(events[:, 0] == RAN) & (events[:, 4] > 0)]
-        together = leases.job != leases.group
         job = ran[:, 1].astype(np.int64)
-        alone = np.isin(job, leases.job)
+        # Leases are sorted by job, one row per node.
+        first = np.searchsorted(leases.job, job)
+        alone = leases.job[np.minimum(first, len(leases) - 1)] == job
+        together = leases.job != leases.group
         if together.any():
             alone &= ~np.isin(job, np.append(leases.job[together], leases.group[together]))
-        job, rate = job[alone], ran[alone, 4]
+        job, rate, first = job[alone], ran[alone, 4], first[alone]
         if not len(job):
             return self
-        # Leases are sorted by job, one row per node.
-        first, last = (np.searchsorted(leases.job, job, side=side) for side in ("left", "right"))
+        last = np.searchsorted(leases.job, job, side="right")
         before = np.concatenate(([0], np.cumsum(leases.gpus)))
         grants = Grants.of(
             job,
@@ -156,6 +172,8 @@ class Measured:
             host=leases.host[:, first],
             kind=nodes.kind[leases.node[first]],
         )
+        if (np.abs(rate * jobs.step_s[job] / self.speed(jobs, grants) - 1.0) <= SURPRISE).all():
+            return self
         here, held = self._known(jobs, grants)
         asked = self._rows(jobs, held.job, held.place, held.asked_gpus, None)
         # A trace says how long a step takes as asked; what is learnt is how others compare with it.
@@ -242,6 +260,10 @@ class Measured:
         return samples_s, watts
 
     @cached_property
+    def _speeds(self) -> WeakKeyDictionary[Jobs, dict[tuple[object, ...], float]]:
+        return WeakKeyDictionary()
+
+    @cached_property
     def _seen(self) -> dict[tuple[float, ...], tuple[float, float]]:
         return {}
 
@@ -250,8 +272,11 @@ class Measured:
         return np.array([w.measured.get("gpus", (1.0, np.inf))[1] * REACH for w in self.workloads])
 
     @cached_property
-    def _host_known(self) -> Bools:
-        return np.array(["cpus" in w.measured for w in self.workloads], dtype=np.bool_)
+    def _least_host(self) -> Floats:
+        """Cores and GiB for each GPU below which nothing was measured; nan: it never was varied."""
+        unknown = (np.nan, np.nan)
+        names = ("cpus", "mem_gib")
+        return np.array([[w.measured.get(name, unknown)[0] for w in self.workloads] for name in names])
 
     @cached_property
     def _usual_batch(self) -> Floats:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from wattline.table import Floats
-from wattline.types import Grants, Models, Snapshot
+from wattline.types import HOST, Grants, Models, Plan, Snapshot
 
 
-def remaining_s(snapshot: Snapshot, models: Models) -> Floats:
-    """Seconds each queued job still needs with what it asked for, as *models* believe."""
+def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Floats:
+    """Seconds each queued job still needs with what it asked for, as *models* believe.
+
+    Where *plan* says what of the host jobs should have, who waits is taken to get that, and who runs to
+    keep what it has.
+    """
     queue, jobs = snapshot.queue, snapshot.jobs
-    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus))
+    host = None
+    if plan is not None and plan.host is not None:
+        host = np.zeros((len(HOST), len(queue)), dtype=np.int64)
+        host[:, plan.row] = plan.host
+        runs = np.flatnonzero(queue.running)
+        host[:, runs] = snapshot.leases.host[:, np.searchsorted(snapshot.leases.job, queue.job[runs])]
+    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus, host=host))
     return np.asarray(snapshot.steps_left * jobs.step_s[queue.job] / speed)

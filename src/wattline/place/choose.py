@@ -16,7 +16,8 @@ Backfill = Literal["none", "easy", "greedy"]
 """Who may overtake a job that does not fit."""
 
 NO_ROOM, OUTRANKED = REASONS.index(Reason.NO_ROOM), REASONS.index(Reason.OUTRANKED)
-_TOO_BIG, _HELD = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.HELD)
+TOO_BIG, NO_HOST = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.NO_HOST)
+_HELD = REASONS.index(Reason.HELD)
 _MODES: tuple[str, ...] = get_args(Backfill)
 _NONE, _EASY, _GREEDY = range(3)
 _NO_ENDS = np.empty(0)
@@ -242,7 +243,7 @@ def _walk(
             for k in range(len(room)):
                 possible |= all_gpus[k] >= need and (accepts[i] >> k) & 1 == 1
             if not possible:
-                reason[i] = _TOO_BIG
+                reason[i] = TOO_BIG
             elif head >= 0:
                 reason[i] = OUTRANKED
             else:

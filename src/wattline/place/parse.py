@@ -6,15 +6,23 @@ from typing import Any
 
 from wattline import place as home
 from wattline.errors import ConfigError, did_you_mean
-from wattline.policy.parse import read_knobs
+from wattline.policy.parse import make
 from wattline.types import Placer
 
-_ALONE = {"pack": "Pack", "buddy": "Buddy"}
+_ALONE = {
+    "pack": "Pack",
+    "proportional": "Pack",  # what Synergy calls it: of the host everybody has its share
+    "buddy": "Buddy",
+    "greedy": "Greedy",
+    "tune-published": "TunePublished",
+    "tune": "Tune",
+    "optimum": "Optimum",
+}
 _AROUND = {"power": "Power"}
 
 
 def parse_placer(text: str, backfill: str = "easy") -> Placer:
-    """The placer that *text* names, with *backfill*: `pack` or `buddy`, and `+power` around it.
+    """The placer that *text* names, with *backfill*: `pack`, `buddy`, `tune` …, and `+power` around it.
 
     Names are those of `wattline.place`, in any case; knobs follow after `:` as `name=value,name=value`.
     """
@@ -31,10 +39,9 @@ def _make(part: str, names: dict[str, str], text: str, **given: object) -> Any:
     if name.casefold() not in names:
         here = f"{'before' if names is _ALONE else 'behind'} the first +"
         raise ConfigError(
-            f"place {text!r}: unknown placer {name!r}, expected {' or '.join(names)} {here}",
+            f"place {text!r}: unknown placer {name!r}, expected one of {', '.join(names)} {here}",
             hint=did_you_mean(name.casefold(), names),
         )
     if names is _AROUND and text.casefold().count(name.casefold()) > 1:
         raise ConfigError(f"place {text!r}: {name} is given twice")
-    thing = getattr(home, names[name.casefold()])
-    return thing(**given, **read_knobs(thing, name, knobs, f"place {text!r}", given))
+    return make(getattr(home, names[name.casefold()]), name, knobs, f"place {text!r}", given=given)

@@ -3,10 +3,12 @@
 from wattline.policy.afs import Afs
 from wattline.policy.cap import Cap
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
+from wattline.policy.demand import Demand
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 from wattline.policy.pollux import Pollux
 from wattline.policy.powerflow import PowerFlow
+from wattline.policy.share import drf, drf_published, ftf_published, tetris, tetris_published
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """The policies that only say who goes first: everybody gets the GPUs it asked for."""
@@ -18,6 +20,7 @@ __all__ = [
     "Afs",
     "Cap",
     "Chain",
+    "Demand",
     "Ftf",
     "Gandiva",
     "Las",
@@ -27,8 +30,11 @@ __all__ = [
     "Tiresias",
     "asked",
     "chain",
+    "drf",
+    "drf_published",
     "edf",
     "fifo",
+    "ftf_published",
     "keep",
     "preempt",
     "priority",
@@ -37,4 +43,6 @@ __all__ = [
     "spell",
     "srsf",
     "srtf",
+    "tetris",
+    "tetris_published",
 ]

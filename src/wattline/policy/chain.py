@@ -55,6 +55,7 @@ def ranked(
         batch=None if plan.batch is None else plan.batch[order],
         reason=plan.reason,
         meters=plan.meters,
+        host=None if plan.host is None else np.take(plan.host, order, axis=1),
     )
 
 

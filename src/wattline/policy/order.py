@@ -31,14 +31,14 @@ def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Shortest remaining time first. What runs only gets closer to its end, so no tick is needed."""
     if plan is None and all_fit(snapshot):
         return asked(snapshot)
-    return ranked(snapshot, plan, remaining_s(snapshot, models))
+    return ranked(snapshot, plan, remaining_s(snapshot, models, plan))
 
 
 def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Shortest remaining service (seconds times GPUs) first (Tiresias' reference with known durations)."""
     if plan is None and all_fit(snapshot):
         return asked(snapshot)
-    return ranked(snapshot, plan, remaining_s(snapshot, models) * snapshot.queue.gpus)
+    return ranked(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.gpus)
 
 
 def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -167,7 +167,7 @@ class Ftf:
             return asked(snapshot)
         alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
         in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
-        rho = (in_system_s + remaining_s(snapshot, models)) / alone_s
+        rho = (in_system_s + remaining_s(snapshot, models, plan)) / alone_s
         plan = ranked(snapshot, plan, -rho)
         runs, waits, certain = likely(snapshot, plan)
         if not waits.any():

@@ -1,0 +1,162 @@
+"""What jobs could do with more or less of the host: the sensitivity matrix, as the points that matter.
+
+Models are asked along the axes only: cores with all memory, memory with all cores, at some bandwidths of
+storage. A loader is as slow as its slowest stage, so the least cores and the least memory that allow a
+speed allow it together; where a model is of another kind, what it says of the two together counts. Points
+that need more than others without being faster are left out.
+
+Many jobs of a cluster are alike, so the models are asked once for every sort of job on every sort of node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from wattline.model.alike import sorts
+from wattline.table import Floats, Ints
+from wattline.types import HOST, Grants, Jobs, Models, Nodes
+
+_CORES = 64  # levels along the axes, at most or so
+_PARTS = 25  # of the share of memory, up to twice the share; quarters of it beyond
+_SPEEDS = 24
+_EXACT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """Points of jobs on nodes: entries `first[s]` to `first[s + 1]` are those of set s.
+
+    `sets[job, shape]` is the set of a job with the GPUs it asked for on a node of that shape; nodes of
+    one shape differ in nothing that counts here. In a set the first point is the least that is as fast as
+    the proportional share, and within it; the others follow by speed.
+    """
+
+    shape: Ints  # of each node
+    sets: Ints
+    first: Ints
+    host: Ints  # of each GPU, rows as in HOST, a column per point
+    speed: Floats  # over that with the proportional share
+
+
+@lru_cache(maxsize=16)
+def saturating(known: Needs, keep: float) -> Ints:
+    """Of each set the point that needs least and has *keep* of the best speed."""
+    full = np.empty(len(known.first) - 1, dtype=np.int64)
+    for s, (start, end) in enumerate(zip(known.first[:-1].tolist(), known.first[1:].tolist(), strict=True)):
+        speed, host = known.speed[start:end], known.host[:, start:end]
+        fast = np.flatnonzero(speed >= keep * speed.max() - _EXACT)
+        most = np.maximum(host.max(axis=1), 1)
+        full[s] = start + fast[np.argmin((host[:, fast].T / most).sum(axis=1))]
+    return full
+
+
+def needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+    """What each of *jobs* could do with more or less of the host of *nodes*, as *models* say."""
+    return _needs(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+
+
+@lru_cache(maxsize=4)
+def _needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+    shapes, example, shape = np.unique(
+        np.column_stack((nodes.kind.codes, nodes.gpus, nodes.host.T)),
+        axis=0,
+        return_index=True,
+        return_inverse=True,
+    )
+    sort, job = sorts(jobs)
+    parts = [
+        points(models, jobs, nodes, j, gpus, n)  # type: ignore[arg-type]  # models are frozen
+        for j, gpus in zip(job.tolist(), jobs.gpus[job].tolist(), strict=True)
+        for n in example.tolist()
+    ]
+    lengths = [len(speed) for _, speed in parts]
+    return Needs(
+        shape=shape.reshape(-1).astype(np.int64),
+        sets=np.ascontiguousarray(sort.reshape(-1, 1) * len(shapes) + np.arange(len(shapes))),
+        first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        host=np.ascontiguousarray(np.concatenate([host for host, _ in parts], axis=1)),
+        speed=np.concatenate([speed for _, speed in parts]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def points(models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int, node: int) -> tuple[Ints, Floats]:
+    """The points of one job with so many GPUs on nodes like *node*: host, and speed over its share's."""
+    share, host = nodes.share[:, node], nodes.host[:, node]
+    here = min(gpus, int(nodes.gpus[node]))
+    most = host // here
+    kind = nodes.kind.names[int(nodes.kind.codes[node])]
+
+    def speed(*columns: Ints) -> Floats:
+        rows = np.stack(np.broadcast_arrays(*columns)).reshape(len(HOST), -1)
+        same = np.ones(rows.shape[1], dtype=np.int64)
+        nodes_each = same * -(-gpus // int(nodes.gpus[node]))
+        grants = Grants.of(same * job, same * gpus, nodes_each, host=rows.astype(np.int64), kind=kind)
+        return models.speed(jobs, grants)
+
+    base = float(speed(*share.reshape(3, 1))[0])
+    cores, memory = (
+        _core_levels(int(host[0]), here, int(share[0])),
+        _memory_levels(int(share[1]), int(most[1])),
+    )
+    found: list[Ints] = [share.reshape(3, 1)]
+    for read in _read_levels(int(share[2]), int(most[2])):
+        by_cores = np.maximum.accumulate(speed(cores, most[1:2], np.array([read]))) / base
+        by_memory = np.maximum.accumulate(speed(most[:1], memory, np.array([read]))) / base
+        top = min(by_cores[-1], by_memory[-1])
+        if top < 1 - _EXACT:
+            continue
+        wanted = _levels(np.concatenate((by_cores, by_memory)), top)
+        at = [np.searchsorted(by, wanted * (1 - _EXACT)) for by in (by_cores, by_memory)]
+        found.append(np.stack((cores[at[0]], memory[at[1]], np.full(len(wanted), read))))
+    host_of = np.unique(np.concatenate(found, axis=1), axis=1)
+    return _that_matter(host_of, speed(*host_of) / base, share, host)
+
+
+def _core_levels(mcpus: int, here: int, share: int) -> Ints:
+    """Thousandths of a core for each of *here* GPUs: whole cores of the job, and the share."""
+    cores = max(1, mcpus // 1000)
+    whole = np.unique(np.linspace(1, cores, min(cores, _CORES)).astype(np.int64)) * 1000 // here
+    return np.unique(np.append(whole, share))
+
+
+def _memory_levels(share: int, most: int) -> Ints:
+    fine = share * np.arange(1, 2 * _PARTS + 1) // _PARTS
+    rough = share * np.arange(9, max(10, 4 * most // max(1, share)) + 1) // 4
+    levels = np.concatenate((fine, rough, [share, most]))
+    return np.unique(levels[(levels > 0) & (levels <= most)])
+
+
+def _read_levels(share: int, most: int) -> list[int]:
+    """What is looked at of storage: eighths of the share to eight times it; 0 where it is not limited."""
+    if share == 0:
+        return [0]
+    levels = {max(1, share * part // 8) for part in (1, 2, 4, 8, 16, 32, 64)}
+    return sorted(level for level in levels if level <= most)
+
+
+def _levels(speeds: Floats, top: float) -> Floats:
+    """Speeds to be reached, from 1 to *top*: those there are, few of them."""
+    wanted = np.unique(np.append(speeds[(speeds >= 1) & (speeds <= top)], (1.0, top)))
+    apart = np.append(True, np.diff(wanted) > (top - 1) / (2 * _SPEEDS) + _EXACT)
+    apart[-1] = True
+    return np.asarray(wanted[apart])
+
+
+def _that_matter(host_of: Ints, speed: Floats, share: Ints, host: Ints) -> tuple[Ints, Floats]:
+    """Points as fast as the share of which no other needs less and is as fast; the least first."""
+    good = speed >= 1 - _EXACT
+    host_of, speed = host_of[:, good], speed[good]
+    less = (host_of[:, :, None] <= host_of[:, None, :]).all(axis=0) & (speed[:, None] >= speed - _EXACT)
+    equal = (host_of[:, :, None] == host_of[:, None, :]).all(axis=0)
+    beaten = (less & ~equal).any(axis=0)
+    host_of, speed = host_of[:, ~beaten], speed[~beaten]
+    cost = (host_of.T / np.maximum(host, 1)).sum(axis=1)
+    within = (share >= host_of.T).all(axis=1)
+    least = int(np.argmin(np.where(within, cost, np.inf)))
+    order = np.lexsort((cost, speed))
+    order = np.append(least, order[order != least])
+    return np.ascontiguousarray(host_of[:, order]), np.asarray(np.maximum(speed[order], 1.0))

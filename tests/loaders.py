@@ -1,0 +1,143 @@
+"""Workloads whose need of the host is known: made up, so that tests say what is right; and worlds of them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+from hypothesis import strategies as st
+
+from story import FREE
+from wattline import policy as p
+from wattline.backend.sim import Overheads, Sim
+from wattline.cluster import join_nodes, nodes
+from wattline.core import check
+from wattline.engine import run
+from wattline.log import Log
+from wattline.model.demand import Demand
+from wattline.model.measured import Measured
+from wattline.model.speed import Speed
+from wattline.model.throttle import Throttle
+from wattline.model.workload import Workload
+from wattline.types import Grants, Jobs, Models, Nodes, Placement, Placer, Plan, Policy, Snapshot
+
+
+def workload(name: str, **demand: float) -> Workload:
+    """A model that does one sample a second on a GPU of a node with plenty of everything."""
+    return Workload(
+        model=name,
+        gpu="v100",
+        speed=Speed(sample_s=1.0),
+        throttle=Throttle("v100", np.ones(1), np.full(1, np.nan)),
+        demand=Demand(**demand),
+        usual_batch=1.0,
+        measured=MappingProxyType({"cpus": (1.0, 64.0), "mem_gib": (1.0, 500.0)}),
+    )
+
+
+MODELS = Measured(
+    (
+        workload("image", core_s=12.0),  # wants twelve cores for each GPU
+        workload("speech", core_s=4.0, storage_s=8.0, dataset_gib=200.0, read_mib_s=60.0),
+        workload("text"),  # wants nothing
+    )
+)
+"""On a node of 8 GPUs, 24 cores and 500 GiB, the first two are slower with their share than they could be."""
+
+NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
+NAMES = ("image", "speech", "text", "unheard-of")
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Measured:
+    """Three models with any demand."""
+    part = st.floats(0, 20).map(lambda value: round(value, 2))
+    return Measured(
+        tuple(
+            workload(
+                name,
+                fixed_s=draw(part) / 20,
+                core_s=draw(part),
+                storage_s=draw(part),
+                dataset_gib=1 + 20 * draw(part),
+                read_mib_s=draw(st.sampled_from((0.0, 60.0))),
+            )
+            for name in NAMES[:3]
+        )
+    )
+
+
+def some(*names: str, gpus: list[int] | None = None, duration_s: float = 100.0) -> Jobs:
+    count = len(names)
+    return Jobs.of(
+        submit_s=np.zeros(count),
+        gpus=[1] * count if gpus is None else gpus,
+        duration_s=np.full(count, duration_s),
+        model=names,
+    )
+
+
+def played(
+    jobs: Jobs,
+    place: Placer,
+    cluster: Nodes = NODE,
+    policy: Policy = p.fifo,
+    beliefs: Measured = MODELS,
+    overheads: Overheads = FREE,
+) -> Log:
+    return run(Sim(jobs, cluster, truth=beliefs, overheads=overheads), policy, beliefs, place=place)
+
+
+class Watched:
+    """A placer of which every answer is checked: nobody is slower than with its share."""
+
+    def __init__(self, place: Placer) -> None:
+        self.place = place
+
+    def __call__(self, plan: Plan, snapshot: Snapshot, beliefs: Models) -> Placement:
+        placement = self.place(plan, snapshot, beliefs)
+        check(placement, snapshot)
+        leases, cluster = placement.leases, snapshot.nodes
+        mine = leases.job == leases.group
+        job, first = np.unique(leases.job[mine], return_index=True)
+        gpus = np.bincount(np.searchsorted(job, leases.job[mine]), leases.gpus[mine]).astype(np.int64)
+        on = np.bincount(np.searchsorted(job, leases.job[mine])).astype(np.int64)
+        node = leases.node[mine][first]
+        host = leases.host[:, mine][:, first]
+        share = cluster.share[:, node]
+        speeds = [
+            beliefs.speed(snapshot.jobs, Grants.of(job, gpus, on, host=each, kind=cluster.kind[node]))
+            for each in (np.where(host > 0, host, share), share)
+        ]
+        assert (speeds[0] >= speeds[1] * (1 - 1e-6)).all(), "somebody is slower than with its share"
+        return placement
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
+    cluster = join_nodes(
+        *(
+            nodes(
+                "v100",
+                count=draw(st.integers(1, 3)),
+                gpus=draw(st.sampled_from((1, 2, 4, 8))),
+                cpus=draw(st.integers(8, 64)),
+                mem_gib=draw(st.integers(32, 600)),
+                storage_mib_s=draw(st.sampled_from((0.0, 0.0, 200.0))),
+            )
+            for _ in range(draw(st.integers(1, 2)))
+        )
+    )
+    count = draw(st.integers(1, 20))
+
+    def column(values: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    most = int(cluster.gpus.sum())
+    jobs = Jobs.of(
+        submit_s=column(st.integers(0, 300).map(float)),
+        gpus=[min(most, int(g)) for g in column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 9.0)))],
+        duration_s=column(st.integers(1, 500).map(float)),
+        model=draw(st.lists(st.sampled_from(NAMES), min_size=count, max_size=count)),
+    )
+    return cluster, jobs

@@ -1,0 +1,117 @@
+"""What jobs need of the host, as the points that matter."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loaders import MODELS, NAMES, models
+from wattline.cluster import join_nodes, nodes
+from wattline.host import with_shares
+from wattline.model import Asked
+from wattline.model.measured import Measured
+from wattline.model.needs import Needs, needs, points, saturating
+from wattline.types import Grants, Jobs, Models, Nodes
+
+NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
+
+
+def jobs_of(*names: str, gpus: int = 1, cluster: Nodes = NODE) -> Jobs:
+    count = len(names)
+    jobs = Jobs.of(
+        submit_s=np.zeros(count), gpus=[gpus] * count, duration_s=np.full(count, 100.0), model=names
+    )
+    return with_shares(jobs, cluster)
+
+
+def full(known: Needs, job: int, keep: float = 1.0) -> tuple[float, float, float, float]:
+    """Cores, GiB and MiB/s of one GPU with which a job saturates, and its speed then."""
+    p = saturating(known, keep)[known.sets[job, 0]]
+    cores, memory, read = known.host[:, p].tolist()
+    return cores / 1000, memory / 1024, read, round(float(known.speed[p]), 3)
+
+
+def test_a_job_saturates_with_as_many_cores_as_its_loader_needs() -> None:
+    known = needs(MODELS, jobs_of("image", "text"), NODE)
+    assert full(known, 0)[0] == 12
+    assert full(known, 0)[3] == 4  # three cores were a quarter of what it needs
+    assert full(known, 1) == (1, 2.5, 0, 1)
+
+
+def test_less_than_the_best_speed_needs_less() -> None:
+    known = needs(MODELS, jobs_of("image"), NODE)
+    assert full(known, 0, keep=0.5)[0] == 6
+
+
+def test_a_cache_as_large_as_the_data_set_needs_no_storage() -> None:
+    known = needs(MODELS, jobs_of("speech"), NODE)
+    cores, memory, _, speed = full(known, 0)
+    assert (cores, memory) == (4, 187.5)  # of 200 GiB: the rest comes from storage in time
+    assert speed > 4
+
+
+def test_faster_storage_makes_up_for_memory() -> None:
+    cluster = nodes("v100", gpus=8, cpus=24, mem_gib=500, storage_mib_s=480)
+    known = needs(MODELS, jobs_of("speech", cluster=cluster), cluster)
+    own = slice(known.first[known.sets[0, 0]], known.first[known.sets[0, 0] + 1])
+    host, speed = known.host[:, own], known.speed[own]
+    fast = speed >= speed.max() - 1e-9
+    assert len(np.unique(host[1, fast])) > 1
+    assert (np.diff(host[2, fast][np.argsort(host[1, fast])]) < 0).all(), "more memory, less storage"
+
+
+def test_nobody_knows_what_an_unmeasured_job_needs_so_it_has_its_share() -> None:
+    for beliefs in (MODELS, Asked()):
+        known = needs(beliefs, jobs_of("unheard-of"), NODE)
+        assert full(known, 0) == (3, 62.5, 0, 1)
+        assert len(known.speed) == 1
+
+
+def test_a_job_cannot_have_more_than_a_node() -> None:
+    known = needs(MODELS, jobs_of("image", gpus=4), NODE)
+    assert full(known, 0)[0] == 6
+    assert full(known, 0)[3] == 2
+
+
+def test_nodes_of_one_kind_may_have_hosts_of_several_shapes() -> None:
+    cluster = join_nodes(NODE, nodes("v100", count=2, gpus=8, cpus=96, mem_gib=500))
+    known = needs(MODELS, jobs_of("image", cluster=cluster), cluster)
+    assert known.shape.tolist() == [0, 1, 1]
+    assert saturating(known, 1.0)[known.sets[0, 1]] == known.first[known.sets[0, 1]], "its share is enough"
+
+
+@given(
+    beliefs=models(),
+    gpus=st.integers(1, 12),
+    cores=st.integers(4, 100),
+    gib=st.integers(8, 600),
+    storage=st.sampled_from((0.0, 100.0, 480.0)),
+)
+def test_points_rise_and_none_is_better_than_another(
+    beliefs: Measured, gpus: int, cores: int, gib: int, storage: float
+) -> None:
+    cluster = nodes("v100", gpus=8, cpus=cores, mem_gib=gib, storage_mib_s=storage)
+    jobs = jobs_of(*NAMES, gpus=gpus, cluster=cluster)
+    here = min(gpus, 8)
+    for job in range(len(NAMES)):
+        host, speed = points(beliefs, jobs, cluster, job, gpus, 0)
+        assert (host[:, 0] <= cluster.share[:, 0]).all(), "the first is within the share"
+        assert (host * here <= np.maximum(cluster.host, 1)).all(), "all fit on a node"
+        assert (np.diff(speed[1:]) >= 0).all()
+        assert (speed >= 1).all()
+        as_said = relative(beliefs, jobs, cluster, job, gpus, host)
+        assert (as_said >= speed - 1e-6).all(), "a point is as fast as it says"
+        for a in range(len(speed)):
+            for b in range(len(speed)):
+                better = (host[:, b] <= host[:, a]).all() and speed[b] > speed[a] + 1e-6
+                assert not better, "somebody would pay more for less"
+
+
+def relative(
+    beliefs: Models, jobs: Jobs, cluster: Nodes, job: int, gpus: int, host: np.ndarray
+) -> np.ndarray:
+    """Speed over that with the proportional share."""
+    both = np.concatenate((host, cluster.share[:, :1]), axis=1)
+    same = np.ones(both.shape[1], dtype=np.int64)
+    nodes_each = same * -(-gpus // 8)
+    speed = beliefs.speed(jobs, Grants.of(same * job, same * gpus, nodes_each, host=both, kind="v100"))
+    return speed[:-1] / speed[-1]

@@ -1,0 +1,142 @@
+"""Cores and memory by what they are worth: by hand, and in worlds of chance."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loaders import Watched, models, played, some, worlds
+from story import ends
+from wattline import policy as p
+from wattline.backend.sim import Overheads
+from wattline.cluster import nodes
+from wattline.errors import ConfigError
+from wattline.log import Log
+from wattline.messages import RETUNE, START, STOP
+from wattline.model.measured import Measured
+from wattline.place import Pack, Tune
+from wattline.types import Jobs, Nodes
+
+NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
+
+
+def cores(log: Log) -> dict[int, float]:
+    """Cores of each GPU of each job when it first started."""
+    found: dict[int, float] = {}
+    for verb, job, *_, mcpus, _, _ in log.actions.tolist():
+        if verb == START:
+            found.setdefault(job, mcpus / 1000)
+    return found
+
+
+def test_what_one_job_does_not_need_another_gets() -> None:
+    given_to = cores(played(some("image", "text", "text", "text"), Tune()))
+    assert given_to == {0: 9, 1: 1, 2: 1, 3: 1}
+
+
+def test_jobs_that_want_the_same_get_the_same() -> None:
+    assert cores(played(some("image", "image", "text", "text"), Tune())) == {0: 5, 1: 5, 2: 1, 3: 1}
+
+
+def test_cores_of_gpus_that_nobody_uses_are_used() -> None:
+    assert cores(played(some("image"), Tune())) == {0: 12}
+    assert ends(played(some("image"), Tune())) == {"0": 25}  # four times as fast as with its share
+
+
+def test_who_runs_gives_back_what_it_can_spare_without_a_restart() -> None:
+    jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[400, 400], model=["image", "image"])
+    log = played(jobs, Tune(), nodes("v100", gpus=2, cpus=12, mem_gib=250))
+    verbs = log.actions[:, 0].tolist()
+    assert (STOP in verbs, RETUNE in verbs) == (False, True)
+
+
+def test_what_becomes_free_goes_to_who_is_still_there() -> None:
+    jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[100, 200], model=["image", "image"])
+    cluster = nodes("v100", gpus=2, cpus=12, mem_gib=250)
+    # Both run with their share of six cores, half of what they want, as the trace says; then one has twelve.
+    assert ends(played(jobs, Tune(), cluster)) == {"0": 100, "1": 150}
+
+
+def test_a_job_goes_where_the_cores_are() -> None:
+    cluster = nodes("v100", count=2, gpus=2, cpus=13, mem_gib=250)
+    log = played(some("image", "image", "text", "text"), Tune(), cluster)
+    assert ends(log)["0"] == pytest.approx(100 * 6.5 / 12)
+    assert ends(log)["1"] == pytest.approx(100 * 6.5 / 12)
+
+
+def test_jobs_change_places_if_that_pays_for_their_restarts() -> None:
+    # Two large loaders end up on one node because the others were there first.
+    jobs = Jobs.of(
+        submit_s=[0, 0, 0, 0, 1, 1],
+        gpus=[1] * 6,
+        duration_s=[10, 10, 5000, 5000, 5000, 5000],
+        model=["text", "text", "text", "text", "image", "image"],
+    )
+    cluster = nodes("v100", count=2, gpus=3, cpus=16, mem_gib=250)
+    slow = Overheads(restart_s=30.0)
+    still, moving = (played(jobs, Tune(move=move), cluster, overheads=slow) for move in (np.inf, 0.1))
+    assert np.count_nonzero(still.actions[:, 0] == STOP) == 0
+    assert max(ends(moving).values()) <= max(ends(still).values())
+
+
+def test_a_job_that_spans_nodes_has_the_same_everywhere() -> None:
+    cluster = nodes("v100", count=2, gpus=2, cpus=8, mem_gib=250)
+    log = played(some("text", "image", gpus=[1, 3]), Tune(), cluster)
+    rows = log.actions[(log.actions[:, 0] == START) & (log.actions[:, 1] == 1)]
+    assert len(rows) == 2
+    assert len(set(rows[:, 7].tolist())) == 1
+
+
+def test_jobs_on_the_same_gpus_have_their_share() -> None:
+    log = played(some("image", "image"), Tune(), nodes("v100", gpus=1, cpus=12), p.Gandiva(slice_s=60.0))
+    pair = log.actions[log.actions[:, 1] != log.actions[:, 2]]
+    assert len(pair)
+    assert not pair[:, 7:].any()
+
+
+def test_storage_is_shared_out_too() -> None:
+    slow, fast = (nodes("v100", gpus=2, cpus=24, mem_gib=40, storage_mib_s=storage) for storage in (60, 600))
+    jobs = some("speech", "speech")
+    log = played(jobs, Tune(), fast)
+    read = log.actions[log.actions[:, 0] == START, 9]
+    assert (read > 0).all()
+    assert read.sum() <= 600
+    assert max(ends(log).values()) <= max(ends(played(jobs, Tune(), slow)).values()) * 1.001
+
+
+@pytest.mark.parametrize("knobs", [{"keep": 0.0}, {"keep": 1.1}, {"move": -1.0}, {"move": np.nan}])
+def test_knobs_that_make_no_sense_are_refused(knobs: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(knobs))} must be"):
+        Tune(**knobs)
+
+
+# -- worlds of chance
+
+
+@given(world=worlds(), beliefs=models(), move=st.sampled_from((0.0, 0.1, np.inf)))
+def test_nobody_is_ever_slower_than_with_its_share(
+    world: tuple[Nodes, Jobs], beliefs: Measured, move: float
+) -> None:
+    cluster, jobs = world
+    for policy in (p.fifo, p.Las(60.0)):
+        log = played(jobs, Watched(Tune("greedy", move=move)), cluster, policy, beliefs)
+        assert len(ends(log)) == len(jobs)
+
+
+@given(world=worlds(), beliefs=models())
+def test_elastic_jobs_have_what_their_size_needs(world: tuple[Nodes, Jobs], beliefs: Measured) -> None:
+    cluster, jobs = world
+    log = played(jobs, Watched(Tune("greedy")), cluster, p.Afs(), beliefs)
+    assert len(ends(log)) == len(jobs)
+
+
+@given(world=worlds(), beliefs=models())
+def test_where_nobody_waits_all_end_no_later_than_with_their_shares(
+    world: tuple[Nodes, Jobs], beliefs: Measured
+) -> None:
+    cluster, jobs = world
+    one_by_one = Jobs.of(
+        submit_s=1e4 * np.arange(len(jobs)), gpus=jobs.gpus, duration_s=jobs.duration_s, model=jobs.model
+    )
+    ours, theirs = (ends(played(one_by_one, place, cluster, beliefs=beliefs)) for place in (Tune(), Pack()))
+    assert all(ours[job] <= at_s + 1e-6 for job, at_s in theirs.items())

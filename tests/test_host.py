@@ -1,0 +1,59 @@
+"""The proportional share of cores and memory."""
+
+import numpy as np
+import pytest
+
+from wattline.cluster import join_nodes, nodes
+from wattline.core import advance, begin, check, decide_nothing
+from wattline.errors import Oversubscribed
+from wattline.host import with_shares
+from wattline.messages import ARRIVED, Event, rows
+from wattline.types import Jobs, Leases, Placement
+
+MIXED = join_nodes(
+    nodes("v100", gpus=8, cpus=24, mem_gib=400), nodes("a100", gpus=4, cpus=64, mem_gib=100, storage_mib_s=90)
+)
+
+
+def test_a_share_is_what_belongs_to_one_gpu_of_the_host() -> None:
+    assert MIXED.share.tolist() == [[3000, 16000], [51200, 25600], [0, 22]]
+
+
+def test_jobs_that_do_not_say_were_timed_with_their_share() -> None:
+    jobs = Jobs.of(
+        submit_s=[0, 1, 2, 3],
+        gpus=[1, 2, 1, 1],
+        duration_s=[1, 1, 1, 1],
+        gpu_kind=["v100", "a100", "", "t4"],
+        cpus=[0, 0, 7, 0],
+    )
+    told = with_shares(jobs, MIXED)
+    assert told.cpus.tolist() == [3, 32, 7, 3]
+    assert told.mem_gib.tolist() == [50, 50, 25, 25]
+
+
+def test_jobs_that_say_all_stay_as_they_are() -> None:
+    jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], cpus=[4], mem_gib=[8])
+    assert with_shares(jobs, MIXED) is jobs
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ([[4000], [0], [0]], "node v100-0 was given 8000 thousandths of a core more than it has"),
+        ([[0], [60000], [0]], "node v100-0 was given 70400 MiB of memory more than it has"),
+        ([[3000], [51200], [999]], ""),  # storage is as fast as anybody wants
+    ],
+)
+def test_a_host_cannot_be_given_away_twice(host: list[list[int]], words: str) -> None:
+    jobs = Jobs.of(submit_s=[0], gpus=[8], duration_s=[1])
+    state = begin(jobs, MIXED)
+    arrival = rows(Event(ARRIVED, 0, 0.0))
+    state = advance(state, decide_nothing(state), 0.0, arrival, jobs, MIXED.accepts(jobs.gpu_kind))
+    leases = Leases.of([0], [0], [0], [8], host=host)
+    placement = Placement(leases, np.zeros(1, dtype=np.int64), 0)
+    if not words:
+        check(placement, state)
+        return
+    with pytest.raises(Oversubscribed, match=words):
+        check(placement, state)
