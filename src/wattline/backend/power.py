@@ -29,13 +29,17 @@ class Power:
 
     def busy_w(self, nodes: list[int], gpus: list[int], gpu_w: float, cap_w: int) -> float:
         """What GPUs that train draw: *gpu_w* each, or if that is nan the usual, as far as the cap allows."""
-        if not math.isnan(gpu_w):
+        if gpu_w == gpu_w:
             return sum(gpus) * gpu_w
         most_w = cap_w or math.inf
+        if len(nodes) == 1:
+            return gpus[0] * min(self._busy_w[nodes[0]], most_w)
         return sum(count * min(self._busy_w[node], most_w) for node, count in zip(nodes, gpus, strict=True))
 
     def idle_w(self, nodes: list[int], gpus: list[int]) -> float:
         """What these GPUs draw when nobody holds them."""
+        if len(nodes) == 1:
+            return gpus[0] * self._idle_w[nodes[0]]
         return sum(count * self._idle_w[node] for node, count in zip(nodes, gpus, strict=True))
 
     def back(self, node: int, now_s: float) -> None:

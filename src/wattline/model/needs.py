@@ -19,8 +19,14 @@ from wattline.model.alike import sorts
 from wattline.table import Floats, Ints
 from wattline.types import HOST, Grants, Jobs, Models, Nodes
 
+SPREADS = 3
+"""How many more nodes than it takes a job may be spread over to have more of their hosts."""
+
+Points = tuple[Ints, Floats]
+
 _CORES = 64  # levels along the axes, at most or so
 _PARTS = 25  # of the share of memory, up to twice the share; quarters of it beyond
+_LEAST = 7  # such parts: what a job needs beside its cache is seldom measured, and with too little it dies
 _SPEEDS = 24
 _EXACT = 1e-9
 
@@ -36,6 +42,7 @@ class Needs:
 
     shape: Ints  # of each node
     sets: Ints
+    spread: Ints  # sets on 1 to SPREADS nodes more than it takes: `spread[job, SPREADS * shape + more - 1]`
     first: Ints
     host: Ints  # of each GPU, rows as in HOST, a column per point
     speed: Floats  # over that with the proportional share
@@ -58,46 +65,66 @@ def needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
     return _needs(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
 
 
+def _needs_shape(nodes: Nodes) -> Ints:
+    """The shape of each node: what counts of it here."""
+    columns = np.column_stack((nodes.kind.codes, nodes.gpus, nodes.host.T))
+    return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
 @lru_cache(maxsize=4)
 def _needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
-    shapes, example, shape = np.unique(
-        np.column_stack((nodes.kind.codes, nodes.gpus, nodes.host.T)),
-        axis=0,
-        return_index=True,
-        return_inverse=True,
-    )
+    shape = _needs_shape(nodes)
+    shapes = int(shape.max()) + 1
     sort, job = sorts(jobs)
-    parts = [
-        points(models, jobs, nodes, j, gpus, n)  # type: ignore[arg-type]  # models are frozen
+    sets = [
+        of_job(models, jobs, nodes, j, gpus)
         for j, gpus in zip(job.tolist(), jobs.gpus[job].tolist(), strict=True)
-        for n in example.tolist()
     ]
+    parts = [part for of_one in sets for part in of_one]
     lengths = [len(speed) for _, speed in parts]
+    number = np.arange(len(parts), dtype=np.int64).reshape(len(job), shapes, SPREADS + 1)
     return Needs(
-        shape=shape.reshape(-1).astype(np.int64),
-        sets=np.ascontiguousarray(sort.reshape(-1, 1) * len(shapes) + np.arange(len(shapes))),
+        shape=shape,
+        sets=np.ascontiguousarray(number[sort, :, 0]),
+        spread=np.ascontiguousarray(number[sort, :, 1:].reshape(len(sort), -1)),
         first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         host=np.ascontiguousarray(np.concatenate([host for host, _ in parts], axis=1)),
         speed=np.concatenate([speed for _, speed in parts]),
     )
 
 
+def of_job(models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int) -> list[Points]:
+    """The sets of a job with so many GPUs: for each shape of node, on as few as it takes, and on more."""
+    _, example = np.unique(_needs_shape(nodes), return_index=True)
+    sets = []
+    for node in example.tolist():
+        fewest = -(-gpus // int(nodes.gpus[node]))
+        for more in range(SPREADS + 1):
+            on = min(gpus, fewest + more)
+            sets.append(points(models, jobs, nodes, job, gpus, node, on))  # type: ignore[arg-type]
+    return sets
+
+
 @lru_cache(maxsize=4096)
-def points(models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int, node: int) -> tuple[Ints, Floats]:
-    """The points of one job with so many GPUs on nodes like *node*: host, and speed over its share's."""
+def points(
+    models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int, node: int, on: int
+) -> tuple[Ints, Floats]:
+    """The points of one job with so many GPUs *on* so many nodes like *node*.
+
+    Host, and speed over that with the proportional share on as few nodes as it takes.
+    """
     share, host = nodes.share[:, node], nodes.host[:, node]
-    here = min(gpus, int(nodes.gpus[node]))
+    here = -(-gpus // on)
     most = host // here
     kind = nodes.kind.names[int(nodes.kind.codes[node])]
 
-    def speed(*columns: Ints) -> Floats:
+    def speed(*columns: Ints, on: int = on) -> Floats:
         rows = np.stack(np.broadcast_arrays(*columns)).reshape(len(HOST), -1)
         same = np.ones(rows.shape[1], dtype=np.int64)
-        nodes_each = same * -(-gpus // int(nodes.gpus[node]))
-        grants = Grants.of(same * job, same * gpus, nodes_each, host=rows.astype(np.int64), kind=kind)
+        grants = Grants.of(same * job, same * gpus, same * on, host=rows.astype(np.int64), kind=kind)
         return models.speed(jobs, grants)
 
-    base = float(speed(*share.reshape(3, 1))[0])
+    base = float(speed(*share.reshape(3, 1), on=-(-gpus // int(nodes.gpus[node])))[0])
     cores, memory = (
         _core_levels(int(host[0]), here, int(share[0])),
         _memory_levels(int(share[1]), int(most[1])),
@@ -124,7 +151,7 @@ def _core_levels(mcpus: int, here: int, share: int) -> Ints:
 
 
 def _memory_levels(share: int, most: int) -> Ints:
-    fine = share * np.arange(1, 2 * _PARTS + 1) // _PARTS
+    fine = share * np.arange(_LEAST, 2 * _PARTS + 1) // _PARTS
     rough = share * np.arange(9, max(10, 4 * most // max(1, share)) + 1) // 4
     levels = np.concatenate((fine, rough, [share, most]))
     return np.unique(levels[(levels > 0) & (levels <= most)])
@@ -147,8 +174,13 @@ def _levels(speeds: Floats, top: float) -> Floats:
 
 
 def _that_matter(host_of: Ints, speed: Floats, share: Ints, host: Ints) -> tuple[Ints, Floats]:
-    """Points as fast as the share of which no other needs less and is as fast; the least first."""
+    """Points as fast as the share of which no other needs less and is as fast; the least first.
+
+    On more nodes than it takes a job may need more than the share for that; then the share comes first.
+    """
     good = speed >= 1 - _EXACT
+    if not (good & (share >= host_of.T).all(axis=1)).any():
+        good |= (share == host_of.T).all(axis=1)
     host_of, speed = host_of[:, good], speed[good]
     less = (host_of[:, :, None] <= host_of[:, None, :]).all(axis=0) & (speed[:, None] >= speed - _EXACT)
     equal = (host_of[:, :, None] == host_of[:, None, :]).all(axis=0)
@@ -159,4 +191,4 @@ def _that_matter(host_of: Ints, speed: Floats, share: Ints, host: Ints) -> tuple
     least = int(np.argmin(np.where(within, cost, np.inf)))
     order = np.lexsort((cost, speed))
     order = np.append(least, order[order != least])
-    return np.ascontiguousarray(host_of[:, order]), np.asarray(np.maximum(speed[order], 1.0))
+    return np.ascontiguousarray(host_of[:, order]), speed[order]

@@ -131,7 +131,7 @@ class Optimum:
         chosen = choose(plan, snapshot, models, self.backfill)
         goes_to = np.full(len(snapshot.queue), -1, dtype=np.int64)
         fate, free = chosen.fate.copy(), chosen.free.copy()
-        known, sets = needs_of(plan, snapshot, models)
+        known, sets, _ = needs_of(plan, snapshot, models)
         held = _held(snapshot)
         alone = np.bincount(fate[LEADER][fate[LEADER] >= 0], minlength=fate.shape[1]) == 1
         gpus = np.zeros(len(snapshot.queue), dtype=np.int64)

@@ -184,9 +184,15 @@ def _fall_back(
             return
         asked[best_at] = True
         for h in range(2):
-            short[h] = max(0, short[h] - best_gpus * (given[h, best] - share[h, n]))
+            back = given[h, best] - share[h, n]
+            fits = True  # who had less than its share gets it, too, if it is there
             for s in range(seat_at[0, best], seat_at[1, best]):
-                left[h, seats[0, s]] += seats[1, s] * (given[h, best] - share[h, n])
+                fits = fits and left[h, seats[0, s]] + seats[1, s] * back >= 0
+            if not fits:
+                continue
+            short[h] = max(0, short[h] - best_gpus * back)
+            for s in range(seat_at[0, best], seat_at[1, best]):
+                left[h, seats[0, s]] += seats[1, s] * back
             given[h, best] = share[h, n]
 
 

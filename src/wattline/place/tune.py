@@ -8,12 +8,13 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.kernel import F1, FLOAT, I1, I2, inner, kernel
-from wattline.model.needs import Needs, needs, points, saturating
+from wattline.model.needs import SPREADS, Needs, needs, of_job, saturating
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
 from wattline.place.write import write
 from wattline.table import Bools, Floats, Ints
 from wattline.types import JOB, Models, Placement, Plan, Snapshot
 
+_CLEARLY = 1.05  # times as fast is worth being on more nodes
 _MUCH = 100.0  # better than any other node is one that has all
 
 
@@ -60,7 +61,7 @@ def tuned(
 ) -> Placement:
     """The placement of those who were chosen; *goes_to* has a node for some rows of the queue, or -1."""
     nodes = snapshot.nodes
-    known, sets = needs_of(plan, snapshot, models)
+    known, sets, spread = needs_of(plan, snapshot, models)
     seat_at, seats, given, fate, unsettled = _tune(
         plan.row,
         plan.gpus,
@@ -78,6 +79,7 @@ def tuned(
         nodes.share,
         known.shape,
         sets,
+        spread,
         known.first,
         saturating(known, keep),
         known.host,
@@ -87,43 +89,41 @@ def tuned(
     return replace(placement, unsettled=unsettled)
 
 
-def needs_of(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints]:
-    """What is known of the jobs' needs, and the set of each row of the queue on each shape of node."""
+def needs_of(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints, Ints]:
+    """What is known of the jobs' needs, and the sets of each row of the queue: see `Needs`."""
     known = needs(models, snapshot.jobs, snapshot.nodes)
+    job = snapshot.queue.job
     if (plan.gpus == snapshot.queue.gpus[plan.row]).all():
-        return known, known.sets[snapshot.queue.job]
+        return known, known.sets[job], known.spread[job]
     return _resized(known, plan, snapshot, models)
 
 
-def _resized(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints]:
-    """*known* with sets for jobs that have other GPUs than they asked for, and the sets of the queue."""
+def _resized(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints, Ints]:
+    """Likewise where jobs have other GPUs than they asked for."""
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
-    sets = known.sets[queue.job].copy()
-    shapes, example = np.unique(known.shape, return_index=True)
+    sets, spread = known.sets[queue.job].copy(), known.spread[queue.job].copy()
     alike: dict[tuple[int, int], Ints] = {}
-    hosts, speeds, count = [known.host], [known.speed], len(known.first) - 1
-    lengths = np.diff(known.first).tolist()
+    hosts, speeds, lengths = [known.host], [known.speed], np.diff(known.first).tolist()
     for row, gpus in zip(plan.row.tolist(), plan.gpus.tolist(), strict=True):
         job = int(queue.job[row])
         if gpus == jobs.gpus[job]:
             continue
         key = (int(known.sets[job, 0]), gpus)
         if key not in alike:
-            parts = [points(models, jobs, nodes, job, gpus, n) for n in example.tolist()]  # type: ignore[arg-type]
-            alike[key] = np.arange(count, count + len(shapes), dtype=np.int64)
-            count += len(shapes)
-            for host, speed in parts:
-                hosts.append(host)
-                speeds.append(speed)
-                lengths.append(len(speed))
-        sets[row] = alike[key]
+            parts = of_job(models, jobs, nodes, job, gpus)
+            number = np.arange(len(lengths), len(lengths) + len(parts), dtype=np.int64)
+            alike[key] = number.reshape(-1, SPREADS + 1)
+            hosts += [host for host, _ in parts]
+            speeds += [speed for _, speed in parts]
+            lengths += [len(speed) for _, speed in parts]
+        sets[row], spread[row] = alike[key][:, 0], alike[key][:, 1:].reshape(-1)
     more = replace(
         known,
         first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         host=np.ascontiguousarray(np.concatenate(hosts, axis=1)),
         speed=np.concatenate(speeds),
     )
-    return more, sets
+    return more, sets, spread
 
 
 @inner
@@ -216,6 +216,114 @@ def _seat(
                 seats[c, b - 1], seats[c, b] = seats[c, b], seats[c, b - 1]
             b -= 1
     return at
+
+
+@inner
+def _fastest(
+    gpus_on: Ints, on: Ints, count: int, s: int, left: Ints, cap: Ints, first: Ints, host: Ints, speed: Floats
+) -> int:
+    """The fastest point of set *s* for which the first *count* nodes *on* have enough left; -1: none."""
+    best = -1
+    for p in range(first[s], first[s + 1]):
+        fits = best < 0 or speed[p] > speed[best]
+        for a in range(count):
+            for h in range(3):
+                fits = fits and (cap[h, on[a]] == 0 or gpus_on[a] * host[h, p] <= left[h, on[a]])
+        if fits:
+            best = p
+    return best
+
+
+@inner
+def _spread_seats(
+    need: int,
+    kind: int,
+    sets: Ints,
+    spread: Ints,
+    free: Ints,
+    left: Ints,
+    node_kind: Ints,
+    node_gpus: Ints,
+    node_host: Ints,
+    shape: Ints,
+    first: Ints,
+    host: Ints,
+    speed: Floats,
+    seats: Ints,
+    at: int,
+) -> int:
+    """Seats on more nodes than a job needs, if with more of their hosts it is clearly faster there.
+
+    Answers the entry after the last; -1: it is better off on one node, or cannot be on one.
+    """
+    on, gpus_on = np.empty(SPREADS + 1, dtype=np.int64), np.empty(SPREADS + 1, dtype=np.int64)
+    alone = best_p = -1
+    for n in range(len(free)):
+        if node_kind[n] == kind and free[n] >= need:
+            on[0], gpus_on[0] = n, need
+            p = _fastest(gpus_on, on, 1, sets[shape[n]], left, node_host, first, host, speed)
+            alone = max(alone, 0)
+            if p >= 0 and (best_p < 0 or speed[p] > speed[best_p]):
+                best_p = p
+    if alone < 0 or (best_p >= 0 and best_p == first[sets[shape[on[0]]] + 1] - 1):
+        return -1
+    target = _CLEARLY * (speed[best_p] if best_p >= 0 else 1.0)
+    best_more, found = 0, -1
+    for more in range(1, min(SPREADS, need - 1) + 1):
+        count = 0
+        while count <= more:  # the nodes with most cores left, all of one shape
+            next_n = -1
+            for n in range(len(free)):
+                taken = node_kind[n] != kind or free[n] == 0 or (count > 0 and shape[n] != shape[on[0]])
+                for a in range(count):
+                    taken = taken or on[a] == n
+                if not taken and (next_n < 0 or left[0, n] > left[0, next_n]):
+                    next_n = n
+            if next_n < 0:
+                break
+            on[count] = next_n
+            count += 1
+        rest = need
+        for a in range(count):
+            gpus_on[a] = min(free[on[a]], -(-rest // (count - a)))
+            rest -= gpus_on[a]
+        if count <= more or rest > 0:
+            continue
+        p = _fastest(
+            gpus_on, on, count, spread[SPREADS * shape[on[0]] + more - 1], left, node_host, first, host, speed
+        )
+        if p >= 0 and speed[p] > target:
+            target, best_more, found = speed[p], more, p
+            for a in range(count):
+                seats[0, at + a], seats[1, at + a] = on[a], gpus_on[a]
+    if found < 0:
+        return -1
+    end = at + best_more + 1
+    for a in range(at, end):
+        free[seats[0, a]] -= seats[1, a]
+        for h in range(3):
+            left[h, seats[0, a]] -= seats[1, a] * host[h, found]
+    for a in range(at + 1, end):  # leases list nodes in ascending order
+        b = a
+        while b > at and seats[0, b - 1] > seats[0, b]:
+            for c in range(2):
+                seats[c, b - 1], seats[c, b] = seats[c, b], seats[c, b - 1]
+            b -= 1
+    return end
+
+
+@inner
+def _set_of(seat_at: Ints, seats: Ints, node_gpus: Ints, shape: Ints, sets: Ints, spread: Ints) -> int:
+    """The set of a job where it is; -1: on nodes of several shapes, or on too many, nothing is known."""
+    n, gpus = seats[0, seat_at[0]], 0
+    for a in range(seat_at[0], seat_at[1]):
+        gpus += seats[1, a]
+        if shape[seats[0, a]] != shape[n]:
+            return -1
+    more = (seat_at[1] - seat_at[0]) - -(-gpus // node_gpus[n])
+    if more > SPREADS:
+        return -1
+    return int(sets[shape[n]] if more == 0 else spread[SPREADS * shape[n] + more - 1])
 
 
 @inner
@@ -407,7 +515,7 @@ def _spread(
     return best
 
 
-@kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I1, I1, I2, F1)
+@kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I2, I1, I1, I2, F1)
 def _tune(
     plan_row: Ints,
     plan_gpus: Ints,
@@ -425,6 +533,7 @@ def _tune(
     share: Ints,
     shape: Ints,
     sets: Ints,
+    spread: Ints,
     first: Ints,
     full: Ints,
     host: Ints,
@@ -477,6 +586,15 @@ def _tune(
             at += 1
             seat_at[1, i] = at
             continue
+        end = -1
+        if alone[i] and plan_gpus[p] > 1:
+            end = _spread_seats(
+                plan_gpus[p], pool[i], sets[i], spread[i], free, left, node_kind, node_gpus, node_host, shape,
+                first, host, speed, seats, at,
+            )  # fmt: skip
+        if end >= 0:
+            at = seat_at[1, i] = end
+            continue
         at = _seat(
             i,
             plan_gpus[p],
@@ -493,35 +611,42 @@ def _tune(
         )
         seat_at[1, i] = at
 
-    for i in range(queued):  # points hold for the fewest nodes that a job can be on, all of one shape
-        some = seats[0, seat_at[0, i]] if leader[i] == i and pool[i] >= 0 else 0
-        gpus = 0
-        for a in range(seat_at[0, i], seat_at[1, i]):
-            gpus += seats[1, a]
-            alone[i] = alone[i] and shape[seats[0, a]] == shape[some]
-        fewest = -(-gpus // node_gpus[some])
-        alone[i] = alone[i] and (seat_at[1, i] - seat_at[0, i]) == fewest
+    own = np.full(queued, -1, dtype=np.int64)  # the set of a leader where it is; -1: it has its share
+    for i in range(queued):
+        if leader[i] == i and pool[i] >= 0 and alone[i]:
+            own[i] = _set_of(seat_at[:, i], seats, node_gpus, shape, sets[i], spread[i])
     given = np.zeros((3, queued), dtype=np.int64)
     left[:] = node_host
     on = np.zeros(count + 1, dtype=np.int64)  # tenants that are on one node only, node after node
     for i in range(queued):
-        if leader[i] != i or pool[i] < 0:
-            continue
-        settled = alone[i] and seat_at[1, i] == seat_at[0, i] + 1
-        for a in range(seat_at[0, i], seat_at[1, i]):
-            n = seats[0, a]
-            on[n + 1] += settled
-            for h in range(0 if settled else 3):
-                each = host[h, first[sets[i, shape[n]]]] if alone[i] else share[h, n]
-                left[h, n] -= seats[1, a] * each
+        if leader[i] == i and pool[i] >= 0:
+            for a in range(seat_at[0, i], seat_at[1, i]):
+                n = seats[0, a]
+                on[n + 1] += own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1
+                for h in range(3):
+                    left[h, n] -= seats[1, a] * (host[h, first[own[i]]] if own[i] >= 0 else share[h, n])
     for n in range(count):
         on[n + 1] += on[n]
+    unsettled = False
+    for p in range(len(plan_row)):  # who spans nodes, because it needs something of all of them at once
+        i = plan_row[p]
+        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] > seat_at[0, i] + 1:
+            best = _spread(
+                first[own[i]], first[own[i] + 1], seat_at[:, i], seats, left, node_host, host, speed
+            )
+            unsettled = unsettled or speed[best] < speed[first[own[i] + 1] - 1]
+            for h in range(3):
+                given[h, i] = host[h, best]
+    for i in range(queued):
+        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1:
+            for h in range(3):
+                left[h, seats[0, seat_at[0, i]]] += seats[1, seat_at[0, i]] * host[h, first[own[i]]]
     spare = left.copy()  # for tenants
     filled = on.copy()
     tenants, gpus_on = np.empty(on[count], dtype=np.int64), np.empty(on[count], dtype=np.int64)
     point, runs = np.empty(on[count], dtype=np.int64), np.empty(on[count], dtype=np.bool_)
     for i in range(queued):
-        if leader[i] == i and pool[i] >= 0 and alone[i] and seat_at[1, i] == seat_at[0, i] + 1:
+        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1:
             n = seats[0, seat_at[0, i]]
             tenants[filled[n]], gpus_on[filled[n]] = i, seats[1, seat_at[0, i]]
             runs[filled[n]] = stays[i]
@@ -561,7 +686,6 @@ def _tune(
             speed,
         ):
             break
-    unsettled = False
     for n in range(count):
         for a in range(on[n], on[n + 1]):
             i = tenants[a]
@@ -571,11 +695,4 @@ def _tune(
             unsettled = unsettled or speed[point[a]] < speed[first[sets[i, shape[n]] + 1] - 1]
             for h in range(3):
                 given[h, i] = host[h, point[a]]
-    for i in range(queued):
-        if leader[i] == i and pool[i] >= 0 and alone[i] and seat_at[1, i] > seat_at[0, i] + 1:
-            s = sets[i, shape[seats[0, seat_at[0, i]]]]
-            p = _spread(first[s], first[s + 1], seat_at[:, i], seats, left, node_host, host, speed)
-            unsettled = unsettled or p < first[s + 1] - 1
-            for h in range(3):
-                given[h, i] = host[h, p]
     return seat_at, seats, given, fate, unsettled

@@ -1,0 +1,229 @@
+"""Synergy: published mechanisms, the improved tune, the bound, and what they cost.
+
+    python benchmarks/synergy.py                    # everything; about half an hour on two cores
+    python benchmarks/synergy.py --only compare --seeds 2
+
+*compare*: mean JCT with the improved tune against the published one, proportional shares and the bound (the
+cluster as one large node), on workloads made as Synergy's generator makes them, in their rounds with free
+restarts and in ours with restarts of 30 s. *saturation*: proportional over tune where the former is past
+saturation. *speed*: jobs per CPU-second, and the optimum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import wattline as wl
+from wattline import policy as p
+from wattline.host import with_shares
+from wattline.messages import FINISHED
+from wattline.model.needs import needs
+from wattline.model.synergy import Published
+from wattline.place import Pack, Tune, TunePublished
+from wattline.place.optimum import allocate
+from wattline.profile.library import library
+from wattline.trace.synergy import STEP_S
+from wattline.types import Jobs, Placer, Policy
+
+DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
+TASKS = {
+    "image": ("alexnet", "shufflenet", "res18", "mobilenet", "res50"),
+    "language": ("gnmt", "transformer", "lstm"),
+    "speech": ("m5", "deepspeech"),
+}
+FULL = {"res18": "synergy/resnet18", "res50": "synergy/resnet50"}
+MIXES = {"20/70/10": (0.2, 0.7, 0.1), "33/33/33": (1 / 3, 1 / 3, 1 / 3), "50/0/50": (0.5, 0.0, 0.5)}
+SIZES = {"one GPU": ((1,), (1.0,)), "1-8 GPUs": ((1, 2, 4, 8), (0.70, 0.10, 0.15, 0.05))}
+ORDERS = ("fifo", "srtf", "las")
+
+
+class Case(NamedTuple):
+    """One comparison."""
+
+    mix: str
+    sizes: str
+    load: float
+    seed: int
+    order: str
+    mode: str  # "rounds" as published, or "exact"
+    models: str  # "speed-up" or "matrix"
+    count: int
+    servers: int
+
+
+def workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int) -> Jobs:
+    """Jobs as Synergy's generator makes them; *load* is of the capacity with proportional shares."""
+    rng = np.random.default_rng(seed)
+    long = rng.random(count) >= 0.8
+    duration_s = 60 * 10 ** np.where(long, rng.uniform(3, 4, count), rng.uniform(1.5, 3, count))
+    wide = rng.choice(SIZES[sizes][0], count, p=SIZES[sizes][1])
+    gap_s = float((duration_s * wide).mean()) / (gpus * load)
+    submit_s = np.cumsum(np.ceil(rng.exponential(gap_s, count)))
+    task = rng.choice(list(TASKS), count, p=MIXES[mix])
+    turn: defaultdict[str, int] = defaultdict(int)
+    names = []
+    for word in task.tolist():
+        names.append(TASKS[word][turn[word] % len(TASKS[word])])
+        turn[word] += 1
+    step_s = np.array([STEP_S[name] for name in names])
+    return Jobs.of(
+        submit_s=submit_s,
+        gpus=wide,
+        steps=np.maximum(1, np.floor(duration_s / step_s)),
+        step_s=step_s,
+        model=[FULL.get(name, name) for name in names],
+        cpus=3.0 * wide,
+        mem_gib=62.5 * wide,
+    )
+
+
+def order(name: str, rounds: bool) -> Policy:
+    stages = {"fifo": (p.fifo, p.preempt), "srtf": (p.srtf,), "las": (p.Las(),)}[name]
+    return p.chain(p.Demand(keep=1.0 if rounds else 0.98), *stages)
+
+
+def mean_jct_h(case: Case, jobs: Jobs, place: Placer, one_node: bool = False) -> float:
+    rounds = case.mode == "rounds"
+    models = Published() if case.models == "speed-up" else library()
+    count, gpus = (1, 8 * case.servers) if one_node else (case.servers, 8)
+    cluster = wl.nodes("v100", count=count, gpus=gpus, cpus=3.0 * gpus, mem_gib=62.5 * gpus)
+    overheads = wl.Overheads(restart_s=0.0 if rounds else 30.0)
+    sim = wl.Sim(jobs, cluster, truth=models, quantum_s=300.0 if rounds else None, overheads=overheads)
+    log = wl.run(sim, order(case.order, rounds), models, place=place)
+    done = log.events[log.events[:, 0] == FINISHED]
+    return float(np.mean(done[:, 2] - jobs.submit_s[done[:, 1].astype(int)])) / 3600
+
+
+def compare(case: Case) -> tuple[Case, float, float, float, float]:
+    """Mean JCT with proportional shares, as published, with tune, and its bound."""
+    jobs = workload(case.mix, case.sizes, case.load, case.count, 8 * case.servers, case.seed)
+    tune = Tune("greedy", move=0.0 if case.mode == "rounds" else 0.1)
+    return (
+        case,
+        mean_jct_h(case, jobs, Pack("greedy")),
+        mean_jct_h(case, jobs, TunePublished()),
+        mean_jct_h(case, jobs, tune),
+        mean_jct_h(case, jobs, tune, one_node=True),
+    )
+
+
+def saturation(task: tuple[float, int]) -> tuple[float, int, float, float]:
+    """Mean JCT of jobs 4000-4999 of 6000 on 16 servers under FIFO, with proportional shares and tune."""
+    rate, seed = task
+    rng_load = rate * 16.8 * 1.0 / 128  # jobs/h times mean hours of a GPU over GPUs
+    jobs = workload("20/70/10", "one GPU", rng_load, 6000, 128, seed)
+    cluster = wl.nodes("v100", count=16, gpus=8)
+    found = []
+    for place in (Pack("greedy"), Tune("greedy")):
+        sim = wl.Sim(jobs, cluster, truth=library(), overheads=wl.Overheads(restart_s=30.0))
+        log = wl.run(sim, p.fifo, library(), place=place)
+        done = log.events[log.events[:, 0] == FINISHED]
+        job = done[:, 1].astype(int)
+        mine = (job >= 4000) & (job < 5000)
+        found.append(float(np.mean(done[mine, 2] - jobs.submit_s[job[mine]])) / 3600)
+    return rate, seed, found[0], found[1]
+
+
+def show_compare(pool: ProcessPoolExecutor, seeds: int, count: int, servers: int) -> None:
+    cases = [
+        Case(mix, sizes, load, seed, name, mode, models, count, servers)
+        for mode, models in (("rounds", "speed-up"), ("rounds", "matrix"), ("exact", "matrix"))
+        for mix in MIXES
+        for sizes in SIZES
+        for load in (0.8, 1.1)
+        for name in ORDERS
+        for seed in range(seeds)
+    ]
+    results = list(pool.map(compare, cases, chunksize=2))
+    print(f"\n{count} jobs on {servers}x8 V100, {seeds} seeds; mean JCT of the published tune over ours")
+    print("(least over all cells), of proportional over ours, and ours over the bound (most)")
+    columns = ("mode", "models", "sizes", "mix", "load", "order")
+    print(" ".join(f"{word:>9}" for word in (*columns, "published", "(least)", "prop.", "bound", "(most)")))
+    groups: defaultdict[tuple[object, ...], list[tuple[float, float, float]]] = defaultdict(list)
+    for case, share, published, tune, bound in results:
+        key = (case.mode, case.models, case.sizes, case.mix, case.load, case.order)
+        groups[key].append((published / tune, share / tune, tune / bound))
+    for key, rows in groups.items():
+        better, gain, far = np.array(rows).T
+        numbers = (better.mean(), better.min(), gain.mean(), far.mean(), far.max())
+        print(" ".join(f"{word!s:>9}" for word in key), " ".join(f"{number:9.4f}" for number in numbers))
+    every = np.array([row for rows in groups.values() for row in rows])
+    print(
+        f"all {len(every)} runs: published/ours {every[:, 0].mean():.4f} (least {every[:, 0].min():.4f}), "
+        f"{np.mean(every[:, 0] < 0.9995):.1%} of runs lose by more than 0.05 %; "
+        f"ours/bound {every[:, 2].mean():.4f} (most {every[:, 2].max():.4f})"
+    )
+
+
+def show_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
+    print("\nFIFO, one-GPU jobs 20/70/10, 128 GPUs, jobs 4000-4999: proportional over tune, mean JCT h")
+    tasks = [(rate, seed) for rate in (7.0, 8.0, 9.0, 10.0) for seed in range(seeds)]
+    by_rate: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
+    for rate, _, share, tune in pool.map(saturation, tasks):
+        by_rate[rate].append((share, tune))
+    for rate, rows in by_rate.items():
+        share, tune = np.array(rows).T
+        ratio = share / tune
+        print(
+            f"  {rate:4.1f} jobs/h, load {rate * 16.8 / 128:.2f}: {share.mean():.1f} / {tune.mean():.1f} h, "
+            f"{ratio.mean():.2f}x ± {ratio.std():.2f} ({ratio.min():.2f}-{ratio.max():.2f})"
+        )
+
+
+def show_speed() -> None:
+    jobs = wl.read_trace(DATA / "anchor_single_1000.csv")
+    cluster = wl.nodes("v100", count=16, gpus=8)
+    print("\nanchor_single_1000 under LAS + tune, 16x8 V100 (best of 3)")
+    for name, models, quantum_s in (
+        ("rounds of 300 s, one speed-up", Published(), 300.0),
+        ("rounds of 300 s, matrix", library(), 300.0),
+        ("exact, matrix, restarts 30 s", library(), None),
+    ):
+        times = []
+        for _ in range(4):  # the first fills caches
+            overheads = wl.Overheads(restart_s=0.0 if quantum_s else 30.0)
+            sim = wl.Sim(jobs, cluster, truth=models, quantum_s=quantum_s, overheads=overheads)
+            before = time.process_time()
+            wl.run(sim, p.Las(), models, place=Tune("greedy"))
+            times.append(time.process_time() - before)
+        print(f"  {name:32} {len(jobs) / min(times[1:]):8.0f} jobs/CPU-s  (spread {times[1:]})")
+    for count in (128, 5000):
+        jobs = with_shares(workload("20/70/10", "1-8 GPUs", 1.0, count, 128, 0), cluster)
+        known = needs(library(), jobs, cluster)
+        host = cluster.host.sum(axis=1) * int(np.ceil(jobs.gpus.sum() / 128))
+        times = []
+        for _ in range(4):
+            before = time.process_time()
+            best = allocate(known, known.sets[:, 0], jobs.gpus, host)
+            times.append(time.process_time() - before)
+        worth = best.worth / best.bound
+        print(f"  optimum for {count} jobs: {1000 * min(times[1:]):.1f} ms, {worth:.5f} of the bound")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("compare", "saturation", "speed"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=250)
+    parser.add_argument("--servers", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    with ProcessPoolExecutor(args.jobs) as pool:
+        if args.only in (None, "speed"):
+            show_speed()
+        if args.only in (None, "saturation"):
+            show_saturation(pool, args.seeds)
+        if args.only in (None, "compare"):
+            show_compare(pool, args.seeds, args.count, args.servers)
+
+
+if __name__ == "__main__":
+    main()
