@@ -88,6 +88,14 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
+def share(text: str) -> float:
+    """A number above 0 and at most 1."""
+    value = number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
 def at_least_0(text: str) -> int:
     """A whole number of at least 0."""
     if not text.isdecimal():

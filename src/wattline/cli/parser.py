@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from wattline import __version__
-from wattline.cli.options import add_case, add_deciders, at_least_0, at_least_1, number, read_by
+from wattline.cli.options import add_case, add_deciders, at_least_0, at_least_1, number, read_by, share
 from wattline.cli.show import tell_first_run
 from wattline.errors import ConfigError
 from wattline.units import parse_gib, parse_mhz, parse_mib_s, parse_seconds, parse_watts
@@ -73,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_predict(_command(commands, "predict", "speed, watts and energy of a job, and what a cap would save"))
 
+    _add_advise(_command(commands, "advise", "how many cores and how much memory jobs should ask for"))
+
     known = _command(commands, "library", "the workloads and devices that are known")
     actions = known.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     _add_actions(actions)
@@ -120,6 +122,28 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     add("--equal-energy", action="store_true", help=f"{which} uses as much energy as each other")
     add("--equal-jct", action="store_true", help=f"{which} has the mean JCT of each other")
     add("--front", action="store_true", help="what any eta from 0 to 1 does to energy and JCT of that policy")
+
+
+def _add_advise(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("what", metavar="TRACE|JOB", help="a trace, or the name of a model that is known")
+    add("--cluster", default="1xv100:8", metavar="C", help="nodes it runs on (default 1xv100:8)")
+    add("--models", metavar="M", help="what is known: library, or a file of fit --out (default library)")
+    add("--keep", type=share, default=0.98, metavar="S", help="of the best speed (default 0.98)")
+    add("--gpus", type=at_least_1, default=1, metavar="N", help="GPUs of the job (default 1)")
+    add(
+        "--cpus",
+        type=at_least_1,
+        metavar="N",
+        help="cores that it asks for now for each GPU (default its share)",
+    )
+    add(
+        "--mem",
+        type=read_by(parse_gib),
+        metavar="M",
+        help="memory that it asks for now for each GPU (default its share)",
+    )
+    add("--json", action="store_true", help="machine-readable result on stdout")
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:

@@ -70,6 +70,11 @@ class Measured:
         known = dict.fromkeys(w.model for w in self.workloads)
         raise NotFitted(f"nothing was measured of {model!r}", did_you_mean(model, known))
 
+    def knows_host(self, model: str, gpu: str) -> bool:
+        """Whether anybody has measured what this model needs of the host."""
+        place = self._place(model.partition("(")[0].strip(), gpu) if model else None
+        return place is not None and "cpus" in self.workloads[place].measured
+
     def predict(
         self, model: str | Labels, gpu: str | Labels, settings: Settings | None = None, **knobs: Any
     ) -> Prediction:
