@@ -11,6 +11,7 @@ DATA := $(or $(WATTLINE_DATA),../shared/data)
 	touch $@
 
 .venv/.ok-test: .venv/.ok
+	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
@@ -40,6 +41,8 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/queueing.py
 	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/powerflow.py
+	$(BIN)/python benchmarks/synergy.py
+	$(BIN)/python benchmarks/profiling.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --growth
 

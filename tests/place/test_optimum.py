@@ -68,6 +68,7 @@ def test_jobs_are_where_all_have_what_they_want() -> None:
     assert starts[:4, 7].tolist() == [12000, 12000, 1000, 1000]
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(world=worlds(), beliefs=models())
 def test_as_a_placer_it_keeps_everybody_at_its_share_too(

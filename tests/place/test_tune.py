@@ -123,6 +123,7 @@ def test_nobody_is_ever_slower_than_with_its_share(
         assert len(ends(log)) == len(jobs)
 
 
+@pytest.mark.slow
 @given(world=worlds(), beliefs=models())
 def test_elastic_jobs_have_what_their_size_needs(world: tuple[Nodes, Jobs], beliefs: Measured) -> None:
     cluster, jobs = world

@@ -96,6 +96,7 @@ class TestTetris(PolicyContract):
     policy = p.tetris
 
 
+@pytest.mark.slow
 class TestDemandBeforeSrtf(PolicyContract):
     policy = p.chain(p.Demand(), p.srtf)
 

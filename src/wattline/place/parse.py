@@ -15,6 +15,7 @@ _ALONE = {
     "buddy": "Buddy",
     "greedy": "Greedy",
     "tune-published": "TunePublished",
+    "tunepublished": "TunePublished",  # as it prints itself
     "tune": "Tune",
     "optimum": "Optimum",
 }
