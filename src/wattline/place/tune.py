@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.kernel import F1, FLOAT, I1, I2, inner, kernel
+from wattline.kernel import F1, FLOAT, I1, I2, kernel
 from wattline.model.needs import SPREADS, Needs, needs, of_job, saturating
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
+from wattline.place.divide import divide, spread_out, swap
+from wattline.place.seat import find_seats, set_of, spread_seats
 from wattline.place.write import write
-from wattline.table import Bools, Floats, Ints
+from wattline.table import Floats, Ints
 from wattline.types import JOB, Models, Placement, Plan, Snapshot
-
-_CLEARLY = 1.05  # times as fast is worth being on more nodes
-_MUCH = 100.0  # better than any other node is one that has all
 
 
 @dataclass(frozen=True)
@@ -126,395 +125,6 @@ def _resized(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tu
     return more, sets, spread
 
 
-@inner
-def _lack(free: int, left: Ints, cap: Ints, share: Ints) -> float:
-    """How much of a node's host the GPUs that are free there miss, if each of them will want its share."""
-    lack = 0.0
-    for h in range(len(cap)):
-        if cap[h] > 0:
-            lack += max(0.0, float(free * share[h] - left[h])) / cap[h]
-    return lack
-
-
-@inner
-def _best_node(
-    need: int,
-    kind: int,
-    wants: Ints,
-    free: Ints,
-    left: Ints,
-    wakes_s: Floats,
-    node_kind: Ints,
-    node_host: Ints,
-    share: Ints,
-) -> int:
-    """The node with *need* free GPUs and as much of the host as the job wants, and least more of it.
-
-    Where nobody has that, the one on which others lack least, or profit most, if the job goes there. Of
-    equals the one with fewest free GPUs, then the one that is up first; -1: none has as many.
-    """
-    best, best_more, after = -1, 0.0, np.empty(3, dtype=np.int64)
-    for n in range(len(free)):
-        if node_kind[n] != kind or free[n] < need:
-            continue
-        for h in range(3):
-            after[h] = left[h, n] - need * wants[h]
-        fits, over = True, 0.0
-        for h in range(3):
-            if node_host[h, n] > 0:
-                fits = fits and after[h] >= 0
-                over += after[h] / node_host[h, n]
-        if fits:
-            more = over - _MUCH
-        else:
-            more = _lack(free[n] - need, after, node_host[:, n], share[:, n])
-            more -= _lack(free[n], left[:, n], node_host[:, n], share[:, n])
-        if best >= 0:
-            if more > best_more + 1e-9:
-                continue
-            same = more > best_more - 1e-9
-            if same and (free[n] > free[best] or (free[n] == free[best] and wakes_s[n] >= wakes_s[best])):
-                continue
-        best, best_more = n, more
-    return best
-
-
-@inner
-def _seat(
-    i: int,
-    need: int,
-    kind: int,
-    wants: Ints,
-    free: Ints,
-    left: Ints,
-    wakes_s: Floats,
-    node_kind: Ints,
-    node_host: Ints,
-    share: Ints,
-    seats: Ints,
-    at: int,
-) -> int:
-    """Seats for *need* GPUs: one node, or else the fewest; answers the entry after the last."""
-    start = at
-    while need > 0:
-        n = _best_node(need, kind, wants, free, left, wakes_s, node_kind, node_host, share)
-        if n < 0:  # it spans nodes: the one with most room first
-            for m in range(len(free)):
-                if node_kind[m] == kind and (n < 0 or free[m] > free[n]):
-                    n = m
-        take = min(need, free[n])
-        free[n] -= take
-        need -= take
-        for h in range(3):
-            left[h, n] -= take * wants[h]
-        seats[0, at], seats[1, at] = n, take
-        at += 1
-    for a in range(start + 1, at):  # leases list nodes in ascending order
-        b = a
-        while b > start and seats[0, b - 1] > seats[0, b]:
-            for c in range(2):
-                seats[c, b - 1], seats[c, b] = seats[c, b], seats[c, b - 1]
-            b -= 1
-    return at
-
-
-@inner
-def _fastest(
-    gpus_on: Ints, on: Ints, count: int, s: int, left: Ints, cap: Ints, first: Ints, host: Ints, speed: Floats
-) -> int:
-    """The fastest point of set *s* for which the first *count* nodes *on* have enough left; -1: none."""
-    best = -1
-    for p in range(first[s], first[s + 1]):
-        fits = best < 0 or speed[p] > speed[best]
-        for a in range(count):
-            for h in range(3):
-                fits = fits and (cap[h, on[a]] == 0 or gpus_on[a] * host[h, p] <= left[h, on[a]])
-        if fits:
-            best = p
-    return best
-
-
-@inner
-def _spread_seats(
-    need: int,
-    kind: int,
-    sets: Ints,
-    spread: Ints,
-    free: Ints,
-    left: Ints,
-    node_kind: Ints,
-    node_gpus: Ints,
-    node_host: Ints,
-    shape: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-    seats: Ints,
-    at: int,
-) -> int:
-    """Seats on more nodes than a job needs, if with more of their hosts it is clearly faster there.
-
-    Answers the entry after the last; -1: it is better off on one node, or cannot be on one.
-    """
-    on, gpus_on = np.empty(SPREADS + 1, dtype=np.int64), np.empty(SPREADS + 1, dtype=np.int64)
-    alone = best_p = -1
-    for n in range(len(free)):
-        if node_kind[n] == kind and free[n] >= need:
-            on[0], gpus_on[0] = n, need
-            p = _fastest(gpus_on, on, 1, sets[shape[n]], left, node_host, first, host, speed)
-            alone = max(alone, 0)
-            if p >= 0 and (best_p < 0 or speed[p] > speed[best_p]):
-                best_p = p
-    if alone < 0 or (best_p >= 0 and best_p == first[sets[shape[on[0]]] + 1] - 1):
-        return -1
-    target = _CLEARLY * (speed[best_p] if best_p >= 0 else 1.0)
-    best_more, found = 0, -1
-    for more in range(1, min(SPREADS, need - 1) + 1):
-        count = 0
-        while count <= more:  # the nodes with most cores left, all of one shape
-            next_n = -1
-            for n in range(len(free)):
-                taken = node_kind[n] != kind or free[n] == 0 or (count > 0 and shape[n] != shape[on[0]])
-                for a in range(count):
-                    taken = taken or on[a] == n
-                if not taken and (next_n < 0 or left[0, n] > left[0, next_n]):
-                    next_n = n
-            if next_n < 0:
-                break
-            on[count] = next_n
-            count += 1
-        rest = need
-        for a in range(count):
-            gpus_on[a] = min(free[on[a]], -(-rest // (count - a)))
-            rest -= gpus_on[a]
-        if count <= more or rest > 0:
-            continue
-        p = _fastest(
-            gpus_on, on, count, spread[SPREADS * shape[on[0]] + more - 1], left, node_host, first, host, speed
-        )
-        if p >= 0 and speed[p] > target:
-            target, best_more, found = speed[p], more, p
-            for a in range(count):
-                seats[0, at + a], seats[1, at + a] = on[a], gpus_on[a]
-    if found < 0:
-        return -1
-    end = at + best_more + 1
-    for a in range(at, end):
-        free[seats[0, a]] -= seats[1, a]
-        for h in range(3):
-            left[h, seats[0, a]] -= seats[1, a] * host[h, found]
-    for a in range(at + 1, end):  # leases list nodes in ascending order
-        b = a
-        while b > at and seats[0, b - 1] > seats[0, b]:
-            for c in range(2):
-                seats[c, b - 1], seats[c, b] = seats[c, b], seats[c, b - 1]
-            b -= 1
-    return end
-
-
-@inner
-def _set_of(seat_at: Ints, seats: Ints, node_gpus: Ints, shape: Ints, sets: Ints, spread: Ints) -> int:
-    """The set of a job where it is; -1: on nodes of several shapes, or on too many, nothing is known."""
-    n, gpus = seats[0, seat_at[0]], 0
-    for a in range(seat_at[0], seat_at[1]):
-        gpus += seats[1, a]
-        if shape[seats[0, a]] != shape[n]:
-            return -1
-    more = (seat_at[1] - seat_at[0]) - -(-gpus // node_gpus[n])
-    if more > SPREADS:
-        return -1
-    return int(sets[shape[n]] if more == 0 else spread[SPREADS * shape[n] + more - 1])
-
-
-@inner
-def _divide(
-    tenants: Ints,
-    gpus_on: Ints,
-    count: int,
-    node_sets: Ints,
-    left: Ints,
-    cap: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-    point: Ints,
-) -> float:
-    """Share what is *left* of one node out to its first *count* tenants; answers the sum of their speeds.
-
-    First everybody gets the least that makes it as fast as its share, then who gains most for what it
-    takes is given the step that does so, as long as there is one. Writes the *point* of each.
-    """
-    for a in range(count):
-        point[a] = first[node_sets[tenants[a]]]
-        for h in range(3):
-            left[h] -= gpus_on[a] * host[h, point[a]]
-    while True:
-        best, best_point, best_worth = -1, -1, 0.0  # the first to gain anything is better than nobody
-        for a in range(count):
-            for p in range(point[a] + 1, first[node_sets[tenants[a]] + 1]):
-                gain = speed[p] - speed[point[a]]
-                if gain <= 1e-9:
-                    continue
-                cost, fits = 0.0, True
-                for h in range(3):
-                    more = gpus_on[a] * (host[h, p] - host[h, point[a]])
-                    if cap[h] > 0 and more > 0:
-                        fits = fits and more <= left[h]
-                        cost = max(cost, more / max(1, left[h]))
-                worth = gain / max(cost, 1e-9)
-                if not fits or worth < best_worth * (1 - 1e-9):
-                    continue
-                if worth <= best_worth * (1 + 1e-9) and speed[point[a]] >= speed[point[best]]:
-                    continue  # of equals the slowest
-                best, best_point, best_worth = a, p, worth
-        if best < 0:
-            break
-        for h in range(3):
-            left[h] -= gpus_on[best] * (host[h, best_point] - host[h, point[best]])
-        point[best] = best_point
-    total = 0.0
-    for a in range(count):
-        total += speed[point[a]]
-    return total
-
-
-@inner
-def _has_twin(a: int, start: int, tenants: Ints, runs: Bools, node_sets: Ints) -> bool:
-    """Whether one of the tenants before *a* on its node is like it, so that trying both is vain."""
-    twin = False
-    for c in range(start, a):
-        twin = twin or (node_sets[tenants[c]] == node_sets[tenants[a]] and runs[c] == runs[a])
-    return twin
-
-
-@inner
-def _may_gain(
-    a: int,
-    b: int,
-    gpus: int,
-    sets_a: int,
-    left_b: Ints,
-    cap_b: Ints,
-    point: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-) -> bool:
-    """Whether tenant *a* could be faster in the place of *b*: the rest may still be in the way."""
-    for p in range(point[a] + 1, first[sets_a + 1]):
-        fits = speed[p] > speed[point[a]] + 1e-9
-        for h in range(3):
-            fits = fits and (cap_b[h] == 0 or gpus * host[h, p] <= left_b[h] + gpus * host[h, point[b]])
-        if fits:
-            return True
-    return False
-
-
-@inner
-def _swap(
-    on: Ints,
-    tenants: Ints,
-    gpus_on: Ints,
-    point: Ints,
-    worth: Floats,
-    runs: Bools,
-    move: float,
-    spare: Ints,
-    left: Ints,
-    node_kind: Ints,
-    node_host: Ints,
-    shape: Ints,
-    sets: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-) -> bool:
-    """Let two tenants of different nodes change places where that helps most; answers whether one pair did.
-
-    All together must gain *move* in speed for each of the two that runs already, because it has to restart.
-    """
-    widest = 0
-    for n in range(len(worth)):
-        widest = max(widest, on[n + 1] - on[n])
-    points = np.empty((2, widest), dtype=np.int64)
-    lefts = np.empty((2, 3), dtype=np.int64)
-    best, best_a, best_b = 0.0, -1, -1
-    for n in range(len(worth)):
-        for a in range(on[n], on[n + 1]):
-            i, set_a = tenants[a], sets[tenants[a], shape[n]]
-            if speed[point[a]] >= speed[first[set_a + 1] - 1] - 1e-9:
-                continue  # it has all that it wants
-            if _has_twin(a, on[n], tenants, runs, sets[:, shape[n]]):
-                continue
-            for m in range(len(worth)):
-                if m == n or node_kind[m] != node_kind[n]:
-                    continue
-                for b in range(on[m], on[m + 1]):
-                    j = tenants[b]
-                    if gpus_on[b] != gpus_on[a] or sets[j, shape[m]] == sets[i, shape[m]]:
-                        continue
-                    if _has_twin(b, on[m], tenants, runs, sets[:, shape[m]]) or not _may_gain(
-                        a,
-                        b,
-                        gpus_on[a],
-                        sets[i, shape[m]],
-                        left[:, m],
-                        node_host[:, m],
-                        point,
-                        first,
-                        host,
-                        speed,
-                    ):
-                        continue
-                    tenants[a], tenants[b] = j, i
-                    after = 0.0
-                    for k in range(2):
-                        here = n if k == 0 else m
-                        for h in range(3):
-                            lefts[k, h] = spare[h, here]
-                        after += _divide(
-                            tenants[on[here] :],
-                            gpus_on[on[here] :],
-                            on[here + 1] - on[here],
-                            sets[:, shape[here]],
-                            lefts[k],
-                            node_host[:, here],
-                            first,
-                            host,
-                            speed,
-                            points[k],
-                        )
-                    tenants[a], tenants[b] = i, j
-                    gain = after - worth[n] - worth[m] - move * (int(runs[a]) + int(runs[b]))
-                    if gain > best + 1e-6:
-                        best, best_a, best_b = gain, a, b
-    if best_a < 0:
-        return False
-    tenants[best_a], tenants[best_b] = tenants[best_b], tenants[best_a]
-    runs[best_a] = runs[best_b] = False
-    return True
-
-
-@inner
-def _spread(
-    least: int, end: int, seat_at: Ints, seats: Ints, left: Ints, node_host: Ints, host: Ints, speed: Floats
-) -> int:
-    """The fastest point for which all nodes of a job that spans them have enough left beyond the *least*."""
-    best = least
-    for p in range(least + 1, end):
-        fits = speed[p] > speed[best]
-        for a in range(seat_at[0], seat_at[1]):
-            for h in range(3):
-                more = seats[1, a] * (host[h, p] - host[h, least])
-                fits = fits and (more <= 0 or node_host[h, seats[0, a]] == 0 or more <= left[h, seats[0, a]])
-        if fits:
-            best = p
-    for a in range(seat_at[0], seat_at[1]):
-        for h in range(3):
-            left[h, seats[0, a]] -= seats[1, a] * (host[h, best] - host[h, least])
-    return best
-
-
 @kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I2, I1, I1, I2, F1)
 def _tune(
     plan_row: Ints,
@@ -588,15 +198,14 @@ def _tune(
             continue
         end = -1
         if alone[i] and plan_gpus[p] > 1:
-            end = _spread_seats(
+            end = spread_seats(
                 plan_gpus[p], pool[i], sets[i], spread[i], free, left, node_kind, node_gpus, node_host, shape,
                 first, host, speed, seats, at,
             )  # fmt: skip
         if end >= 0:
             at = seat_at[1, i] = end
             continue
-        at = _seat(
-            i,
+        at = find_seats(
             plan_gpus[p],
             pool[i],
             wants,
@@ -614,7 +223,7 @@ def _tune(
     own = np.full(queued, -1, dtype=np.int64)  # the set of a leader where it is; -1: it has its share
     for i in range(queued):
         if leader[i] == i and pool[i] >= 0 and alone[i]:
-            own[i] = _set_of(seat_at[:, i], seats, node_gpus, shape, sets[i], spread[i])
+            own[i] = set_of(seat_at[:, i], seats, node_gpus, shape, sets[i], spread[i])
     given = np.zeros((3, queued), dtype=np.int64)
     left[:] = node_host
     on = np.zeros(count + 1, dtype=np.int64)  # tenants that are on one node only, node after node
@@ -631,7 +240,7 @@ def _tune(
     for p in range(len(plan_row)):  # who spans nodes, because it needs something of all of them at once
         i = plan_row[p]
         if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] > seat_at[0, i] + 1:
-            best = _spread(
+            best = spread_out(
                 first[own[i]], first[own[i] + 1], seat_at[:, i], seats, left, node_host, host, speed
             )
             unsettled = unsettled or speed[best] < speed[first[own[i] + 1] - 1]
@@ -655,7 +264,7 @@ def _tune(
     for _ in range(on[count] + 1):
         for n in range(count):
             left[:, n] = spare[:, n]
-            worth[n] = _divide(
+            worth[n] = divide(
                 tenants[on[n] :],
                 gpus_on[on[n] :],
                 on[n + 1] - on[n],
@@ -667,7 +276,7 @@ def _tune(
                 speed,
                 point[on[n] :],
             )
-        if not _swap(
+        if not swap(
             on,
             tenants,
             gpus_on,
