@@ -131,7 +131,7 @@ def walked(log):
                 pass_time(event.at_s)
                 end(event.job, event.at_s)
         pass_time(now_s)
-        for verb, job, group, _, gpus, _, _ in actions.tolist():
+        for verb, job, group, _, gpus, *_ in actions.tolist():
             if verb == STOP:
                 end(job, now_s)
             elif verb == START:

@@ -10,20 +10,7 @@ from wattline.policy.pollux import Pollux
 from wattline.policy.powerflow import PowerFlow
 from wattline.policy.share import drf, drf_published, ftf_published, tetris, tetris_published
 
-ORDERS = (
-    "fifo",
-    "sjf",
-    "srtf",
-    "srsf",
-    "las",
-    "tiresias",
-    "ftf",
-    "edf",
-    "priority",
-    "gandiva",
-    "drf",
-    "tetris",
-)
+ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """The policies that only say who goes first: everybody gets the GPUs it asked for."""
 
 ELASTIC = ("afs", "pollux", "powerflow")
