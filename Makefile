@@ -10,7 +10,7 @@ DATA := $(or $(WATTLINE_DATA),../shared/data)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[report]'
 	touch $@
 
-.venv/.ok-test: .venv/.ok
+.venv/.ok-test: .venv/.ok Makefile
 	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
