@@ -75,6 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_advise(_command(commands, "advise", "how many cores and how much memory jobs should ask for"))
 
+    optimise = _command(commands, "optimize", "one plan for jobs and nodes that a file describes")
+    optimise.add_argument(
+        "--input", required=True, metavar="FILE", help="jobs, nodes and prices as JSON; - is stdin"
+    )
+    optimise.add_argument("--json", action="store_true", help="machine-readable result on stdout")
+
     known = _command(commands, "library", "the workloads and devices that are known")
     actions = known.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     _add_actions(actions)

@@ -1,0 +1,133 @@
+"""ANDREAS: one decision at N = 100 nodes and J = 450 jobs, and how far heuristics are from the best.
+
+python benchmarks/andreas.py
+
+Jobs and costs are those of the authors' public data (`$WATTLINE_DATA/andreas`): "servers" has TESLA nodes of 4
+GPUs and TURING nodes of 2, "datacenter" K80 and M60 nodes of 8. Due dates and weights are drawn as their
+generator does; a random part of each job is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from wattline.optimize.event import Event, check
+from wattline.optimize.exact import solve
+from wattline.optimize.greedy import greedy, randomised
+from wattline.optimize.objective import rolling, to_the_end
+
+DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "andreas"
+SERVICE = (2.5371e-4, 4.4399e-4)  # money per second late, between these
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with open(DATA / name, encoding="utf-8-sig") as text:
+        return list(csv.DictReader(text))
+
+
+def times(name: str, job: str, kind: str, gpus: str, seconds: str) -> dict[str, dict[tuple[str, int], float]]:
+    found: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
+    for row in rows(name):
+        found[row[job]][row[kind], int(row[gpus])] = float(row[seconds])
+    return found
+
+
+def draw(scenario: str, nodes: int, jobs: int, seed: int) -> Event:
+    """A moment in the middle of a busy day."""
+    rng = np.random.default_rng(seed)
+    if scenario == "servers":
+        known = times("data_server.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
+        kinds, gpus = ("TESLA", "TURING"), (4, 2)
+        price = {
+            (row["GPUtype"], int(row["nGPUs"])): float(row["PowerConsumption[W]"]) / 1000 * 0.17168313 * 1.33
+            for row in rows("GPU-cost_server_4-2.csv")
+        }
+    else:
+        known = times("data_2d10d_filtered.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
+        kinds, gpus = ("K80", "M60"), (8, 8)
+        price = {
+            (row["GPUtype"], int(row["nGPUs"])): float(row["cost"]) for row in rows("GPU-cost_server.csv")
+        }
+    configs = sorted({config for of_job in known.values() for config in of_job if config[0] in kinds})
+    cost_s = np.zeros((2, max(gpus) + 1))
+    for (name, used), per_h in price.items():
+        if name in kinds and used <= gpus[kinds.index(name)]:
+            cost_s[kinds.index(name), used] = per_h / 3600
+    drawn = [list(known.values())[k] for k in rng.integers(len(known), size=jobs).tolist()]
+    left_s = np.array([[of_job.get(config, np.inf) for config in configs] for of_job in drawn])
+    whole_s = left_s.copy()
+    left_s = left_s * rng.uniform(0.1, 1.0, (jobs, 1))
+    finite = np.where(np.isfinite(whole_s), whole_s, np.nan)
+    since_s = rng.uniform(0, np.nanmax(finite, axis=1))
+    return Event(
+        now_s=0.0,
+        nodes=np.array([(nodes + 1) // 2, nodes // 2]),
+        gpus=np.array(gpus),
+        cost_s=cost_s,
+        config_sort=np.array([kinds.index(name) for name, _ in configs]),
+        config_gpus=np.array([count for _, count in configs]),
+        left_s=left_s,
+        due_s=rng.uniform(np.nanmin(finite, axis=1), np.nanmax(finite, axis=1)) - since_s,
+        late=rng.uniform(*SERVICE, jobs),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
+    if not DATA.is_dir():
+        sys.exit(f"{DATA} is missing: set WATTLINE_DATA")
+    names = (
+        "scenario",
+        "nodes",
+        "jobs",
+        "objective",
+        "exact s",
+        "(most)",
+        "gap",
+        "RG(1000) s",
+        "greedy",
+        "RG",
+    )
+    print(" ".join(f"{name:>10}" for name in names))
+    for scenario in ("servers", "datacenter"):
+        for nodes, jobs in ((4, 10), (10, 36), (100, 450)):
+            for objective in (to_the_end, rolling):
+                found = []
+                for seed in range(args.seeds):
+                    moment = draw(scenario, nodes, jobs, seed)
+                    charges = objective(moment)
+                    before = time.process_time()
+                    best = solve(moment, charges)
+                    middle = time.process_time()
+                    tried = randomised(moment, charges, 1000, seed)
+                    after = time.process_time()
+                    first = greedy(moment, charges)
+                    if best is None:
+                        found.append((middle - before, np.nan, after - middle, np.nan, np.nan))
+                        continue
+                    check(moment, best)
+                    off = (first.worth / best.worth - 1, tried.worth / best.worth - 1)
+                    found.append((middle - before, best.gap, after - middle, *off))
+                cpu_s, gap, tries_s, one, many = np.array(found).T
+                words = (scenario, nodes, jobs, objective.__name__)
+                numbers = (f"{np.median(cpu_s):.2f}", f"({cpu_s.max():.2f})", f"{np.nanmax(gap):.1e}")
+                numbers += (
+                    f"{np.median(tries_s):.3f}",
+                    f"{np.nanmedian(one):.1%}",
+                    f"{np.nanmedian(many):.1%}",
+                )
+                print(" ".join(f"{word!s:>10}" for word in (*words, *numbers)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The optimiser as other schedulers call it."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moments import events
+from wattline.cli import main
+from wattline.errors import ConfigError
+from wattline.optimize.event import POSTPONED, Event, check
+from wattline.optimize.exact import charged, solve
+from wattline.optimize.objective import rolling
+from wattline.optimize.request import optimize
+from wattline.optimize.stick import stick
+
+REQUEST: dict[str, Any] = {
+    "now_s": 0,
+    "price_kwh": 0.2,
+    "pue": 1.5,
+    "nodes": [
+        {"id": "n1", "kind": "tesla", "gpus": 4},
+        {"id": "n2", "kind": "tesla", "gpus": 4},
+        {"id": "n3", "kind": "turing", "gpus": 2},
+    ],
+    "power_w": {"tesla": [530, 700, 870, 1040], "turing": [400, 470]},
+    "jobs": [
+        {"id": "a", "due_s": 9000, "late_per_h": 1.2, "left_s": {"tesla": {"1": 5170, "2": 3666}}},
+        {
+            "id": "b",
+            "due_s": 90000,
+            "late_per_h": 1.2,
+            "left_s": {"tesla": {"1": 5000}, "turing": {"1": 9000}},
+        },
+        {"id": "c", "left_s": {"turing": {"1": 7200}}},
+    ],
+}
+
+
+def with_(**changed: Any) -> dict[str, Any]:
+    return {**deepcopy(REQUEST), **changed}
+
+
+@pytest.mark.parametrize("method", ["exact", "randomised", "greedy"])
+def test_everybody_gets_a_node_or_waits(method: str) -> None:
+    answer = optimize(with_(method=method))
+    assert set(answer["jobs"]) == {"a", "b", "c"}
+    assert answer["jobs"]["c"]["node"] == "n3"
+    assert answer["method"] == method
+    assert answer["estimated_cost"] == pytest.approx(answer["energy_cost"] + answer["tardiness_cost"])
+    assert 0 < answer["reschedule_s"] <= 9000
+    assert (answer["gap"] is None) == (method != "exact")
+
+
+def test_who_goes_on_as_it_is_stays_where_it_is() -> None:
+    first = optimize(REQUEST)
+    a = first["jobs"]["a"]
+    other = {"n1": "n2", "n2": "n1"}[a["node"]]
+    again = optimize(with_(current={"a": {"node": other, "gpus": a["gpus"]}}))
+    assert again["jobs"]["a"]["node"] == other
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert optimize(REQUEST) == optimize(deepcopy(REQUEST))
+
+
+def test_nobody_asks_for_anything() -> None:
+    answer = optimize(with_(jobs=[]))
+    assert (answer["jobs"], answer["reschedule_s"], answer["estimated_cost"]) == ({}, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"jobs": 3}, "jobs is 3, expected a list"),
+        ({"jobz": []}, "unknown key jobz"),
+        ({"method": "magic"}, "method is 'magic', expected one of exact, randomised, greedy"),
+        ({"power_w": {"tesla": [1]}}, r"power_w.tesla is \[1\], expected 4 numbers"),
+        (
+            {"nodes": [{"id": "n", "kind": "tesla", "gpus": 0}]},
+            r"nodes\[0\].gpus is 0, expected a whole number",
+        ),
+        ({"nodes": [{"id": "n", "kind": "", "gpus": 1}]}, r"nodes\[0\].kind is '', expected a name"),
+        ({"jobs": [{"id": "a"}]}, r"jobs\[0\].left_s is None, expected seconds"),
+        ({"jobs": [{"id": "a", "left_s": {"tesla": {"1": -5}}}]}, r"jobs\[0\].left_s.tesla.1 is -5"),
+        ({"jobs": [{"id": "a", "left_s": {"tesla": {"x": 5}}}]}, r"jobs\[0\].left_s.tesla has 'x'"),
+        (
+            {"jobs": [{"id": "a", "due_s": "soon", "left_s": {"tesla": {"1": 5}}}]},
+            r"jobs\[0\].due_s is 'soon'",
+        ),
+        ({"jobs": [{"id": "a", "left_s": {"t": {"1": 5}}}] * 2}, r"jobs\[1\].id is 'a', expected a name"),
+        ({"current": {"z": {"node": "n1", "gpus": 1}}}, "current.z is"),
+        ({"pue": 0.5}, "pue must be at least 1"),
+    ],
+)
+def test_a_mistake_is_named_by_its_field(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        optimize(with_(**changed))
+
+
+@given(moment=events(), data=st.data())
+def test_sticking_costs_nothing_and_breaks_nothing(moment: Event, data: st.DataObject) -> None:
+    charges = rolling(moment)
+    found = solve(moment, charges)
+    assert found is not None
+    before = np.full(moment.jobs, POSTPONED, dtype=np.int64)
+    node = np.full(moment.jobs, -1, dtype=np.int64)
+    free = [np.full(int(n), g) for n, g in zip(moment.nodes, moment.gpus.tolist(), strict=True)]
+    for job in range(moment.jobs):  # something that fits
+        config = data.draw(st.integers(0, 2))
+        sort, gpus = int(moment.config_sort[config]), int(moment.config_gpus[config])
+        room = np.flatnonzero(free[sort] >= gpus)
+        if moment.possible[job, config] and len(room):
+            before[job], node[job] = config, data.draw(st.sampled_from(room.tolist()))
+            free[sort][node[job]] -= gpus
+    after = stick(moment, charges, found, before, node)
+    check(moment, after)
+    assert after.config.tolist() == found.config.tolist()
+    assert charged(moment, charges, after) <= found.worth + 1.1e-3 * abs(found.worth) + 1e-9
+
+
+def test_the_command_answers_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(REQUEST))
+    assert main(["optimize", "--input", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 GPUs of n3" in out
+    assert "distance to the best plan at most" in out
+    assert main(["optimize", "--input", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == optimize(REQUEST)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[]", "the request is")])
+def test_a_file_that_is_no_request_is_named(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert main(["optimize", "--input", str(path)]) == 2
+    assert message in capsys.readouterr().err
