@@ -2,9 +2,9 @@
 
 python benchmarks/andreas.py
 
-Jobs and costs are those of the public data (`$WATTLINE_DATA/andreas`): "servers" has TESLA nodes of 4 GPUs and
-TURING nodes of 2, "datacenter" K80 and M60 nodes of 8. Due dates and weights are drawn as the generator of
-its authors does; a random part of each job is done.
+Jobs and costs are those of the public data (`$WATTLINE_DATA/andreas`): "servers" has TESLA nodes of 4 GPUs
+and TURING nodes of 2, "datacenter" K80 and M60 nodes of 8. Due dates and weights are drawn as the generator
+of its authors does; a random part of each job is done.
 """
 
 from __future__ import annotations
