@@ -17,6 +17,7 @@ from wattline.place.pack import Pack
 from wattline.policy.chain import spell
 from wattline.table import Ints
 from wattline.types import (
+    JOB,
     REASON,
     REASONS,
     Backend,
@@ -112,6 +113,10 @@ def _newly_held(state: Snapshot, placement: Placement) -> Ints:
     """Jobs that wait for another reason than before, with the number of that reason."""
     if placement.waiting == 0:
         return _NO_HELD
-    rows = np.flatnonzero(placement.reason != state.queue.block[REASON])
-    rows = rows[placement.reason[rows] != 0]
-    return np.column_stack((state.queue.job[rows], placement.reason[rows]))
+    reason, block = placement.reason, state.queue.block
+    rows = np.flatnonzero((reason != block[REASON]) & (reason != 0))
+    if not len(rows):
+        return _NO_HELD
+    held = np.empty((len(rows), 2), dtype=np.int64)
+    held[:, 0], held[:, 1] = block[JOB, rows], reason[rows]
+    return held

@@ -354,27 +354,34 @@ class Sim:
             return
         jobs = list(changed)
         runs = [self._runs[job] for job in jobs]
+        now_s, power, versions, ends, reports = (
+            self._now_s,
+            self._power,
+            self._versions,
+            self._ends,
+            self._reports,
+        )
         for job, run, (speed, gpu_w) in zip(jobs, runs, self._forecast(jobs, runs), strict=True):
             if run.rate == 0.0:
                 fresh, cost_s = True, self._start_cost(job, run)
-                run.ready_s = self._now_s + cost_s
+                run.ready_s = now_s + cost_s
                 if self.faults.job_failure > 0:
                     run.fails_at = self._draw_failure(job, run)
                 reached = run.saved
             else:
-                fresh, cost_s = False, max(0.0, run.ready_s - self._now_s)
+                fresh, cost_s = False, max(0.0, run.ready_s - now_s)
                 self._settle(job, run)
-                reached = max(run.saved, self._steps(run, self._now_s))
+                reached = max(run.saved, self._steps(run, now_s))
                 run.saved = reached if changed[job] else self._saved(run)
-            busy_w = self._power.busy_w(run.nodes, run.gpus, gpu_w, run.settings[0])
-            run.watts = busy_w / len(run.company)
-            run.more_w = (busy_w - self._power.idle_w(run.nodes, run.gpus)) / len(run.company)
+            busy_w, company = power.busy_w(run.nodes, run.gpus, gpu_w, run.settings[0]), len(run.company)
+            run.watts = busy_w / company
+            run.more_w = (busy_w - power.idle_w(run.nodes, run.gpus)) / company
             end_s = self._set_rate(job, run, reached, speed, cost_s, fresh)
             if changed[job]:
                 run.clock_s = run.mark_s
-            version = self._versions[job] = self._versions[job] + 1
-            heappush(self._ends, (end_s, job, version))
-            self._reports += (RAN, job, run.mark_s, run.base, run.rate, run.watts)
+            version = versions[job] = versions[job] + 1
+            heappush(ends, (end_s, job, version))
+            reports += (RAN, job, run.mark_s, run.base, run.rate, run.watts)
 
     def _all_as_asked(self, kind: str) -> list[tuple[float, float]]:
         """Speed and watts of a GPU of every job on the GPUs it asked for, of this kind."""
@@ -420,8 +427,8 @@ class Sim:
         self._starts[job] += 1
         if self._starts[job] == 1:
             return self._cost["start_s"][job]
-        rescaled = self._gpus_before[job] != sum(run.gpus)
-        return self._cost["restart_s"][job] + (self._cost["rescale_s"][job] if rescaled else 0.0)
+        cost_s, rescale_s = self._cost["restart_s"][job], self._cost["rescale_s"][job]
+        return cost_s + rescale_s if rescale_s and self._gpus_before[job] != sum(run.gpus) else cost_s
 
     def _set_rate(
         self, job: int, run: _Run, reached: float, speed: float, cost_s: float, fresh: bool
@@ -436,9 +443,11 @@ class Sim:
             run.base, run.mark_s, run.rate = reached, now_s + cost_s, 1.0 / step_s
             return run.mark_s + (goal - run.base) * step_s
         quantum_s = self.quantum_s
-        per_quantum = quantum_s / step_s
-        lost = math.floor(cost_s / quantum_s)
-        first = (quantum_s - (cost_s - lost * quantum_s)) / step_s
+        per_quantum = first = quantum_s / step_s
+        lost = 0
+        if cost_s > 0:
+            lost = math.floor(cost_s / quantum_s)
+            first = (quantum_s - (cost_s - lost * quantum_s)) / step_s
         if self._whole[job] and per_quantum >= 1:
             per_quantum, first = math.floor(per_quantum), math.floor(first)
         run.mark_s = now_s + lost * quantum_s

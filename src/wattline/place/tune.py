@@ -14,7 +14,7 @@ from wattline.place.divide import divide, spread_out, swap
 from wattline.place.seat import find_seats, set_of, spread_seats
 from wattline.place.write import write
 from wattline.table import Floats, Ints
-from wattline.types import JOB, Models, Placement, Plan, Snapshot
+from wattline.types import ASKED, JOB, Models, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,15 @@ def tuned(
         known.host,
         known.speed,
     )
-    placement = write(plan, snapshot, chosen._replace(fate=fate), (seat_at, seats), given)
-    return replace(placement, unsettled=unsettled)
+    return write(plan, snapshot, chosen._replace(fate=fate), (seat_at, seats), given, unsettled)
 
 
 def needs_of(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints, Ints]:
     """What is known of the jobs' needs, and the sets of each row of the queue: see `Needs`."""
-    known = needs(models, snapshot.jobs, snapshot.nodes)
-    job = snapshot.queue.job
-    if (plan.gpus == snapshot.queue.gpus[plan.row]).all():
-        return known, known.sets[job], known.spread[job]
+    known, block = needs(models, snapshot.jobs, snapshot.nodes), snapshot.queue.block
+    if (plan.gpus == block[ASKED, plan.row]).all():
+        job = block[JOB].astype(np.int64)
+        return known, known.sets.take(job, axis=0), known.spread.take(job, axis=0)
     return _resized(known, plan, snapshot, models)
 
 

@@ -20,7 +20,14 @@ Its rows are nodes, which rise, and GPUs.
 """
 
 
-def write(plan: Plan, snapshot: Snapshot, chosen: Chosen, seats: Seats, host: Ints = _NOTHING) -> Placement:
+def write(
+    plan: Plan,
+    snapshot: Snapshot,
+    chosen: Chosen,
+    seats: Seats,
+    host: Ints = _NOTHING,
+    unsettled: bool = False,
+) -> Placement:
     """The placement that gives everybody who was chosen a place, with the cap and batch of its leader.
 
     *host* is what each GPU of a leader has of it, by row of the queue; empty: all have their share.
@@ -35,7 +42,8 @@ def write(plan: Plan, snapshot: Snapshot, chosen: Chosen, seats: Seats, host: In
         *seats,
         host,
     )
-    return Placement(Leases(placed) if changed else snapshot.leases, chosen.fate[REASON], chosen.waiting)
+    leases = Leases(placed) if changed else snapshot.leases
+    return Placement(leases, chosen.fate[REASON], chosen.waiting, unsettled=unsettled)
 
 
 @kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)

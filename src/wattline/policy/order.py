@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.errors import ConfigError
+from wattline.kernel import B1, F2, FLOAT, I1, kernel
 from wattline.model.remaining import remaining_s
-from wattline.policy.chain import all_fit, asked, asking_again, likely, ranked
-from wattline.table import Floats
-from wattline.types import Grants, Models, Plan, Snapshot
+from wattline.policy.chain import all_fit, asked, asking_again, in_order, likely, ranked, walk
+from wattline.table import Bools, Floats, Ints
+from wattline.types import GPU_SERVICE, HELD, SINCE, Grants, Models, Plan, Snapshot
 
 
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -80,16 +81,20 @@ class Las:
         """The plan; see `wattline.policy.chain.Stage`."""
         if plan is None and all_fit(snapshot):
             return asked(snapshot)
-        served = snapshot.service_gpu_s
-        plan = ranked(snapshot, plan, served)
-        runs, waits, certain = likely(snapshot, plan)
-        if not waits.any():
-            return plan
-        wait_s = self.quantum_s
-        if certain:
-            gap = served[plan.row[waits]].min() - served[plan.row[runs]]
-            wait_s = max(wait_s, float((gap / plan.gpus[runs]).min()))
-        return asking_again(plan, snapshot.now_s + wait_s)
+        plan = asked(snapshot) if plan is None else plan
+        nodes = snapshot.nodes
+        order, wait_s = _by_service(
+            plan.row,
+            plan.gpus,
+            plan.group,
+            snapshot.queue.block,
+            snapshot.now_s,
+            self.quantum_s,
+            nodes.kind.codes,
+            nodes.gpus,
+            snapshot.usable,
+        )
+        return in_order(plan, order, tick_s=snapshot.now_s + wait_s)
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,41 @@ class Ftf:
             gap = rho[plan.row[runs]].min() - rho[plan.row[waits]]
             wait_s = max(wait_s, float((gap * alone_s[plan.row[waits]]).min()))
         return asking_again(plan, snapshot.now_s + wait_s)
+
+
+@kernel(I1, I1, I1, F2, FLOAT, FLOAT, I1, I1, B1)
+def _by_service(
+    plan_row: Ints,
+    plan_gpus: Ints,
+    plan_group: Ints,
+    block: Floats,
+    now_s: float,
+    quantum_s: float,
+    node_kind: Ints,
+    node_gpus: Ints,
+    up: Bools,
+) -> tuple[Ints, float]:
+    """Entries of the plan by attained service, and when to ask again: when somebody who runs would pass
+    somebody who waits, as far as that is certain, and never if nobody waits."""
+    served = block[GPU_SERVICE] + block[HELD] * (now_s - block[SINCE])
+    order = np.argsort(served[plan_row], kind="mergesort")
+    row, gpus = plan_row[order], plan_gpus[order]
+    fate, filled = walk(row, gpus, plan_group[order], block, node_kind, node_gpus, up)
+    least_waits = np.inf
+    runs = False
+    for p in range(len(row)):
+        if fate[p] == 2:
+            least_waits = min(least_waits, served[row[p]])
+        runs = runs or fate[p] == 1
+    if least_waits == np.inf:
+        return order, np.inf
+    if not filled or not runs or node_kind.min() != node_kind.max():
+        return order, quantum_s
+    gap_s = np.inf
+    for p in range(len(row)):
+        if fate[p] == 1:
+            gap_s = min(gap_s, (least_waits - served[row[p]]) / gpus[p])
+    return order, max(quantum_s, gap_s)
 
 
 def _duration_s(snapshot: Snapshot, models: Models) -> Floats:
