@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.kernel import F1, FLOAT, I1, I2, kernel
+from wattline.kernel import F1, FLOAT, I1, I2, inner, kernel
 from wattline.model.needs import SPREADS, Needs, needs, of_job, saturating
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
 from wattline.place.divide import divide, spread_out, swap
 from wattline.place.seat import find_seats, set_of, spread_seats
 from wattline.place.write import write
-from wattline.table import Floats, Ints
+from wattline.table import Bools, Floats, Ints
 from wattline.types import ASKED, JOB, Models, Placement, Plan, Snapshot
 
 
@@ -124,15 +124,14 @@ def _resized(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tu
     return more, sets, spread
 
 
-@kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I2, I1, I1, I2, F1)
-def _tune(
+@inner
+def _places(
     plan_row: Ints,
     plan_gpus: Ints,
-    plan_group: Ints,
-    chosen_fate: Ints,
+    alone: Bools,
+    fate: Ints,
     free_gpus: Ints,
     goes_to: Ints,
-    move: float,
     queue_job: Ints,
     leases: Ints,
     wakes_s: Floats,
@@ -147,16 +146,13 @@ def _tune(
     full: Ints,
     host: Ints,
     speed: Floats,
-) -> tuple[Ints, Ints, Ints, Ints, bool]:
+) -> tuple[Ints, Ints]:
+    """Seats of everybody who runs, those who stay included; see `wattline.place.write.Seats`."""
     queued, count = len(queue_job), len(node_kind)
-    fate = chosen_fate.copy()
-    free, left = free_gpus.copy(), node_host.copy()
     leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
-    alone = np.ones(queued, dtype=np.bool_)  # by leader: nobody is on its GPUs with it
+    free, left = free_gpus.copy(), node_host.copy()
     most = 0
     for p in range(len(plan_row)):
-        if plan_group[p] != plan_row[p]:
-            alone[plan_group[p]] = False
         most += min(plan_gpus[p], count)
     seat_at = np.zeros((2, queued), dtype=np.int64)
     seats = np.empty((2, most + leases.shape[1]), dtype=np.int64)
@@ -218,13 +214,40 @@ def _tune(
             at,
         )
         seat_at[1, i] = at
+    return seat_at, seats
 
+
+@inner
+def _shares(
+    plan_row: Ints,
+    alone: Bools,
+    fate: Ints,
+    seat_at: Ints,
+    seats: Ints,
+    move: float,
+    node_kind: Ints,
+    node_gpus: Ints,
+    node_host: Ints,
+    share: Ints,
+    shape: Ints,
+    sets: Ints,
+    spread: Ints,
+    first: Ints,
+    host: Ints,
+    speed: Floats,
+) -> tuple[Ints, bool]:
+    """What each GPU of a leader has of the host, and whether somebody could use more.
+
+    Jobs may change places: then their seats are others, and they do not stay.
+    """
+    queued, count = fate.shape[1], len(node_kind)
+    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
     own = np.full(queued, -1, dtype=np.int64)  # the set of a leader where it is; -1: it has its share
     for i in range(queued):
         if leader[i] == i and pool[i] >= 0 and alone[i]:
             own[i] = set_of(seat_at[:, i], seats, node_gpus, shape, sets[i], spread[i])
     given = np.zeros((3, queued), dtype=np.int64)
-    left[:] = node_host
+    left = node_host.copy()
     on = np.zeros(count + 1, dtype=np.int64)  # tenants that are on one node only, node after node
     for i in range(queued):
         if leader[i] == i and pool[i] >= 0:
@@ -303,4 +326,44 @@ def _tune(
             unsettled = unsettled or speed[point[a]] < speed[first[sets[i, shape[n]] + 1] - 1]
             for h in range(3):
                 given[h, i] = host[h, point[a]]
+    return given, unsettled
+
+
+@kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I2, I1, I1, I2, F1)
+def _tune(
+    plan_row: Ints,
+    plan_gpus: Ints,
+    plan_group: Ints,
+    chosen_fate: Ints,
+    free_gpus: Ints,
+    goes_to: Ints,
+    move: float,
+    queue_job: Ints,
+    leases: Ints,
+    wakes_s: Floats,
+    node_kind: Ints,
+    node_gpus: Ints,
+    node_host: Ints,
+    share: Ints,
+    shape: Ints,
+    sets: Ints,
+    spread: Ints,
+    first: Ints,
+    full: Ints,
+    host: Ints,
+    speed: Floats,
+) -> tuple[Ints, Ints, Ints, Ints, bool]:
+    fate = chosen_fate.copy()
+    alone = np.ones(len(queue_job), dtype=np.bool_)  # by leader: nobody is on its GPUs with it
+    for p in range(len(plan_row)):
+        if plan_group[p] != plan_row[p]:
+            alone[plan_group[p]] = False
+    seat_at, seats = _places(
+        plan_row, plan_gpus, alone, fate, free_gpus, goes_to, queue_job, leases, wakes_s,
+        node_kind, node_gpus, node_host, share, shape, sets, spread, first, full, host, speed,
+    )  # fmt: skip
+    given, unsettled = _shares(
+        plan_row, alone, fate, seat_at, seats, move,
+        node_kind, node_gpus, node_host, share, shape, sets, spread, first, host, speed,
+    )  # fmt: skip
     return seat_at, seats, given, fate, unsettled
