@@ -23,6 +23,7 @@ from wattline.optimize.event import Event, check
 from wattline.optimize.exact import solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.objective import rolling, to_the_end
+from wattline.optimize.search import improve
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "andreas"
 SERVICE = (2.5371e-4, 4.4399e-4)  # money per second late, between these
@@ -97,6 +98,8 @@ def main() -> None:
         "RG(1000) s",
         "greedy",
         "RG",
+        "RG+LS",
+        "LS s",
     )
     print(" ".join(f"{name:>10}" for name in names))
     for scenario in ("servers", "datacenter"):
@@ -113,12 +116,15 @@ def main() -> None:
                     after = time.process_time()
                     first = greedy(moment, charges)
                     if best is None:
-                        found.append((middle - before, np.nan, after - middle, np.nan, np.nan))
+                        found.append((middle - before, np.nan, after - middle, *[np.nan] * 4))
                         continue
                     check(moment, best)
-                    off = (first.worth / best.worth - 1, tried.worth / best.worth - 1)
-                    found.append((middle - before, best.gap, after - middle, *off))
-                cpu_s, gap, tries_s, one, many = np.array(found).T
+                    before_s = time.process_time()
+                    searched = improve(moment, charges, randomised(moment, charges, 100, seed))
+                    search_s = time.process_time() - before_s
+                    off = [way.worth / best.worth - 1 for way in (first, tried, searched)]
+                    found.append((middle - before, best.gap, after - middle, *off, search_s))
+                cpu_s, gap, tries_s, one, many, better, search_s = np.array(found).T
                 words = (scenario, nodes, jobs, objective.__name__)
                 numbers = (f"{np.median(cpu_s):.2f}", f"({cpu_s.max():.2f})", f"{np.nanmax(gap):.1e}")
                 numbers += (
@@ -126,6 +132,7 @@ def main() -> None:
                     f"{np.nanmedian(one):.1%}",
                     f"{np.nanmedian(many):.1%}",
                 )
+                numbers += (f"{np.nanmedian(better):.1%}", f"{np.nanmedian(search_s):.2f}")
                 print(" ".join(f"{word!s:>10}" for word in (*words, *numbers)))
 
 

@@ -46,7 +46,7 @@ def with_(**changed: Any) -> dict[str, Any]:
     return {**deepcopy(REQUEST), **changed}
 
 
-@pytest.mark.parametrize("method", ["exact", "randomised", "greedy"])
+@pytest.mark.parametrize("method", ["exact", "search", "randomised", "greedy"])
 def test_everybody_gets_a_node_or_waits(method: str) -> None:
     answer = optimize(with_(method=method))
     assert set(answer["jobs"]) == {"a", "b", "c"}
@@ -79,7 +79,7 @@ def test_nobody_asks_for_anything() -> None:
     [
         ({"jobs": 3}, "jobs is 3, expected a list"),
         ({"jobz": []}, "unknown key jobz"),
-        ({"method": "magic"}, "method is 'magic', expected one of exact, randomised, greedy"),
+        ({"method": "magic"}, "method is 'magic', expected one of exact, search, randomised, greedy"),
         ({"power_w": {"tesla": [1]}}, r"power_w.tesla is \[1\], expected 4 numbers"),
         (
             {"nodes": [{"id": "n", "kind": "tesla", "gpus": 0}]},

@@ -17,11 +17,12 @@ from wattline.optimize.event import POSTPONED, Event, Schedule, cost_of
 from wattline.optimize.exact import solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.objective import Charges, rolling, to_the_end
+from wattline.optimize.search import improve
 from wattline.optimize.stick import stick
 from wattline.table import Floats, Ints
 
 _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
-_METHODS = ("exact", "randomised", "greedy")
+_METHODS = ("exact", "search", "randomised", "greedy")
 _KEYS = {
     *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current"),
     *("method", "objective", "seed", "tries", "gap", "time_s"),
@@ -55,15 +56,18 @@ def _decide(request: Mapping[str, Any], event: Event, charges: Charges) -> tuple
     method = _choice(request, "method", {name: name for name in _METHODS}, "exact")
     tries, seed = int(_number(request, "tries", "", 1000.0)), int(_number(request, "seed", "", 0.0))
     tried = greedy(event, charges) if method == "greedy" else randomised(event, charges, max(1, tries), seed)
-    if method != "exact":
+    if method in ("randomised", "greedy"):
+        return tried, method
+    tried = improve(event, charges, tried)
+    if method == "search":
         return tried, method
     best = solve(
         event, charges, gap=_number(request, "gap", "", 1e-3), time_s=_number(request, "time_s", "", 2.0)
     )
     if best is None:
-        return tried, "randomised"
+        return tried, "search"
     if tried.worth < best.worth:  # the search ran out of time
-        return Schedule(tried.config, tried.node, tried.worth, best.bound), "randomised"
+        return Schedule(tried.config, tried.node, tried.worth, best.bound), "search"
     return best, method
 
 
