@@ -121,7 +121,9 @@ def test_nobody_at_all_is_no_problem() -> None:
 def test_money_until_the_first_ends_is_energy_and_what_is_late() -> None:
     moment = event([[3600, 1e9, np.inf]], [1800], late=[0.01])
     schedule = greedy(moment, to_the_end(moment))
-    energy, late = cost_of(moment, schedule)
+    until_s, energy, late = cost_of(moment, schedule)
+    assert until_s == 3600
+    assert cost_of(moment, schedule, stands_s=1800)[0] == 1800
     assert energy == pytest.approx(0.530 * 0.17168313 * 1.33)
     assert late == pytest.approx(0.01 * 1800)
 

@@ -120,17 +120,15 @@ def check(event: Event, schedule: Schedule) -> None:
             raise InputError(f"a node of sort {sort} has {used.max()} busy GPUs, expected {event.gpus[sort]}")
 
 
-def cost_of(event: Event, schedule: Schedule) -> tuple[float, float]:
-    """Money for energy until the first job that runs ends, and for being late by then; nothing runs: 0.
-
-    What is late is who runs and is past its due date by then, and who waits.
-    """
+def cost_of(event: Event, schedule: Schedule, stands_s: float = np.inf) -> tuple[float, float, float]:
+    """Seconds until the first job that runs ends, at most *stands_s*, and money until then: for energy, and
+    for all who are past their due dates by then, running or not. Nothing runs: 0."""
     runs = np.flatnonzero(schedule.config != POSTPONED)
     if not len(runs):
-        return 0.0, 0.0
-    until_s = float(event.left_s[runs, schedule.config[runs]].min())
+        return 0.0, 0.0, 0.0
+    until_s = min(stands_s, float(event.left_s[runs, schedule.config[runs]].min()))
     rate = sum(
         float(event.cost_s[sort, used].sum()) for sort, used in enumerate(busy(event, schedule)) if len(used)
     )
     late_s = np.maximum(0.0, event.now_s + until_s - np.maximum(event.due_s, event.now_s))
-    return rate * until_s, float((event.late * late_s).sum())
+    return until_s, rate * until_s, float((event.late * late_s).sum())

@@ -23,10 +23,14 @@ _SOFT = 0.3  # of what a job takes: the width around its due date in which it is
 
 @dataclass(frozen=True, eq=False)
 class Charges:
-    """*runs*[job, configuration, busy] is inf where it cannot be; *waits* by job."""
+    """*runs*[job, configuration, busy] is inf where it cannot be; *waits* by job.
+
+    *stands_s*: for how long the decision is taken to stand; who decides by it should decide again then.
+    """
 
     runs: Floats
     waits: Floats
+    stands_s: float = np.inf
 
 
 def to_the_end(event: Event, rho: float = 1.0) -> Charges:
@@ -68,7 +72,7 @@ def rolling(event: Event) -> Charges:
     later_s = event.now_s + ahead_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
     full = np.where(may, run_s[:, :, None] * share, 0.0).max(axis=(1, 2), initial=0.0)
     dearest = dearest + _RATHER * full
-    return Charges(runs, dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s))
+    return Charges(runs, dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s), ahead_s)
 
 
 def _may(event: Event) -> Floats:

@@ -49,7 +49,7 @@ def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
     schedule, method = _decide(request, event, charges)
     config, node = _current(request, jobs, event, sorts, {name: at for at, name in where.items()})
     schedule = stick(event, charges, schedule, config, node)
-    return _answer(event, schedule, jobs, where, method)
+    return _answer(event, schedule, charges.stands_s, jobs, where, method)
 
 
 def _decide(request: Mapping[str, Any], event: Event, charges: Charges) -> tuple[Schedule, str]:
@@ -171,27 +171,26 @@ def _current(
 def _answer(
     event: Event,
     schedule: Schedule,
+    stands_s: float,
     jobs: Sequence[tuple[Mapping[str, Any], str]],
     where: Mapping[tuple[int, int], str],
     method: str,
 ) -> dict[str, Any]:
-    energy, late = cost_of(event, schedule)
+    until_s, energy, late = cost_of(event, schedule, stands_s)
     placed: dict[str, Any] = {}
-    ends_s = []
     for row, (job, _) in enumerate(jobs):
         c = int(schedule.config[row])
         if c == POSTPONED:
             placed[str(job["id"])] = {"node": None, "gpus": 0, "expected_tardiness_s": None}
             continue
         left_s = float(event.left_s[row, c])
-        ends_s.append(event.now_s + left_s)
         tardy_s = max(0.0, event.now_s + left_s - float(event.due_s[row]))
         name = where[int(event.config_sort[c]), int(schedule.node[row])]
         gpus = int(event.config_gpus[c])
         placed[str(job["id"])] = {"node": name, "gpus": gpus, "expected_tardiness_s": tardy_s}
     return {
         "jobs": placed,
-        "reschedule_s": min(ends_s, default=None),
+        "reschedule_s": event.now_s + until_s if until_s else None,
         "estimated_cost": energy + late,
         "energy_cost": energy,
         "tardiness_cost": late,
