@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -98,19 +98,9 @@ def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> li
         rounded[:2] = 1000 * cpus, 1024 * gib
         timed = np.array((1000 * plain.asks_cpus, 1024 * plain.asks_gib, rounded[2])).astype(np.int64)
         now, then, top = _speeds(models, jobs, job, kind, np.stack((timed, rounded, host[:, 1]), axis=1))
-        found.append(
-            Advice(
-                **{name: getattr(plain, name) for name in _PLAIN},
-                cpus=cpus,
-                mem_gib=gib,
-                keeps=min(1.0, then / top),
-                faster=then / now,
-            )
-        )
+        keeps, faster = min(1.0, then / top), then / now
+        found.append(replace(plain, cpus=cpus, mem_gib=gib, keeps=keeps, faster=faster))
     return sorted(found, key=lambda a: -a.jobs * abs(a.frees_cpus) if a.cpus is not None else 1.0)
-
-
-_PLAIN = ("model", "gpu", "gpus", "jobs", "node", "asks_cpus", "asks_gib")
 
 
 def _speeds(models: Measured, jobs: Jobs, job: int, kind: str, host: Ints) -> list[float]:
