@@ -25,7 +25,7 @@ def test_watts_energy_money_and_carbon_become_watts(
 ) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text(table)
-    assert read_series(path).watts == pytest.approx(watts)
+    assert read_series(path).values == pytest.approx(watts)
     assert read_series(path).every_s == math.inf
 
 
@@ -33,7 +33,7 @@ def test_watts_energy_money_and_carbon_become_watts(
     ("table", "said"),
     [
         ("", r"csv:1: the columns are none"),
-        ("time_s,watt\n0,1\n", r"csv:1: the columns are time_s, watt, expected time_s and one of watts"),
+        ("time_s,watt\n0,1\n", r"csv:1: the columns are time_s, watt, expected time_s and watts or kwh"),
         ("time_s,watts,kwh\n0,1,1\n", r"csv:1: the columns"),
         ("time_s,watts\n", r"csv: has no rows"),
         ("time_s,watts\n0,1\n5,x\n", r"csv:3: watts is 'x', expected a number, at least 0"),
@@ -70,4 +70,4 @@ def test_a_table_that_cannot_come_again_is_named(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text("\ufefftime_s,watts\n0,100\n", encoding="utf-8")
-    assert read_series(path).watts == (100.0,)
+    assert read_series(path).values == (100.0,)

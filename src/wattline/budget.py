@@ -70,7 +70,7 @@ class Budget:
     @classmethod
     def series(cls, over_time: Series, *, team: str = "") -> Budget:
         """Never more than the watts of the moment."""
-        return cls(max(over_time.watts), "series", team, over_time=over_time)
+        return cls(max(over_time.values), "series", team, over_time=over_time)
 
     @classmethod
     def eta(cls, amount: float, *, team: str = "") -> Budget:

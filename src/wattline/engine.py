@@ -15,6 +15,7 @@ from wattline.messages import EVERY_EVENT, METERED, NEWS, NO_ACTIONS
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
+from wattline.price import Price
 from wattline.table import Ints
 from wattline.types import (
     JOB,
@@ -29,7 +30,7 @@ from wattline.types import (
     Snapshot,
 )
 
-_NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NEVER_IN_BUDGET)]
+_NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
 _PATIENCE = 10_000  # rounds with nobody to come, in which who asks to be asked again starts nobody
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
 
@@ -42,12 +43,14 @@ def run(
     place: Placer | None = None,
     seed: int = 0,
     trace: Mapping[str, Any] | None = None,
+    price: Price | None = None,
     progress: Callable[[float, int], None] | None = None,
 ) -> Log:
     """Let *policy* and *place* decide for *backend* until all jobs are done; answers the log.
 
-    *models* is what the policy believes (default: jobs do what their trace says), *trace* goes into
-    the header of the log, *progress* is called now and then with the time and the number of decisions.
+    *models* is what the policy believes (default: jobs do what their trace says), *trace* and *price* (of
+    energy, for reports) go into the header of the log, *progress* is called now and then with the time and
+    the number of decisions.
     """
     models = Asked() if models is None else models
     place = Pack() if place is None else place
@@ -63,6 +66,7 @@ def run(
             "models": str(models),
             "seed": seed,
             "trace": dict(trace or {}),
+            **({} if price is None else {"price": price.as_dict()}),
             **backend.describe(),
         },
         jobs=jobs,
@@ -86,7 +90,7 @@ def run(
             actions = np.concatenate((actions, switch(state, placement.on)))
         if len(actions):
             backend.apply(actions)
-        log.append(now_s, events, actions, _newly_held(state, placement))
+        log.append(now_s, events, actions, _newly_held(state, placement), plan.gap)
         decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
         settled = placement.waiting == 0 and placement.on is None and not placement.unsettled
         wake = NEWS if plan.lasts and settled else EVERY_EVENT

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattline.errors import InputError, TraceError
+from wattline.errors import ConfigError, InputError, TraceError
 from wattline.messages import (
     ACTION_COLUMNS,
     ACTION_WORDS,
@@ -41,6 +41,7 @@ from wattline.messages import (
     each,
     rows,
 )
+from wattline.price import Price
 from wattline.table import Floats, Ints, Labels
 from wattline.types import HOST, REASONS, Jobs, Nodes
 
@@ -58,6 +59,7 @@ class Round(NamedTuple):
     events: list[Event]
     actions: Actions
     held: Ints  # rows (job, number of the reason)
+    gap: float  # how far from the best the decision may be; inf: nobody knows, nan: nobody looked for it
 
 
 class Log:
@@ -74,8 +76,11 @@ class Log:
         self._event_end = array("q")
         self._action_end = array("q")
         self._held_end = array("q")
+        self._gap = array("d")
 
-    def append(self, now_s: float, events: Events, actions: Actions, held: Ints) -> None:
+    def append(
+        self, now_s: float, events: Events, actions: Actions, held: Ints, gap: float = math.nan
+    ) -> None:
         """Add one round; a round in which nothing happened and nothing was done leaves no trace."""
         if not len(events) and not len(actions) and not len(held):
             return
@@ -88,6 +93,7 @@ class Log:
         self._event_end.append(len(self._events) // 6)
         self._action_end.append(len(self._actions) // ACTION_COLUMNS)
         self._held_end.append(len(self._held) // 2)
+        self._gap.append(gap)
 
     def __len__(self) -> int:
         return len(self._now_s)
@@ -95,9 +101,9 @@ class Log:
     def __iter__(self) -> Iterator[Round]:
         events, actions, held = self.events, self.actions, self.held
         e = a = h = 0
-        ends = zip(self._now_s, self._event_end, self._action_end, self._held_end, strict=True)
-        for now_s, e_end, a_end, h_end in ends:
-            yield Round(now_s, each(events[e:e_end]), actions[a:a_end], held[h:h_end])
+        ends = zip(self._now_s, self._event_end, self._action_end, self._held_end, self._gap, strict=True)
+        for now_s, e_end, a_end, h_end, gap in ends:
+            yield Round(now_s, each(events[e:e_end]), actions[a:a_end], held[h:h_end], gap)
             e, a, h = e_end, a_end, h_end
 
     # Columns of the finished log. Reading them ends appending.
@@ -106,6 +112,11 @@ class Log:
     def now_s(self) -> Floats:
         """Time of each round."""
         return np.frombuffer(self._now_s, dtype=np.float64) if len(self) else np.empty(0)
+
+    @cached_property
+    def gap(self) -> Floats:
+        """How far from the best the decision of each round may be, see `Round`."""
+        return np.frombuffer(self._gap, dtype=np.float64) if len(self) else np.empty(0)
 
     @property
     def end_s(self) -> float:
@@ -186,8 +197,13 @@ def _lines(log: Log) -> Iterator[str]:
                 "events": [_event_words(event, log.jobs) for event in round_.events],
                 "actions": _action_words(round_.actions),
                 "held": {str(job): REASONS[reason].name.lower() for job, reason in round_.held.tolist()},
+                **_gap_words(round_.gap),
             }
         )
+
+
+def _gap_words(gap: float) -> dict[str, float | str]:
+    return {} if math.isnan(gap) else {"gap": gap if math.isfinite(gap) else "unknown"}
 
 
 def _json(value: object) -> str:
@@ -203,7 +219,7 @@ _USUAL: dict[str, object] = {
     "step_s": 1.0,
     "whole": False,
     "deadline_s": float("inf"),
-    "priority": 0.0,
+    **dict.fromkeys(("priority", "late_per_h"), 0.0),
     **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),
     **dict.fromkeys(("noise", "cpus", "mem_gib"), 0.0),
     **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "status"), ""),
@@ -267,7 +283,7 @@ def _read(lines: Iterator[tuple[int, str]], path: str) -> Log:
                 reader = _Reader(words)
             else:
                 reader.round(words, line)
-        except (ValueError, InputError) as error:
+        except (ValueError, InputError, ConfigError) as error:
             raise TraceError(path, line, f"not a line of a run log: {error}") from None
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise TraceError(path, line, f"not a line of a run log: {error!r}") from None
@@ -290,6 +306,8 @@ class _Reader:
         _value("policy", header["policy"])  # a KeyError names what is missing
         _value("seed", header["seed"])
         header["trace"]
+        if "price" in header:
+            Price.of(header["price"])
         del header["wattline_log"]
         teams = header.pop("teams")
         self.teams = {_value("teams", name): number for number, name in enumerate(teams)}
@@ -334,6 +352,7 @@ class _Reader:
             rows(*events),
             np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
             np.array(held, dtype=np.int64).reshape(-1, 2),
+            _gap(words),
         )
 
     def _event(self, words: dict[str, Any], line: int) -> Event:
@@ -412,6 +431,13 @@ def _value(name: str, value: Any) -> Any:
     if not good:
         raise ValueError(f"{name} is {value!r}, expected {expected}")
     return value
+
+
+def _gap(words: dict[str, Any]) -> float:
+    """What a round says of its gap."""
+    if "gap" not in words:
+        return math.nan
+    return math.inf if words["gap"] == "unknown" else float(_value("gap", words["gap"]))
 
 
 def _index(what: str, number: Any, count: int, first: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""How many watts at what time: a budget that changes, from a table of watts, prices or grams of carbon."""
+"""Numbers over time: watts that may be drawn, from a table of watts, prices or grams of carbon; or prices."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ KWH_J = 3.6e6
 
 @dataclass(frozen=True)
 class Series:
-    """Watts over time: each holds from its moment until the next, the first before it, the last for ever.
+    """Watts or prices over time: each holds from its moment until the next, the first before it, the last for
+    ever.
 
     With *every_s* they come again and again: a tariff of a day with `every_s=86400`.
     """
 
     at_s: tuple[float, ...]
-    watts: tuple[float, ...]
+    values: tuple[float, ...]
     every_s: float = math.inf
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not self.at_s or len(self.at_s) != len(self.watts):
-            counts = f"{len(self.at_s)} times and {len(self.watts)} watts"
+        if not self.at_s or len(self.at_s) != len(self.values):
+            counts = f"{len(self.at_s)} times and {len(self.values)} values"
             raise ConfigError(f"a series of {counts}, expected as many of each, at least one")
         if any(later <= earlier for earlier, later in pairwise(self.at_s)):
             raise ConfigError("the times of a series must rise")
@@ -39,13 +40,13 @@ class Series:
             raise ConfigError(f"a series of {ends} cannot come again every {self.every_s:g} s")
 
     def at(self, now_s: float) -> tuple[float, float]:
-        """The watts at *now_s*, and when they change."""
+        """What holds at *now_s*, and until when."""
         periods = math.floor(now_s / self.every_s) if math.isfinite(self.every_s) else 0
         began_s = periods * self.every_s if periods else 0.0
         row = periods * len(self.at_s) + int(np.searchsorted(self.at_s, now_s - began_s, side="right")) - 1
         while self._begins_s(row + 1) <= now_s:  # a sum of times is rounded
             row += 1
-        return self.watts[0 if row == -1 else row % len(self.at_s)], self._begins_s(row + 1)
+        return self.values[0 if row == -1 else row % len(self.at_s)], self._begins_s(row + 1)
 
     def _begins_s(self, row: int) -> float:
         """When a row begins to hold; rows are counted on through the periods."""
@@ -58,6 +59,7 @@ class Series:
 
 
 _PER_KWH = {"price": "spend", "carbon": "emit"}  # what a kWh costs, and how much of that an hour may
+_WAYS = ({"watts"}, {"kwh"}, *({cost, rate} for cost, rate in _PER_KWH.items()))
 
 
 def read_series(path: str | Path, every_s: float = math.inf) -> Series:
@@ -66,12 +68,35 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     `watts`; `kwh` (until the next row; the last row only ends the one before); `price` per kWh and `spend`
     per hour; `carbon` per kWh and `emit` per hour.
     """
-    path = str(path)
+    lines, columns = _read(str(path), _WAYS)
+    at_s = columns["time_s"]
+    if "kwh" in columns:
+        if len(at_s) < 2:
+            raise _wrong(str(path), lines[0], "one row of kwh, expected another that ends it")
+        at_s = at_s[:-1]
+    return _series(path, at_s, _watts(str(path), lines, columns), every_s)
+
+
+def read_prices(path: str | Path, every_s: float = math.inf) -> Series:
+    """What a kWh costs over time, from a CSV with the columns `time_s` and `price`."""
+    _, columns = _read(str(path), ({"price"},))
+    return _series(path, columns["time_s"], columns["price"], every_s)
+
+
+def _series(path: str | Path, at_s: Sequence[float], values: Sequence[float], every_s: float) -> Series:
+    try:
+        return Series(tuple(at_s), tuple(values), every_s, Path(path).name)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from None
+
+
+def _read(path: str, ways: Sequence[set[str]]) -> tuple[list[int], dict[str, list[float]]]:
+    """The columns of a table, which are `time_s` and those of one of *ways*, and the lines of its rows."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
             names = [name.strip() for name in table.fieldnames or ()]
-            _check_names(path, names)
+            _check_names(path, names, ways)
             table.fieldnames = names
             lines, rows = [], []
             for row in table:
@@ -83,7 +108,7 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not rows:
-        raise ConfigError(f"{path}: has no rows, expected a budget over time")
+        raise ConfigError(f"{path}: has no rows, expected numbers over time")
     columns = {
         name: [_number(path, line, name, row[name]) for line, row in zip(lines, rows, strict=True)]
         for name in names
@@ -92,15 +117,7 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     for line, (earlier, later) in zip(lines[1:], pairwise(at_s), strict=True):
         if later <= earlier:
             raise _wrong(path, line, f"time_s is {later:g}, expected above {earlier:g}, the row before")
-    if "kwh" in columns:
-        if len(at_s) < 2:
-            raise _wrong(path, lines[0], "one row of kwh, expected another that ends it")
-        at_s = at_s[:-1]
-    watts = _watts(path, lines, columns)
-    try:
-        return Series(tuple(at_s), tuple(watts), every_s, Path(path).name)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}") from None
+    return lines, columns
 
 
 def _wrong(path: str, line: int, problem: str) -> ConfigError:
@@ -121,14 +138,13 @@ def _watts(path: str, lines: Sequence[int], columns: Mapping[str, Sequence[float
     return [1000.0 * s / p for s, p in zip(spent, columns[per_kwh], strict=True)]
 
 
-def _check_names(path: str, names: Sequence[str]) -> None:
-    ways = ({"watts"}, {"kwh"}, *({cost, rate} for cost, rate in _PER_KWH.items()))
+def _check_names(path: str, names: Sequence[str], ways: Sequence[set[str]]) -> None:
     if sorted(names) not in [sorted({"time_s", *way}) for way in ways]:
         raise _wrong(
             path,
             1,
-            f"the columns are {', '.join(names) or 'none'}, expected time_s and one of watts, kwh, "
-            "price and spend, or carbon and emit",
+            f"the columns are {', '.join(names) or 'none'}, expected time_s and "
+            + (" or ".join(" and ".join(sorted(way, reverse=True)) for way in ways)),
         )
 
 

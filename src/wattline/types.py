@@ -36,6 +36,7 @@ class Jobs(Table):
     step_s: Floats
     whole: Bools
     deadline_s: Floats  # inf: none
+    late_per_h: Floats  # money for each hour that it ends after its deadline; 0: nobody said
     priority: Floats  # larger goes first
     batch: Ints  # 0: unknown
     min_gpus: Ints  # fewest GPUs it may be given; 0: nobody said
@@ -62,6 +63,7 @@ class Jobs(Table):
         step_s: Sequence[float] | Floats | None = None,
         id: Sequence[str] | None = None,
         deadline_s: Sequence[float] | Floats | None = None,
+        late_per_h: Sequence[float] | Floats | None = None,
         priority: Sequence[float] | Floats | None = None,
         batch: Sequence[int] | Ints | None = None,
         min_gpus: Sequence[int] | Ints | None = None,
@@ -111,6 +113,7 @@ class Jobs(Table):
             step_s=floats(step_s, 1.0),
             whole=whole,
             deadline_s=floats(deadline_s, math.inf),
+            late_per_h=floats(late_per_h, 0.0),
             priority=floats(priority, 0.0),
             batch=counts(batch),
             min_gpus=counts(min_gpus),
@@ -142,6 +145,11 @@ class Jobs(Table):
             ("steps", np.isfinite(self.steps) & (self.steps >= 0), "a finite number, not negative"),
             ("step_s", np.isfinite(self.step_s) & (self.step_s > 0), "a finite number above 0"),
             ("deadline_s", self.deadline_s > -np.inf, "a number of seconds, or inf for none"),
+            (
+                "late_per_h",
+                np.isfinite(self.late_per_h) & (self.late_per_h >= 0),
+                "a finite number, not negative",
+            ),
             ("priority", np.isfinite(self.priority), "a finite number"),
             ("min_gpus", (self.min_gpus >= 0) & (self.min_gpus <= self.gpus), "0, or at most gpus"),
             (
@@ -234,6 +242,8 @@ class Reason(Enum):
     NEVER_IN_BUDGET = "The energy budget will never allow it, not even alone and in its most frugal way."
     BOOTING = "Nodes are being switched on for it."
     NO_HOST = "GPUs are free, but not the cores, memory or storage that it needs beside them."
+    NO_NODE = "No single node has the GPUs that it needs, and the policy spreads no job over several."
+    CHEAPER_LATER = "Energy will be cheaper before its deadline, and there is time enough."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -472,6 +482,9 @@ class Plan:
     *cap_w* is the power cap of each GPU (0: none), *batch* that of the whole job (0: as asked), *host* what
     each GPU should have beside it, rows as in `HOST`; None: so for all. *reason* says, by row of the queue,
     why a job is left out. *meters*: the policy wants the energy meter read before it is asked again.
+    *kind* is the only kind of GPU that an entry may have, *node* the only node (-1: any); a plan that names
+    nodes is for placers that leave them alone, such as `Pack`. *gap*: how far from the best decision this one
+    may be, relative to what it costs; inf: nobody knows, nan: the policy does not look for the best.
     """
 
     row: Ints
@@ -485,6 +498,9 @@ class Plan:
     reason: Ints | None = None
     meters: bool = False
     host: Ints | None = None
+    kind: Ints | None = None
+    node: Ints | None = None
+    gap: float = math.nan
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)
@@ -493,7 +509,7 @@ class Plan:
         if not len(self.row) == len(self.gpus) == len(self.group):
             lengths = f"{len(self.row)}, {len(self.gpus)} and {len(self.group)}"
             raise PlanError(f"a plan's row, gpus and group have {lengths} entries, expected as many of each")
-        for name in ("cap_w", "batch"):
+        for name in ("cap_w", "batch", "kind", "node"):
             column = getattr(self, name)
             if column is not None:
                 check_array(f"Plan.{name}", column, INT64, 1, PlanError)

@@ -97,6 +97,6 @@ def test_names_are_short_where_that_is_enough(logs):
 def test_the_function_can_be_called_through_the_package_however_it_was_imported(logs):
     import wattline.report
 
-    assert wl.report(logs[0]) == report(logs[0])
-    assert wattline.report(logs[0]) == report(logs[0])
-    assert wl.compare(*logs).reports == compare(*logs).reports
+    assert wl.report(logs[0]).as_dict() == report(logs[0]).as_dict()
+    assert wattline.report(logs[0]).as_dict() == report(logs[0]).as_dict()
+    assert wl.compare(*logs).as_dict() == compare(*logs).as_dict()

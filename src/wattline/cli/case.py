@@ -22,6 +22,7 @@ from wattline.log import Log
 from wattline.model.asked import Asked
 from wattline.model.measured import Measured
 from wattline.model.synergy import Published
+from wattline.price import Price, parse_price
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 from wattline.types import Placer, Policy
@@ -48,6 +49,8 @@ class Case:
     span_penalty: float
     node_mtbf_s: float
     job_failure: float
+    price: str | None
+    pue: float
     seed: int
     eta: float | None = None  # instead of the policy's own
 
@@ -72,6 +75,8 @@ class Case:
             span_penalty=args.span_penalty,
             node_mtbf_s=args.node_mtbf,
             job_failure=args.job_failure,
+            price=args.price,
+            pue=args.pue,
             seed=args.seed,
         )
 
@@ -105,11 +110,19 @@ class Case:
         """The budgets."""
         return tuple(map(parse_budget, self.budgets))
 
+    def read_price(self) -> Price | None:
+        """What energy costs."""
+        if self.price is None and self.pue != 1.0:
+            raise ConfigError(f"--pue {self.pue:g} says what is paid of a price, expected --price, too")
+        return None if self.price is None else parse_price(self.price, self.pue)
+
     def deciders(self) -> tuple[Policy, Placer]:
         """The policy, with budgets and eta where it has them, and the placer."""
         policy, place = read_deciders(self.policy, self.place, self.backfill)
         if self.budgets and has_knob(policy, "budgets"):
             policy = turned(policy, "budgets", self.read_budgets())
+        if has_knob(policy, "price") and (price := self.read_price()) is not None:
+            policy = turned(policy, "price", price)
         return policy if self.eta is None else turned(policy, "eta", self.eta), place
 
     def run(
@@ -129,7 +142,16 @@ class Case:
         about = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
         policy, place = self.deciders()
         before = time.process_time()
-        log = run(sim, policy, models, place=place, seed=self.seed, trace=about, progress=progress)
+        log = run(
+            sim,
+            policy,
+            models,
+            place=place,
+            seed=self.seed,
+            trace=about,
+            price=self.read_price(),
+            progress=progress,
+        )
         cpu_s = time.process_time() - before
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return log, {"cpu_s": round(cpu_s, 4), "peak_rss_mb": round(peak_mb, 1)}

@@ -11,7 +11,7 @@ from wattline.budget import parse_budget
 from wattline.cli.show import tell
 from wattline.errors import ConfigError, did_you_mean
 from wattline.place.parse import parse_placer
-from wattline.policy import ELASTIC
+from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
 from wattline.policy.parse import parse_policy, stage_names
 from wattline.types import Jobs, Placer, Policy
@@ -44,7 +44,7 @@ def turned(policy: Policy, name: str, value: object) -> Policy:
 def _check_last_word(holder: object, later: Sequence[object]) -> None:
     """Raise if a stage behind the one that holds the budgets gives GPUs out anew, and so undoes them."""
     for stage in later:
-        if (after := type(stage).__name__.casefold()) in ELASTIC:
+        if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DUE):
             first = type(holder).__name__.casefold()
             raise ConfigError(
                 f"{first}+{after} cannot hold a budget: {after} gives out anew what {first} has shared out",
@@ -84,5 +84,5 @@ def _has(thing: object, name: str) -> bool:
 def tell_elastic(policy: str, models: str | None) -> None:
     """Say what is taken of jobs that get other GPUs than they asked for, if nothing is known of them."""
     named = {stage.partition(":")[0].strip().casefold() for stage in policy.partition("@")[0].split("+")}
-    if models is None and named & set(ELASTIC):
+    if models is None and named & {*ELASTIC, *DUE}:
         tell(f"{policy}: without --models jobs are taken to be faster in proportion to their GPUs")

@@ -33,6 +33,8 @@ def add_case(parser: argparse.ArgumentParser) -> None:
         "--node-mtbf", type=seconds, default=math.inf, metavar="T", help="mean time between a node's failures"
     )
     add("--job-failure", type=number, default=0.0, metavar="P", help="chance that an attempt of a job fails")
+    add("--price", metavar="P", help="of a kWh: 0.17, prices.csv, prices.csv/1d: money in reports")
+    add("--pue", type=number, default=1.0, metavar="X", help="kWh paid for each that is used (default 1)")
     add("--seed", type=at_least_0, default=0, metavar="N", help="of everything random (default 0)")
 
 

@@ -18,6 +18,7 @@ def run(args: argparse.Namespace) -> int:
     for name, thing in sorted(stage_names().items()):
         knobs = {f.name: f.default for f in fields(cast(Any, thing))} if inspect.isclass(thing) else {}
         holds = knobs.pop("budgets", None) is not None  # given by --budget, not by a knob
+        knobs.pop("price", None)  # likewise by --price
         does = (inspect.getdoc(thing) or "").split("\n")[0]
         rows.append({"name": name, "knobs": knobs, "holds_budget": holds, "does": does})
     if args.json:

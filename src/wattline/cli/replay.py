@@ -11,6 +11,7 @@ from wattline.cli.decide import check_teams, has_knob, read_deciders, refuse_bud
 from wattline.cli.show import show_json
 from wattline.engine import run as run_loop
 from wattline.log import read_log
+from wattline.price import Price
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,6 +23,9 @@ def run(args: argparse.Namespace) -> int:
     if args.budget:
         check_teams(args.budget, log.jobs, args.log_file)
         policy = turned(policy, "budgets", tuple(map(parse_budget, args.budget)))
+    price = Price.of(log.header["price"]) if "price" in log.header else None
+    if price is not None and has_knob(policy, "price"):
+        policy = turned(policy, "price", price)
     again = run_loop(
         Replay(log),
         policy,
@@ -29,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
+        price=price,
     )
     result = {"log": args.log_file, "rounds": len(again), "actions": len(again.actions), "same": True}
     if args.json:

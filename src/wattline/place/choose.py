@@ -64,6 +64,10 @@ def choose(
     however many GPUs are free; empty: nobody is.
     """
     nodes = snapshot.nodes
+    if plan.node is not None:
+        raise PlanError("the plan names nodes, and this placer chooses them itself; pack does not")
+    if plan.kind is not None:
+        barred = _only(plan, plan.kind, barred, len(snapshot.queue))
     ends_s = _NO_ENDS
     while True:
         fate, free, seeking, waiting, needs_ends, bad = _choose(
@@ -89,6 +93,21 @@ def choose(
         if not needs_ends:
             return Chosen(fate, free, seeking, waiting)
         ends_s = remaining_s(snapshot, models)
+
+
+def _only(plan: Plan, kind: Ints, barred: Ints, queued: int) -> Ints:
+    """*barred*, and beside it all kinds but the one that the plan says."""
+    others = np.zeros(queued, dtype=np.int64)
+    good = (plan.row >= 0) & (plan.row < queued) & (kind >= 0)
+    others[plan.row[good]] = ~(1 << kind[good])
+    return others | barred if len(barred) else others
+
+
+def check_entries(plan: Plan, snapshot: Snapshot) -> None:
+    """Raise unless every entry of *plan* is of a job that waits or runs, with GPUs, and given once."""
+    bad = _wrong(plan.row, plan.gpus, plan.group, len(snapshot.queue))
+    if bad >= 0:
+        _explain(plan, bad, snapshot)
 
 
 def _explain(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
@@ -117,6 +136,11 @@ def _first_wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int)
         if leader != plan_row[p] and (leader < 0 or leader >= queued or leads[leader] != 2):
             return p
     return -1
+
+
+@kernel(I1, I1, I1, INT)
+def _wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
+    return _first_wrong(plan_row, plan_gpus, plan_group, queued)
 
 
 @inner

@@ -8,6 +8,7 @@ import numpy as np
 
 from wattline.kernel import F1, I1, I2, inner, kernel
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, check_backfill, choose
+from wattline.place.told import told
 from wattline.place.write import Seats, write
 from wattline.table import Floats, Ints
 from wattline.types import Models, Placement, Plan, Snapshot
@@ -18,8 +19,8 @@ class Pack:
     """All GPUs of a job or none, on one GPU kind; the node with the least room that is enough.
 
     A job that fits on no single node takes the fewest nodes that hold it. A job that keeps running
-    keeps its GPUs. *backfill* says who may overtake a job that does not fit; see
-    `wattline.place.choose.choose`.
+    keeps its GPUs. Where the plan names nodes, these are taken. *backfill* says who may overtake a job
+    that does not fit; see `wattline.place.choose.choose`.
     """
 
     backfill: Backfill = "easy"
@@ -29,6 +30,8 @@ class Pack:
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Leases for the plan, and a reason for everybody without."""
+        if plan.node is not None:
+            return told(plan, snapshot, plan.node)
         chosen = choose(plan, snapshot, models, self.backfill)
         seats = _seats(
             plan.row,

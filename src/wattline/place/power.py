@@ -54,7 +54,9 @@ class Power:
         needed = np.zeros(len(gpus), dtype=np.bool_)
         reason = placement.reason
         short = (reason == NO_ROOM) | (reason == OUTRANKED)
-        if short.any() and (snapshot.wakes_s > -math.inf).any():
+        if plan.node is not None:
+            needed, reason = _as_named(plan, plan.node, snapshot, reason)
+        elif short.any() and (snapshot.wakes_s > -math.inf).any():
             dream = self.place(plan, _all_awake(snapshot, placement.leases), models)
             grows = short & snapshot.queue.running & (dream.reason == 0)
             if grows.any():
@@ -78,6 +80,16 @@ class Power:
             float(boots_s[boots_s > now_s].min(initial=math.inf)),
         )
         return replace(placement, reason=reason, on=on, tick_s=tick_s)
+
+
+def _as_named(plan: Plan, node: Ints, snapshot: Snapshot, reason: Ints) -> tuple[Bools, Ints]:
+    """Nodes that the plan names and that are off, and why each of the queue waits."""
+    needed, reason = np.zeros(len(snapshot.nodes), dtype=np.bool_), reason.copy()
+    off = snapshot.wakes_s[node] > -math.inf
+    needed[node[off]] = True
+    boots = plan.row[off]
+    reason[boots[reason[boots] == NO_ROOM]] = _BOOTING
+    return needed, reason
 
 
 def _leased(leases: Leases, nodes: int) -> Ints:
@@ -128,7 +140,7 @@ def _as_it_is(plan: Plan, snapshot: Snapshot, rows: Bools) -> Plan:
     gpus = plan.gpus.copy()
     gpus[here] = queue.held[plan.row[here]].astype(np.int64)
     knobs = {}
-    for name in ("cap_w", "batch"):
+    for name in ("cap_w", "batch", "node"):
         column = getattr(plan, name)
         if column is not None:
             knobs[name] = column.copy()

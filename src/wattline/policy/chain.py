@@ -60,6 +60,9 @@ def in_order(plan: Plan, order: Ints, *, keeps: bool = False, tick_s: float = ma
         reason=plan.reason,
         meters=plan.meters,
         host=None if plan.host is None else np.take(plan.host, order, axis=1),
+        kind=None if plan.kind is None else plan.kind[order],
+        node=None if plan.node is None else plan.node[order],
+        gap=plan.gap,
     )
 
 
@@ -145,6 +148,9 @@ def asking_again(plan: Plan, tick_s: float) -> Plan:
         plan.reason,
         plan.meters,
         plan.host,
+        plan.kind,
+        plan.node,
+        plan.gap,
     )
 
 

@@ -13,8 +13,8 @@ from wattline.policy.chain import Chain, Stage, chain
 from wattline.types import Policy
 from wattline.units import parse_seconds
 
-BUDGETS = ("budgets",)
-"""Fields that have an option of their own on the command line, `--budget`."""
+BUDGETS = ("budgets", "price")
+"""Fields that have an option of their own on the command line, `--budget` and `--price`."""
 
 
 def parse_policy(text: str) -> Policy:

@@ -27,6 +27,7 @@ class Fates(Table):
     gpus: Ints  # as asked
     duration_s: Floats  # as asked
     deadline_s: Floats
+    late_per_h: Floats
 
     @property
     def jct_s(self) -> Floats:
@@ -64,6 +65,7 @@ def fates(log: Log, held: Spans) -> Fates:
         gpus=log.jobs.gpus,
         duration_s=log.jobs.duration_s,
         deadline_s=log.jobs.deadline_s,
+        late_per_h=log.jobs.late_per_h,
     )
     return every.take(arrived)
 

@@ -13,6 +13,7 @@ from wattline.log import Log
 from wattline.messages import ACTION_WORDS, LOST, POWER_ON, RETUNE, STOP
 from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
+from wattline.report.money import money
 from wattline.report.spans import Spans, spans
 from wattline.report.timeline import Timeline, fragmentation, timeline
 from wattline.report.turns import Turns, turns
@@ -82,6 +83,15 @@ class Report:
     tardiness_mean_s: float  # over all jobs with a deadline; counts until the log's end for who is not over
     tardiness_total_s: float
 
+    cost: float  # money for energy and for being late; nan: no price was given
+    energy_cost: float
+    tardiness_cost: float
+    price: str
+
+    gap_mean: float  # how far from the best decisions may be, where the policy looks for the best
+    gap_max: float
+    gap_unknown: int  # decisions of which nobody knows
+
     ftf_mean: float
     ftf_p99: float
     ftf_max: float
@@ -128,6 +138,7 @@ def measure(log: Log, went: Course) -> Report:
         **_cluster(log, went),
         **_energy(log, went),
         **_deadlines(went),
+        **_gaps(log),
     )
 
 
@@ -225,7 +236,12 @@ def _cluster(log: Log, went: Course) -> dict[str, Any]:
 
 def _energy(log: Log, went: Course) -> dict[str, Any]:
     used = energy(log, went.spans, went.turns)
+    paid = money(log, went.fates, went.timeline, used.total_j)
     return {
+        "cost": paid.total,
+        "energy_cost": paid.energy,
+        "tardiness_cost": paid.tardiness,
+        "price": paid.price,
         "energy_j": used.total_j,
         "energy_kwh": used.total_j / 3.6e6,
         "energy_lease_j": used.lease_j,
@@ -246,4 +262,13 @@ def _deadlines(went: Course) -> dict[str, Any]:
         "deadline_misses": int((due.failed | (late_s > 0)).sum()),
         "tardiness_mean_s": _mean(late_s),
         "tardiness_total_s": float(late_s.sum()),
+    }
+
+
+def _gaps(log: Log) -> dict[str, Any]:
+    known = log.gap[np.isfinite(log.gap)]
+    return {
+        "gap_mean": _mean(known),
+        "gap_max": float(known.max()) if len(known) else math.nan,
+        "gap_unknown": int(np.isinf(log.gap).sum()),
     }

@@ -29,6 +29,8 @@ def block(report: Report) -> str:
         _line("energy", _energy(r)),
         _line("", r.energy_method) if math.isfinite(r.energy_j) else "",
         _line("deadlines", _deadlines(r)) if r.deadline_jobs else "",
+        _line("cost", _cost(r)) if math.isfinite(r.cost) or r.tardiness_cost else "",
+        _line("optimality", _gaps(r)) if math.isfinite(r.gap_mean) or r.gap_unknown else "",
         _line("slowdown", _slowdown(r)),
     ]
     return "\n".join(line for line in lines if line)
@@ -109,6 +111,23 @@ def _switches(r: Report) -> str:
 def _deadlines(r: Report) -> str:
     missed = f"{r.deadline_misses:,} of {r.deadline_jobs:,} missed"
     return f"{missed}, late by {seconds(r.tardiness_mean_s)} on average"
+
+
+def _cost(r: Report) -> str:
+    """Money, to the cent."""
+    late = f"{r.tardiness_cost:,.2f} for being late"
+    if not math.isfinite(r.cost):
+        return f"{late}, and energy, of which no price was given"
+    return f"{r.cost:,.2f}: {r.energy_cost:,.2f} for energy at {r.price}, {late}"
+
+
+def _gaps(r: Report) -> str:
+    """How far from the best decisions may be."""
+    known = f"at most {100 * r.gap_max:.3g} % from the best decision, {100 * r.gap_mean:.2g} % on average"
+    if not r.gap_unknown:
+        return known
+    unknown = f"{r.gap_unknown:,} decisions of which nobody knows how good they are"
+    return f"{known}; {unknown}" if math.isfinite(r.gap_mean) else unknown
 
 
 def _held(r: Report) -> str:

@@ -26,6 +26,7 @@ class Draft:
     steps: Floats | None = None
     step_s: Floats | None = None
     deadline_s: Floats | None = None
+    late_per_h: Floats | None = None
     priority: Floats | None = None
     batch: Ints | None = None
     min_gpus: Ints | None = None

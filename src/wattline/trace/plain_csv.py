@@ -17,11 +17,15 @@ from wattline.trace.source import Member
 
 WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
 COLUMNS = (
-    *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "priority", "batch"),
+    *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
+    *("priority", "batch"),
     *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib"),
     *WORDS,
 )
 """The columns there are, in the order in which `write_trace` writes them."""
+
+TARDINESS_WEIGHT = "tardiness_weight"
+"""Another name of late_per_h, as job files have it."""
 
 _ABOVE_0 = math.ulp(0.0)
 _COUNTED = {"batch": "samples", "min_gpus": "GPUs", "max_gpus": "GPUs", "max_batch": "samples"}
@@ -40,10 +44,12 @@ def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
 
 def _check_header(label: str, header: tuple[str, ...]) -> None:
     for name in header:
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, TARDINESS_WEIGHT):
             near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
             hint = f"the columns are: {', '.join(COLUMNS)}"
             raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
+    if {"late_per_h", TARDINESS_WEIGHT} <= set(header):
+        raise TraceError(label, 1, f"late_per_h and {TARDINESS_WEIGHT} are the same, expected one of them")
     for name in ("submit_s", "gpus"):
         if name not in header:
             raise TraceError(label, 1, f"the column {name} is missing")
@@ -80,6 +86,10 @@ def _wishes(chunk: Chunk) -> dict[str, Any]:
     if chunk.has("deadline_s"):
         none = {"": math.inf, "inf": math.inf}
         wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
+    for name in ("late_per_h", TARDINESS_WEIGHT):
+        if chunk.has(name):
+            expected = "money for each hour late, at least 0, or nothing"
+            wishes["late_per_h"] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
     if chunk.has("priority"):
         wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
     for name, unit in _COUNTED.items():

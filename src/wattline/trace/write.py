@@ -52,6 +52,8 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
         columns["duration_s"] = _exact(jobs.duration_s)
     if np.isfinite(jobs.deadline_s).any():
         columns["deadline_s"] = _exact(jobs.deadline_s)
+    if jobs.late_per_h.any():
+        columns["late_per_h"] = _exact(jobs.late_per_h)
     if jobs.priority.any():
         columns["priority"] = _exact(jobs.priority)
     for name in ("batch", "min_gpus", "max_gpus", "max_batch"):

@@ -1,0 +1,107 @@
+"""What energy costs: money per kWh, flat or over time, and what cooling and conversion add to it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattline.errors import ConfigError
+from wattline.table import Floats
+from wattline.tariff import KWH_J, Series, read_prices
+from wattline.units import parse_seconds
+
+
+@dataclass(frozen=True)
+class Price:
+    """Money per kWh at each moment; for each kWh that the cluster uses *pue* are paid.
+
+    `Price.flat(0.17, pue=1.33)`, `Price(read_prices("tariff.csv"))`. Money has any unit, if it is one.
+    """
+
+    per_kwh: Series
+    pue: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(0 <= price < math.inf for price in self.per_kwh.values):
+            raise ConfigError(f"a price must be at least 0 and finite, got {min(self.per_kwh.values)}")
+        if not 1 <= self.pue < math.inf:
+            raise ConfigError(f"pue must be at least 1 and finite, got {self.pue}")
+
+    @classmethod
+    def flat(cls, per_kwh: float, pue: float = 1.0) -> Price:
+        """The same at all times."""
+        return cls(Series((0.0,), (float(per_kwh),)), pue)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is not always the same."""
+        return len(set(self.per_kwh.values)) > 1
+
+    def at(self, now_s: float) -> tuple[float, float]:
+        """Money per joule at *now_s*, and until when that holds."""
+        per_kwh, until_s = self.per_kwh.at(now_s)
+        return per_kwh * self.pue / KWH_J, until_s if self.changes else math.inf
+
+    def pieces(self, from_s: float, until_s: float) -> tuple[Floats, Floats]:
+        """When the price changes between two moments, both of them included, and money per joule between."""
+        at_s, prices = [from_s], []
+        while at_s[-1] < until_s:
+            price, next_s = self.at(at_s[-1])
+            prices.append(price)
+            at_s.append(min(next_s, until_s))
+        return np.array(at_s), np.array(prices)
+
+    def cost(self, at_s: Floats, energy_j: Floats) -> float:
+        """Money for energy that was used so: *energy_j* until each of the moments *at_s*, evenly between."""
+        if len(at_s) < 2:
+            return 0.0
+        edges_s, prices = self.pieces(float(at_s[0]), float(at_s[-1]))
+        return float(np.diff(np.interp(edges_s, at_s, energy_j)) @ prices)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the header of a log."""
+        every_s = self.per_kwh.every_s
+        return {
+            "per_kwh": list(self.per_kwh.values),
+            "at_s": list(self.per_kwh.at_s),
+            "every_s": every_s if math.isfinite(every_s) else None,
+            "pue": self.pue,
+            "name": self.per_kwh.name,
+        }
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> Price:
+        """The price that `as_dict` wrote."""
+        every_s = math.inf if words["every_s"] is None else float(words["every_s"])
+        at_s, values = (tuple(map(float, words[name])) for name in ("at_s", "per_kwh"))
+        return cls(Series(at_s, values, every_s, str(words["name"])), float(words["pue"]))
+
+    def __repr__(self) -> str:
+        said = f"{self.per_kwh.values[0]:g}" if len(self.per_kwh.values) == 1 else repr(self.per_kwh)
+        return f"Price({said}, pue={self.pue:g})"
+
+    def __str__(self) -> str:
+        said = self.per_kwh.name or f"{self.per_kwh.values[0]:g}"
+        return f"{said} per kWh" + (f", PUE {self.pue:g}" if self.pue != 1 else "")
+
+
+_FILE = re.compile(r"(.+\.csv)(?:/(.+))?", re.IGNORECASE)
+
+
+def parse_price(text: str, pue: float = 1.0) -> Price:
+    """A price per kWh from `0.17` or `prices.csv`, which may come again and again: `prices.csv/1d`."""
+    file = _FILE.fullmatch(text.strip())
+    try:
+        if file is None:
+            return Price.flat(float(text), pue)
+        every_s = math.inf if file[2] is None else parse_seconds(file[2])
+    except ValueError:
+        raise ConfigError(
+            f"price {text!r}: expected money per kWh such as 0.17, or a CSV file such as prices.csv/1d"
+        ) from None
+    return Price(read_prices(file[1], every_s), pue)

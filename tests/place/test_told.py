@@ -1,0 +1,91 @@
+"""Plans that name nodes and kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from story import ends, play, starts
+from wattline import policy as p
+from wattline.cluster import join_nodes, nodes
+from wattline.errors import GrantedTwice, PlanError
+from wattline.messages import RETUNE, START, STOP
+from wattline.place import Buddy, Pack, Power
+from wattline.types import Jobs, Models, Plan, Snapshot
+
+TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 100])
+
+
+@dataclass(frozen=True)
+class Named:
+    """Puts each job, by its row, on the node that a table says for the number of jobs there are."""
+
+    node: dict[int, tuple[int, ...]]
+    cap_w: int = 0
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        rows = np.arange(len(snapshot.queue), dtype=np.int64)
+        node = np.array(self.node[len(rows)][: len(rows)], dtype=np.int64)
+        cap_w = np.full(len(rows), self.cap_w + len(rows) if self.cap_w else 0, dtype=np.int64)
+        return Plan(rows, snapshot.queue.gpus, rows, node=node, cap_w=cap_w)
+
+
+def on(log, verb=START):  # type: ignore[no-untyped-def]
+    rows = log.actions[log.actions[:, 0] == verb]
+    return [(str(log.jobs.id[job]), int(node)) for job, node in rows[:, [1, 3]]]
+
+
+def test_jobs_go_to_the_nodes_that_the_plan_names() -> None:
+    log = play(TWO, Named({0: (), 1: (1,), 2: (1, 0)}), count=2)
+    assert on(log)[:2] == [("a", 1), ("b", 0)]
+
+
+def test_who_stays_on_its_node_is_not_stopped_and_another_cap_is_set_in_place() -> None:
+    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 1)}, cap_w=200), count=2)
+    assert len(log.actions[log.actions[:, 0] == RETUNE]) == 1
+    assert on(log, STOP) == [("b", -1)]  # when it is alone it is told to go to node 0
+
+
+def test_who_finds_no_room_waits_and_who_runs_goes_on() -> None:
+    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 0)}), count=1)
+    assert ends(log) == {"a": 100.0, "b": 200.0}
+    assert starts(log) == ["a", "b"]
+
+
+def test_a_node_that_is_off_is_switched_on_for_who_is_to_go_there() -> None:
+    cluster = nodes("v100", count=2, gpus=1, boot_s=5.0)
+    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 1)}), nodes=cluster, place=Power(Pack()))
+    assert log.nodes.name[1] == "v100-1"
+    assert ends(log)["b"] >= 110.0
+
+
+def test_who_runs_goes_on_until_the_node_it_is_to_move_to_is_up() -> None:
+    cluster = nodes("v100", count=2, gpus=1, off_w=1.0, boot_s=5.0, boot_w=1.0)
+    later = Jobs.of(id=["a", "b"], submit_s=[0, 50], gpus=[1, 1], duration_s=[100, 10])
+    log = play(later, Named({0: (), 1: (0,), 2: (1, 0)}), nodes=cluster, place=Power(Pack()))
+    assert on(log) == [("a", 0), ("a", 1), ("b", 0), ("a", 0)]
+    assert ends(log)["a"] == 100.0  # moving is free here, and it never waited
+
+
+def test_wrong_plans_are_refused() -> None:
+    with pytest.raises(PlanError, match="a plan names node 7 of 1"):
+        play(TWO, Named({1: (7,)}))
+    twice = np.array([0, 0], dtype=np.int64)
+    with pytest.raises(GrantedTwice):
+        play(TWO, lambda snapshot, models: Plan(twice, twice + 1, twice, node=twice))
+    with pytest.raises(PlanError, match="this placer chooses them itself"):
+        play(TWO, Named({1: (0,)}), place=Buddy())
+
+
+def test_an_entry_has_only_the_kind_that_the_plan_says() -> None:
+    cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=1))
+
+    def second(snapshot: Snapshot, models: Models) -> Plan:
+        plan = p.asked(snapshot)
+        return Plan(plan.row, plan.gpus, plan.group, kind=np.ones(len(plan), dtype=np.int64))
+
+    for place in (Pack(), Buddy()):
+        log = play(TWO, second, nodes=cluster, place=place)
+        assert on(log) == [("a", 1), ("b", 1)]
