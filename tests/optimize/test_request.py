@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moments import events
+from moments import event, events
 from wattline.cli import main
 from wattline.errors import ConfigError
-from wattline.optimize.event import POSTPONED, Event, check
+from wattline.optimize.event import POSTPONED, Event, Schedule, check
 from wattline.optimize.exact import charged, solve
 from wattline.optimize.objective import rolling
 from wattline.optimize.request import optimize
@@ -79,7 +80,7 @@ def test_nobody_asks_for_anything() -> None:
     [
         ({"jobs": 3}, "jobs is 3, expected a list"),
         ({"jobz": []}, "unknown key jobz"),
-        ({"method": "magic"}, "method is 'magic', expected one of exact, search, randomised, greedy"),
+        ({"method": "magic"}, "method is 'magic', expected one of exact, relink, search, randomised, greedy"),
         ({"power_w": {"tesla": [1]}}, r"power_w.tesla is \[1\], expected 4 numbers"),
         (
             {"nodes": [{"id": "n", "kind": "tesla", "gpus": 0}]},
@@ -118,10 +119,68 @@ def test_sticking_costs_nothing_and_breaks_nothing(moment: Event, data: st.DataO
         if moment.possible[job, config] and len(room):
             before[job], node[job] = config, data.draw(st.sampled_from(room.tolist()))
             free[sort][node[job]] -= gpus
-    after = stick(moment, charges, found, before, node)
+    after = stick(moment, charges, found, before, node, np.zeros(moment.jobs))
     check(moment, after)
     assert after.config.tolist() == found.config.tolist()
     assert charged(moment, charges, after) <= found.worth + 1.1e-3 * abs(found.worth) + 1e-9
+
+    # The dearer moving is, the fewer move.
+    dear = stick(moment, charges, found, before, node, np.full(moment.jobs, 1e9))
+    check(moment, dear)
+
+    def moves(schedule: Schedule) -> int:
+        same = (before != POSTPONED) & (schedule.config == before)
+        return int((same & (schedule.node != node)).sum())
+
+    assert moves(dear) <= moves(after)
+
+
+def test_one_small_job_makes_room_for_a_large_one_and_the_others_stay() -> None:
+    # Two nodes of four GPUs with three single jobs each; one more wants two GPUs.
+    moment = event([[9000, 8999, np.inf]] * 6 + [[np.inf, 5000, np.inf]], [1e6] * 7, nodes=(2, 0))
+    charges = rolling(moment)
+    now = np.array([0, 0, 0, 0, 0, 0, POSTPONED])
+    node = np.array([0, 0, 0, 1, 1, 1, -1])
+    packed = Schedule(np.array([0, 0, 0, 0, 0, 0, 1]), np.array([0, 1, 0, 1, 0, 0, 1]))
+    found = stick(moment, charges, replace(packed, worth=0.0), now, node, np.ones(7))
+    check(moment, found)
+    assert int((found.node[:6] != node[:6]).sum()) == 1
+
+
+def test_caps_can_be_asked_for() -> None:
+    request = {
+        "price_kwh": 0.2,
+        "nodes": [{"id": "n", "kind": "v100", "gpus": 1}],
+        "power_w": {"v100": [400]},
+        "jobs": [
+            {
+                "id": "a",
+                "due_s": 9000,
+                "late_per_h": 5.0,
+                "left_s": {"v100": {"1": [{"left_s": 3600}, {"cap_w": 150, "left_s": 4000, "less_w": 120}]}},
+            }
+        ],
+    }
+    assert optimize(request)["jobs"]["a"]["cap_w"] == 150
+    request["jobs"][0]["due_s"] = 3600  # type: ignore[index]
+    assert optimize(request)["jobs"]["a"]["cap_w"] is None
+    request["jobs"][0]["left_s"]["v100"]["1"][1]["less_w"] = -5  # type: ignore[index]
+    with pytest.raises(ConfigError, match=r"left_s.v100.1\[1\] is .*expected cap_w and less_w of at least 0"):
+        optimize(request)
+
+
+def test_who_runs_is_moved_only_if_that_pays_for_the_restart() -> None:
+    request = {
+        "price_kwh": 0.2,
+        "nodes": [{"id": "n", "kind": "old", "gpus": 1}, {"id": "m", "kind": "new", "gpus": 1}],
+        "power_w": {"old": [400], "new": [380]},
+        "jobs": [{"id": "a", "left_s": {"old": {"1": 9000}, "new": {"1": 9000}}}],
+        "current": {"a": {"node": "n", "gpus": 1}},
+    }
+    assert optimize(request)["jobs"]["a"]["node"] == "m"
+    assert optimize({**request, "restart_s": 600})["jobs"]["a"]["node"] == "n"
+    with pytest.raises(ConfigError, match="restart_s is -1"):
+        optimize({**request, "restart_s": -1})
 
 
 def test_the_command_answers_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

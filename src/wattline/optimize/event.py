@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,12 +13,17 @@ from wattline.table import Bools, Floats, Ints
 POSTPONED = -1
 
 
+def _none() -> Floats:
+    return np.empty(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Event:
     """Jobs that could run in one of several configurations, and the nodes they could run on.
 
-    A configuration is a number of GPUs on a sort of node; nodes of one sort are interchangeable. A job
-    runs on one node, beside others. Money has any unit, as long as it is one.
+    A configuration is a number of GPUs on a sort of node, and maybe a power cap; nodes of one sort are
+    interchangeable. A job runs on one node, beside others. A node costs what *cost_s* says, and beside that
+    each of its jobs what *own_s* does. Money has any unit, as long as it is one.
     """
 
     now_s: float
@@ -30,6 +35,9 @@ class Event:
     left_s: Floats  # what each job (row) still takes in each configuration (column); inf: impossible
     due_s: Floats
     late: Floats  # money for each second that a job is late
+    own_s: Floats = field(default_factory=_none)  # money per second, as *left_s* has it; empty: 0
+    pause_s: Floats = field(default_factory=_none)  # of *left_s*, before there is any progress; empty: 0
+    later: Floats = field(default_factory=_none)  # by job: energy's best price before it is due over that now
 
     def __post_init__(self) -> None:
         jobs, configs = self.left_s.shape
@@ -44,6 +52,9 @@ class Event:
             (self.cost_s.shape[1] > int(self.gpus.max(initial=0)), "cost_s ends before all GPUs are busy"),
             (bool((self.left_s > 0).all()), "left_s must be above 0"),
             (bool((self.late >= 0).all()), "late must be at least 0"),
+            (self.own_s.shape in ((0,), (jobs, configs)), "own_s and left_s differ in shape"),
+            (self.pause_s.shape in ((0,), (jobs, configs)), "pause_s and left_s differ in shape"),
+            (self.later.shape in ((0,), (jobs,)), "later and left_s differ in their jobs"),
         )
         for holds, problem in rules:
             if not holds:
@@ -59,6 +70,14 @@ class Event:
         """Which job can run in which configuration on these nodes."""
         fits = (self.config_gpus <= self.gpus[self.config_sort]) & (self.nodes[self.config_sort] > 0)
         return np.asarray(np.isfinite(self.left_s) & fits)
+
+    @cached_property
+    def share_s(self) -> Floats:
+        """Money per second that a job pays, by job (one for all if alike), configuration and busy GPUs of its
+        node: of the node in proportion to its GPUs, and its own."""
+        used = np.maximum(np.arange(self.cost_s.shape[1]), 1)
+        share = self.config_gpus[:, None] * self.cost_s[self.config_sort] / used
+        return np.asarray(share[None] + (self.own_s[:, :, None] if self.own_s.size else 0.0))
 
     @cached_property
     def known_s(self) -> Floats:
@@ -100,6 +119,19 @@ class Schedule:
         return float(np.maximum(self.worth - self.bound, 0.0) / max(abs(self.worth), 1e-12))
 
 
+def with_pauses(event: Event, config: Ints, who: Bools, restart_s: float) -> Event:
+    """*event*, if *who* of the jobs, that have *config* now, lose *restart_s* with other GPUs."""
+    sort, gpus = (np.append(column, -1)[config] for column in (event.config_sort, event.config_gpus))
+    moves = (event.config_sort != sort[:, None]) | (event.config_gpus != gpus[:, None])
+    pause_s = np.where(moves & who[:, None] & np.isfinite(event.left_s), restart_s, 0.0)
+    return replace(event, left_s=event.left_s + pause_s, pause_s=pause_s)
+
+
+def at_most(event: Event, gpus: int) -> Event:
+    """*event*, if nobody may have more GPUs than so many."""
+    return replace(event, left_s=np.where(event.config_gpus <= gpus, event.left_s, np.inf))
+
+
 def busy(event: Event, schedule: Schedule) -> list[Ints]:
     """GPUs that are busy on each node, by sort."""
     found = [np.zeros(int(count), dtype=np.int64) for count in event.nodes]
@@ -130,5 +162,7 @@ def cost_of(event: Event, schedule: Schedule, stands_s: float = np.inf) -> tuple
     rate = sum(
         float(event.cost_s[sort, used].sum()) for sort, used in enumerate(busy(event, schedule)) if len(used)
     )
+    if event.own_s.size:
+        rate += float(event.own_s[runs, schedule.config[runs]].sum())
     late_s = np.maximum(0.0, event.now_s + until_s - np.maximum(event.due_s, event.now_s))
     return until_s, rate * until_s, float((event.late * late_s).sum())

@@ -47,7 +47,7 @@ def solve(event: Event, charges: Charges, *, gap: float = _GAP, time_s: float = 
     from scipy.sparse import csr_array
 
     if not event.jobs or not event.possible.any():
-        return _nobody(event, charges)
+        return nobody(event, charges)
     known = patterns(event)
     job, config, used = np.nonzero(np.isfinite(charges.runs))
     slots, slot = np.unique(np.stack((config, used)), axis=1, return_inverse=True)
@@ -147,7 +147,8 @@ def charged(event: Event, charges: Charges, schedule: Schedule) -> float:
     return float(cost.sum() + charges.waits[waits].sum())
 
 
-def _nobody(event: Event, charges: Charges) -> Schedule:
+def nobody(event: Event, charges: Charges) -> Schedule:
+    """The schedule in which everybody waits, where nobody can run."""
     none = np.full(event.jobs, POSTPONED, dtype=np.int64)
     worth = float(charges.waits.sum())
     return Schedule(none, none.copy(), worth, worth)

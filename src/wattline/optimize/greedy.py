@@ -28,7 +28,7 @@ def randomised(event: Event, charges: Charges, tries: int = 1000, seed: int = 0)
     """
     pressure = np.where(np.isfinite(event.fastest_s), event.now_s + event.fastest_s - event.due_s, -np.inf)
     order = np.argsort(-pressure, kind="stable").astype(np.int64)
-    ranks, in_time = _ranked(event)
+    ranks, in_time = ranked(event)
     config, node, worth = _try(
         event.nodes,
         event.gpus,
@@ -48,9 +48,10 @@ def randomised(event: Event, charges: Charges, tries: int = 1000, seed: int = 0)
     return Schedule(config, node, worth)
 
 
-def _ranked(event: Event) -> tuple[Ints, Ints]:
+def ranked(event: Event) -> tuple[Ints, Ints]:
     """By job its configurations, the best first, and -1 behind them; and how many of them are in time."""
-    alone = event.known_s * event.cost_s[event.config_sort, event.config_gpus]
+    configs = np.arange(len(event.config_gpus))
+    alone = event.known_s * event.share_s[:, configs, event.config_gpus]
     timely = event.possible & (event.now_s + event.left_s <= event.due_s[:, None])
     key = np.where(timely, alone, event.known_s)
     late = np.where(timely, 0, np.where(event.possible, 1, 2))

@@ -26,11 +26,13 @@ class Charges:
     """*runs*[job, configuration, busy] is inf where it cannot be; *waits* by job.
 
     *stands_s*: for how long the decision is taken to stand; who decides by it should decide again then.
+    *delay*: by job, what a second without progress costs beside energy.
     """
 
     runs: Floats
     waits: Floats
-    stands_s: float = np.inf
+    stands_s: float
+    delay: Floats
 
 
 def to_the_end(event: Event, rho: float = 1.0) -> Charges:
@@ -38,32 +40,36 @@ def to_the_end(event: Event, rho: float = 1.0) -> Charges:
 
     Energy is never a reason to wait: who waits pays for the dearest way to run.
     """
-    share, left_s = _share_s(event), event.known_s
+    share, left_s = event.share_s, event.known_s
     late_s = np.maximum(0.0, event.now_s + left_s - event.due_s[:, None])
     energy = left_s[:, :, None] * share
     runs = np.where(_may(event), energy + (event.late[:, None] * late_s)[:, :, None], np.inf)
     dearest = np.where(_may(event), energy, 0.0).max(axis=(1, 2), initial=0.0)
     slow_s = np.where(np.isfinite(event.slowest_s), event.slowest_s, 0.0)
     waits = (1 + _RATHER) * dearest + rho * event.late * np.maximum(0.0, event.now_s + slow_s - event.due_s)
-    return Charges(runs, waits)
+    delay = np.where(event.now_s + slow_s > event.due_s, event.late, 0.0)
+    return Charges(runs, waits, np.inf, delay)
 
 
 def rolling(event: Event) -> Charges:
     """A decision stands for a while only; then everybody goes on at a fair share's speed.
 
-    Energy counts beyond the cheapest way to do the same work; who is nearly late is a little late already.
+    What is not done meanwhile is done in the cheapest way; who is nearly late is a little late already.
+    Where energy will be cheaper before a job is due, the same work is worth less now, and the job may wait.
     """
     fair_s = _fair_s(event)
     ahead_s = _AHEAD * float(np.median(fair_s[np.isfinite(fair_s)])) if np.isfinite(fair_s).any() else 1.0
     left_s = event.known_s
     run_s = np.minimum(left_s, ahead_s)
-    done = run_s / left_s
+    pause_s = event.pause_s if event.pause_s.size else 0.0
+    done = np.maximum(run_s - pause_s, 0.0) / np.where(event.possible, left_s - pause_s, 1.0)
     rest_s = (1.0 - done) * np.where(np.isfinite(fair_s), fair_s, 0.0)[:, None]
-    share = _share_s(event)
+    share = event.share_s
+    later = event.later if event.later.size else np.ones(event.jobs)
     may = _may(event)
     cheapest = np.where(may, left_s[:, :, None] * share, np.inf).min(axis=(1, 2), initial=np.inf)
     cheapest = np.where(np.isfinite(cheapest), cheapest, 0.0)
-    energy = run_s[:, :, None] * share - (done * cheapest[:, None])[:, :, None]
+    energy = run_s[:, :, None] * share + ((1.0 - done) * (later * cheapest)[:, None])[:, :, None]
     late = event.late[:, None] * _soft_late_s(
         event.now_s + run_s + rest_s, event.due_s[:, None], fair_s[:, None]
     )
@@ -71,8 +77,10 @@ def rolling(event: Event) -> Charges:
     dearest = np.where(may, energy, 0.0).max(axis=(1, 2), initial=0.0)
     later_s = event.now_s + ahead_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
     full = np.where(may, run_s[:, :, None] * share, 0.0).max(axis=(1, 2), initial=0.0)
-    dearest = dearest + _RATHER * full
-    return Charges(runs, dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s), ahead_s)
+    dearest = np.where(later < 1.0, later * cheapest, dearest + _RATHER * full)
+    waits = dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s)
+    more_s = _soft_late_s(later_s + 1.0, event.due_s, fair_s) - _soft_late_s(later_s, event.due_s, fair_s)
+    return Charges(runs, waits, ahead_s, event.late * more_s)
 
 
 def _may(event: Event) -> Floats:
@@ -81,12 +89,6 @@ def _may(event: Event) -> Floats:
     room = event.gpus[event.config_sort]
     fits = (used >= event.config_gpus[:, None]) & (used <= room[:, None])
     return np.asarray(event.possible[:, :, None] & fits)
-
-
-def _share_s(event: Event) -> Floats:
-    """Money per second that a configuration (row) pays of a node with so many busy GPUs (column)."""
-    used = np.maximum(np.arange(event.cost_s.shape[1]), 1)
-    return np.asarray(event.config_gpus[:, None] * event.cost_s[event.config_sort] / used)
 
 
 def _fair_s(event: Event) -> Floats:

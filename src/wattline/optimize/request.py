@@ -7,68 +7,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wattline.errors import ConfigError, did_you_mean
 from wattline.model.cost import energy_cost
-from wattline.optimize.event import POSTPONED, Event, Schedule, cost_of
-from wattline.optimize.exact import solve
-from wattline.optimize.greedy import greedy, randomised
-from wattline.optimize.objective import Charges, rolling, to_the_end
-from wattline.optimize.search import improve
-from wattline.optimize.stick import stick
-from wattline.table import Floats, Ints
+from wattline.optimize import METHODS, OBJECTIVES
+from wattline.optimize.decide import Effort, charges_of, decide
+from wattline.optimize.event import POSTPONED, Event, Schedule, cost_of, with_pauses
+from wattline.table import Ints
 
-_OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
-_METHODS = ("exact", "search", "randomised", "greedy")
 _KEYS = {
-    *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current"),
+    *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current", "restart_s"),
     *("method", "objective", "seed", "tries", "gap", "time_s"),
 }
 _JOB_KEYS = {"id", "due_s", "late_per_h", "left_s"}
+_CAP_KEYS = {"cap_w", "left_s", "less_w"}
 _NODE_KEYS = {"id", "kind", "gpus"}
 
 
 def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
     """Where each job should run, what that costs until the next decision, and when that is due.
 
-    *request* has `jobs` (`id`, `due_s`, `late_per_h` money, `left_s[kind][gpus]` seconds), `nodes` (`id`,
+    *request* has `jobs` (`id`, `due_s`, `late_per_h` money, `left_s[kind][gpus]` seconds,
+    or a list of `cap_w`, `left_s` and `less_w`, the watts that its GPUs then draw less), `nodes` (`id`,
     `kind`, `gpus`), `power_w[kind]` (watts of a node with 1, 2, … busy GPUs), `price_kwh`, `pue`, `now_s`,
-    `current[job]` (`node`, `gpus`), and `method`, `objective`, `seed`, `tries`, `gap`, `time_s`. A mistake
-    raises a `ConfigError` that names the field.
+    `current[job]` (`node`, `gpus`), `restart_s` (what changing it takes), and `method`, `objective`, `seed`,
+    `tries`, `gap`, `time_s`. A mistake raises a `ConfigError` that names the field.
     """
     _known(request, _KEYS, "")
     nodes = _list(request, "nodes", _NODE_KEYS)
     jobs = _list(request, "jobs", _JOB_KEYS)
     sorts = sorted({(_word(n, "kind", w), _whole(n, "gpus", w)) for n, w in nodes})
-    event = _event(request, jobs, nodes, sorts)
+    event, caps_w = _event(request, jobs, nodes, sorts)
     where = {(s, i): name for s, names in enumerate(_names(nodes, sorts)) for i, name in enumerate(names)}
-    charges = _choice(request, "objective", _OBJECTIVES, "rolling")(event)
-    schedule, method = _decide(request, event, charges)
     config, node = _current(request, jobs, event, sorts, {name: at for at, name in where.items()})
-    schedule = stick(event, charges, schedule, config, node)
-    return _answer(event, schedule, charges.stands_s, jobs, where, method)
+    restart_s = _number(request, "restart_s", "", 0.0)
+    if not 0 <= restart_s < math.inf:
+        raise ConfigError(f"restart_s is {restart_s}, expected at least 0 seconds")
+    event = with_pauses(event, config, config != POSTPONED, restart_s)
+    charges = charges_of(event, _choice(request, "objective", OBJECTIVES, "rolling"))
+    method = _choice(request, "method", METHODS, "exact")
+    schedule, method = decide(event, charges, method, config, node, _effort(request), restart_s)
+    return _answer(event, caps_w, schedule, charges.stands_s, jobs, where, method)
 
 
-def _decide(request: Mapping[str, Any], event: Event, charges: Charges) -> tuple[Schedule, str]:
-    method = _choice(request, "method", {name: name for name in _METHODS}, "exact")
-    tries, seed = int(_number(request, "tries", "", 1000.0)), int(_number(request, "seed", "", 0.0))
-    tried = greedy(event, charges) if method == "greedy" else randomised(event, charges, max(1, tries), seed)
-    if method in ("randomised", "greedy"):
-        return tried, method
-    tried = improve(event, charges, tried)
-    if method == "search":
-        return tried, method
-    best = solve(
-        event, charges, gap=_number(request, "gap", "", 1e-3), time_s=_number(request, "time_s", "", 2.0)
+def _effort(request: Mapping[str, Any]) -> Effort:
+    usual = Effort()
+    return Effort(
+        tries=max(1, int(_number(request, "tries", "", usual.tries))),
+        seed=int(_number(request, "seed", "", usual.seed)),
+        gap=_number(request, "gap", "", usual.gap),
+        time_s=_number(request, "time_s", "", usual.time_s),
     )
-    if best is None:
-        return tried, "search"
-    if tried.worth < best.worth:  # the search ran out of time
-        return Schedule(tried.config, tried.node, tried.worth, best.bound), "search"
-    return best, method
 
 
 def _event(
@@ -76,7 +68,8 @@ def _event(
     jobs: Sequence[tuple[Mapping[str, Any], str]],
     nodes: Sequence[tuple[Mapping[str, Any], str]],
     sorts: Sequence[tuple[str, int]],
-) -> Event:
+) -> tuple[Event, list[int]]:
+    """What is asked, and the cap of each configuration."""
     power_w = request.get("power_w", {})
     price, pue = _number(request, "price_kwh", "", 1.0), _number(request, "pue", "", 1.0)
     most = max((gpus for _, gpus in sorts), default=0)
@@ -88,50 +81,72 @@ def _event(
                 f"power_w.{kind} is {watts!r}, expected {gpus} numbers: watts with 1 to {gpus} GPUs busy"
             )
         cost_s[s, 1 : gpus + 1] = energy_cost(np.array(watts[:gpus], np.float64), price_kwh=price, pue=pue)
-    configs, times = _times(jobs, sorts)
+    ways = [_ways(job, where) for job, where in jobs]
+    wanted = sorted({config for of_job in ways for config in of_job})
+    configs = [
+        (s, g, cap) for s, (kind, room) in enumerate(sorts) for k, g, cap in wanted if k == kind and g <= room
+    ]
+    table = [[of_job.get((sorts[s][0], g, cap), _NEVER) for s, g, cap in configs] for of_job in ways]
+    numbers = np.array(table, dtype=np.float64).reshape(len(jobs), len(configs), 2)
     count = [sum((n["kind"], n["gpus"]) == sort for n, _ in nodes) for sort in sorts]
-    return Event(
+    event = Event(
         now_s=_number(request, "now_s", "", 0.0),
         nodes=np.array(count, dtype=np.int64),
         gpus=np.array([gpus for _, gpus in sorts], dtype=np.int64),
         cost_s=cost_s,
-        config_sort=np.array([s for s, _ in configs], dtype=np.int64),
-        config_gpus=np.array([g for _, g in configs], dtype=np.int64),
-        left_s=times,
+        config_sort=np.array([s for s, _, _ in configs], dtype=np.int64),
+        config_gpus=np.array([g for _, g, _ in configs], dtype=np.int64),
+        left_s=numbers[:, :, 0],
+        own_s=-energy_cost(numbers[:, :, 1], price_kwh=price, pue=pue),
         due_s=np.array([_number(job, "due_s", w, math.inf) for job, w in jobs]),
         late=np.array([_number(job, "late_per_h", w, 0.0) / 3600 for job, w in jobs]),
     )
+    return event, [cap for _, _, cap in configs]
 
 
-def _times(
-    jobs: Sequence[tuple[Mapping[str, Any], str]], sorts: Sequence[tuple[str, int]]
-) -> tuple[list[tuple[int, int]], Floats]:
-    """The configurations that jobs know, and how long each takes in each."""
-    known: list[dict[tuple[str, int], float]] = []
-    for job, where in jobs:
-        of_job = {}
-        left_s = job.get("left_s")
-        if not isinstance(left_s, Mapping) or not left_s:
-            raise ConfigError(f"{where}.left_s is {left_s!r}, expected seconds by kind and number of GPUs")
-        for kind, by_gpus in left_s.items():
-            if not isinstance(by_gpus, Mapping):
-                raise ConfigError(f"{where}.left_s.{kind} is {by_gpus!r}, expected seconds by number of GPUs")
-            for gpus in by_gpus:
-                if not str(gpus).isdecimal() or int(gpus) < 1:
-                    raise ConfigError(f"{where}.left_s.{kind} has {gpus!r}, expected a number of GPUs")
-                value = _number(by_gpus, gpus, f"{where}.left_s.{kind}", math.nan)
-                if not value > 0:
-                    raise ConfigError(
-                        f"{where}.left_s.{kind}.{gpus} is {value}, expected more than 0 seconds"
-                    )
-                of_job[kind, int(gpus)] = value
-        known.append(of_job)
-    wanted = {config for of_job in known for config in of_job}
-    configs = [
-        (s, g) for s, (kind, room) in enumerate(sorts) for k, g in sorted(wanted) if k == kind and g <= room
-    ]
-    times = [[of_job.get((sorts[s][0], g), math.inf) for s, g in configs] for of_job in known]
-    return configs, np.array(times, dtype=np.float64).reshape(len(jobs), len(configs))
+class _Way(NamedTuple):
+    """How long a job takes in one way, and how many watts less than usual its GPUs draw."""
+
+    left_s: float
+    less_w: float = 0.0
+
+
+_NEVER = _Way(math.inf)
+_Config = tuple[str, int, int]  # kind, GPUs, cap (0: none)
+
+
+def _ways(job: Mapping[str, Any], where: str) -> dict[_Config, _Way]:
+    """In what ways a job can run."""
+    found: dict[_Config, _Way] = {}
+    left_s = job.get("left_s")
+    if not isinstance(left_s, Mapping) or not left_s:
+        raise ConfigError(f"{where}.left_s is {left_s!r}, expected seconds by kind and number of GPUs")
+    for kind, by_gpus in left_s.items():
+        if not isinstance(by_gpus, Mapping):
+            raise ConfigError(f"{where}.left_s.{kind} is {by_gpus!r}, expected seconds by number of GPUs")
+        for gpus, value in by_gpus.items():
+            here = f"{where}.left_s.{kind}"
+            if not str(gpus).isdecimal() or int(gpus) < 1:
+                raise ConfigError(f"{here} has {gpus!r}, expected a number of GPUs")
+            if not isinstance(value, list):
+                found[kind, int(gpus), 0] = _Way(_above_0(by_gpus, gpus, here))
+                continue
+            for i, capped in enumerate(value):
+                at = f"{here}.{gpus}[{i}]"
+                _known(capped, _CAP_KEYS, at)
+                cap_w = _number(capped, "cap_w", at, 0.0)
+                less_w = _number(capped, "less_w", at, 0.0)
+                if not 0 <= cap_w <= 1e6 or not 0 <= less_w < math.inf:
+                    raise ConfigError(f"{at} is {capped!r}, expected cap_w and less_w of at least 0")
+                found[kind, int(gpus), round(cap_w)] = _Way(_above_0(capped, "left_s", at), less_w)
+    return found
+
+
+def _above_0(given: Mapping[str, Any], name: str, where: str) -> float:
+    value = _number(given, name, where, math.nan)
+    if not value > 0:
+        raise ConfigError(f"{where}.{name} is {value}, expected more than 0 seconds")
+    return value
 
 
 def _names(
@@ -170,6 +185,7 @@ def _current(
 
 def _answer(
     event: Event,
+    caps_w: Sequence[int],
     schedule: Schedule,
     stands_s: float,
     jobs: Sequence[tuple[Mapping[str, Any], str]],
@@ -181,13 +197,17 @@ def _answer(
     for row, (job, _) in enumerate(jobs):
         c = int(schedule.config[row])
         if c == POSTPONED:
-            placed[str(job["id"])] = {"node": None, "gpus": 0, "expected_tardiness_s": None}
+            placed[str(job["id"])] = {"node": None, "gpus": 0, "cap_w": None, "expected_tardiness_s": None}
             continue
         left_s = float(event.left_s[row, c])
         tardy_s = max(0.0, event.now_s + left_s - float(event.due_s[row]))
         name = where[int(event.config_sort[c]), int(schedule.node[row])]
-        gpus = int(event.config_gpus[c])
-        placed[str(job["id"])] = {"node": name, "gpus": gpus, "expected_tardiness_s": tardy_s}
+        placed[str(job["id"])] = {
+            "node": name,
+            "gpus": int(event.config_gpus[c]),
+            "cap_w": caps_w[c] or None,
+            "expected_tardiness_s": tardy_s,
+        }
     return {
         "jobs": placed,
         "reschedule_s": event.now_s + until_s if until_s else None,
@@ -249,10 +269,10 @@ def _word(given: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _choice(request: Mapping[str, Any], name: str, known: Mapping[str, Any], usual: str) -> Any:
+def _choice(request: Mapping[str, Any], name: str, known: Sequence[str], usual: str) -> str:
     word = request.get(name, usual)
     if word not in known:
         raise ConfigError(
             f"{name} is {word!r}, expected one of {', '.join(known)}", did_you_mean(str(word), known)
         )
-    return known[word]
+    return str(word)

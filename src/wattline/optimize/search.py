@@ -59,7 +59,7 @@ def _leave(j: int, sort: int, n: int, members: Ints, many: Ints) -> None:
 
 
 @inner
-def _put(
+def put(
     j: int,
     c: int,
     n: int,
@@ -130,13 +130,13 @@ def _improve(
     members = np.empty((len(nodes), wide, most + 1), dtype=np.int64)
     for j in range(jobs):
         if start[j] >= 0:
-            _put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
+            put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
     for _ in range(rounds):
         moved = False
         for j in range(jobs):
             was, was_on = config[j], node[j]
             before = _around(j, j, config, node, used, members, many, config_sort, runs, waits)
-            _put(j, -1, -1, config, node, used, members, many, config_sort, config_gpus)
+            put(j, -1, -1, config, node, used, members, many, config_sort, config_gpus)
             left = 0.0  # what its node pays without it
             if was >= 0:
                 sort = config_sort[was]
@@ -162,7 +162,7 @@ def _improve(
                 moved = moved or best_c != was or best_n != was_on
             else:
                 best_c, best_n = was, was_on
-            _put(j, best_c, best_n, config, node, used, members, many, config_sort, config_gpus)
+            put(j, best_c, best_n, config, node, used, members, many, config_sort, config_gpus)
         for a in range(jobs):
             for b in range(a + 1, jobs):
                 ca, cb, na, nb = config[a], config[b], node[a], node[b]
@@ -173,16 +173,16 @@ def _improve(
                 ):
                     continue
                 before = _around(a, b, config, node, used, members, many, config_sort, runs, waits)
-                _put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
-                _put(b, ca, na, config, node, used, members, many, config_sort, config_gpus)
-                _put(a, cb, nb, config, node, used, members, many, config_sort, config_gpus)
+                put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
+                put(b, ca, na, config, node, used, members, many, config_sort, config_gpus)
+                put(a, cb, nb, config, node, used, members, many, config_sort, config_gpus)
                 after = _around(a, b, config, node, used, members, many, config_sort, runs, waits)
                 if after < before - 1e-9 * (1.0 + abs(before)):
                     moved = True
                     continue
-                _put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
-                _put(b, cb, nb, config, node, used, members, many, config_sort, config_gpus)
-                _put(a, ca, na, config, node, used, members, many, config_sort, config_gpus)
+                put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
+                put(b, cb, nb, config, node, used, members, many, config_sort, config_gpus)
+                put(a, ca, na, config, node, used, members, many, config_sort, config_gpus)
         if not moved:
             break
     worth = 0.0
