@@ -1,9 +1,12 @@
 """Plans: who should run, with what. A name here is a name on the command line."""
 
 from wattline.policy.afs import Afs
+from wattline.policy.andreas import Andreas
 from wattline.policy.cap import Cap
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
 from wattline.policy.demand import Demand
+from wattline.policy.elasticflow import ElasticFlow
+from wattline.policy.first import FirstPrinciple
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 from wattline.policy.pollux import Pollux
@@ -16,11 +19,17 @@ ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "prior
 ELASTIC = ("afs", "pollux", "powerflow")
 """The policies that say how many GPUs, too."""
 
+DUE = ("andreas", "elasticflow", "firstprinciple")
+"""The policies for jobs with deadlines, which say how many GPUs, too; some take long to decide."""
+
 __all__ = [
     "Afs",
+    "Andreas",
     "Cap",
     "Chain",
     "Demand",
+    "ElasticFlow",
+    "FirstPrinciple",
     "Ftf",
     "Gandiva",
     "Las",

@@ -1,0 +1,101 @@
+"""Energy and lateness in money, on nodes of several kinds (Filippini et al., arXiv 2105.05080, "ANDREAS")."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from wattline.errors import ConfigError, did_you_mean
+from wattline.optimize import METHODS, OBJECTIVES
+from wattline.optimize.event import POSTPONED
+from wattline.optimize.moment import Moment, Terms, moment, plan_of
+from wattline.policy.chain import asked
+from wattline.price import Price
+from wattline.table import Ints
+from wattline.types import REASONS, Models, Plan, Reason, Snapshot
+
+_HELD, _NO_NODE, _OUTRANKED, _LATER = (
+    REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)
+)
+USUAL_PRICE = Price.flat(0.2)
+"""Of a kWh, where nobody says: about what households and small sites pay in euros or dollars."""
+
+
+def _usual_price() -> Price:
+    return USUAL_PRICE
+
+
+@dataclass(frozen=True)
+class Andreas:
+    """Energy and lateness at the least cost, decided anew for everybody whenever somebody comes or goes.
+
+    What is decided is the kind and number of GPUs, the power cap and the node, or to wait.
+    *method* `exact` solves the decision to *gap* (in *time_s*, else the best of `search` is taken); `relink`,
+    `search`, `randomised` and `greedy` are quicker and say nothing of how good they are. *objective*
+    `rolling` takes a decision to stand for a while, `to_the_end` to stand for ever. *tries* of chance come
+    first. *restart_s*, *off*, *urgency* and *patience*: see `wattline.optimize.moment.Terms`. A job runs on
+    one node.
+    *Deviates:* the objective, power caps, restarts that cost something, prices that change; the original's
+    rules are the method `greedy`, its randomised greedy `randomised`.
+    """
+
+    method: str = "exact"
+    objective: str = "rolling"
+    tries: int = 100
+    gap: float = 1e-3
+    time_s: float = 2.0
+    restart_s: float = 30.0
+    off: int = 1
+    urgency: float = 10.0
+    patience: float = 3.0
+    price: Price = field(default_factory=_usual_price)
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("objective", OBJECTIVES)):
+            word = getattr(self, name)
+            if word not in known:
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(known)}, got {word!r}", did_you_mean(str(word), known)
+                )
+        for name, least in (("tries", 1), ("gap", 0), ("restart_s", 0), ("urgency", 0), ("patience", 1)):
+            if not least <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be at least {least} and finite, got {getattr(self, name)}")
+        if not self.time_s > 0:
+            raise ConfigError(f"time_s must be above 0, got {self.time_s}")
+        if self.off not in (0, 1):
+            raise ConfigError(f"off must be 0 or 1, got {self.off}")
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """The plan; see `wattline.policy.chain.Stage`."""
+        from wattline.optimize.decide import (  # takes long to compile the first time
+            Effort,
+            charges_of,
+            decide,
+        )
+
+        plan = asked(snapshot) if plan is None else plan
+        rows = np.sort(plan.row)
+        if not len(rows):
+            return plan
+        terms = Terms(self.price, self.restart_s, bool(self.off), True, self.urgency, self.patience)
+        at = moment(snapshot, models, rows, terms)
+        charges = charges_of(at.event, self.objective)
+        effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s)
+        schedule, _ = decide(at.event, charges, self.method, at.config, at.node, effort, self.restart_s)
+        gap = schedule.gap if math.isfinite(schedule.gap) else math.inf
+        until_s = self.price.at(snapshot.now_s)[1]
+        reason = _reasons(at, rows, schedule.config, len(snapshot.queue))
+        found = plan_of(at, rows, schedule, reason)
+        return replace(found, tick_s=min(plan.tick_s, until_s), gap=gap)
+
+
+def _reasons(at: Moment, rows: Ints, config: Ints, queued: int) -> Ints:
+    """Why each row of the queue that waits does so."""
+    reason = np.full(queued, _HELD, dtype=np.int64)
+    reason[rows] = np.where(at.ever, _OUTRANKED, _NO_NODE)
+    if at.event.later.size:
+        reason[rows[(at.event.later < 1.0) & at.ever]] = _LATER
+    reason[rows[config != POSTPONED]] = 0
+    return reason

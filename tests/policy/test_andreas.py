@@ -1,0 +1,182 @@
+"""Energy and lateness in money."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import wattline as wl
+from story import ends, first_starts, play
+from wattline import policy as p
+from wattline.errors import ConfigError
+from wattline.messages import RETUNE, STOP
+from wattline.optimize import METHODS
+from wattline.place import Pack, Power
+from wattline.tariff import Series
+from wattline.testing import PolicyContract
+from wattline.types import REASONS, Jobs, Reason
+
+
+class TestAndreas(PolicyContract):
+    policy = p.Andreas(tries=10)
+    place = Pack()
+
+
+class TestAndreasBySearch(PolicyContract):
+    policy = p.Andreas("search", "to_the_end", tries=10, off=0)
+    place = Pack()
+
+
+class TestFirstPrinciple(PolicyContract):
+    policy = p.FirstPrinciple("edf")
+    place = Pack()
+
+
+class TestFirstPrincipleAlone(PolicyContract):
+    policy = p.FirstPrinciple("priority", exclusive=1)
+    place = Pack()
+
+
+MIXED = wl.join_nodes(wl.nodes("v100", count=1, gpus=4), wl.nodes("t4", count=1, gpus=4))
+
+
+def job(hours: float = 1.0, due_h: float = np.inf, **more: object) -> Jobs:
+    return Jobs.of(
+        id=["a"], submit_s=[0.0], gpus=[1], duration_s=[3600 * hours], deadline_s=[3600 * due_h], **more
+    )
+
+
+def test_who_has_time_runs_frugally_and_who_has_not_runs_fast() -> None:
+    relaxed = play(
+        job(1, 20.0, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
+    )
+    pressed = play(
+        job(1, 0.35, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
+    )
+    assert ends(pressed)["a"] <= 0.35 * 3600
+    assert ends(relaxed)["a"] > ends(pressed)["a"]
+    assert wl.report(relaxed).energy_lease_j < wl.report(pressed).energy_lease_j
+    assert relaxed.actions[0, 5] > 0  # under a power cap
+
+
+def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
+    night = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1), every_s=86_400.0))
+    policy, one = p.Andreas(price=night), wl.nodes("v100", gpus=1)
+    patient = play(job(1, 20.0), policy, nodes=one, place=Power())
+    assert first_starts(patient)["a"] == 36_000.0 + one.boot_s[0]
+    assert REASONS[int(patient.held[0, 1])] == Reason.CHEAPER_LATER
+    hurried = play(job(1, 9.0), policy, nodes=one, place=Power())
+    assert first_starts(hurried)["a"] == 0.0
+    nameless = play(job(1), policy, nodes=one, place=Power())  # nobody said that it may wait
+    assert first_starts(nameless)["a"] == 0.0
+
+
+def test_a_job_that_fits_on_no_node_is_told_so_and_others_run() -> None:
+    jobs = Jobs.of(submit_s=[0, 0], gpus=[16, 1], min_gpus=[16, 1], duration_s=[10, 10], id=["a", "b"])
+    log = play(jobs, p.Andreas(), nodes=MIXED)
+    assert "b" in ends(log)
+    assert REASONS[int(log.held[-1, 1])] == Reason.NO_NODE
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_finishes_everybody_and_says_how_good_it_was(method: str) -> None:
+    jobs = wl.synth(count=25, seed=1, gpus_total=8, deadlines=1.0)
+    log = play(jobs, p.Andreas(method, tries=20), nodes=MIXED, place=Power())
+    found = wl.report(log)
+    assert found.finished + found.unfinished == 25
+    assert found.unfinished == log.held[log.held[:, 1] == REASONS.index(Reason.NO_NODE)].shape[0]
+    if method == "exact":
+        assert found.gap_max <= 1e-3
+        assert found.gap_unknown == 0
+        assert "from the best decision" in str(found)
+    else:
+        assert found.gap_unknown > 0
+
+
+def test_restarts_that_cost_much_are_few() -> None:
+    jobs = wl.synth(count=40, seed=2, gpus_total=8, deadlines=1.0, load=0.7)
+    stops = {}
+    for restart_s in (0.0, 3000.0):
+        log = play(
+            jobs,
+            p.Andreas(restart_s=restart_s),
+            nodes=MIXED,
+            place=Power(),
+            overheads=wl.Overheads(restart_s=restart_s),
+        )
+        stops[restart_s] = int((log.actions[:, 0] == STOP).sum())
+    assert stops[3000.0] < 0.8 * stops[0.0]
+
+
+def test_a_run_can_be_replayed() -> None:
+    jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
+    policy = p.Andreas(time_s=60.0)
+    log = play(jobs, policy, nodes=MIXED, place=Power())
+    again = wl.run(wl.Replay(log), policy, place=Power())
+    assert np.array_equal(again.actions, log.actions)
+
+
+def test_it_composes_with_stages_before_and_behind() -> None:
+    jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
+    log = play(jobs, p.chain(p.edf, p.Andreas("search"), p.Cap(eta=1.0)), nodes=MIXED, place=Power())
+    assert wl.report(log).finished == wl.report(play(jobs, p.Andreas("search"), nodes=MIXED)).finished
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"method": "magic"}, "method must be one of exact"),
+        ({"objective": "profit"}, "objective must be one of rolling"),
+        ({"tries": 0}, "tries must be at least 1"),
+        ({"patience": 0.5}, "patience must be at least 1"),
+        ({"off": 2}, "off must be 0 or 1"),
+        ({"time_s": 0.0}, "time_s must be above 0"),
+        ({"gap": float("nan")}, "gap must be at least 0"),
+    ],
+)
+def test_wrong_knobs_are_named(knobs: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        p.Andreas(**knobs)  # type: ignore[arg-type]
+
+
+def test_the_simple_ones_take_turns_and_keep_what_they_have() -> None:
+    jobs = Jobs.of(
+        id=["a", "b", "c"],
+        submit_s=[0, 1, 2],
+        gpus=[1, 1, 1],
+        duration_s=[100, 100, 100],
+        deadline_s=[5000, 900, 400],
+        late_per_h=[1, 2, 9],
+        max_gpus=[1, 1, 1],
+    )
+    for order, first in (("fifo", "b"), ("edf", "c"), ("priority", "c")):
+        log = play(jobs, p.FirstPrinciple(order), gpus=1)
+        assert sorted(ends(log), key=ends(log).get)[1] == first  # type: ignore[arg-type]
+        assert not (log.actions[:, 0] == STOP).any()
+
+
+def test_alone_means_a_node_for_each() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[100, 100])
+    assert ends(play(jobs, p.FirstPrinciple("fifo", exclusive=1), gpus=2)) == {"a": 100.0, "b": 200.0}
+    assert ends(play(jobs, p.FirstPrinciple("fifo"), gpus=2)) == {"a": 100.0, "b": 100.0}
+
+
+def test_who_says_nothing_of_deadlines_is_not_forgotten() -> None:
+    jobs = wl.synth(count=60, seed=4, gpus_total=8, deadlines=0.0, load=1.2)
+    found = wl.report(play(jobs, p.Andreas("search", tries=20), nodes=MIXED, place=Power()))
+    fifo = wl.report(play(jobs, p.fifo, nodes=MIXED))
+    assert found.finished == 60
+    assert found.ftf_max < fifo.ftf_max
+
+
+def test_caps_are_changed_without_a_stop() -> None:
+    jobs = wl.synth(count=30, seed=0, gpus_total=24, deadlines=1.0)
+    nodes = wl.join_nodes(wl.nodes("v100", count=2, gpus=8), wl.nodes("a100", count=2, gpus=4))
+    log = play(jobs, p.Andreas(), nodes=nodes, place=Power())
+    assert (log.actions[:, 0] == RETUNE).any()
+
+
+def test_a_kind_that_a_job_does_not_accept_is_not_given() -> None:
+    picky = job(1, 20.0, gpu_kind=["v100"])
+    log = play(picky, p.Andreas(), nodes=MIXED, place=Power())
+    assert log.nodes.kind.word(int(log.actions[log.actions[:, 1] == 0][0, 3])) == "v100"
