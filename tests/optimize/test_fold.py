@@ -47,7 +47,7 @@ def nothing(moment: Event) -> tuple[np.ndarray, np.ndarray]:
 @given(moment=capped(), objective=st.sampled_from(OBJECTIVES))
 def test_caps_decided_beforehand_are_as_good_as_caps_in_the_program(moment: Event, objective) -> None:  # type: ignore[no-untyped-def]
     charges = objective(moment)
-    found, _ = decide(moment, charges, "exact", *nothing(moment), Effort(20, 0, 1e-9, 20.0))
+    found, *_ = decide(moment, charges, "exact", *nothing(moment), Effort(20, 0, 1e-9, 20.0))
     check(moment, found)
     worth = charged(moment, charges, found)
     assert worth == pytest.approx(found.worth, rel=1e-9, abs=1e-9)
@@ -59,8 +59,8 @@ def test_caps_decided_beforehand_are_as_good_as_caps_in_the_program(moment: Even
 @given(moment=capped(), method=st.sampled_from(METHODS), objective=st.sampled_from(OBJECTIVES))
 def test_no_method_is_better_than_the_best(moment: Event, method: str, objective) -> None:  # type: ignore[no-untyped-def]
     charges = objective(moment)
-    found, _ = decide(moment, charges, method, *nothing(moment), Effort(20, 0, 1e-9, 20.0))
-    best, _ = decide(moment, charges, "exact", *nothing(moment), Effort(20, 0, 1e-9, 20.0))
+    found, *_ = decide(moment, charges, method, *nothing(moment), Effort(20, 0, 1e-9, 20.0))
+    best, *_ = decide(moment, charges, "exact", *nothing(moment), Effort(20, 0, 1e-9, 20.0))
     check(moment, found)
     assert found.worth >= best.worth - 1e-6 * max(1.0, abs(best.worth))
 
@@ -82,7 +82,7 @@ def test_without_a_choice_of_caps_folding_changes_nothing(moment: Event) -> None
 
 @given(moment=capped())
 def test_what_jobs_draw_themselves_is_part_of_the_bill(moment: Event) -> None:
-    found, _ = decide(moment, to_the_end(moment), "greedy", *nothing(moment), Effort())
+    found, *_ = decide(moment, to_the_end(moment), "greedy", *nothing(moment), Effort())
     until_s, energy, _ = cost_of(moment, found)
     _, without, _ = cost_of(replace(moment, own_s=np.empty(0)), found)
     runs = np.flatnonzero(found.config != POSTPONED)
@@ -94,8 +94,8 @@ def test_where_energy_gets_cheaper_who_has_time_waits_and_who_has_not_runs() -> 
     from moments import event
 
     moment = event([[3600, 2400, np.inf]] * 2, due_s=[80_000, 3700], nodes=(1, 0))
-    now, _ = decide(moment, rolling(moment), "exact", *nothing(moment), Effort())
+    now, *_ = decide(moment, rolling(moment), "exact", *nothing(moment), Effort())
     assert (now.config != POSTPONED).all()
     later = replace(moment, later=np.array([0.3, 0.3]))
-    found, _ = decide(later, rolling(later), "exact", *nothing(moment), Effort())
+    found, *_ = decide(later, rolling(later), "exact", *nothing(moment), Effort())
     assert (found.config == POSTPONED).tolist() == [True, False]

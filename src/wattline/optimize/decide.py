@@ -30,6 +30,18 @@ class Effort(NamedTuple):
     time_s: float = 2.0
 
 
+class Decided(NamedTuple):
+    """What was decided, by which method, and how far from the best it may be (nan: nobody knows).
+
+    The gap is of who runs in which configuration. On which of several equal nodes that is follows from who is
+    there already, so that few move, and what that costs is not in it.
+    """
+
+    schedule: Schedule
+    method: str
+    gap: float
+
+
 def charges_of(event: Event, objective: str) -> Charges:
     """What decisions on *event* are charged for by one of `wattline.optimize.OBJECTIVES`."""
     return _OBJECTIVES[objective](event)
@@ -43,20 +55,20 @@ def decide(
     node: Ints,
     effort: Effort,
     restart_s: float = 0.0,
-) -> tuple[Schedule, str]:
-    """What *method* finds best by *charges*, and the method that found it.
+) -> Decided:
+    """What *method* finds best by *charges*.
 
     Jobs have *config* on *node* now (POSTPONED: nothing), and stay where they are unless moving them, which
     takes *restart_s*, pays.
     """
     if not event.possible.any():
-        return nobody(event, charges), method
+        return Decided(nobody(event, charges), method, 0.0)
     slim = fold(event, charges)
     schedule, method = _found(event, charges, slim, method, effort)
     now = np.where(config == POSTPONED, POSTPONED, slim.of[config])
     moving = restart_s * (_alone_s(event, config) + charges.delay)
     kept = stick(slim.event, slim.charges, schedule, now, node, moving)
-    return slim.up(kept), method
+    return Decided(slim.up(kept), method, schedule.gap)
 
 
 def _alone_s(event: Event, config: Ints) -> Floats:

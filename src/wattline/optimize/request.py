@@ -14,8 +14,8 @@ import numpy as np
 from wattline.errors import ConfigError, did_you_mean
 from wattline.model.cost import energy_cost
 from wattline.optimize import METHODS, OBJECTIVES
-from wattline.optimize.decide import Effort, charges_of, decide
-from wattline.optimize.event import POSTPONED, Event, Schedule, cost_of, with_pauses
+from wattline.optimize.decide import Decided, Effort, charges_of, decide
+from wattline.optimize.event import POSTPONED, Event, cost_of, with_pauses
 from wattline.table import Ints
 
 _KEYS = {
@@ -49,8 +49,8 @@ def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
     event = with_pauses(event, config, config != POSTPONED, restart_s)
     charges = charges_of(event, _choice(request, "objective", OBJECTIVES, "rolling"))
     method = _choice(request, "method", METHODS, "exact")
-    schedule, method = decide(event, charges, method, config, node, _effort(request), restart_s)
-    return _answer(event, caps_w, schedule, charges.stands_s, jobs, where, method)
+    found = decide(event, charges, method, config, node, _effort(request), restart_s)
+    return _answer(event, caps_w, found, charges.stands_s, jobs, where)
 
 
 def _effort(request: Mapping[str, Any]) -> Effort:
@@ -186,12 +186,12 @@ def _current(
 def _answer(
     event: Event,
     caps_w: Sequence[int],
-    schedule: Schedule,
+    found: Decided,
     stands_s: float,
     jobs: Sequence[tuple[Mapping[str, Any], str]],
     where: Mapping[tuple[int, int], str],
-    method: str,
 ) -> dict[str, Any]:
+    schedule = found.schedule
     until_s, energy, late = cost_of(event, schedule, stands_s)
     placed: dict[str, Any] = {}
     for row, (job, _) in enumerate(jobs):
@@ -214,8 +214,8 @@ def _answer(
         "estimated_cost": energy + late,
         "energy_cost": energy,
         "tardiness_cost": late,
-        "method": method,
-        "gap": schedule.gap if math.isfinite(schedule.gap) else None,
+        "method": found.method,
+        "gap": found.gap if math.isfinite(found.gap) else None,
     }
 
 

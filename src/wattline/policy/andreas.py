@@ -83,12 +83,11 @@ class Andreas:
         at = moment(snapshot, models, rows, terms)
         charges = charges_of(at.event, self.objective)
         effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s)
-        schedule, _ = decide(at.event, charges, self.method, at.config, at.node, effort, self.restart_s)
-        gap = schedule.gap if math.isfinite(schedule.gap) else math.inf
+        schedule, _, gap = decide(at.event, charges, self.method, at.config, at.node, effort, self.restart_s)
         until_s = self.price.at(snapshot.now_s)[1]
         reason = _reasons(at, rows, schedule.config, len(snapshot.queue))
         found = plan_of(at, rows, schedule, reason)
-        return replace(found, tick_s=min(plan.tick_s, until_s), gap=gap)
+        return replace(found, tick_s=min(plan.tick_s, until_s), gap=math.inf if math.isnan(gap) else gap)
 
 
 def _reasons(at: Moment, rows: Ints, config: Ints, queued: int) -> Ints:
