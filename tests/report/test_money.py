@@ -99,3 +99,12 @@ def test_a_broken_price_in_a_log_is_named_by_its_line(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"per_kwh":[0.25]', '"per_kwh":[-1]'))
     with pytest.raises(wl.WattlineError, match=r"run.jsonl:1: .*price must be at least 0"):
         wl.read_log(path)
+
+
+def test_comparisons_show_money_where_there_is_a_price() -> None:
+    price = wl.Price.flat(0.25, pue=2.0)
+    dear, cheap = (wl.run(wl.Sim(JOBS, NODES), policy, price=price) for policy in (p.fifo, p.edf))
+    assert " cost " in str(wl.compare(dear, cheap))
+    assert "cost: energy at 0.25 per kWh, PUE 2, and what jobs pay for being late" in str(wl.compare(dear))
+    assert wl.compare(dear, cheap).as_dict()["ratios"]["cost"] == [1.0, 1.0]
+    assert " cost " not in str(wl.compare(priced(None)))

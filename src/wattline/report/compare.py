@@ -15,10 +15,18 @@ from wattline.report.equal import Equal, Swept, equal_text
 from wattline.report.front import front
 from wattline.report.metrics import Report, finite
 from wattline.report.names import names
-from wattline.report.text import joules, percent, seconds
+from wattline.report.text import joules, money, percent, seconds
 
-RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j")
+RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j", "cost")
 """Figures that are compared with the first run's; less is better in all of them."""
+
+_SHOWN = {
+    "jct_mean_s": ("mean JCT", seconds),
+    "jct_p99_s": ("p99 JCT", seconds),
+    "makespan_s": ("makespan", seconds),
+    "energy_j": ("energy", joules),
+    "cost": ("cost", money),
+}
 
 _SAME = ("trace", "jobs", "cluster")  # what runs must share for ratios to say something about policies
 
@@ -68,26 +76,15 @@ class Comparison:
 
     def __str__(self) -> str:
         ratios, called = self.ratios, names(self.reports)
-        head = (
-            "policy",
-            "mean JCT",
-            "x",
-            "p99 JCT",
-            "x",
-            "makespan",
-            "x",
-            "energy",
-            "x",
-            "GPUs held",
-            "stops",
-            "",
-        )
+        priced = any(math.isfinite(r.cost) for r in self.reports)
+        shown = {name: how for name, how in _SHOWN.items() if name != "cost" or priced}
+        columns = (column for title, _ in shown.values() for column in (title, "x"))
+        head = ("policy", *columns, "GPUs held", "stops", "")
         rows: list[Sequence[str]] = [head]
         for i, r in enumerate(self.reports):
             cells = [called[i]]
-            for name in RATIOS:
-                value = getattr(r, name)
-                cells += (joules(value) if name == "energy_j" else seconds(value), _times(ratios[name][i]))
+            for name, (_, show) in shown.items():
+                cells += (show(getattr(r, name)), _times(ratios[name][i]))
             rows.append(
                 (*cells, percent(r.gpu_utilisation), f"{r.preemptions:,}", "*" if self.front[i] else "")
             )
@@ -107,6 +104,8 @@ class Comparison:
             notes.append(f"{first.jobs:,} jobs, offered load {percent(first.offered_load)}")
         methods = sorted({r.energy_method for r in self.reports})
         notes.append(f"energy: {'; '.join(methods)}")
+        if prices := sorted({r.price for r in self.reports if r.price}):
+            notes.append(f"cost: energy at {'; '.join(prices)}, and what jobs pay for being late")
         if self.differs:
             notes.append(f"beware: these runs differ in {', '.join(self.differs)}")
         return notes

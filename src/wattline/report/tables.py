@@ -11,7 +11,7 @@ from wattline.report.compare import Comparison
 from wattline.report.metrics import Report
 from wattline.report.names import names
 from wattline.report.style import colour
-from wattline.report.text import energy_parts, joules, number, percent, seconds
+from wattline.report.text import energy_parts, joules, money, number, percent, seconds
 
 
 class _Column(NamedTuple):
@@ -33,6 +33,7 @@ _COLUMNS = (
     _Column("mean wait", "wait_mean_s", seconds),
     _Column("makespan", "makespan_s", seconds),
     _Column("energy", "energy_j", joules),
+    _Column("cost", "cost", money),
     _Column("GPUs held", "gpu_utilisation", percent, None),
     _Column("stops", "preemptions", _count, None),
     _Column("late", "deadline_misses", _count),
@@ -43,7 +44,11 @@ _COLUMNS = (
 def comparison_table(seen: Comparison) -> str:
     """One row per run; the best of a column stands out, ratios to the first run are beside."""
     reports, called, ratios = seen.reports, names(seen.reports), seen.ratios
-    columns = [c for c in _COLUMNS if c.name != "deadline_misses" or any(r.deadline_jobs for r in reports)]
+    none = {
+        "deadline_misses": not any(r.deadline_jobs for r in reports),
+        "cost": not any(math.isfinite(r.cost) for r in reports),
+    }
+    columns = [c for c in _COLUMNS if not none.get(c.name)]
     best = {c.name: _best(c, [getattr(r, c.name) for r in reports]) for c in columns}
     head = "".join(f"<th>{escape(c.head)}</th>" for c in columns)
     rows = []
@@ -96,7 +101,7 @@ def cards(r: Report) -> str:
             ("losses", _count(r.losses)), *_switches(r),
         )),
         ("Energy", (
-            ("total", joules(r.energy_j)), *_parts(r), ("per GPU-hour", _per_gpu_hour(r)),
+            ("total", joules(r.energy_j)), *_parts(r), ("per GPU-hour", _per_gpu_hour(r)), *_paid(r),
         )),
     )  # fmt: skip
     return f'<div class="cards">{"".join(_card(title, rows) for title, rows in groups)}</div>'
@@ -108,6 +113,16 @@ def _parts(r: Report) -> list[tuple[str, str]]:
         for name, value in energy_parts(r)
         if value >= 0 and r.energy_j > 0
     ]
+
+
+def _paid(r: Report) -> list[tuple[str, str]]:
+    """What only runs with a price have: money, and how good decisions were."""
+    rows = (
+        ("cost of energy", money(r.energy_cost)),
+        ("of being late", money(r.tardiness_cost) if math.isfinite(r.cost) else "-"),
+        ("from the best decision, at most", f"{100 * r.gap_max:.2g} %" if math.isfinite(r.gap_max) else "-"),
+    )
+    return [(name, value) for name, value in rows if value != "-"]
 
 
 def _switches(r: Report) -> list[tuple[str, str]]:

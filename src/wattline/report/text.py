@@ -70,6 +70,11 @@ def joules(value_j: float) -> str:
     return f"{kwh / 1e6:.3g} GWh"
 
 
+def money(value: float) -> str:
+    """Money to the cent, or `-`."""
+    return f"{value:,.2f}" if math.isfinite(value) else "-"
+
+
 def _line(name: str, text: str) -> str:
     return f"  {name:<12}{text}"
 
@@ -115,10 +120,10 @@ def _deadlines(r: Report) -> str:
 
 def _cost(r: Report) -> str:
     """Money, to the cent."""
-    late = f"{r.tardiness_cost:,.2f} for being late"
+    late = f"{money(r.tardiness_cost)} for being late"
     if not math.isfinite(r.cost):
         return f"{late}, and energy, of which no price was given"
-    return f"{r.cost:,.2f}: {r.energy_cost:,.2f} for energy at {r.price}, {late}"
+    return f"{money(r.cost)}: {money(r.energy_cost)} for energy at {r.price}, {late}"
 
 
 def _gaps(r: Report) -> str:
