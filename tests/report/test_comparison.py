@@ -33,7 +33,7 @@ def test_ratios_are_to_the_first_run(logs):
     first, second, _ = map(report, logs)
     assert ratios["jct_mean_s"][0] == 1
     assert ratios["jct_mean_s"][1] == second.jct_mean_s / first.jct_mean_s
-    assert set(ratios) == {"jct_mean_s", "jct_p99_s", "makespan_s", "energy_j"}
+    assert set(ratios) == {"jct_mean_s", "jct_p99_s", "makespan_s", "energy_j", "cost"}
 
 
 def test_logs_digests_and_reports_compare_alike(logs):
