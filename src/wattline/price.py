@@ -15,6 +15,8 @@ from wattline.table import Floats
 from wattline.tariff import KWH_J, Series, read_prices
 from wattline.units import parse_seconds
 
+_SOMETHING = 0.2  # per kWh, where energy is free
+
 
 @dataclass(frozen=True)
 class Price:
@@ -41,6 +43,12 @@ class Price:
     def changes(self) -> bool:
         """Whether it is not always the same."""
         return len(set(self.per_kwh.values)) > 1
+
+    @property
+    def usual(self) -> float:
+        """Money per joule on an average day, never nothing: what a wish for speed is measured by."""
+        values = self.per_kwh.values
+        return (sum(values) / len(values) or _SOMETHING) * self.pue / KWH_J
 
     def at(self, now_s: float) -> tuple[float, float]:
         """Money per joule at *now_s*, and until when that holds."""
@@ -86,7 +94,8 @@ class Price:
         return f"Price({said}, pue={self.pue:g})"
 
     def __str__(self) -> str:
-        said = self.per_kwh.name or f"{self.per_kwh.values[0]:g}"
+        flat = f"{self.per_kwh.values[0]:g}"
+        said = self.per_kwh.name or (f"{len(self.per_kwh.values)} prices" if self.changes else flat)
         return f"{said} per kWh" + (f", PUE {self.pue:g}" if self.pue != 1 else "")
 
 

@@ -21,7 +21,8 @@ class Series:
     """Watts or prices over time: each holds from its moment until the next, the first before it, the last for
     ever.
 
-    With *every_s* they come again and again: a tariff of a day with `every_s=86400`.
+    With *every_s* they come again and again, and the last holds before the first, too: a tariff of a day with
+    `every_s=86400`.
     """
 
     at_s: tuple[float, ...]
@@ -46,7 +47,8 @@ class Series:
         row = periods * len(self.at_s) + int(np.searchsorted(self.at_s, now_s - began_s, side="right")) - 1
         while self._begins_s(row + 1) <= now_s:  # a sum of times is rounded
             row += 1
-        return self.values[0 if row == -1 else row % len(self.at_s)], self._begins_s(row + 1)
+        first = row == -1 and math.isinf(self.every_s)
+        return self.values[0 if first else row % len(self.at_s)], self._begins_s(row + 1)
 
     def _begins_s(self, row: int) -> float:
         """When a row begins to hold; rows are counted on through the periods."""

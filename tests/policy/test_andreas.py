@@ -9,7 +9,7 @@ import wattline as wl
 from story import ends, first_starts, play
 from wattline import policy as p
 from wattline.errors import ConfigError
-from wattline.messages import RETUNE, STOP
+from wattline.messages import RETUNE, START, STOP
 from wattline.optimize import METHODS
 from wattline.place import Pack, Power
 from wattline.tariff import Series
@@ -71,6 +71,72 @@ def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
     assert first_starts(nameless)["a"] == 0.0
 
 
+def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
+    # Two hours of work, due half an hour after energy gets cheaper.
+    price = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1)))
+    jobs = job(2, 38_000 / 3600, late_per_h=[20.0], max_gpus=[1])
+    found = wl.report(wl.run(wl.Sim(jobs, wl.nodes("v100", gpus=1)), p.Andreas(price=price), price=price))
+    assert found.deadline_misses == 0
+
+
+def test_nobody_waits_long_for_a_decision_that_no_longer_stands() -> None:
+    # One is late by now and takes ten days; two come that are due in four.
+    jobs = Jobs.of(
+        submit_s=[0, 10, 10],
+        gpus=[1, 1, 1],
+        max_gpus=[1, 1, 1],
+        duration_s=[10 * 86_400, 3600, 3600],
+        deadline_s=[100, 90 * 3600, 90 * 3600],
+        late_per_h=[50, 1000, 1000],
+    )
+    log = play(jobs, p.Andreas(), nodes=wl.nodes("v100", gpus=1))
+    assert (np.array([ends(log)["1"], ends(log)["2"]]) <= 90 * 3600).all()
+
+
+@pytest.mark.parametrize(
+    "price", [wl.Price.flat(0.0), wl.Price(Series((0.0, 36_000.0), (0.5, 0.0), 86_400.0))]
+)
+def test_energy_that_costs_nothing_keeps_nobody_waiting(price: wl.Price) -> None:
+    jobs = wl.synth(count=10, seed=1, gpus_total=8, deadlines=0.5)
+    found = wl.report(play(jobs, p.Andreas(price=price), nodes=wl.nodes("v100", gpus=8), place=Power()))
+    assert found.finished == 10
+
+
+def test_small_changes_of_the_price_stop_nobody() -> None:
+    price = wl.Price(Series((0.0, 300.0), (0.20, 0.19), every_s=600.0))
+    log = play(
+        job(2, 80_000 / 3600, late_per_h=[1.0], max_gpus=[1]),
+        p.Andreas(price=price),
+        nodes=wl.nodes("v100", gpus=1),
+        overheads=wl.Overheads(restart_s=30.0),
+    )
+    assert not (log.actions[:, 0] == STOP).any()
+
+
+def test_a_stop_that_gains_nothing_is_not_made() -> None:
+    # Equal jobs, one after the other on one GPU, all due much later.
+    jobs = Jobs.of(
+        submit_s=3600.0 * np.arange(10), gpus=[1] * 10, max_gpus=[1] * 10, duration_s=[36_000.0] * 10,
+        deadline_s=[2000 * 3600.0] * 10, late_per_h=[1.0] * 10,
+    )  # fmt: skip
+    log = play(
+        jobs,
+        p.Andreas(restart_s=3000.0),
+        nodes=wl.nodes("v100", gpus=1),
+        overheads=wl.Overheads(restart_s=3000.0),
+    )
+    assert not (log.actions[:, 0] == STOP).any()
+
+
+def test_who_does_not_fit_is_not_told_of_prices() -> None:
+    price = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1)))
+    jobs = Jobs.of(
+        submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[3600.0] * 2, deadline_s=[9000.0, 60_000.0]
+    )
+    log = play(jobs, p.Andreas(objective="to_the_end", price=price), gpus=1)
+    assert Reason.CHEAPER_LATER not in {REASONS[code] for code in log.held[:, 1].tolist()}
+
+
 def test_a_job_that_fits_on_no_node_is_told_so_and_others_run() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[16, 1], min_gpus=[16, 1], duration_s=[10, 10], id=["a", "b"])
     log = play(jobs, p.Andreas(), nodes=MIXED)
@@ -119,7 +185,13 @@ def test_a_run_can_be_replayed() -> None:
 def test_it_composes_with_stages_before_and_behind() -> None:
     jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
     log = play(jobs, p.chain(p.edf, p.Andreas("search"), p.Cap(eta=1.0)), nodes=MIXED, place=Power())
-    assert wl.report(log).finished == wl.report(play(jobs, p.Andreas("search"), nodes=MIXED)).finished
+    alone = play(jobs, p.Andreas("search"), nodes=MIXED, place=Power())
+    assert wl.report(log).finished == wl.report(alone).finished
+
+    def mean_cap(run: wl.Log) -> float:
+        return float(run.actions[run.actions[:, 0] == START, 5].mean())
+
+    assert mean_cap(log) < mean_cap(alone)  # the tighter of two caps holds
 
 
 @pytest.mark.parametrize(

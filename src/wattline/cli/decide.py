@@ -20,7 +20,15 @@ from wattline.types import Jobs, Placer, Policy
 def read_deciders(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:
     """What `POLICY` or `POLICY@PLACE` names; without its own, the policy has the placer *place*."""
     policy, at, own = text.partition("@")
-    return parse_policy(policy.strip()), parse_placer(own.strip() if at else place, backfill)
+    placer = own.strip() if at else place
+    who, where = parse_policy(policy.strip()), parse_placer(placer, backfill)
+    stages = who.stages if isinstance(who, Chain) else (who,)
+    if any(getattr(stage, "names_nodes", False) for stage in stages) and not placer.startswith("pack"):
+        raise ConfigError(
+            f"{policy} says itself which nodes jobs run on, and {placer} would choose others",
+            hint=f"{policy}@pack, or {policy}@pack+power to switch idle nodes off",
+        )
+    return who, where
 
 
 def has_knob(policy: object, name: str) -> bool:

@@ -25,12 +25,14 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:{width}}  waits")
             continue
         late_h = place["expected_tardiness_s"] / 3600
-        late = f", {late_h:.1f} h late" if late_h > 0 else ""
-        print(f"{name:{width}}  {place['gpus']} GPUs of {place['node']}{late}")
+        late = f", {late_h:.1f} h late if nobody asks again" if late_h > 0 else ""
+        cap = f" at {place['cap_w']} W" if place["cap_w"] else ""
+        gpus = f"{place['gpus']} GPU{'' if place['gpus'] == 1 else 's'}"
+        print(f"{name:{width}}  {gpus} of {place['node']}{cap}{late}")
     gap = "unknown" if answer["gap"] is None else f"at most {100 * answer['gap']:.2f} %"
     if answer["reschedule_s"] is not None:
         print(
-            f"until {answer['reschedule_s']:.0f} s: {answer['estimated_cost']:.4f} ="
+            f"ask again at {answer['reschedule_s']:.0f} s; until then {answer['estimated_cost']:.4f} ="
             f" {answer['energy_cost']:.4f} for energy + {answer['tardiness_cost']:.4f} for being late"
         )
     print(f"{answer['method']}; distance to the best plan {gap}")

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         said = ",".join(f"{key}={value}" for key, value in row["knobs"].items())
         said += "  holds --budget" if row["holds_budget"] else ""
-        print(f"{row['name']:10} {row['does']}" + (f"\n{'':10} {said}" if said else ""))
+        print(f"{row['name']:16} {row['does']}" + (f"\n{'':16} {said}" if said else ""))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -37,7 +38,11 @@ class Event:
     late: Floats  # money for each second that a job is late
     own_s: Floats = field(default_factory=_none)  # money per second, as *left_s* has it; empty: 0
     pause_s: Floats = field(default_factory=_none)  # of *left_s*, before there is any progress; empty: 0
-    later: Floats = field(default_factory=_none)  # by job: energy's best price before it is due over that now
+    stands_s: float = math.inf  # when prices change: a decision is not good for longer
+    stop_s: Floats = field(default_factory=_none)  # by job: lost later if it waits now; empty: 0
+    later: Floats = field(
+        default_factory=_none
+    )  # by job: the price that it can wait for over that now; empty: 1
 
     def __post_init__(self) -> None:
         jobs, configs = self.left_s.shape
@@ -55,6 +60,7 @@ class Event:
             (self.own_s.shape in ((0,), (jobs, configs)), "own_s and left_s differ in shape"),
             (self.pause_s.shape in ((0,), (jobs, configs)), "pause_s and left_s differ in shape"),
             (self.later.shape in ((0,), (jobs,)), "later and left_s differ in their jobs"),
+            (self.stop_s.shape in ((0,), (jobs,)), "stop_s and left_s differ in their jobs"),
         )
         for holds, problem in rules:
             if not holds:
@@ -120,11 +126,13 @@ class Schedule:
 
 
 def with_pauses(event: Event, config: Ints, who: Bools, restart_s: float) -> Event:
-    """*event*, if *who* of the jobs, that have *config* now, lose *restart_s* with other GPUs."""
+    """*event*, if *who* of the jobs, that have *config* now, lose *restart_s* with other GPUs, and those who
+    run by waiting."""
     sort, gpus = (np.append(column, -1)[config] for column in (event.config_sort, event.config_gpus))
     moves = (event.config_sort != sort[:, None]) | (event.config_gpus != gpus[:, None])
     pause_s = np.where(moves & who[:, None] & np.isfinite(event.left_s), restart_s, 0.0)
-    return replace(event, left_s=event.left_s + pause_s, pause_s=pause_s)
+    stop_s = np.where(config != POSTPONED, restart_s, 0.0)
+    return replace(event, left_s=event.left_s + pause_s, pause_s=pause_s, stop_s=stop_s)
 
 
 def at_most(event: Event, gpus: int) -> Event:

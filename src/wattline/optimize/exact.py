@@ -17,6 +17,7 @@ from wattline.table import Floats, Ints
 
 _GAP = 1e-3
 _TIME_S = 2.0
+_PATTERNS = 2000  # more would take longer to write down than to solve
 
 
 class Pattern(NamedTuple):
@@ -26,9 +27,9 @@ class Pattern(NamedTuple):
     gpus: tuple[int, ...]
 
 
-def patterns(event: Event) -> list[Pattern]:
-    """Every way to fill a node, by sort; the empty one is left out."""
-    found = []
+def patterns(event: Event, most: int) -> list[Pattern] | None:
+    """Every way to fill a node, by sort; the empty one is left out. None: they are more than *most*."""
+    found: list[Pattern] = []
     for sort, room in enumerate(event.gpus.tolist()):
         sizes = sorted(set(event.config_gpus[event.config_sort == sort].tolist()))
         line: list[tuple[tuple[int, ...], int]] = [((), 0)]
@@ -36,6 +37,8 @@ def patterns(event: Event) -> list[Pattern]:
             used, total = line.pop()
             for size in sizes:
                 if (not used or size >= used[-1]) and total + size <= room:
+                    if len(found) == most:
+                        return None
                     found.append(Pattern(sort, (*used, size)))
                     line.append(((*used, size), total + size))
     return found
@@ -48,7 +51,9 @@ def solve(event: Event, charges: Charges, *, gap: float = _GAP, time_s: float = 
 
     if not event.jobs or not event.possible.any():
         return nobody(event, charges)
-    known = patterns(event)
+    known = patterns(event, _PATTERNS)
+    if known is None:
+        return None
     job, config, used = np.nonzero(np.isfinite(charges.runs))
     slots, slot = np.unique(np.stack((config, used)), axis=1, return_inverse=True)
     slot = slot.reshape(-1)

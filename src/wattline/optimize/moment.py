@@ -13,6 +13,7 @@ from wattline.price import Price
 from wattline.table import Bools, Floats, Ints
 from wattline.types import ACCEPTS, Models, Plan, Snapshot
 
+_FAR_S = 30 * 86400.0  # prices are not looked at further ahead
 _LEAST_S = 1e-3  # who is nearly done still takes something
 
 
@@ -38,8 +39,8 @@ class Terms:
 
     *restart_s* is what it takes to move a job that has run. Whether nodes that nobody uses are *off* decides
     if the first job of a node pays for waking it. Without *caps* nobody gets one. Who is late pays
-    `late_per_h`, or, if it says nothing, *urgency* times what its energy costs in that time; who has no
-    deadline is taken to have one *patience* times its run time after its submission.
+    `late_per_h`, or, if it says nothing, *urgency* times what its energy usually costs in that time; who has
+    no deadline is taken to have one *patience* times its run time after its submission.
     """
 
     price: Price
@@ -75,7 +76,7 @@ def moment(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms) -> Mome
     cost_s = np.zeros((len(members), int(gpus.max()) + 1))
     if terms.off:
         cost_s[:, 1:] = per_j * np.maximum(nodes.rest_w - nodes.off_w, 0.0)[example, None]
-    due_s, late, has_due = _due(snapshot, rows, terms, per_j)
+    due_s, late, has_due = _due(snapshot, rows, terms)
     event = Event(
         now_s=snapshot.now_s,
         nodes=np.array([int(snapshot.usable[of].sum()) for of in members], dtype=np.int64),
@@ -86,6 +87,7 @@ def moment(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms) -> Mome
         left_s=left_s,
         due_s=due_s,
         late=late,
+        stands_s=terms.price.at(snapshot.now_s)[1] - snapshot.now_s,
         own_s=per_j * np.concatenate([block.more_w for block in blocks], axis=1),
     )
     event = with_pauses(event, now, ~np.isnan(snapshot.queue.first_s[rows]), terms.restart_s)
@@ -168,38 +170,36 @@ def _now(
     return config, node
 
 
-def _due(snapshot: Snapshot, rows: Ints, terms: Terms, per_j: float) -> tuple[Floats, Floats, Bools]:
+def _due(snapshot: Snapshot, rows: Ints, terms: Terms) -> tuple[Floats, Floats, Bools]:
     """When each is due, what a second late costs, and whether its owner said when it is due."""
     jobs, job = snapshot.jobs, snapshot.queue.job[rows]
     deadline_s = jobs.deadline_s[job]
     said = np.isfinite(deadline_s)
     usual_s = jobs.submit_s[job] + terms.patience * jobs.duration_s[job]
     watts = jobs.gpus[job] * float(snapshot.nodes.busy_w.max())
+    per_j = terms.price.usual
     priced = said & (jobs.late_per_h[job] > 0)
     late = np.where(priced, jobs.late_per_h[job] / 3600, terms.urgency * per_j * watts)
     return np.where(said, deadline_s, usual_s), late, said
 
 
 def _with_later(event: Event, price: Price, has_due: Bools) -> Event:
-    """*event*, with what energy will cost at best: the mean of the cheapest hours that a job needs, of those
-    before it is due."""
+    """*event*, with what energy will cost when each job should do the last of its work: the dearest of the
+    cheapest hours that it needs, of those before it is due. Who needs this hour too has no reason to wait."""
     later = np.ones(event.jobs)
-    now = max(price.at(event.now_s)[0], 1e-30)
+    last_s = min(float(event.due_s[has_due].max(initial=event.now_s)), event.now_s + _FAR_S)
+    if last_s <= event.now_s:
+        return replace(event, later=later)
+    edges_s, prices = price.pieces(event.now_s, last_s)
+    takes_s = np.where(np.isfinite(event.slowest_s), event.slowest_s, 0.0)
+    takes_s = takes_s * max(1.0, event.jobs / max(1, event.total_gpus))
     for j in np.flatnonzero(has_due & np.isfinite(event.fastest_s)).tolist():
-        takes_s = float(event.slowest_s[j])
-        if event.due_s[j] - event.now_s <= takes_s:
-            continue
-        edges_s, prices = price.pieces(event.now_s, float(event.due_s[j]))
+        lasts_s = np.diff(np.minimum(edges_s, event.due_s[j]))
         order = np.argsort(prices, kind="stable")
-        taken_s = np.minimum(np.diff(edges_s)[order], np.maximum(0.0, takes_s - _before(edges_s, order)))
-        later[j] = min(1.0, float(taken_s @ prices[order]) / takes_s / now)
+        enough = np.searchsorted(np.cumsum(lasts_s[order]), takes_s[j])
+        if enough < len(order) and prices[order[enough]] < prices[0]:
+            later[j] = prices[order[enough]] / prices[0]
     return replace(event, later=later)
-
-
-def _before(edges_s: Floats, order: Ints) -> Floats:
-    """Seconds of all pieces that come before each in *order*."""
-    lasts_s = np.diff(edges_s)[order]
-    return np.asarray(np.cumsum(lasts_s) - lasts_s)
 
 
 def plan_of(at: Moment, rows: Ints, schedule: Schedule, reason: Ints) -> Plan:

@@ -46,9 +46,12 @@ def to_the_end(event: Event, rho: float = 1.0) -> Charges:
     runs = np.where(_may(event), energy + (event.late[:, None] * late_s)[:, :, None], np.inf)
     dearest = np.where(_may(event), energy, 0.0).max(axis=(1, 2), initial=0.0)
     slow_s = np.where(np.isfinite(event.slowest_s), event.slowest_s, 0.0)
+    stop_s = event.stop_s if event.stop_s.size else np.zeros(event.jobs)
+    slow_s = slow_s + stop_s
     waits = (1 + _RATHER) * dearest + rho * event.late * np.maximum(0.0, event.now_s + slow_s - event.due_s)
+    waits = waits + stop_s * _dearest_s(event) + _RATHER * event.late
     delay = np.where(event.now_s + slow_s > event.due_s, event.late, 0.0)
-    return Charges(runs, waits, np.inf, delay)
+    return Charges(runs, _something(waits), np.inf, delay)
 
 
 def rolling(event: Event) -> Charges:
@@ -59,6 +62,7 @@ def rolling(event: Event) -> Charges:
     """
     fair_s = _fair_s(event)
     ahead_s = _AHEAD * float(np.median(fair_s[np.isfinite(fair_s)])) if np.isfinite(fair_s).any() else 1.0
+    ahead_s = min(ahead_s, event.stands_s)
     left_s = event.known_s
     run_s = np.minimum(left_s, ahead_s)
     pause_s = event.pause_s if event.pause_s.size else 0.0
@@ -66,6 +70,7 @@ def rolling(event: Event) -> Charges:
     rest_s = (1.0 - done) * np.where(np.isfinite(fair_s), fair_s, 0.0)[:, None]
     share = event.share_s
     later = event.later if event.later.size else np.ones(event.jobs)
+    stop_s = event.stop_s if event.stop_s.size else np.zeros(event.jobs)
     may = _may(event)
     cheapest = np.where(may, left_s[:, :, None] * share, np.inf).min(axis=(1, 2), initial=np.inf)
     cheapest = np.where(np.isfinite(cheapest), cheapest, 0.0)
@@ -75,12 +80,27 @@ def rolling(event: Event) -> Charges:
     )
     runs = np.where(may, energy + late[:, :, None], np.inf)
     dearest = np.where(may, energy, 0.0).max(axis=(1, 2), initial=0.0)
-    later_s = event.now_s + ahead_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
+    later_s = event.now_s + ahead_s + stop_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
     full = np.where(may, run_s[:, :, None] * share, 0.0).max(axis=(1, 2), initial=0.0)
+    # Energy is no reason to stop who runs, if that costs anything: also not for who wastes more by waiting.
+    least = np.where(may, energy, np.inf).min(axis=(1, 2), initial=np.inf)
+    over = dearest - np.where(np.isfinite(least), least, 0.0)
+    dearest = dearest + np.where(stop_s > 0, over.max(initial=0.0) - over, 0.0)
     dearest = np.where(later < 1.0, later * cheapest, dearest + _RATHER * full)
-    waits = dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s)
+    waits = dearest + event.late * _soft_late_s(later_s, event.due_s, fair_s) + stop_s * _dearest_s(event)
+    waits = waits + np.where(later < 1.0, 0.0, _RATHER * event.late)  # also where energy costs nothing
     more_s = _soft_late_s(later_s + 1.0, event.due_s, fair_s) - _soft_late_s(later_s, event.due_s, fair_s)
-    return Charges(runs, waits, ahead_s, event.late * more_s)
+    return Charges(runs, _something(waits), ahead_s, event.late * more_s)
+
+
+def _something(waits: Floats) -> Floats:
+    """*waits*, with a little where neither energy nor being late costs anything: nobody waits for nothing."""
+    return np.where(waits > 0, waits, max(_RATHER, _RATHER * float(waits.max(initial=0.0))))
+
+
+def _dearest_s(event: Event) -> Floats:
+    """Money per second of each job in its dearest configuration."""
+    return np.asarray(np.where(_may(event), event.share_s, 0.0).max(axis=(1, 2), initial=0.0))
 
 
 def _may(event: Event) -> Floats:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wattline.errors import ConfigError, did_you_mean
+from wattline.errors import ConfigError, InputError, did_you_mean
 from wattline.model.cost import energy_cost
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.decide import Decided, Effort, charges_of, decide
-from wattline.optimize.event import POSTPONED, Event, cost_of, with_pauses
+from wattline.optimize.event import POSTPONED, Event, Schedule, check, cost_of, with_pauses
 from wattline.table import Ints
 
 _KEYS = {
@@ -23,6 +23,7 @@ _KEYS = {
     *("method", "objective", "seed", "tries", "gap", "time_s"),
 }
 _JOB_KEYS = {"id", "due_s", "late_per_h", "left_s"}
+_MOST = 1e15  # of anything: finite
 _CAP_KEYS = {"cap_w", "left_s", "less_w"}
 _NODE_KEYS = {"id", "kind", "gpus"}
 
@@ -43,9 +44,7 @@ def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
     event, caps_w = _event(request, jobs, nodes, sorts)
     where = {(s, i): name for s, names in enumerate(_names(nodes, sorts)) for i, name in enumerate(names)}
     config, node = _current(request, jobs, event, sorts, {name: at for at, name in where.items()})
-    restart_s = _number(request, "restart_s", "", 0.0)
-    if not 0 <= restart_s < math.inf:
-        raise ConfigError(f"restart_s is {restart_s}, expected at least 0 seconds")
+    restart_s = _between(request, "restart_s", 0.0, 0.0, _MOST)
     event = with_pauses(event, config, config != POSTPONED, restart_s)
     charges = charges_of(event, _choice(request, "objective", OBJECTIVES, "rolling"))
     method = _choice(request, "method", METHODS, "exact")
@@ -56,10 +55,10 @@ def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
 def _effort(request: Mapping[str, Any]) -> Effort:
     usual = Effort()
     return Effort(
-        tries=max(1, int(_number(request, "tries", "", usual.tries))),
-        seed=int(_number(request, "seed", "", usual.seed)),
-        gap=_number(request, "gap", "", usual.gap),
-        time_s=_number(request, "time_s", "", usual.time_s),
+        tries=int(_between(request, "tries", usual.tries, 1, 1e7)),
+        seed=int(_between(request, "seed", usual.seed, 0, 2**31)),
+        gap=_between(request, "gap", usual.gap, 0.0, 1.0),
+        time_s=_between(request, "time_s", usual.time_s, 1e-3, 1e6),
     )
 
 
@@ -71,12 +70,12 @@ def _event(
 ) -> tuple[Event, list[int]]:
     """What is asked, and the cap of each configuration."""
     power_w = request.get("power_w", {})
-    price, pue = _number(request, "price_kwh", "", 1.0), _number(request, "pue", "", 1.0)
+    price, pue = _between(request, "price_kwh", 1.0, 0.0, _MOST), _number(request, "pue", "", 1.0)
     most = max((gpus for _, gpus in sorts), default=0)
     cost_s = np.zeros((len(sorts), most + 1))
     for s, (kind, gpus) in enumerate(sorts):
         watts = power_w.get(kind) if isinstance(power_w, Mapping) else None
-        if not isinstance(watts, Sequence) or len(watts) < gpus:
+        if not isinstance(watts, list) or len(watts) < gpus or not all(map(_is_amount, watts)):
             raise ConfigError(
                 f"power_w.{kind} is {watts!r}, expected {gpus} numbers: watts with 1 to {gpus} GPUs busy"
             )
@@ -90,7 +89,7 @@ def _event(
     numbers = np.array(table, dtype=np.float64).reshape(len(jobs), len(configs), 2)
     count = [sum((n["kind"], n["gpus"]) == sort for n, _ in nodes) for sort in sorts]
     event = Event(
-        now_s=_number(request, "now_s", "", 0.0),
+        now_s=_between(request, "now_s", 0.0, -_MOST, _MOST),
         nodes=np.array(count, dtype=np.int64),
         gpus=np.array([gpus for _, gpus in sorts], dtype=np.int64),
         cost_s=cost_s,
@@ -98,8 +97,8 @@ def _event(
         config_gpus=np.array([g for _, g, _ in configs], dtype=np.int64),
         left_s=numbers[:, :, 0],
         own_s=-energy_cost(numbers[:, :, 1], price_kwh=price, pue=pue),
-        due_s=np.array([_number(job, "due_s", w, math.inf) for job, w in jobs]),
-        late=np.array([_number(job, "late_per_h", w, 0.0) / 3600 for job, w in jobs]),
+        due_s=np.array([_between(job, "due_s", math.inf, -_MOST, math.inf, w) for job, w in jobs]),
+        late=np.array([_between(job, "late_per_h", 0.0, 0.0, _MOST, w) / 3600 for job, w in jobs]),
     )
     return event, [cap for _, _, cap in configs]
 
@@ -126,19 +125,23 @@ def _ways(job: Mapping[str, Any], where: str) -> dict[_Config, _Way]:
             raise ConfigError(f"{where}.left_s.{kind} is {by_gpus!r}, expected seconds by number of GPUs")
         for gpus, value in by_gpus.items():
             here = f"{where}.left_s.{kind}"
-            if not str(gpus).isdecimal() or int(gpus) < 1:
+            if not str(gpus).isdecimal() or str(int(gpus)) != str(gpus) or not 1 <= int(gpus) <= 1024:
                 raise ConfigError(f"{here} has {gpus!r}, expected a number of GPUs")
+            if value == []:
+                raise ConfigError(f"{here}.{gpus} is empty, expected seconds, or some with their caps")
             if not isinstance(value, list):
                 found[kind, int(gpus), 0] = _Way(_above_0(by_gpus, gpus, here))
                 continue
             for i, capped in enumerate(value):
                 at = f"{here}.{gpus}[{i}]"
                 _known(capped, _CAP_KEYS, at)
-                cap_w = _number(capped, "cap_w", at, 0.0)
-                less_w = _number(capped, "less_w", at, 0.0)
-                if not 0 <= cap_w <= 1e6 or not 0 <= less_w < math.inf:
-                    raise ConfigError(f"{at} is {capped!r}, expected cap_w and less_w of at least 0")
-                found[kind, int(gpus), round(cap_w)] = _Way(_above_0(capped, "left_s", at), less_w)
+                cap_w = _between(capped, "cap_w", 0.0, 0.0, 1e6, at)
+                less_w = _between(capped, "less_w", 0.0, 0.0, _MOST, at)
+                if cap_w != int(cap_w) or (kind, int(gpus), int(cap_w)) in found:
+                    raise ConfigError(
+                        f"{at}.cap_w is {cap_w:g}, expected a whole number that is not there yet"
+                    )
+                found[kind, int(gpus), int(cap_w)] = _Way(_above_0(capped, "left_s", at), less_w)
     return found
 
 
@@ -180,6 +183,10 @@ def _current(
         same = (event.config_sort == sort) & (event.config_gpus == _whole(held, "gpus", where))
         if same.any():
             config[rows[name]], node[rows[name]] = int(np.argmax(same)), number
+    try:
+        check(event, Schedule(config, node))
+    except InputError as error:
+        raise ConfigError(f"current cannot be: {error.message}") from None
     return config, node
 
 
@@ -242,7 +249,7 @@ def _list(request: Mapping[str, Any], name: str, known: set[str]) -> list[tuple[
     for i, entry in enumerate(given):
         _known(entry, known, f"{name}[{i}]")
         word = str(entry.get("id"))
-        if "id" not in entry or word in seen:
+        if not isinstance(entry.get("id"), str | int) or word in seen:
             raise ConfigError(f"{name}[{i}].id is {entry.get('id')!r}, expected a name that no other has")
         seen.add(word)
     return [(entry, f"{name}[{i}]") for i, entry in enumerate(given)]
@@ -253,6 +260,21 @@ def _number(given: Mapping[str, Any], name: str, where: str, missing: float) -> 
     if isinstance(value, bool) or not isinstance(value, int | float) or (math.isnan(value) and name in given):
         raise ConfigError(f"{where}{'.' if where else ''}{name} is {value!r}, expected a number")
     return float(value)
+
+
+def _between(
+    given: Mapping[str, Any], name: str, usual: float, low: float, high: float, where: str = ""
+) -> float:
+    value = _number(given, name, where, usual)
+    if not low <= value <= high:
+        bounds = f"at least {low:g}" if math.isinf(high) or high == _MOST else f"{low:g} to {high:g}"
+        raise ConfigError(f"{where}{'.' if where else ''}{name} is {value:g}, expected {bounds}")
+    return value
+
+
+def _is_amount(value: object) -> bool:
+    """Whether it is a finite number of at least 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
 def _whole(given: Mapping[str, Any], name: str, where: str) -> int:

@@ -15,14 +15,11 @@ _HELD = REASONS.index(Reason.HELD)
 def told(plan: Plan, snapshot: Snapshot, node: Ints) -> Placement:
     """Everybody on the *node* that the plan says, as far as it is up and has the room.
 
-    Who cannot go there yet and runs goes on as it is, if nobody else has been given its GPUs.
+    Where that is not so for all, nobody who runs is stopped for it: it goes on as it is until it can move.
     """
     check_entries(plan, snapshot)
     _check(node, snapshot)
-    queue = snapshot.queue
-    has = _now(snapshot)  # node, GPUs, cap, batch and host of those who run on one node
-    room = np.where(snapshot.up, snapshot.nodes.gpus, 0)
-    reason = np.full(len(queue), _HELD) if plan.reason is None else plan.reason.copy()
+    has = _now(snapshot)
     leads = plan.group == plan.row
     wants = np.zeros((len(has), len(plan)), dtype=np.int64)
     wants[0], wants[1] = node, plan.gpus
@@ -30,24 +27,37 @@ def told(plan: Plan, snapshot: Snapshot, node: Ints) -> Placement:
         wants[row] = 0 if column is None else column
     if plan.host is not None:
         wants[4:] = plan.host
-    stays = leads & (has[0, plan.row] == node) & (has[1, plan.row] == plan.gpus)
-    order = np.concatenate((np.flatnonzero(stays), np.flatnonzero(leads & ~stays)))
-    given = {}
-    for p in order.tolist():
-        row = int(plan.row[p])
-        reason[row] = NO_ROOM
-        for want in (wants[:, p], has[:, row]):
-            if 0 < want[1] <= room[want[0]]:
-                room[want[0]] -= want[1]
-                given[row] = want
-                reason[row] = 0
-                break
+    reason = np.full(len(snapshot.queue), _HELD) if plan.reason is None else plan.reason.copy()
+    reason[plan.row] = NO_ROOM
+    given = _seated(plan.row[leads], wants[:, leads], has, np.where(snapshot.up, snapshot.nodes.gpus, 0))
     for p in np.flatnonzero(~leads).tolist():
-        row, leader = int(plan.row[p]), int(plan.group[p])
-        reason[row] = reason[leader]
-        if leader in given:
-            given[row] = given[leader]
+        if int(plan.group[p]) in given:
+            given[int(plan.row[p])] = given[int(plan.group[p])]
+    reason[list(given)] = 0
     return Placement(_leases(plan, snapshot, given), reason, int(np.count_nonzero(reason)))
+
+
+def _seated(rows: Ints, wants: Ints, has: Ints, room: Ints) -> dict[int, Ints]:
+    """What each of *rows* of the queue is given: what it *wants*, or what it *has* until that is there."""
+    used = np.bincount(wants[0], wants[1], len(room))
+    if (used <= room).all():
+        return {row: wants[:, p] for p, row in enumerate(rows.tolist())}
+    given = {row: has[:, row] for row in rows.tolist() if has[1, row] > 0}
+    room = room - np.bincount(has[0, rows], has[1, rows], len(room)).astype(np.int64)
+    moved = True
+    while moved:
+        moved = False
+        for p, row in enumerate(rows.tolist()):
+            now, then = given.get(row), wants[:, p]
+            if now is not None and np.array_equal(now, then):
+                continue
+            back = now[1] if now is not None and now[0] == then[0] else 0
+            if then[1] <= room[then[0]] + back:
+                if now is not None:
+                    room[now[0]] += now[1]
+                room[then[0]] -= then[1]
+                given[row], moved = then, True
+    return given
 
 
 def _leases(plan: Plan, snapshot: Snapshot, given: dict[int, Ints]) -> Leases:

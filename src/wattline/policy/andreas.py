@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
-from wattline.optimize.event import POSTPONED
+from wattline.optimize.event import POSTPONED, Schedule, busy
 from wattline.optimize.moment import Moment, Terms, moment, plan_of
 from wattline.policy.chain import asked
 from wattline.price import Price
@@ -19,6 +20,7 @@ from wattline.types import REASONS, Models, Plan, Reason, Snapshot
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)
 )
+_LEAST_S = 60.0  # between two decisions, if nothing happens
 USUAL_PRICE = Price.flat(0.2)
 """Of a kWh, where nobody says: about what households and small sites pay in euros or dollars."""
 
@@ -50,7 +52,9 @@ class Andreas:
     off: int = 1
     urgency: float = 10.0
     patience: float = 3.0
-    price: Price = field(default_factory=_usual_price)
+    price: Price = field(default_factory=_usual_price, repr=False)  # the header of a log has it
+
+    names_nodes: ClassVar[bool] = True  # its plans say which
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("objective", OBJECTIVES)):
@@ -84,17 +88,20 @@ class Andreas:
         charges = charges_of(at.event, self.objective)
         effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s)
         schedule, _, gap = decide(at.event, charges, self.method, at.config, at.node, effort, self.restart_s)
-        until_s = self.price.at(snapshot.now_s)[1]
-        reason = _reasons(at, rows, schedule.config, len(snapshot.queue))
+        until_s = min(self.price.at(snapshot.now_s)[1], snapshot.now_s + max(_LEAST_S, charges.stands_s))
+        reason = _reasons(at, rows, schedule, len(snapshot.queue), self.objective == "rolling")
         found = plan_of(at, rows, schedule, reason)
         return replace(found, tick_s=min(plan.tick_s, until_s), gap=math.inf if math.isnan(gap) else gap)
 
 
-def _reasons(at: Moment, rows: Ints, config: Ints, queued: int) -> Ints:
+def _reasons(at: Moment, rows: Ints, schedule: Schedule, queued: int, waits_for_prices: bool) -> Ints:
     """Why each row of the queue that waits does so."""
     reason = np.full(queued, _HELD, dtype=np.int64)
     reason[rows] = np.where(at.ever, _OUTRANKED, _NO_NODE)
-    if at.event.later.size:
-        reason[rows[(at.event.later < 1.0) & at.ever]] = _LATER
-    reason[rows[config != POSTPONED]] = 0
+    if at.event.later.size and waits_for_prices:
+        used = busy(at.event, schedule)
+        free = [int((gpus - of).max(initial=0)) for gpus, of in zip(at.event.gpus, used, strict=True)]
+        fits = at.event.possible & (at.event.config_gpus <= np.array(free)[at.event.config_sort])
+        reason[rows[(at.event.later < 1.0) & fits.any(axis=1)]] = _LATER
+    reason[rows[schedule.config != POSTPONED]] = 0
     return reason

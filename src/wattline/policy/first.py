@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from wattline.table import Floats, Ints
 from wattline.types import REASONS, Models, Plan, Reason, Snapshot
 
 _ORDERS = ("fifo", "edf", "priority")
-_OUTRANKED, _NO_NODE = REASONS.index(Reason.OUTRANKED), REASONS.index(Reason.NO_NODE)
+_HELD, _OUTRANKED, _NO_NODE = (
+    REASONS.index(reason) for reason in (Reason.HELD, Reason.OUTRANKED, Reason.NO_NODE)
+)
 
 
 def _usual_price() -> Price:
@@ -36,7 +39,9 @@ class FirstPrinciple:
     order: str = "fifo"
     exclusive: int = 0
     off: int = 1
-    price: Price = field(default_factory=_usual_price)
+    price: Price = field(default_factory=_usual_price, repr=False)  # the header of a log has it
+
+    names_nodes: ClassVar[bool] = True  # its plans say which
 
     def __post_init__(self) -> None:
         if self.order not in _ORDERS:
@@ -60,9 +65,9 @@ class FirstPrinciple:
         ranks, _ = ranked(at.event)
         key = self._key(snapshot, rows, at)
         config, node = self._seated(at, ranks, np.lexsort((rows, key)))
-        reason = np.full(len(snapshot.queue), _OUTRANKED, dtype=np.int64)
+        reason = np.full(len(snapshot.queue), _HELD, dtype=np.int64)
         reason[rows] = np.where(config != POSTPONED, 0, np.where(at.ever, _OUTRANKED, _NO_NODE))
-        return plan_of(at, rows, Schedule(config, node), reason)
+        return replace(plan_of(at, rows, Schedule(config, node), reason), tick_s=plan.tick_s)
 
     def _key(self, snapshot: Snapshot, rows: Ints, at: Moment) -> Floats:
         if self.order == "fifo":

@@ -55,6 +55,8 @@ def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Pl
 def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: nobody who runs is stopped for somebody else (no preemption)."""
     plan = asked(snapshot) if plan is None else plan
+    if plan.node is not None:
+        raise ConfigError("keep stands behind a policy that says who runs where, and cannot undo that")
     return replace(plan, keeps=True)
 
 

@@ -40,7 +40,8 @@ def money(log: Log, jobs: Fates, line: Timeline, total_j: float) -> Money:
     price = Price.of(words)
     if not price.changes:
         return Money(total_j * price.at(0.0)[0], late, str(price))
-    return Money(price.cost(*_used(log, line)), late, str(price))
+    at_s, energy_j = _used(log, line)
+    return Money(price.cost(at_s, energy_j) if len(at_s) else math.nan, late, str(price))
 
 
 def _used(log: Log, line: Timeline) -> tuple[Floats, Floats]:
@@ -50,10 +51,10 @@ def _used(log: Log, line: Timeline) -> tuple[Floats, Floats]:
     readings = (verb == METERED) & (who < 0)
     first_s = at_s[verb == ARRIVED].min(initial=math.inf)
     last_s = at_s[readings].max(initial=-math.inf)
-    if log.header.get("backend") != "sim":
-        return np.append(first_s, at_s[readings]), np.append(0.0, log.events[readings, 5])
-    if not first_s < last_s:
+    if not readings.any():
         return np.empty(0), np.empty(0)
+    if log.header.get("backend") != "sim" or not first_s < last_s:
+        return np.append(min(first_s, last_s), at_s[readings]), np.append(0.0, log.events[readings, 5])
     edges_s = np.concatenate(([first_s], line.at_s[(line.at_s > first_s) & (line.at_s < last_s)], [last_s]))
     row = np.searchsorted(line.at_s, edges_s[:-1], side="right") - 1
     return edges_s, np.append(0.0, np.cumsum(line.power_w[row] * np.diff(edges_s)))
