@@ -125,7 +125,7 @@ def walked(log):
         if group == job:
             holds.update({other: (rest[0], *holds[other][1:]) for other in rest})
 
-    for now_s, events, actions, _ in log:
+    for now_s, events, actions, *_ in log:
         for event in events:
             if event.verb in (LOST, FINISHED, FAILED) and event.job in holds:
                 pass_time(event.at_s)
@@ -145,7 +145,7 @@ def walked(log):
 def test_free_gpus_are_those_of_nodes_that_are_up_and_that_nobody_holds(log):
     line = course(log).timeline
     up, turns = np.ones(len(log.nodes), dtype=bool), []
-    for now_s, events, actions, _ in log:
+    for now_s, events, actions, *_ in log:
         for event in events:
             if event.verb in (NODE_LOST, NODE_BACK):
                 up[event.job] = event.verb == NODE_BACK
