@@ -16,6 +16,7 @@
     └── BackendError            the machines do not do what they were told
         ├── Unreachable         no answer
         └── MeterError          no reading
+            └── NotPermitted    what only an administrator may do
 
 "Cannot start this job now" is not an error: it is a `Reason` in the data.
 """
@@ -145,3 +146,9 @@ class MeterError(BackendError):
     """No reading from a power meter."""
 
     code = "meter"
+
+
+class NotPermitted(MeterError):
+    """Something that only an administrator may do, such as setting a power cap."""
+
+    code = "not_permitted"

@@ -75,6 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_advise(_command(commands, "advise", "how many cores and how much memory jobs should ask for"))
 
+    _add_measure(_command(commands, "measure", "seconds and joules of a command, and how they are known"))
+
+    doctor = _command(commands, "doctor", "what can be read and set on this machine, and if not, why")
+    _add_meter(doctor)
+    doctor.add_argument("--json", action="store_true", help="machine-readable result on stdout")
+
     optimise = _command(commands, "optimize", "one plan for jobs and nodes that a file describes")
     optimise.add_argument(
         "--input", required=True, metavar="FILE", help="jobs, nodes and prices as JSON; - is stdin"
@@ -84,6 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
     known = _command(commands, "library", "the workloads and devices that are known")
     actions = known.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     _add_actions(actions)
+
+    tune = _command(commands, "tune", "which batch size a recurring job should use")
+    _add_tune(tune.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
 
     policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
     policies.add_argument("--json", action="store_true")
@@ -176,6 +185,24 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="machine-readable result on stdout")
 
 
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "wattline measure [options] -- COMMAND ..."
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="what to run; its exit code is ours")
+    _add_meter(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="result on stdout, and what the command prints on stderr"
+    )
+
+
+def _add_meter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--meter",
+        default="auto",
+        metavar="M",
+        help="auto, nvml, rapl, zeusd[:SOCKET], simulated:2xv100,…, replay:FILE, none (default auto)",
+    )
+
+
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.usage = "wattline profile [options] -- COMMAND ..."
     add, seconds = parser.add_argument, read_by(parse_seconds)
@@ -225,6 +252,37 @@ def _add_actions(actions: argparse._SubParsersAction[_Parser]) -> None:
     show.add_argument("name", metavar="NAME", help="a model (any spelling, or SOURCE/NAME) or a device")
     show.add_argument("--gpu", metavar="KIND", help="only on this kind of GPU")
     show.add_argument("--json", action="store_true")
+
+
+def _add_tune(actions: argparse._SubParsersAction[_Parser]) -> None:
+    show = actions.add_parser("show", allow_abbrev=False, help="what is known of a job, and what is next")
+    show.add_argument("--gpu", metavar="KIND", help="only on this kind of GPU")
+    show.add_argument(
+        "--eta", type=number, default=0.5, metavar="X", help="energy against time (default 0.5)"
+    )
+    reset = actions.add_parser("reset", allow_abbrev=False, help="forget a job")
+    reset.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    for parser in (show, reset):
+        parser.add_argument("group", metavar="GROUP", help="the name of the recurring job")
+        parser.add_argument(
+            "--state", metavar="FILE", help="the store (default memory.db in the state folder)"
+        )
+        parser.add_argument("--json", action="store_true", help="machine-readable result on stdout")
+    replay = actions.add_parser("replay", allow_abbrev=False, help="optimisers against recorded trainings")
+    add = replay.add_argument
+    add("--data", required=True, metavar="DIR", help="summary_train.csv and summary_power_<gpu>.csv")
+    add("--gpu", action="append", required=True, metavar="KIND", help="v100, or all (repeat for more)")
+    add(
+        "--eta",
+        type=number,
+        default=0.5,
+        metavar="X",
+        help="1: only energy counts, 0: only time (default 0.5)",
+    )
+    add("--seeds", type=at_least_1, default=20, metavar="N", help="replays of each workload (default 20)")
+    add("--recurrences", type=at_least_1, metavar="N", help="of each job (default two for each setting)")
+    add("--optimizer", choices=("wattline", "zeus", "both"), default="wattline", help="(default wattline)")
+    add("--json", action="store_true", help="machine-readable result on stdout")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Contracts to test one's own policies, placers, backends and trace readers with.
+"""Contracts to test one's own policies, placers, backends, meters and trace readers with.
 
     class TestMine(PolicyContract):
         policy = Mine(knob=3)
@@ -7,9 +7,18 @@ Needs the `test` extra (hypothesis, pytest).
 """
 
 from wattline.testing.backend import BackendContract
+from wattline.testing.meter import MeterContract
 from wattline.testing.placer import PlacerContract
 from wattline.testing.policy import PolicyContract
 from wattline.testing.scenarios import Scenario, scenarios
 from wattline.testing.trace import TraceContract
 
-__all__ = ["BackendContract", "PlacerContract", "PolicyContract", "Scenario", "TraceContract", "scenarios"]
+__all__ = [
+    "BackendContract",
+    "MeterContract",
+    "PlacerContract",
+    "PolicyContract",
+    "Scenario",
+    "TraceContract",
+    "scenarios",
+]

@@ -1,0 +1,140 @@
+"""What every meter owes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from wattline.errors import ConfigError, NotPermitted
+from wattline.meter.base import Gpu, Meter
+
+_STEPS = 20
+
+
+class MeterContract:
+    """Inherit and say in `make` how to open a meter with at least one GPU; every call opens the same GPUs.
+
+    *sets* is whether caps can be set, *exact* whether nothing happens on its GPUs but steps, on its own
+    clock: then joules are watts times seconds to within a hundredth. *samples* is what a step has.
+    """
+
+    sets = True
+    exact = False
+    samples = 64.0
+
+    def make(self) -> Meter:
+        """The meter, opened."""
+        raise AssertionError("a contract needs make()")
+
+    def test_it_is_what_it_says(self) -> None:
+        """Meter and GPUs have all that the protocols name, and no two GPUs are the same."""
+        meter = self.make()
+        assert isinstance(meter, Meter)
+        assert meter.name
+        assert meter.gpus
+        assert all(isinstance(gpu, Gpu) for gpu in meter.gpus)
+        assert [gpu.index for gpu in meter.gpus] == list(range(len(meter.gpus)))
+        assert len({gpu.uuid for gpu in meter.gpus}) == len(meter.gpus)
+        assert all(gpu.name and gpu.method and gpu.spec for gpu in meter.gpus)
+        meter.close()
+        meter.close()
+
+    def test_a_gpu_is_the_same_in_the_next_session(self) -> None:
+        """And is found by what it says of itself."""
+        from wattline.meter import open_meter
+
+        first, second = self.make(), self.make()
+        assert [gpu.uuid for gpu in first.gpus] == [gpu.uuid for gpu in second.gpus]
+        for gpu in first.gpus:
+            again = open_meter(gpu.spec)
+            assert gpu.uuid in [other.uuid for other in again.gpus]
+            again.close()
+        first.close()
+        second.close()
+
+    def test_energy_never_falls_and_time_never_goes_back(self) -> None:
+        """Whatever steps are done."""
+        meter = self.make()
+        before_j, before_s = [gpu.energy_j() for gpu in meter.gpus], meter.now_s()
+        for _ in range(_STEPS):
+            meter.stepped(self.samples)
+            now_j, now_s = [gpu.energy_j() for gpu in meter.gpus], meter.now_s()
+            assert now_s >= before_s
+            assert all(now >= before for now, before in zip(now_j, before_j, strict=True))
+            before_j, before_s = now_j, now_s
+        meter.close()
+
+    def test_power_is_a_number_of_watts(self) -> None:
+        """Not negative, not absurd."""
+        meter = self.make()
+        assert all(0 <= gpu.power_w() < 5000 for gpu in meter.gpus)
+        meter.close()
+
+    def test_energy_is_the_integral_of_power(self) -> None:
+        """Where steps are all that happens: a step at so many watts for so many seconds."""
+        if not self.exact:
+            return
+        meter = self.make()
+        for gpu in meter.gpus:
+            began_j, then_s, integral_j = gpu.energy_j(), meter.now_s(), 0.0
+            for _ in range(_STEPS):
+                meter.stepped(self.samples)
+                integral_j += gpu.power_w() * (meter.now_s() - then_s)
+                then_s = meter.now_s()
+            assert gpu.energy_j() - began_j == pytest.approx(integral_j, rel=0.01)
+            assert integral_j > 0
+        meter.close()
+
+    def test_a_cap_that_is_set_is_the_cap(self) -> None:
+        """Within its range, for the next session too, and until somebody sets another."""
+        if not self.sets:
+            self._refuses()
+            return
+        meter = self.make()
+        for gpu in meter.gpus:
+            least_w, most_w = gpu.cap_range_w()
+            assert 0 < least_w <= most_w
+            before_w = gpu.cap_w()
+            for watts in (least_w, most_w, (least_w + most_w) / 2):
+                gpu.set_cap(watts)
+                assert gpu.cap_w() == pytest.approx(watts, abs=0.5)
+            other = self.make()
+            twin = next(twin for twin in other.gpus if twin.uuid == gpu.uuid)
+            assert twin.cap_w() == gpu.cap_w()
+            other.close()
+            gpu.set_cap(before_w)
+            assert gpu.cap_w() == pytest.approx(before_w, abs=0.5)
+        meter.close()
+
+    def test_a_cap_out_of_range_is_refused_with_the_range(self) -> None:
+        """And nothing is changed."""
+        if not self.sets:
+            return
+        meter = self.make()
+        for gpu in meter.gpus:
+            (least_w, most_w), before_w = gpu.cap_range_w(), gpu.cap_w()
+            for watts in (least_w - 5, most_w + 5, -1.0, math.nan):
+                with pytest.raises(ConfigError, match=f"{least_w:g} to {most_w:g} W"):
+                    gpu.set_cap(watts)
+            assert gpu.cap_w() == before_w
+        meter.close()
+
+    def test_a_clock_can_be_locked_and_let_go(self) -> None:
+        """Where caps can be set, clocks can, too."""
+        if not self.sets:
+            return
+        meter = self.make()
+        for gpu in meter.gpus:
+            gpu.lock_clock(900.0)
+            gpu.lock_clock(None)
+        meter.close()
+
+    def _refuses(self) -> None:
+        meter = self.make()
+        for gpu in meter.gpus:
+            with pytest.raises(NotPermitted):
+                gpu.set_cap(200.0)
+            with pytest.raises(NotPermitted):
+                gpu.lock_clock(900.0)
+        meter.close()

@@ -1,0 +1,143 @@
+/* A small library of our own with NVML's names, for the real bindings to load.
+ *
+ * It proves which calls are made and what their errors become, not what a GPU does. Its GPUs live in the file
+ * STUB_FILE, which tests and other processes map too: see nvml_stub.py, which has the same layout.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+
+typedef struct {
+    char uuid[64];
+    char mig[64];        /* the one part that it has; empty: none */
+    char name[64];
+    uint32_t cap_mw, least_mw, most_mw, draw_mw;
+    uint32_t clock_mhz;  /* locked at; 0: free */
+    uint32_t lost, denied, counterless;
+    double energy_mj;    /* until at_s */
+    double at_s;
+    uint64_t sets;       /* caps that were set */
+} Gpu;
+
+typedef struct {
+    uint32_t count, pad;
+    Gpu gpu[4];
+} Box;
+
+static Box *box;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+static uint32_t draws(const Gpu *g) { return g->draw_mw < g->cap_mw ? g->draw_mw : g->cap_mw; }
+
+static void account(Gpu *g) {
+    double now = now_s();
+    if (g->at_s > 0) g->energy_mj += (now - g->at_s) * draws(g);
+    g->at_s = now;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (box) return OK;
+    const char *path = getenv("STUB_FILE");
+    int file = path ? open(path, O_RDWR) : -1;
+    if (file < 0) return UNINITIALIZED;
+    void *at = mmap(NULL, sizeof(Box), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (at == MAP_FAILED) return UNINITIALIZED;
+    box = at;
+    return OK;
+}
+
+int nvmlShutdown(void) { return OK; }
+
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { return snprintf(text, size, "stub 1.0"), OK; }
+
+int nvmlDeviceGetCount_v2(unsigned *count) { return *count = box->count, OK; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    if (index >= box->count) return INVALID;
+    *handle = &box->gpu[index];
+    return OK;
+}
+
+/* The handle of a part is the address of its name. */
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    for (unsigned i = 0; i < box->count; i++) {
+        Gpu *g = &box->gpu[i];
+        if (!strcmp(uuid, g->uuid)) return *handle = g, OK;
+        if (*g->mig && !strcmp(uuid, g->mig)) return *handle = g->mig, OK;
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *part, void **handle) {
+    for (unsigned i = 0; i < box->count; i++)
+        if (part == box->gpu[i].mig) return *handle = &box->gpu[i], OK;
+    return INVALID;
+}
+
+int nvmlDeviceGetUUID(Gpu *g, char *text, unsigned size) { return snprintf(text, size, "%s", g->uuid), OK; }
+
+int nvmlDeviceGetName(Gpu *g, char *text, unsigned size) { return snprintf(text, size, "%s", g->name), OK; }
+
+int nvmlDeviceGetPowerUsage(Gpu *g, unsigned *mw) {
+    if (g->lost) return GPU_IS_LOST;
+    return *mw = draws(g), OK;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *g, uint64_t *mj) {
+    if (g->lost) return GPU_IS_LOST;
+    if (g->counterless) return NOT_SUPPORTED;
+    account(g);
+    return *mj = (uint64_t)g->energy_mj, OK;
+}
+
+int nvmlDeviceGetPowerManagementLimit(Gpu *g, unsigned *mw) {
+    if (g->lost) return GPU_IS_LOST;
+    return *mw = g->cap_mw, OK;
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(Gpu *g, unsigned *least, unsigned *most) {
+    if (g->lost) return GPU_IS_LOST;
+    return *least = g->least_mw, *most = g->most_mw, OK;
+}
+
+int nvmlDeviceSetPowerManagementLimit(Gpu *g, unsigned mw) {
+    if (g->lost) return GPU_IS_LOST;
+    if (g->denied) return NO_PERMISSION;
+    if (mw < g->least_mw || mw > g->most_mw) return INVALID;
+    account(g);
+    g->cap_mw = mw;
+    g->sets++;
+    return OK;
+}
+
+int nvmlDeviceSetGpuLockedClocks(Gpu *g, unsigned least, unsigned most) {
+    if (g->lost) return GPU_IS_LOST;
+    if (g->denied) return NO_PERMISSION;
+    if (least != most) return INVALID;
+    return g->clock_mhz = most, OK;
+}
+
+int nvmlDeviceResetGpuLockedClocks(Gpu *g) {
+    if (g->denied) return NO_PERMISSION;
+    return g->clock_mhz = 0, OK;
+}
+
+int nvmlDeviceGetTemperature(Gpu *g, int sensor, unsigned *celsius) {
+    if (g->lost) return GPU_IS_LOST;
+    if (sensor != 0) return INVALID;
+    return *celsius = 41, OK;
+}

@@ -1,0 +1,201 @@
+"""Simulated GPUs do what the library says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wattline.errors import ConfigError, MeterError, NotFitted, NotPermitted, OutOfRange
+from wattline.meter import Meter, open_meter
+from wattline.profile.library import library
+from wattline.profile.settings import Settings
+
+
+def virtual(text: str = "1xv100,model=resnet50,batch=64") -> Meter:
+    return open_meter(f"simulated:{text},time=virtual")
+
+
+@pytest.mark.parametrize("cap_w", [100, 175, 250])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_step_takes_and_draws_what_the_library_says(cap_w: float, gpus: int) -> None:
+    meter = virtual(f"{gpus}xv100,model=resnet50,batch={64 * gpus}")
+    known = library().find("resnet50", "v100")
+    samples_s, watts = known.predict(Settings.of(gpus=gpus, batch=64 * gpus, cap_w=cap_w))
+    for gpu in meter.gpus:
+        gpu.set_cap(cap_w)
+    meter.stepped(6400)
+    assert meter.now_s() == pytest.approx(6400 / samples_s[0])
+    used_j = sum(gpu.energy_j() for gpu in meter.gpus)
+    assert used_j == pytest.approx(watts[0] * 6400 / samples_s[0])
+    assert sum(gpu.power_w() for gpu in meter.gpus) == pytest.approx(watts[0])
+    meter.close()
+
+
+def test_virtual_time_passes_with_steps_and_with_nothing_else() -> None:
+    meter = virtual()
+    assert (meter.now_s(), meter.gpus[0].energy_j()) == (0, 0)
+    time.sleep(0.01)
+    assert (meter.now_s(), meter.gpus[0].energy_j()) == (0, 0)
+    meter.close()
+
+
+def test_one_slow_gpu_makes_all_wait() -> None:
+    meter = virtual("2xv100,model=resnet50,batch=128")
+    meter.stepped(128)
+    fast_s, fast_j = meter.now_s(), meter.gpus[1].energy_j()
+    meter.gpus[0].set_cap(100)
+    meter.stepped(128)
+    slow_s, slow_j = meter.now_s() - fast_s, meter.gpus[1].energy_j() - fast_j
+    assert slow_s > 1.2 * fast_s
+    assert fast_j < slow_j < fast_j * slow_s / fast_s, "who waits draws less, but not nothing"
+    meter.close()
+
+
+def test_a_locked_clock_slows_and_saves_watts() -> None:
+    meter = virtual()
+    meter.stepped(64)
+    free_s, free_w = meter.now_s(), meter.gpus[0].power_w()
+    meter.gpus[0].lock_clock(800)
+    meter.stepped(64)
+    assert meter.now_s() - free_s > free_s
+    assert meter.gpus[0].power_w() < free_w
+    meter.gpus[0].lock_clock(None)
+    meter.stepped(64)
+    assert meter.gpus[0].power_w() == pytest.approx(free_w)
+    with pytest.raises(ConfigError, match="135 to 1530 MHz"):
+        meter.gpus[0].lock_clock(3000)
+    meter.close()
+
+
+def test_caps_and_counters_are_shared_between_processes(tmp_path: Path) -> None:
+    text = f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path}"
+    code = (
+        "from wattline.meter import open_meter\n"
+        f"m = open_meter({text!r}); m.gpus[0].set_cap(125); m.stepped(64); print(m.gpus[0].uuid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    meter = open_meter(text)
+    assert meter.gpus[0].uuid == done.stdout.strip()
+    assert meter.gpus[0].cap_w() == 125
+    assert meter.gpus[0].energy_j() > 0
+    assert meter.now_s() > 0
+    meter.close()
+
+
+def test_each_of_two_processes_steps_its_own_gpu(tmp_path: Path) -> None:
+    whole = virtual("2xv100,model=resnet50,batch=128")
+    whole.stepped(128)
+    text = f"2xv100,model=resnet50,batch=128,state={tmp_path}"
+    ranks = [virtual(f"{text},gpu={rank}") for rank in (0, 1)]
+    for rank in ranks:
+        rank.stepped(64)
+    everything = virtual(text)
+    assert everything.now_s() == ranks[0].now_s() == ranks[1].now_s() == whole.now_s()
+    assert [g.energy_j() for g in everything.gpus] == [g.energy_j() for g in whole.gpus]
+    assert ranks[1].gpus[0].uuid == everything.gpus[1].uuid
+    for meter in (whole, everything, *ranks):
+        meter.close()
+
+
+def test_two_sessions_on_one_gpu_see_one_counter(tmp_path: Path) -> None:
+    first, second = (virtual(f"1xv100,model=resnet50,state={tmp_path}") for _ in range(2))
+    first.stepped(64)
+    assert second.gpus[0].energy_j() == first.gpus[0].energy_j() > 0
+    second.stepped(64)
+    assert second.gpus[0].energy_j() == first.gpus[0].energy_j()
+    assert second.now_s() == first.now_s(), "they take turns"
+    first.close()
+    second.close()
+
+
+def test_in_real_time_a_step_takes_its_time_and_work_counts_towards_it() -> None:
+    meter = open_meter("simulated:1xv100,model=resnet50,batch=64")
+    known = library().find("resnet50", "v100")
+    step_s = 64 / float(known.predict(Settings.of(batch=64, cap_w=300)).samples_s[0])
+    began_s = meter.now_s()
+    meter.stepped(64)
+    middle_s = meter.now_s()
+    assert middle_s - began_s >= 0.9 * step_s - 0.05
+    time.sleep(step_s / 2)
+    meter.stepped(64)
+    assert meter.now_s() - middle_s >= step_s
+    before_j = meter.gpus[0].energy_j()
+    time.sleep(0.02)
+    idle_j = meter.gpus[0].energy_j() - before_j
+    assert idle_j >= 0.02 * 40
+    meter.close()
+
+
+def test_a_gpu_can_be_lost_and_a_cap_denied() -> None:
+    meter = virtual("2xv100,model=resnet50,lost=2,denied=yes")
+    with pytest.raises(NotPermitted, match="refuse a power cap"):
+        meter.gpus[0].set_cap(200)
+    with pytest.raises(NotPermitted, match="refuse a clock"):
+        meter.gpus[0].lock_clock(1000)
+    meter.stepped(64)
+    meter.stepped(64)
+    assert meter.gpus[0].energy_j() > 0
+    with pytest.raises(MeterError, match=r"GPU 1 .* is lost"):
+        meter.gpus[1].energy_j()
+    with pytest.raises(MeterError, match="lost"):
+        meter.stepped(64)
+    meter.close()
+
+
+def test_without_a_state_nothing_is_left_behind() -> None:
+    meter = virtual()
+    folder = Path(meter.gpus[0].spec.rpartition("state=")[2])
+    assert folder.is_dir()
+    meter.close()
+    assert not folder.exists()
+
+
+def test_a_state_of_other_gpus_is_refused(tmp_path: Path) -> None:
+    open_meter(f"simulated:2xv100,state={tmp_path}").close()
+    with pytest.raises(ConfigError, match="holds 2xv100, expected 1xa40"):
+        open_meter(f"simulated:1xa40,state={tmp_path}")
+    (tmp_path / "gpus.bin").write_bytes(b"something else, and longer than the header of a state")
+    with pytest.raises(ConfigError, match="is not the state"):
+        open_meter(f"simulated:2xv100,state={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "expected how many of which kind"),
+        ("0xv100", "expected how many of which kind"),
+        ("2xv1000", "unknown GPU kind"),
+        ("1xv100,modle=resnet50", "does not know 'modle=resnet50'"),
+        ("1xv100,batch=", "does not know 'batch='"),
+        ("1xv100,batch=0", "expected a whole number from 1 up"),
+        ("1xv100,batch=many", "expected a whole number from 1 up"),
+        ("1xv100,time=fast", "expected one of virtual, real"),
+        ("1xv100,gpu=1", "expected less than 1"),
+    ],
+)
+def test_a_text_that_makes_no_sense_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_meter(f"simulated:{text}")
+
+
+def test_what_nobody_measured_is_told_at_once() -> None:
+    with pytest.raises(NotFitted, match="nothing was measured of 'resnet5000'"):
+        open_meter("simulated:1xv100,model=resnet5000")
+
+
+def test_a_batch_far_from_all_that_was_measured_is_refused() -> None:
+    meter = virtual("1xv100,model=resnet50,batch=1000000")
+    with pytest.raises(OutOfRange):
+        meter.stepped(64)
+    meter.close()
+
+
+def test_a_step_of_nothing_is_refused() -> None:
+    meter = virtual()
+    with pytest.raises(ConfigError, match="expected more than 0"):
+        meter.stepped(0)
+    meter.close()

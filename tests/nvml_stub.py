@@ -1,0 +1,64 @@
+"""The GPUs of nvml_stub.c, seen from outside: what a test sets up and looks at."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+_HEAD = struct.Struct("II")
+_GPU = struct.Struct("@64s64s64s8IddQ")
+_NUMBERS = ("cap_mw", "least_mw", "most_mw", "draw_mw", "clock_mhz", "lost", "denied", "counterless")
+_FIELDS = ("uuid", "mig", "name", *_NUMBERS, "energy_mj", "at_s", "sets")
+UUIDS = tuple(f"GPU-{i}{i}{i}{i}aaaa-bbbb-cccc-dddd-eeeeffff0000" for i in range(4))
+
+
+def build(folder: Path) -> Path:
+    """Compile the stub; answers the folder to put on LD_LIBRARY_PATH."""
+    source, library = Path(__file__).parent / "meter" / "nvml_stub.c", folder / "libnvidia-ml.so.1"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run(["gcc", *flags, "-o", str(library), str(source)], check=True)
+    return folder
+
+
+class Stub:
+    """GPUs in a file: `stub["draw_mw", 0]` is what the first draws."""
+
+    def __init__(
+        self, path: Path, library: Path, count: int = 2, name: str = "NVIDIA A100-SXM4-80GB"
+    ) -> None:
+        self.path, self.library = path, library
+        rows = [
+            (u.encode(), b"", name.encode(), 400_000, 100_000, 400_000, 200_000, 0, 0, 0, 0, 0.0, 0.0, 0)
+            for u in UUIDS
+        ]
+        path.write_bytes(_HEAD.pack(count, 0) + b"".join(_GPU.pack(*row) for row in rows))
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def __getitem__(self, key: tuple[str, int]) -> float | bytes:
+        name, gpu = key
+        return _GPU.unpack_from(self._map, _HEAD.size + gpu * _GPU.size)[_FIELDS.index(name)]
+
+    def __setitem__(self, key: tuple[str, int], value: float | bytes) -> None:
+        name, gpu = key
+        row = list(_GPU.unpack_from(self._map, _HEAD.size + gpu * _GPU.size))
+        row[_FIELDS.index(name)] = value
+        _GPU.pack_into(self._map, _HEAD.size + gpu * _GPU.size, *row)
+
+    def env(self, **more: str) -> dict[str, str]:
+        """The environment in which the bindings find this stub."""
+        env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "WATTLINE_METER")}
+        return {**env, "LD_LIBRARY_PATH": str(self.library), "STUB_FILE": str(self.path), **more}
+
+    def run(self, code: str, **env: str) -> str:
+        """What *code* prints in a process of its own, which finds `open_meter` there."""
+        code = f"from wattline.meter import open_meter\n{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=self.env(**env), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
