@@ -64,6 +64,8 @@ class Child:
     def __init__(self, spec: str, env: dict[str, str] | None = None, then: str = "time.sleep(600)") -> None:
         code = (
             "import os, signal, sys, time\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever nohup has done\n"
+            "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
             "from wattline.meter import open_meter\n"
             "from wattline.meter.hold import hold\n"
             f"with hold(open_meter({spec!r}).gpus) as held:\n"
