@@ -1,0 +1,289 @@
+"""Reads recorded trainings: epochs to a target by batch size, and what an epoch takes at each power limit.
+
+A directory holds `summary_train.csv`, one row for each run and target level, and `summary_power_<gpu>.csv`,
+one row for each batch size and power limit: the tables that Zeus' authors published, or of the same kind.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattline.errors import NotFound, ProfileError, did_you_mean
+from wattline.table import Floats, Ints, Labels, Table
+
+_POWER = "summary_power_"
+
+
+@dataclass(frozen=True, eq=False)
+class Runs(Table):
+    """Trainings, one row for each run and target level: the epoch that reached it, nan if none did."""
+
+    dataset: Labels
+    network: Labels
+    batch: Ints
+    optimizer: Labels
+    target: Floats
+    epochs: Floats
+    line: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Epochs(Table):
+    """What an epoch takes on one kind of GPU, one row for each batch size and power limit."""
+
+    dataset: Labels
+    network: Labels
+    batch: Ints
+    optimizer: Labels
+    cap_w: Floats
+    seconds: Floats
+    watts: Floats
+    line: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """One training on one kind of GPU: batch sizes that were both trained and measured, ascending.
+
+    `epochs[i]` are the runs at `batches[i]`, nan where a run never reached the target; *seconds* and
+    *watts* of an epoch have a row for each batch size and a column for each of *caps_w*, ascending.
+    """
+
+    gpu: str
+    dataset: str
+    network: str
+    optimizer: str
+    target: float
+    batches: tuple[int, ...]
+    caps_w: Floats
+    max_w: float
+    epochs: tuple[Floats, ...]
+    seconds: Floats
+    watts: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """The tables of a directory; `gpus` are the kinds of GPU that it has."""
+
+    path: Path
+    runs: Runs
+    power: dict[str, Epochs]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The kinds of GPU, in the order of their names."""
+        return tuple(self.power)
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """What was trained, in the order of the file."""
+        return self.runs.dataset.names
+
+    def of_gpu(self, gpu: str) -> Epochs:
+        """What was measured on this kind of GPU."""
+        if gpu not in self.power:
+            raise NotFound(
+                f"{self.path} has no {_POWER}{gpu}.csv, only of {', '.join(self.gpus)}",
+                did_you_mean(gpu, self.gpus),
+            )
+        return self.power[gpu]
+
+    def recorded(self, dataset: str, gpu: str, target: float) -> Recorded | None:
+        """The training on *dataset* to *target*, or None if this kind of GPU was not measured with it.
+
+        Rows of both tables belong together when network, optimiser and batch size are the same.
+        """
+        power = self.of_gpu(gpu)
+        levels = _of(self.runs, dataset)
+        if not levels.size:
+            raise NotFound(f"{self.path} has no {dataset}", did_you_mean(dataset, self.datasets))
+        runs = levels[np.isclose(self.runs.target[levels], target, rtol=1e-9, atol=0)]
+        if not runs.size:
+            has = ", ".join(f"{level:g}" for level in np.unique(self.runs.target[levels]))
+            raise NotFound(f"{dataset} has no target {target:g}, only {has}")
+        first = int(runs[0])
+        network, optimizer = self.runs.network.word(first), self.runs.optimizer.word(first)
+        for row in runs.tolist():
+            if (self.runs.network.word(row), self.runs.optimizer.word(row)) != (network, optimizer):
+                raise ProfileError(
+                    str(self.path / "summary_train.csv"), int(self.runs.line[row]),
+                    f"{dataset} is trained with {self.runs.network.word(row)} and"
+                    f" {self.runs.optimizer.word(row)}, expected {network} and {optimizer} as above",
+                )  # fmt: skip
+        epochs = [
+            row
+            for row in _of(power, dataset).tolist()
+            if (power.network.word(row), power.optimizer.word(row)) == (network, optimizer)
+        ]
+        both = sorted(set(self.runs.batch[runs].tolist()) & set(power.batch[epochs].tolist()))
+        if not both:
+            return None
+        epochs = [row for row in epochs if int(power.batch[row]) in both]
+        caps_w = np.unique(power.cap_w[epochs])
+        seconds, watts = self._grid(gpu, power, epochs, both, caps_w)
+        return Recorded(
+            gpu=gpu, dataset=dataset, network=network, optimizer=optimizer, target=target,
+            batches=tuple(both), caps_w=caps_w, max_w=float(power.cap_w.max()),
+            epochs=tuple(self.runs.epochs[runs[self.runs.batch[runs] == batch]] for batch in both),
+            seconds=seconds, watts=watts,
+        )  # fmt: skip
+
+    def _grid(
+        self, gpu: str, power: Epochs, rows: Sequence[int], batches: Sequence[int], caps_w: Floats
+    ) -> tuple[Floats, Floats]:
+        seconds, watts = np.full((2, len(batches), len(caps_w)), np.nan)
+        path = str(self.path / f"{_POWER}{gpu}.csv")
+        for row in rows:
+            at = batches.index(int(power.batch[row])), int(np.searchsorted(caps_w, power.cap_w[row]))
+            if not math.isnan(seconds[at]):
+                raise ProfileError(
+                    path, int(power.line[row]),
+                    f"batch_size {power.batch[row]} at power_limit {power.cap_w[row]:g} is there twice,"
+                    " expected once",
+                )  # fmt: skip
+            seconds[at], watts[at] = power.seconds[row], power.watts[row]
+        for row in rows:
+            missing = np.isnan(seconds[batches.index(int(power.batch[row]))])
+            if missing.any():
+                raise ProfileError(
+                    path, int(power.line[row]),
+                    f"batch_size {power.batch[row]} has no power_limit {caps_w[missing][0]:g},"
+                    " expected the limits of the other batch sizes",
+                )  # fmt: skip
+        return seconds, watts
+
+
+def read_published(directory: str | Path) -> Published:
+    """Read the tables of *directory*; the first field that cannot be right raises `ProfileError`."""
+    path = Path(directory)
+    found = sorted(path.glob(f"{_POWER}*.csv"))
+    if not found:
+        raise ProfileError(
+            str(path),
+            None,
+            f"has no {_POWER}<gpu>.csv, expected one for each kind of GPU and summary_train.csv",
+        )
+    power = {file.stem.removeprefix(_POWER).casefold(): _epochs(file) for file in found}
+    return Published(path, _runs(path / "summary_train.csv"), power)
+
+
+def _of(table: Runs | Epochs, dataset: str) -> Ints:
+    names = table.dataset.names
+    return np.flatnonzero(table.dataset.codes == (names.index(dataset) if dataset in names else -1))
+
+
+def _runs(path: Path) -> Runs:
+    readers: dict[str, Callable[[str], Any]] = {
+        "dataset": _word, "network": _word, "batch_size": _whole, "optimizer": _word,
+        "target_metric": _finite, "target_epoch": _epoch,
+    }  # fmt: skip
+    c, line = _columns(path, readers)
+    return Runs(
+        Labels.of(c["dataset"]), Labels.of(c["network"]), np.array(c["batch_size"], np.int64),
+        Labels.of(c["optimizer"]), np.array(c["target_metric"], np.float64),
+        np.array(c["target_epoch"], np.float64), line,
+    )  # fmt: skip
+
+
+def _epochs(path: Path) -> Epochs:
+    readers: dict[str, Callable[[str], Any]] = {
+        "dataset": _word, "network": _word, "batch_size": _whole, "optimizer": _word,
+        "power_limit": _positive, "time_per_epoch": _positive, "average_power": _positive,
+    }  # fmt: skip
+    c, line = _columns(path, readers)
+    return Epochs(
+        Labels.of(c["dataset"]), Labels.of(c["network"]), np.array(c["batch_size"], np.int64),
+        Labels.of(c["optimizer"]), np.array(c["power_limit"], np.float64),
+        np.array(c["time_per_epoch"], np.float64), np.array(c["average_power"], np.float64), line,
+    )  # fmt: skip
+
+
+def _columns(path: Path, readers: dict[str, Callable[[str], Any]]) -> tuple[dict[str, list[Any]], Ints]:
+    """The named columns of a CSV, each field through its reader; other columns are left alone."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
+        raise ProfileError(str(path), None, f"cannot be read: {why}") from None
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = [word.strip() for word in next(lines, [])]
+    for name in readers:
+        if name not in header:
+            raise ProfileError(
+                str(path),
+                1,
+                f"has no column {name}, expected {', '.join(readers)}",
+                did_you_mean(name, header),
+            )
+    columns: dict[str, list[Any]] = {name: [] for name in readers}
+    at: list[int] = []
+    where = {name: header.index(name) for name in readers}
+    for fields in lines:
+        if not any(fields):
+            continue
+        if len(fields) != len(header):
+            raise ProfileError(
+                str(path),
+                lines.line_num,
+                f"has {len(fields)} fields, expected {len(header)} as in the header",
+            )
+        for name, read in readers.items():
+            field = fields[where[name]].strip()
+            try:
+                columns[name].append(read(field))
+            except ValueError as expected:
+                raise ProfileError(
+                    str(path), lines.line_num, f"{name} is {field!r}, expected {expected}"
+                ) from None
+        at.append(lines.line_num)
+    if not at:
+        raise ProfileError(str(path), None, "has no rows, expected at least one")
+    return columns, np.array(at, np.int64)
+
+
+def _word(field: str) -> str:
+    if not field:
+        raise ValueError("a name")
+    return field
+
+
+def _finite(field: str, expected: str = "a number") -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not math.isfinite(value):
+        raise ValueError(expected)
+    return value
+
+
+def _positive(field: str) -> float:
+    value = _finite(field, "a number above 0")
+    if value <= 0:
+        raise ValueError("a number above 0")
+    return value
+
+
+def _whole(field: str) -> int:
+    value = _finite(field, "a whole number of at least 1")
+    if value < 1 or value != int(value):
+        raise ValueError("a whole number of at least 1")
+    return int(value)
+
+
+def _epoch(field: str) -> float:
+    if not field or field.casefold() == "nan":
+        return math.nan
+    value = _finite(field, "a whole number of at least 1, or nothing")
+    if value < 1 or value != int(value):
+        raise ValueError("a whole number of at least 1, or nothing")
+    return value

@@ -1,0 +1,1 @@
+"""The in-job side: progress, energy, power caps and checkpoints of a training script."""

@@ -1,0 +1,111 @@
+"""`wattline tune`: what is known of recurring jobs, and recorded trainings replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattline.cli import main
+from wattline.model.bandit import Task
+from wattline.train.memory import Memory
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = tmp_path / "memory.db"
+    with Memory.open(path) as memory:
+        memory.describe("nightly", Task((16, 32, 64), 32, 50))
+        for batch, epochs in ((32, 8), (64, 9)):
+            memory.add(
+                "nightly", "a100", batch=batch, reached=True, seconds=80.0, joules=16000.0, epochs=epochs
+            )
+    return str(path)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A small cifar100, whose best batch size is below the default, and something nobody knows."""
+    train = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
+    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    for batch, epochs, seconds in ((256, 10, 12.0), (512, 15, 10.0), (1024, 30, 9.0)):
+        train += [f"cifar100,net,{batch},adam,1e-3,{run},0.6,{epochs}" for run in (1, 2)]
+        power += [f"cifar100,net,{batch},adam,{cap},{seconds * 200 / cap},{cap}" for cap in (100, 200)]
+    train.append("unheard-of,net,8,adam,1e-3,1,0.6,5")
+    (tmp_path / "summary_train.csv").write_text("\n".join(train) + "\n")
+    (tmp_path / "summary_power_x9.csv").write_text("\n".join(power) + "\n")
+    return tmp_path
+
+
+def test_show_says_what_is_known_and_what_is_next(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "show", "nightly", "--state", store]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("nightly on a100\nbatch  runs  stopped  epochs")
+    assert "\nnext: " in out
+
+
+def test_show_in_json_has_all_batch_sizes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "show", "nightly", "--state", store, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (gpu,) = said["gpus"]
+    assert [row["batch"] for row in gpu["batches"]] == [16, 32, 64]
+    assert gpu["batches"][0]["cost_j"] is None
+    assert gpu["batches"][1]["epochs"] == pytest.approx(8)
+    assert gpu["next"] in (16, 32, 64)
+
+
+def test_a_job_that_is_not_known_is_an_error_with_a_hint(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "show", "nightli", "--state", store]) == 3
+    assert "did you mean nightly?" in capsys.readouterr().err
+    assert main(["tune", "reset", "weekly", "-y", "--state", store]) == 3
+
+
+def test_reset_forgets_when_told_so_and_does_not_where_nobody_can_be_asked(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "reset", "nightly", "--state", store]) == 2
+    assert "-y" in capsys.readouterr().err
+    assert main(["tune", "reset", "nightly", "--state", store, "-y"]) == 0
+    assert capsys.readouterr().out == "nightly: 2 runs forgotten\n"
+    assert main(["tune", "show", "nightly", "--state", store]) == 3
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_reset_asks_people(store: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return answer
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    assert main(["tune", "reset", "nightly", "--state", store]) == code
+
+
+def test_replay_prints_a_line_for_each_optimiser(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "replay", "--data", str(recorded), "--gpu", "all", "--seeds", "2", "--optimizer", "both"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert [line.split()[:4] for line in said.out.splitlines()[1:]] == [
+        ["x9", "cifar100", "12", "zeus"],
+        ["x9", "cifar100", "12", "wattline"],
+    ]
+    assert "unheard-of is left out" in said.err
+
+
+def test_replay_in_json_carries_goals_and_figures(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "replay", "--data", str(recorded), "--gpu", "x9", "--seeds", "2", "--json"]
+    assert main(words) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (cell["target"], cell["max_epochs"], cell["default"]["batch"]) == (0.6, 100, 1024)
+    assert (cell["oracle"]["batch"], cell["oracle"]["cap_w"]) == (256, 200)
+    assert cell["optimizers"]["wattline"]["regret"]["mean"] <= cell["default_regret"] + 1
+
+
+def test_a_gpu_that_was_not_recorded_is_named(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "replay", "--data", str(recorded), "--gpu", "h100"]) == 3
+    assert "only of x9" in capsys.readouterr().err

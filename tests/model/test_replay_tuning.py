@@ -1,0 +1,177 @@
+"""Recorded trainings as recurring jobs: what optimisers would have done."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattline.model.bandit import Outcome, Task, Trial, Zeus
+from wattline.model.recurring import Recurring
+from wattline.model.replay_tuning import Case, cases, default_regret, replay, score
+from wattline.profile.published import read_published
+from wattline.testing.recurring import made_up
+
+SIMPLE = Case(
+    gpu="x", name="simple", task=Task((8, 16), 16, 20),
+    epochs=(np.array([4.0, 4.0]), np.array([8.0, np.inf])),
+    caps_w=np.array([100.0, 200.0]), seconds=np.array([[2.0, 1.0], [1.0, 1.0]]),
+    watts=np.array([[100.0, 200.0], [100.0, 150.0]]), max_w=200.0, eta=0.5,
+)  # fmt: skip
+
+
+class Always:
+    """Runs one batch size, for so many epochs."""
+
+    def __init__(self, batch: int, epochs: int = 20) -> None:
+        self.batch, self.limit = batch, epochs
+
+    def start(self, task: Task) -> list[Outcome]:
+        return []
+
+    def next(self, state: list[Outcome], rng: np.random.Generator) -> Trial:
+        return Trial(self.batch)
+
+    def epochs(self, state: list[Outcome], trial: Trial, epoch_j: float) -> int:
+        return self.limit
+
+    def begin(self, state: list[Outcome], trial: Trial) -> list[Outcome]:
+        return state
+
+    def observe(self, state: list[Outcome], outcome: Outcome) -> list[Outcome]:
+        return [*state, outcome]
+
+
+def test_the_best_limit_is_the_one_with_the_cheapest_epoch() -> None:
+    assert SIMPLE.epoch_j.tolist() == [[300.0, 200.0], [150.0, 175.0]]
+    assert SIMPLE.best.tolist() == [1, 0]
+
+
+def test_the_oracle_is_a_batch_size_that_always_reaches_the_target() -> None:
+    assert SIMPLE.expected_j.tolist() == [800.0, 1200.0]
+    assert SIMPLE.oracle == 0
+    assert default_regret(SIMPLE) == pytest.approx(8 * (8 * 175 / 800 - 1))
+
+
+def test_the_first_epoch_of_a_batch_size_costs_the_mean_over_the_limits() -> None:
+    done = replay(SIMPLE, Always(8), 0, 3)
+    assert done.cost_j.tolist() == [850.0, 800.0, 800.0]
+    assert done.energy_j.tolist() == [800.0, 800.0, 800.0]
+    assert done.time_s.tolist() == [4.5, 4.0, 4.0]
+
+
+def test_runs_that_fail_are_tried_again_and_their_cost_adds_up() -> None:
+    done = replay(SIMPLE, Always(16), 3, 10)
+    assert done.tries.max() > 1
+    extra = 20 * 150.0 * (done.tries - 1) + 8 * 150
+    extra[0] += 12.5
+    assert done.cost_j.tolist() == pytest.approx(extra.tolist())
+
+
+def test_the_same_seed_draws_the_same_runs_for_all_optimisers() -> None:
+    case = made_up(3)
+    a, b = (replay(case, Zeus(), 5, 30) for _ in range(2))
+    assert a.cost_j.tolist() == b.cost_j.tolist()
+    first = [replay(case, optimizer, 7, 1).cost_j[0] for optimizer in (Zeus(), Recurring())]
+    assert first[0] == first[1]
+
+
+def test_staying_at_the_oracle_has_no_regret_but_the_sweep() -> None:
+    found = score(SIMPLE, replay(SIMPLE, Always(8), 0, 8))
+    assert found.regret == pytest.approx(50 / 800)
+    assert (found.settled, found.settles10, found.settles5, found.pure_regret) == (1.0, 1.0, 1.0, 0.0)
+
+
+def test_who_never_settles_is_nan() -> None:
+    assert np.isnan(score(SIMPLE, replay(SIMPLE, Always(16), 0, 8)).settles10)
+
+
+def test_on_made_up_jobs_ours_has_a_fraction_of_zeus_regret() -> None:
+    regrets: dict[str, list[float]] = {"zeus": [], "ours": []}
+    for seed in range(300, 312):
+        case = made_up(seed)
+        regrets["zeus"].append(score(case, replay(case, Zeus(), 0)).regret)
+        regrets["ours"].append(score(case, replay(case, Recurring(), 0)).regret)
+    assert np.mean(regrets["ours"]) < 0.6 * np.mean(regrets["zeus"])
+
+
+TABLE_7A = {  # default J, s; oracle batch, W, J, s; per cent of energy, time, cost (spec, section 7a)
+    ("v100", "cifar100"): (112458, 599.17, 128, 100, 28478, 339.21, 74.7, 43.4, 56.8),
+    ("v100", "imagenet"): (16412549, 74518, 360, 175, 13233277, 80111, 19.4, -7.5, 5.1),
+    ("v100", "squad"): (1621829, 7106, 12, 200, 1341226, 7158, 17.3, -0.7, 7.9),
+    ("v100", "librispeech"): (9528122, 59344, 48, 150, 5846868, 45777, 38.6, 22.9, 29.0),
+    ("v100", "movielens-1m"): (3229, 84.91, 16384, 175, 1119, 30.88, 65.3, 63.6, 63.9),
+    ("v100", "sentiment140"): (2758293, 12345, 64, 175, 2180791, 13386, 20.9, -8.4, 5.4),
+    ("a40", "cifar100"): (146841, 670.92, 128, 225, 48409, 309.19, 67.0, 53.9, 59.4),
+    ("a40", "imagenet"): (19184897, 81567, 256, 225, 16278536, 82881, 15.1, -1.6, 5.8),
+    ("a40", "squad"): (995432, 3729, 32, 225, 832940, 3966, 16.3, -6.4, 4.3),
+    ("a40", "librispeech"): (15673814, 93409, 32, 175, 5280183, 38099, 66.3, 59.2, 61.8),
+    ("a40", "movielens-1m"): (7480, 89.48, 16384, 100, 2900, 36.28, 61.2, 59.5, 59.8),
+    ("a40", "sentiment140"): (1649560, 6007, 128, 200, 1309892, 6681, 20.6, -11.2, 4.0),
+}
+TABLE_7B = {  # Zeus' regret: mean, least, most
+    ("v100", "cifar100"): (10.0, 7.5, 11.8), ("v100", "imagenet"): (4.4, 3.3, 5.5),
+    ("v100", "squad"): (1.7, -0.6, 4.0), ("v100", "librispeech"): (8.1, 5.2, 13.3),
+    ("v100", "movielens-1m"): (14.0, 9.7, 18.6), ("v100", "sentiment140"): (1.7, 1.7, 1.7),
+    ("a40", "cifar100"): (10.6, 8.7, 12.6), ("a40", "imagenet"): (5.1, 4.1, 7.4),
+    ("a40", "squad"): (3.2, 1.5, 5.9), ("a40", "librispeech"): (8.2, 7.7, 8.9),
+    ("a40", "movielens-1m"): (12.0, 9.4, 14.5), ("a40", "sentiment140"): (4.4, 4.4, 4.5),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def published(data: Path) -> dict[tuple[str, str], Case]:
+    found = read_published(data / "zeus")
+    return {(gpu, case.name): case for gpu in found.gpus for case in cases(found, gpu)[0]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cell", "numbers"), TABLE_7A.items(), ids=lambda each: "-".join(map(str, each[:2])))
+def test_the_published_tables_give_the_known_savings(
+    published: dict[tuple[str, str], Case], cell: tuple[str, str], numbers: tuple[Any, ...]
+) -> None:
+    case = published[cell]
+    base_j, base_s, base = case.run(case.default, -1)
+    at, cap = case.oracle, int(case.best[case.oracle])
+    best_j, best_s, best = case.run(at, cap)
+    saved = [100 * (1 - a / b) for a, b in ((best_j, base_j), (best_s, base_s), (best, base))]
+    found = (base_j, base_s, case.task.batches[at], case.caps_w[cap], best_j, best_s, *saved)
+    for value, expected in zip(found, numbers, strict=True):
+        places = len(str(expected).partition(".")[2]) if isinstance(expected, float) else 0
+        assert round(value, places) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", TABLE_7B, ids="-".join)
+def test_zeus_regrets_are_those_of_its_own_simulator(
+    published: dict[tuple[str, str], Case], cell: tuple[str, str]
+) -> None:
+    case, (mean, _, _) = published[cell], TABLE_7B[cell]
+    regrets = [score(case, replay(case, Zeus(), seed)).regret for seed in range(20)]
+    off = 0.06 + 3 * np.std(regrets) * np.sqrt(1 / 20 + 1 / (20 if cell[0] == "v100" else 8))
+    assert np.mean(regrets) == pytest.approx(mean, abs=off)
+
+
+@pytest.mark.slow
+def test_ours_never_loses_more_than_a_run_against_the_default_and_less_than_half_of_zeus(
+    published: dict[tuple[str, str], Case],
+) -> None:
+    ours, zeus = [], []
+    for case in published.values():
+        mine = [score(case, replay(case, Recurring(), seed)).regret for seed in range(10)]
+        assert np.mean(mine) <= default_regret(case) + 1, (case.gpu, case.name)
+        ours.append(np.mean(mine))
+        zeus.append(np.mean([score(case, replay(case, Zeus(), seed)).regret for seed in range(10)]))
+    assert np.mean(ours) <= 0.5 * np.mean(zeus)
+
+
+@pytest.mark.slow
+def test_a_thousand_recurrences_take_about_a_second(published: dict[tuple[str, str], Case]) -> None:
+    case = published["v100", "cifar100"]
+    replay(case, Recurring(), 0, 50)
+    before = time.process_time()
+    replay(case, Recurring(), 1, 1000)
+    assert time.process_time() - before < 2.0  # the bar is 1; other work on the machine counts too
