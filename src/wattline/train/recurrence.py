@@ -1,0 +1,52 @@
+"""The batch size of a job that runs again and again: chosen for this run, and what came of it remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattline.errors import ConfigError
+from wattline.model.bandit import Task, Trial
+from wattline.train.memory import Memory
+
+
+class Recurrence:
+    """One run of *group* on a *kind* of GPU, with one of *batches*."""
+
+    def __init__(self, memory: Memory, group: str, kind: str, max_w: float, eta: float) -> None:
+        self._memory, self._group, self._kind, self._max_w, self._eta = memory, group, kind, max_w, eta
+        self._trial: Trial | None = None
+
+    def choose(self, batches: Sequence[int], default: int, max_epochs: int) -> int:
+        """The batch size of this run, which is under way from now on."""
+        import numpy as np
+
+        from wattline.model.recurring import Recurring  # takes scipy
+
+        if default not in batches:
+            raise ConfigError(f"batch_size is {default}, expected one of batch_sizes, {tuple(batches)}")
+        self._memory.describe(self._group, Task(tuple(sorted(batches)), default, max_epochs))
+        self._tuner = Recurring()
+        self._state = self._memory.state(
+            self._group, self._kind, self._tuner, eta=self._eta, max_w=self._max_w
+        )
+        self._trial = self._tuner.next(self._state, np.random.default_rng())
+        self._memory.begin(self._group, self._kind, self._trial)
+        return self._trial.batch
+
+    def most_epochs(self, epoch_j: float) -> int | None:
+        """How many epochs this run may take, now that one costs *epoch_j*; None: as many as it wants."""
+        if self._trial is None or not epoch_j > 0:
+            return None
+        return self._tuner.epochs(self._state, self._trial, epoch_j)
+
+    def ended(self, batch: int, *, reached: bool, seconds: float, joules: float | None, epochs: int) -> None:
+        """Remember what came of it."""
+        self._memory.add(
+            self._group,
+            self._kind,
+            batch=batch,
+            reached=reached,
+            seconds=seconds,
+            joules=joules,
+            epochs=epochs,
+        )

@@ -1,0 +1,120 @@
+"""A real PyTorch job on the CPU, on a simulated GPU whose cap outlives processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wattline.meter import open_meter
+
+SCRIPT = Path(__file__).parent / "trainee.py"
+pytestmark = pytest.mark.slow
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("WATTLINE_")}
+    return {
+        **keep,
+        "WATTLINE_METER": meter(tmp_path),
+        "WATTLINE_STATE": str(tmp_path / "state"),
+        "WATTLINE_CHECKPOINT_DIR": str(tmp_path / "checkpoints"),
+        **more,
+    }
+
+
+def meter(tmp_path: Path) -> str:
+    return f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={tmp_path / 'gpus'}"
+
+
+def run(tmp_path: Path, *words: object, **more: str) -> tuple[int, dict[str, list[str]]]:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *map(str, words)],
+        env=environment(tmp_path, **more),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    if done.returncode not in (0, 75, -9):
+        raise AssertionError(done.stderr)
+    return done.returncode, {line[0]: line[1].split() if len(line) > 1 else [] for line in lines}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what must become true; how long that takes is no concern of the test."""
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never became true")
+
+
+def test_a_real_job_finds_the_best_cap_within_one_epoch(tmp_path: Path) -> None:
+    code, said = run(tmp_path, 700, 1, WATTLINE_AIM="energy")
+    assert code == 0
+    cap_w = float(said["done"][2])
+    gpu = open_meter(meter(tmp_path)).gpus[0]
+    assert gpu.cap_range_w()[0] <= cap_w < gpu.cap_range_w()[1]
+    assert gpu.cap_w() == gpu.cap_range_w()[1]  # put back
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The weights of a job to which nothing happened."""
+    code, said = run(tmp_path_factory.mktemp("whole"), 60, 3)
+    assert code == 0
+    return said["weights"]
+
+
+@pytest.mark.parametrize("die_at", [1, 37, 101])
+def test_a_job_that_is_killed_leaves_no_cap_and_goes_on_where_it_saved(
+    tmp_path: Path, die_at: int, undisturbed: list[str]
+) -> None:
+    code, said = run(tmp_path, 60, 3, die_at)
+    assert code == -9
+    gpu = open_meter(meter(tmp_path)).gpus[0]
+    until(lambda: gpu.cap_w() == gpu.cap_range_w()[1])  # somebody watched
+    code, said = run(tmp_path, 60, 3)
+    assert code == 0
+    assert said["done"][0] == "180"
+    # It goes on at the step of its last checkpoint, and ends with the same weights as if nothing had been.
+    assert said["weights"] == undisturbed
+    assert ("resumed" in said) == (die_at > 1)
+
+
+def test_a_job_that_is_asked_to_yield_ends_with_75_and_the_same_weights(
+    tmp_path: Path, undisturbed: list[str]
+) -> None:
+    words = [sys.executable, str(SCRIPT), "60", "3"]
+    with subprocess.Popen(words, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline().startswith("fresh")
+        job.terminate()
+        assert job.wait(timeout=300) == 75
+    code, said = run(tmp_path, 60, 3)
+    assert code == 0
+    assert said["weights"] == undisturbed
+    assert said["done"][0] == "180"
+
+
+def test_two_ranks_agree_on_one_cap_and_yield_together(tmp_path: Path) -> None:
+    two = f"simulated:2xv100,model=resnet50,batch=128,time=virtual,state={tmp_path / 'gpus'}"
+    port = 29_500 + os.getpid() % 400
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    done = subprocess.run(
+        [*launch, str(SCRIPT), "700", "1"],
+        env=environment(tmp_path, WATTLINE_METER=two, WATTLINE_AIM="energy"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    caps = {line.split()[3] for line in done.stdout.splitlines() if line.startswith("done")}
+    assert len(caps) == 1
+    assert float(caps.pop()) < 300.0

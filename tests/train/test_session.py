@@ -1,0 +1,319 @@
+"""The lines in a training script, without PyTorch where it is not needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattline import Session
+from wattline.errors import ConfigError
+from wattline.meter import open_meter
+from wattline.profile.window import Aim, Length, Tried, best, caps_between
+from wattline.train.memory import Memory
+from wattline.train.settings import Target, Told
+
+SHORT = Length(wait=1, warmup=2, steps=5)
+BATCH = np.zeros((64, 3))
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job around us, and a state of our own."""
+    for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
+
+
+def gpus(tmp_path: Path, count: int = 1, **more: str) -> str:
+    words = "".join(f",{name}={value}" for name, value in more.items())
+    return f"simulated:{count}xv100,model=resnet50,batch=64,time=virtual,state={tmp_path / 'gpus'}{words}"
+
+
+def train(run: Session, epochs: int = 1, steps: int = 200) -> None:
+    for _ in run.epochs(epochs):
+        for _ in run.steps([BATCH] * steps):
+            pass
+        run.report(loss=1.0)
+
+
+def oracle(tmp_path: Path, aim: Aim) -> float:
+    """The best cap, by steps under each of them."""
+    meter = open_meter(gpus(tmp_path / "oracle"))
+    gpu, tried = meter.gpus[0], []
+    for cap_w in caps_between(*gpu.cap_range_w()):
+        gpu.set_cap(cap_w)
+        began = meter.now_s(), gpu.energy_j()
+        meter.stepped(64)
+        tried.append(Tried(cap_w, 1, meter.now_s() - began[0], gpu.energy_j() - began[1]))
+    return best(tried, aim, gpu.cap_range_w()[1]).cap_w
+
+
+@pytest.mark.parametrize("aim", ["energy", "cost:0.5", "slowdown:1.1", "watts:180"])
+def test_the_best_cap_is_found_within_one_epoch_and_put_back_at_the_end(tmp_path: Path, aim: str) -> None:
+    with Session(meter=gpus(tmp_path), aim=aim, window=SHORT) as run:
+        train(run)
+        assert run.caps.sweep is not None
+        assert run.caps.sweep.done
+        assert run.gpus[0].cap_w() == pytest.approx(oracle(tmp_path, Aim.parse(aim)))
+    meter = open_meter(gpus(tmp_path))
+    assert meter.gpus[0].cap_w() == meter.gpus[0].cap_range_w()[1]
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for _ in range(2):
+        with Session(meter=gpus(tmp_path), window=SHORT, batch_size=64) as run:
+            assert run.caps.sweep is not None
+            found.append((run.caps.sweep.done, run.caps.sweep.cap_w if run.caps.sweep.done else None))
+            train(run)
+            best_w = run.gpus[0].cap_w()
+    assert found == [(False, None), (True, best_w)]
+    with Session(meter=gpus(tmp_path), window=SHORT, batch_size=128) as run:  # another batch is another job
+        assert run.caps.sweep is not None
+        assert not run.caps.sweep.done
+
+
+def test_an_observer_measures_all_and_changes_nothing(tmp_path: Path) -> None:
+    with Session(meter=gpus(tmp_path), aim="energy", window=SHORT, observe=True) as run:
+        before_w = run.caps.free_w
+        train(run)
+        assert run.gpus[0].cap_w() == before_w
+        assert run.caps.saves is not None
+        assert run.caps.saves > 0.05
+
+
+def test_who_may_not_set_caps_is_told_once_and_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Session(meter=gpus(tmp_path, denied="yes"), window=SHORT) as run:
+        train(run, epochs=2)
+        assert run.caps.sweep is None
+        assert run.energy_j is not None
+        assert run.where.steps == 400
+    said = capsys.readouterr().err
+    assert said.count("observed only") == 1
+
+
+def test_without_a_meter_energy_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    with Session(meter="none") as run:
+        train(run)
+        assert run.energy_j is None
+        assert run.where.steps == 200
+
+
+def test_a_gpu_that_is_lost_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Session(meter=gpus(tmp_path, 2, lost="30"), window=SHORT) as run:
+        train(run)
+        assert run.where.steps == 200
+        assert run.energy_j is not None
+    assert "lost" in capsys.readouterr().err
+
+
+def test_two_sessions_on_one_gpu_do_not_count_its_joules_twice(tmp_path: Path) -> None:
+    meter = open_meter(gpus(tmp_path))
+    with Session(meter=gpus(tmp_path), aim="none") as first:
+        pid = os.fork()
+        if pid == 0:  # another process on the same GPU
+            with Session(meter=gpus(tmp_path), aim="none") as second:
+                train(second, steps=20)
+                os._exit(0 if second.energy_j is None else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        train(first, steps=20)
+        assert first.energy_j == pytest.approx(meter.gpus[0].energy_j(), rel=1e-6)
+
+
+def test_a_cap_that_was_ordered_is_set_and_one_out_of_range_is_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for ordered, set_w in (("150", 150.0), ("20", 100.0)):
+        monkeypatch.setenv("WATTLINE_POWER_LIMIT_W", ordered)
+        with Session(meter=gpus(tmp_path)) as run:
+            assert run.gpus[0].cap_w() == set_w
+            assert run.caps.sweep is None
+    assert "a cap of 20 W is outside 100 to 300 W" in capsys.readouterr().err
+
+
+def test_the_target_ends_the_run_and_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTLINE_TARGET", "accuracy>=0.6")
+    with Session(meter=gpus(tmp_path), aim="none") as run:
+        for epoch in run.epochs(50):
+            for _ in run.steps([BATCH] * 3):
+                pass
+            run.report(accuracy=0.1 * epoch)
+        assert run.reached
+        assert run.where.epoch == 7
+    with (
+        pytest.raises(ConfigError, match=r"report has loss, expected accuracy"),
+        Session(meter="none") as run,
+    ):
+        run.report(loss=1.0)
+
+
+def test_a_run_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(meter=gpus(tmp_path), aim="none") as run:
+        train(run, epochs=3)
+        whole_j = run.cost_j
+    monkeypatch.setenv("WATTLINE_MAX_COST_J", str(0.4 * whole_j))
+    with Session(meter=gpus(tmp_path / "b"), aim="none") as run:
+        train(run, epochs=3)
+        assert run.stopped == "cost bound"
+        assert 0.4 * whole_j < run.cost_j < 0.6 * whole_j
+
+
+def test_who_is_asked_to_yield_saves_and_goes_on_at_the_same_step(tmp_path: Path) -> None:
+    seen: list[int] = []
+    kept: dict[str, int] = {"at": 0}
+
+    def save(path: Path) -> None:
+        path.write_text(json.dumps(kept))
+
+    def load(path: Path) -> None:
+        kept.update(json.loads(path.read_text()))
+
+    def go(stop_at: int) -> Session:
+        with Session(
+            meter=gpus(tmp_path), aim="none", save=save, load=load, checkpoints=tmp_path / "c"
+        ) as run:
+            for _ in run.epochs(3):
+                for batch in run.steps([np.full((64, 1), k) for k in range(10)]):
+                    seen.append(int(batch[0, 0]))
+                    kept["at"] += 1
+                    if kept["at"] == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                run.report(loss=0.0)
+        return run
+
+    with pytest.raises(SystemExit) as ended:
+        go(stop_at=14)
+    assert ended.value.code == 75
+    assert seen == [*range(10), *range(4)]
+    kept["at"] = -1  # a new process knows nothing
+    run = go(stop_at=-5)
+    assert run.resumed
+    assert seen == [*range(10)] * 3
+    assert kept["at"] == 30
+    assert run.where.steps == 30
+
+
+def test_energy_and_time_go_on_after_a_restart(tmp_path: Path) -> None:
+    meter = open_meter(gpus(tmp_path))
+    for epochs in (1, 2):
+        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+            train(run, epochs=epochs, steps=20)
+    assert run.energy_j == pytest.approx(meter.gpus[0].energy_j(), rel=1e-6)
+    assert run.seconds == pytest.approx(meter.now_s(), rel=1e-6)
+
+
+def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    def save(path: Path) -> None:
+        path.write_text("whole")
+        if run.where.epoch == 2:
+            raise OSError("No space left on device")
+
+    with (
+        pytest.raises(OSError, match="No space"),
+        Session(meter=gpus(tmp_path), aim="none", save=save, checkpoints=tmp_path / "c") as run,
+    ):
+        train(run, epochs=3, steps=5)
+    with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as again:
+        assert again.where.epoch == 1
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+        train(run, steps=5)
+    state = next((tmp_path / "c").glob("*/wattline.json"))
+    state.write_text("{")
+    with pytest.raises(Exception, match="is no checkpoint"):
+        Session(meter=gpus(tmp_path), checkpoints=tmp_path / "c").__enter__()
+
+
+def test_a_recurring_job_settles_on_a_cheap_batch_size(tmp_path: Path) -> None:
+    needs = {16: 14, 32: 10, 64: 6, 128: 5, 256: 9, 512: 1000}  # epochs to the target
+    meter, chosen = f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path / 'gpus'}", []
+    for _ in range(14):
+        with Session(
+            meter=meter,
+            group="nightly",
+            batch_size=32,
+            batch_sizes=tuple(needs),
+            target="accuracy>=1",
+            aim="none",
+        ) as run:
+            chosen.append(run.batch_size)
+            for epoch in run.epochs(40):
+                for _ in run.steps([np.zeros((run.batch_size, 1))] * (4096 // run.batch_size)):
+                    pass
+                run.report(accuracy=(epoch + 1) / needs[run.batch_size])
+    assert chosen[0] == 32
+    assert set(chosen[-4:]) <= {64, 128}
+    # What never gets there is not tried to the end.
+    with Memory.open() as memory:
+        assert all(run.epochs < 20 for run in memory.runs("nightly", "v100") if run.batch == 512)
+
+
+def test_batch_sizes_need_a_group_and_the_default_among_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_sizes are given without a group"):
+        Session(meter="none", batch_sizes=(1, 2))
+    with pytest.raises(ConfigError, match="batch_size is 3, expected one of batch_sizes"):
+        Session(meter="none", batch_sizes=(1, 2), batch_size=3, group="g").__enter__()
+
+
+def test_progress_is_told_to_who_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
+    monkeypatch.setenv("WATTLINE_JOB_ID", "j7")
+    with Session(meter=gpus(tmp_path), window=SHORT) as run:
+        train(run)
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert lines[0]["event"] == "began"
+    assert lines[0]["method"] == "simulated"
+    assert {"progress", "cap", "report"} <= {line["event"] for line in lines}
+    assert lines[-1]["event"] == "ended"
+    assert lines[-1]["steps"] == 200
+    assert {line["job"] for line in lines} == {"j7"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("BATCH_SIZE", "many", "WATTLINE_BATCH_SIZE is 'many', expected a number above 0"),
+        ("BATCH_SIZE", "3.5", "expected a whole number"),
+        ("POWER_LIMIT_W", "-3", "WATTLINE_POWER_LIMIT_W is '-3'"),
+        ("TARGET", "accuracy", "target 'accuracy': expected one such as"),
+        ("AIM", "joy", "aim 'joy'"),
+        ("SIGNAL", "SIGWOW", "WATTLINE_SIGNAL is 'SIGWOW'"),
+    ],
+)
+def test_a_wrong_environment_is_named(name: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Told.read({f"WATTLINE_{name}": value})
+
+
+def test_targets_rise_or_fall() -> None:
+    assert Target.parse("wer <= 40").reached(39.0)
+    assert not Target.parse("acc>=0.6").reached(0.59)
+    assert Target.parse("wer<=40").better(41.0, 43.0) == 41.0
+
+
+def test_batches_of_any_shape_are_counted(tmp_path: Path) -> None:
+    shapes: list[Any] = [BATCH, (BATCH, 1), [BATCH[:10]], {"x": BATCH[:2]}, "text", ()]
+    with Session(meter="none") as run:
+        for _ in run.epochs(1):
+            for _ in run.steps(shapes):
+                pass
+        assert run.where.samples == 64 + 64 + 10 + 2
+
+
+def test_a_memory_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "memory.db").write_text("this is no database, and long enough to be seen as none" * 30)
+    with pytest.raises((ConfigError, sqlite3.DatabaseError)):
+        Session(meter="none", memory=tmp_path / "memory.db").__enter__()

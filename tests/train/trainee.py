@@ -1,0 +1,52 @@
+"""A small PyTorch job as a user writes it: the model learns y = 2x on the CPU, under simulated GPUs.
+
+python trainee.py STEPS_PER_EPOCH EPOCHS [die_at]
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+import wattline
+
+steps, epochs = int(sys.argv[1]), int(sys.argv[2])
+die_at = int(sys.argv[3]) if len(sys.argv) > 3 else -1
+if "WORLD_SIZE" in os.environ:
+    torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def save(path: Path) -> None:
+    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, path)
+
+
+def load(path: Path) -> None:
+    state = torch.load(path)
+    model.load_state_dict(state["model"])
+    optimiser.load_state_dict(state["optimiser"])
+
+
+def batches(epoch: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(epoch)
+    return [torch.randn(64, 4, generator=generator) for _ in range(steps)]
+
+
+with wattline.Session(save=save, load=load, batch_size=64, every_s=5.0) as run:
+    print("resumed" if run.resumed else "fresh", run.where.epoch, run.where.step, flush=True)
+    for epoch in run.epochs(epochs):
+        for batch in run.steps(batches(epoch)):
+            loss = ((model(batch) - 2 * batch.sum(1, keepdim=True)) ** 2).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if run.where.steps == die_at:
+                os.kill(os.getpid(), 9)
+        run.report(loss=loss.item())
+    cap_w = run.gpus[0].cap_w() if run.gpus else 0.0
+    print("done", run.where.steps, run.where.epoch, cap_w, run.energy_j, run.reached, run.stopped, flush=True)
+    print("weights", model.weight.tolist(), flush=True)
