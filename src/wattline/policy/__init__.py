@@ -2,6 +2,7 @@
 
 from wattline.policy.afs import Afs
 from wattline.policy.andreas import Andreas
+from wattline.policy.batch import Batch
 from wattline.policy.cap import Cap
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
 from wattline.policy.demand import Demand
@@ -25,6 +26,7 @@ DUE = ("andreas", "elasticflow", "firstprinciple")
 __all__ = [
     "Afs",
     "Andreas",
+    "Batch",
     "Cap",
     "Chain",
     "Demand",
