@@ -43,6 +43,10 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/powerflow.py
 	$(BIN)/python benchmarks/synergy.py
 	$(BIN)/python benchmarks/profiling.py
+	$(BIN)/python benchmarks/andreas.py
+	$(BIN)/python benchmarks/andreas_traces.py
+	$(BIN)/python benchmarks/zeus.py
+	$(BIN)/python benchmarks/session.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --growth
 
