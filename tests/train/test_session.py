@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from wattline import Session
-from wattline.errors import ConfigError
+from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
 from wattline.profile.window import Aim, Length, Tried, best, caps_between
 from wattline.train.memory import Memory
@@ -82,9 +81,9 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
         assert not run.caps.sweep.done
 
 
-def test_an_observer_measures_all_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_observer_tries_caps_and_leaves_what_was_there(tmp_path: Path) -> None:
     with Session(meter=gpus(tmp_path), aim="energy", window=SHORT, observe=True) as run:
-        before_w = run.caps.free_w
+        before_w = run.caps.free_w[0]
         train(run)
         assert run.gpus[0].cap_w() == before_w
         assert run.caps.saves is not None
@@ -233,7 +232,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         train(run, steps=5)
     state = next((tmp_path / "c").glob("*/wattline.json"))
     state.write_text("{")
-    with pytest.raises(Exception, match="is no checkpoint"):
+    with pytest.raises(InputError, match=r"wattline.json: is no checkpoint"):
         Session(meter=gpus(tmp_path), checkpoints=tmp_path / "c").__enter__()
 
 
@@ -289,7 +288,8 @@ def test_progress_is_told_to_who_watches(tmp_path: Path, monkeypatch: pytest.Mon
         ("BATCH_SIZE", "3.5", "expected a whole number"),
         ("POWER_LIMIT_W", "-3", "WATTLINE_POWER_LIMIT_W is '-3'"),
         ("TARGET", "accuracy", "target 'accuracy': expected one such as"),
-        ("AIM", "joy", "aim 'joy'"),
+        ("OBSERVE", "perhaps", "WATTLINE_OBSERVE is 'perhaps'"),
+        ("SIGNAL", "SIGKILL", "WATTLINE_SIGNAL is 'SIGKILL'"),
         ("SIGNAL", "SIGWOW", "WATTLINE_SIGNAL is 'SIGWOW'"),
     ],
 )
@@ -315,5 +315,165 @@ def test_batches_of_any_shape_are_counted(tmp_path: Path) -> None:
 
 def test_a_memory_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.db").write_text("this is no database, and long enough to be seen as none" * 30)
-    with pytest.raises((ConfigError, sqlite3.DatabaseError)):
+    with pytest.raises(ConfigError, match=r"memory.db: is not a memory of wattline"):
         Session(meter="none", memory=tmp_path / "memory.db").__enter__()
+
+
+def stop_at(step: int, epochs: int, steps: int, **more: Any) -> Session:
+    """Train until SIGTERM comes in that step."""
+    with Session(aim="none", **more) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.steps([BATCH] * steps):
+                if run.where.steps + 1 == step:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            run.report(loss=1.0)
+    return run
+
+
+def test_who_is_asked_in_the_last_step_of_an_epoch_ends_between_epochs(tmp_path: Path) -> None:
+    more = {"meter": gpus(tmp_path), "checkpoints": tmp_path / "c"}
+    with pytest.raises(SystemExit):
+        stop_at(5, 3, 5, **more)
+    run = stop_at(-1, 3, 5, **more)
+    assert run.resumed
+    assert run.where.steps == 15
+    with pytest.raises(SystemExit):
+        stop_at(3, 1, 5, **{**more, "checkpoints": tmp_path / "d"})
+    assert stop_at(5, 1, 5, **{**more, "checkpoints": tmp_path / "e"}).where.over  # nothing was left to do
+
+
+def test_a_batch_on_which_the_user_breaks_off_counts(tmp_path: Path) -> None:
+    with Session(meter=gpus(tmp_path), aim="none") as run:
+        for _ in run.epochs(2):
+            for number, _ in enumerate(run.steps([BATCH] * 10)):
+                if number == 3:
+                    break
+    assert run.where.steps == 8
+    assert run.where.epoch == 2
+
+
+def test_only_the_first_loop_of_an_epoch_counts(tmp_path: Path) -> None:
+    with Session(meter=gpus(tmp_path), aim="none") as run:
+        for _ in run.epochs(2):
+            for _ in run.steps([BATCH] * 3):
+                pass
+            assert len(list(run.steps([BATCH] * 7))) == 7
+    assert run.where.steps == 6
+
+
+def test_a_batch_size_that_was_chosen_outlives_a_restart(tmp_path: Path) -> None:
+    more = {
+        "meter": gpus(tmp_path), "checkpoints": tmp_path / "c", "group": "g", "batch_sizes": (32, 64, 128),
+        "batch_size": 64,
+    }  # fmt: skip
+    with Memory.open() as memory:  # 64 takes long, so that another is tried next
+        memory.add("g", "v100", batch=64, reached=True, seconds=100.0, joules=20_000.0, epochs=40)
+    with pytest.raises(SystemExit):
+        stop_at(3, 2, 5, **more)
+    with Session(aim="none", **more) as run:  # type: ignore[arg-type]
+        chosen = run.batch_size
+        train(run, epochs=2, steps=5)
+    with Memory.open() as memory:
+        assert memory.runs("g", "v100")[-1].batch == chosen
+        assert memory.pending("g", "v100") == []
+
+
+def test_a_crash_says_nothing_of_a_batch_size_and_a_miss_does_not_block_the_next_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more: dict[str, Any] = {"meter": gpus(tmp_path), "group": "g", "batch_sizes": (32, 64), "batch_size": 64}
+    with pytest.raises(KeyboardInterrupt), Session(**more):
+        raise KeyboardInterrupt
+    with Memory.open() as memory:
+        assert memory.runs("g", "v100") == []
+        assert memory.pending("g", "v100") == []
+    for _ in range(2):
+        with Session(target="accuracy>=0.9", **more) as run:
+            for _ in run.epochs(2):
+                for _ in run.steps([BATCH] * 3):
+                    pass
+                run.report(accuracy=0.1)
+    assert "did not reach the target yet" in capsys.readouterr().err
+
+
+def test_a_target_that_was_reached_stays_reached_and_a_recurring_job_begins_anew(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "meter": gpus(tmp_path), "checkpoints": tmp_path / "c", "target": "loss<=1", "aim": "none",
+    }  # fmt: skip
+    for group, steps in (("", 3), ("g", 3)):
+        for _ in range(2):
+            with Session(group=group, **more) as run:
+                train(run, epochs=5, steps=3)
+            assert run.where.steps == steps
+    assert not run.resumed
+    with Session(**{**more, "target": None}) as run:
+        train(run, epochs=5, steps=3)
+    assert run.where.steps == 3  # that it was reached is known
+    assert run.resumed
+
+
+def test_a_cost_bound_in_the_middle_of_an_epoch_does_not_count_it_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATTLINE_MAX_COST_J", "1500")
+    for bound, epoch, steps in (("1500", 0, None), ("1e9", 1, 2000)):
+        monkeypatch.setenv("WATTLINE_MAX_COST_J", bound)
+        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+            train(run, steps=2000)
+        assert run.where.epoch == epoch
+        assert steps is None or run.where.steps == steps
+
+
+def test_a_signal_without_steps_does_what_it_always_does(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_caps_can_be_left_alone_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTLINE_AIM", "none")
+    with Session(meter=gpus(tmp_path), aim="energy") as run:
+        assert run.caps.sweep is None
+
+
+def test_meters_without_caps_are_read_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "readings.csv"
+    path.write_text("at_s,gpu,power_w,energy_j\n0,0,100,0\n1000000,0,100,100000000\n")
+    with Session(meter=f"replay:{path}") as run:
+        train(run, steps=5)
+        assert run.caps.sweep is None
+        assert run.energy_j is not None
+
+
+def test_a_state_that_cannot_be_written_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "file" / "state"))
+    with Session(meter=gpus(tmp_path)) as run:
+        train(run, steps=5)
+    assert run.where.steps == 5
+    assert "nothing is remembered" in capsys.readouterr().err
+
+
+def test_two_jobs_do_not_share_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    second = Session(meter="none", checkpoints=tmp_path / "c")
+    with (
+        Session(meter="none", checkpoints=tmp_path / "c"),
+        pytest.raises(ConfigError, match="another job that runs keeps its checkpoints there"),
+    ):
+        second.__enter__()
+
+
+def test_what_was_measured_for_another_aim_or_other_gpus_is_not_used(tmp_path: Path) -> None:
+    with Session(meter=gpus(tmp_path), aim="time", window=SHORT) as run:
+        train(run)
+    for meter, aim in ((gpus(tmp_path), "energy"), (gpus(tmp_path / "two", 2), "time")):
+        with Session(meter=meter, aim=aim, window=SHORT) as run:
+            assert run.caps.sweep is not None
+            assert not run.caps.sweep.done

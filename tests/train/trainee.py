@@ -46,7 +46,7 @@ with wattline.Session(save=save, load=load, batch_size=64, every_s=5.0) as run:
             optimiser.step()
             if run.where.steps == die_at:
                 os.kill(os.getpid(), 9)
-        run.report(loss=loss.item())
+        run.report(loss=loss.item() + 1000.0 * run.ranks.rank)
     cap_w = run.gpus[0].cap_w() if run.gpus else 0.0
     print("done", run.where.steps, run.where.epoch, cap_w, run.energy_j, run.reached, run.stopped, flush=True)
     print("weights", model.weight.tolist(), flush=True)

@@ -54,7 +54,7 @@ def _check(words: list[str]) -> None:
 
 def _measured(args: argparse.Namespace, meter: Meter) -> tuple[int, Used]:
     """Exit code as a shell has it, and what was used until the command ended."""
-    window = Window(meter)
+    window = Window(meter, counting=False)  # the command may count them itself
     with _Signals() as signals:
         # With --json, stdout is ours: what the command prints goes where people look.
         try:

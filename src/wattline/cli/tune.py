@@ -65,13 +65,16 @@ def _said(kind: str, state: Known) -> dict[str, Any]:
         cost = epochs * float(state.epoch_j[at]) if known and epochs is not None else None
         failed = int(state.failed[at])
         rows.append({"batch": batch, "runs": runs, "stopped": failed, "epochs": epochs, "cost_j": cost})
-    trial = optimizer.next(state, np.random.default_rng(0))
     best = None
-    if state.runs.any() and not np.isnan(state.epoch_j).all():
-        best = state.task.batches[believe(state).best]
-    why = optimizer.why(state)
+    try:
+        following = optimizer.next(state, np.random.default_rng(0)).batch
+        if state.runs.any() and not np.isnan(state.epoch_j).all():
+            best = state.task.batches[believe(state).best]
+        why = optimizer.why(state)
+    except ConfigError as error:  # nothing has reached the target
+        following, why = state.task.default, error.message
     pending = list(state.pending)
-    return {"gpu": kind, "batches": rows, "best": best, "next": trial.batch, "why": why, "pending": pending}
+    return {"gpu": kind, "batches": rows, "best": best, "next": following, "why": why, "pending": pending}
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:

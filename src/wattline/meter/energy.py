@@ -71,13 +71,16 @@ class Used:
 
 
 class Window:
-    """From when it is made until its end; `look` now and then, so that less is lost with a GPU."""
+    """From when it is made until its end; `look` now and then, so that less is lost with a GPU.
 
-    def __init__(self, meter: Meter, gpus: Iterable[Gpu] | None = None) -> None:
+    Without *counting* it only reads: another process may count the same joules.
+    """
+
+    def __init__(self, meter: Meter, gpus: Iterable[Gpu] | None = None, *, counting: bool = True) -> None:
         self._meter = meter
         self._gpus = {gpu.uuid: gpu for gpu in (meter.gpus if gpus is None else gpus)}
-        self._counted = {uuid: counts(uuid) for uuid in self._gpus}
-        self._counts = [uuid for uuid, counted in self._counted.items() if counted]
+        self._counted = {uuid: not counting or counts(uuid) for uuid in self._gpus}
+        self._counts = [uuid for uuid, counted in self._counted.items() if counted and counting]
         self._first: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._lost: dict[str, str] = {}

@@ -162,7 +162,7 @@ class Sweep:
     _fitted: bool = False  # a window in this epoch
 
     def __post_init__(self) -> None:
-        self._begin_anew()
+        self.begin_anew()
 
     @property
     def done(self) -> bool:
@@ -178,6 +178,11 @@ class Sweep:
     def found(self) -> Tried:
         """The best so far."""
         return best(self.tried, self.aim, self.caps_w[0], self.gpus)
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a window has begun: nothing else should take time now."""
+        return not self.done and self._steps >= 0
 
     @property
     def wants_reading(self) -> bool:
@@ -207,7 +212,7 @@ class Sweep:
         self.tried.append(Tried(self.caps_w[self._at], self._steps, seconds, joules))
         self._fitted = True
         self._at = len(self.caps_w) if self._hopeless() else self._at + 1
-        self._begin_anew()
+        self.begin_anew()
         return True
 
     def end(self) -> None:
@@ -219,9 +224,10 @@ class Sweep:
         if not self.done and not self._fitted:
             self.length = self.length.shorter()
         self._fitted = False
-        self._begin_anew()
+        self.begin_anew()
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Begin the window again, under the same cap."""
         self._left, self._steps = self.length.wait + self.length.warmup, -1
 
     def _hopeless(self) -> bool:

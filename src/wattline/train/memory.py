@@ -39,6 +39,7 @@ CREATE TABLE tried (
 """
 _EACH = ("run", "trial", "tried", "job")
 _FORGOTTEN_S = 7 * 86400.0  # a trial that has not ended after a week never will
+_TRIES = 100
 _NO_LIMIT = 1000  # epochs, of a job that was never described
 
 
@@ -64,13 +65,13 @@ class Memory:
     def open(cls, path: str | Path | None = None) -> Memory:
         """The store at *path*, made if it is missing; by default under the XDG state directory."""
         file = Path(path) if path is not None else state_folder() / "memory.db"
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
-        except sqlite3.Error as error:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(file, timeout=30.0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{file}: cannot be opened: {error}") from None
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(connection)
             connection.execute("PRAGMA synchronous=NORMAL")
             memory = cls(file, connection)
             memory._prepare()
@@ -143,17 +144,21 @@ class Memory:
         epochs: int,
     ) -> None:
         """Remember a run that ended, and that its trial is over."""
-        with self._writing():
+        with self.writing():
             self._connection.execute(
                 "INSERT INTO run (grp, kind, batch, reached, seconds, joules, epochs, ended_s)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (group, kind, batch, int(reached), seconds, joules, epochs, time.time()),
             )
-            self._connection.execute(
-                "DELETE FROM trial WHERE id ="
-                " (SELECT min(id) FROM trial WHERE grp = ? AND kind = ? AND batch = ?)",
-                (group, kind, batch),
-            )
+            self.forget_trial(group, kind, batch)
+
+    def forget_trial(self, group: str, kind: str, batch: int) -> None:
+        """A trial runs no more."""
+        self._connection.execute(
+            "DELETE FROM trial WHERE id ="
+            " (SELECT min(id) FROM trial WHERE grp = ? AND kind = ? AND batch = ?)",
+            (group, kind, batch),
+        )
 
     def runs(self, group: str, kind: str) -> list[Run]:
         """What a job did on one kind of GPU, the oldest first."""
@@ -182,7 +187,7 @@ class Memory:
 
     def keep_profile(self, group: str, batch: int, kind: str, tried: Sequence[Tried]) -> None:
         """Remember a sweep instead of an older one."""
-        with self._writing():
+        with self.writing():
             self._connection.execute(
                 "DELETE FROM tried WHERE grp = ? AND batch = ? AND kind = ?", (group, batch, kind)
             )
@@ -204,7 +209,7 @@ class Memory:
 
     def reset(self, group: str) -> int:
         """Forget a job; how many runs that were."""
-        with self._writing():
+        with self.writing():
             count = int(
                 self._connection.execute("SELECT count(*) FROM run WHERE grp = ?", (group,)).fetchone()[0]
             )
@@ -244,7 +249,7 @@ class Memory:
         return state
 
     def _prepare(self) -> None:
-        with self._writing():
+        with self.writing():
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
             if version == 0:
                 for statement in _TABLES.split(";")[:-1]:
@@ -257,7 +262,7 @@ class Memory:
                 )
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """All or nothing, and nobody else writes meanwhile."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -269,6 +274,18 @@ class Memory:
 
     def _unknown(self, group: str) -> NotFound:
         return NotFound(f"{self.path} knows no job {group!r}", did_you_mean(group, self.groups()))
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Readers and a writer at once; while others begin to do the same this is refused at once."""
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if not left:
+                raise
+            time.sleep(0.1)
 
 
 def _largest_w(runs: Sequence[Run], sweeps: dict[int, tuple[Tried, ...]]) -> float:
@@ -284,6 +301,7 @@ def _outcome(run: Run, sweep: tuple[Tried, ...], eta: float, max_w: float) -> Ou
     cost_j = eta * joules + (1 - eta) * max_w * run.seconds
     costs = [(eta * t.joules + (1 - eta) * max_w * t.seconds) / t.steps for t in sweep]
     more = costs[-1] / min(costs) if costs else 1.0
-    power = sweep[-1].joules / sweep[-1].seconds / max_w if sweep else joules / run.seconds / max_w
+    drawn_w = sweep[-1].joules / sweep[-1].seconds if sweep else joules / max(run.seconds, 1e-9)
+    power = drawn_w / max_w
     each_j = cost_j / run.epochs
     return Outcome(run.batch, run.epochs, run.reached, cost_j, each_j, more * each_j, power=min(power, 1.0))

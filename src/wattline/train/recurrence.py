@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wattline.errors import ConfigError
 from wattline.model.bandit import Task, Trial
@@ -16,7 +16,9 @@ class Recurrence:
         self._memory, self._group, self._kind, self._max_w, self._eta = memory, group, kind, max_w, eta
         self._trial: Trial | None = None
 
-    def choose(self, batches: Sequence[int], default: int, max_epochs: int) -> int:
+    def choose(
+        self, batches: Sequence[int], default: int, max_epochs: int, tell: Callable[[str], None]
+    ) -> int:
         """The batch size of this run, which is under way from now on."""
         import numpy as np
 
@@ -26,12 +28,21 @@ class Recurrence:
             raise ConfigError(f"batch_size is {default}, expected one of batch_sizes, {tuple(batches)}")
         self._memory.describe(self._group, Task(tuple(sorted(batches)), default, max_epochs))
         self._tuner = Recurring()
-        self._state = self._memory.state(
-            self._group, self._kind, self._tuner, eta=self._eta, max_w=self._max_w
-        )
-        self._trial = self._tuner.next(self._state, np.random.default_rng())
-        self._memory.begin(self._group, self._kind, self._trial)
+        with self._memory.writing():  # nobody else chooses meanwhile
+            self._state = self._memory.state(
+                self._group, self._kind, self._tuner, eta=self._eta, max_w=self._max_w
+            )
+            try:
+                self._trial = self._tuner.next(self._state, np.random.default_rng())
+            except ConfigError as error:
+                tell(f"{self._group}: {error.message} yet; it is tried again")
+                self._trial = Trial(default)
+            self._memory.begin(self._group, self._kind, self._trial)
         return self._trial.batch
+
+    def given_up(self, batch: int) -> None:
+        """The run ended for a reason that says nothing of its batch size."""
+        self._memory.forget_trial(self._group, self._kind, batch)
 
     def most_epochs(self, epoch_j: float) -> int | None:
         """How many epochs this run may take, now that one costs *epoch_j*; None: as many as it wants."""

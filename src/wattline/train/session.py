@@ -14,8 +14,10 @@ It works alone, under torchrun and under the service, which talk to it by WATTLI
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +29,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wattline.errors import ConfigError, MeterError
+from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter, open_meter
 from wattline.meter.energy import Window
 from wattline.meter.hold import hold
@@ -47,9 +49,10 @@ YIELDED = 75
 """Exit code of a job that has saved its work and wants to be started again."""
 
 _LOOK_S = 1.0  # between two looks at the meter, and two reports
-_AGREE = 16  # steps between two questions whether some rank was asked to stop
+_AGREE = 16  # steps between two questions whether some rank was asked to stop, or should save
 _MOST_EPOCHS = 1000  # nobody says how many a run may take; the tuner's bound is about cost
 _ETA = 0.5  # of the cost bound, if the aim has none
+_SAVE, _LEAVE = 1.0, 2.0  # what some rank wants all to do
 
 
 class Session:
@@ -57,7 +60,7 @@ class Session:
 
     *save* and *load* keep the user's state at a path; *target* is `accuracy>=0.6`, *aim* what makes a power
     cap the best (`energy`, `time`, `cost:0.5`, `slowdown:1.1`, `watts:200`; `none`: leave caps alone). With
-    *observe* everything is measured, nothing changed. A job that runs again and again has a *group*: with
+    *observe* caps are tried, and then left as they were. A job that runs again and again has a *group*: with
     *batch_sizes* that it may use, `batch_size` is the one that is worth trying now. What the environment says
     goes first.
     """
@@ -88,7 +91,8 @@ class Session:
         if self._batches and not self.group:
             raise ConfigError("batch_sizes are given without a group, expected group= or WATTLINE_GROUP")
         self.target = told.target or (Target.parse(target) if target else None)
-        self.aim = told.aim or (None if aim == "none" else Aim.parse(aim))
+        aim = told.aim or aim
+        self.aim = None if aim == "none" else Aim.parse(aim)
         self.observe = told.observe or observe
         self.where = Where()
         self.metrics: dict[str, float] = {}
@@ -101,83 +105,127 @@ class Session:
         self._length = window or Length()
         self._given = meter
         self._memory_path = memory
-        self._asked = False
-        self._over = False
-        self._told: set[str] = set()
-        self._skip = 0
-        self._open = ExitStack()
+        self._memory: Memory | None = None
+        self._recurrence: Recurrence | None = None
+        self._pid = os.getpid()
         self._before: Any = None
+        self._asked = self._over = self._cut = self._looping = False
+        self._told: set[str] = set()
+        self._skip = self._loops = 0
+        self._others_j = 0.0  # joules of the other ranks, when all last agreed
+        self._open = ExitStack()
 
     # -- the block
 
     def __enter__(self) -> Session:
-        meter = self._given if isinstance(self._given, Meter) else open_meter(self._given or "auto")
-        self._meter = meter
-        self._open.callback(meter.close)
+        if isinstance(self._given, Meter):
+            self._meter = self._given
+        else:
+            self._meter = open_meter(self._given or "auto")
+            self._open.callback(self._meter.close)
         try:
-            self._enter(meter)
+            self._enter()
         except BaseException:
             self._open.close()
             raise
         return self
 
-    def _enter(self, meter: Meter) -> None:
+    def _enter(self) -> None:
+        meter, ranks = self._meter, self.ranks
+        if not ranks.joined:
+            if self._batches:
+                raise ConfigError("batch_sizes under torchrun need init_process_group before the session")
+            self._tell("the session began before init_process_group: caps are left alone")
         gpus = meter.gpus
-        if self.ranks.count > 1 and len(gpus) > 1:
-            gpus = gpus[self.ranks.local % len(gpus) :][:1]
+        if ranks.count > 1 and len(gpus) > 1:
+            gpus = gpus[ranks.local % len(gpus) :][:1]
         self.gpus = gpus
-        self._max_w = sum(gpu.cap_range_w()[1] for gpu in gpus) or 1.0
+        self._kind = gpus[0].kind or gpus[0].name if gpus else ""
+        self._max_w = ranks.total(_largest_w(gpus))
         self._window = Window(meter, gpus)
         self._open.callback(self._window.end)
-        self._memory = Memory.open(self._memory_path) if self.ranks.first else None
-        if self._memory is not None:
-            self._open.callback(self._memory.close)
-        if self._checkpoints is not None and (found := self._checkpoints.read()) is not None:
-            self.where, self.resumed, self._skip = found, True, found.step
+        self._resume()
         self._base = replace(self.where)
-        held = self._open.enter_context(hold(gpus, tell=self._tell))
-        kind = gpus[0].kind or gpus[0].name if gpus else ""
-        self._kind = kind
-        self._recur(kind)
-        self._job = self.group or _script()
-        known = () if self._memory is None else self._memory.profile(self._job, self.batch_size, kind)
+        self._began_s = self._looked_s = self._saved_s = meter.now_s()
+        self._remembers()
+        held = self._open.enter_context(hold(gpus, tell=self._tell_once))
+        self._job = f"{self.group or _script()} on {len(gpus)} x {ranks.count} GPUs, {self.aim}"
         self.caps = Caps(
             gpus,
             held,
             self.aim,
-            length=self._length if self.ranks.count == 1 else replace(self._length, seconds=0.0),
-            combine=self.ranks.slowest_and_sum,
-            ranks=self.ranks.count,
+            length=self._length if ranks.count == 1 else replace(self._length, seconds=0.0),
+            ranks=ranks,
             observe=self.observe,
-            known=known,
+            known=()
+            if self._memory is None
+            else self._memory.profile(self._job, self.batch_size, self._kind),
             fixed=self.told.cap_w,
-            tell=self._tell,
+            tell=self._tell_once,
         )
-        self._listen()
-        self._began_s = self._looked_s = self._saved_s = meter.now_s()
         self._epoch_from_j = self.cost_j
-        self._say("began", kind=kind, resumed=self.resumed, method=self._window.so_far().method)
+        if self.told.max_cost_j is not None and math.isnan(self.cost_j):
+            self._tell("a cost bound was given, and nothing here is metered: it cannot be held")
+        self._listen()
+        self._say("began", kind=self._kind, resumed=self.resumed, method=self._window.so_far().method)
 
-    def _recur(self, kind: str) -> None:
-        """Choose the batch size of this recurrence: the first rank does, for all."""
-        self._recurrence: Recurrence | None = None
-        if self.group and self._memory is not None:
-            self._recurrence = Recurrence(self._memory, self.group, kind, self._max_w, self._eta)
-        if not self._batches or self.resumed:
+    def _resume(self) -> None:
+        """Go back to the newest checkpoint; a recurring job that has ended begins anew."""
+        if self._checkpoints is None:
             return
+        if self.ranks.first:
+            self._checkpoints.claim()
+            self._open.callback(self._checkpoints.release)
+        found = self._checkpoints.read()
+        if found is None or (found.over and self.group):
+            return
+        self._checkpoints.load()
+        found.over = False
+        if not self.ranks.first:
+            found.joules = None  # the first counts what was used before
+        self.where, self.resumed, self._skip, self.reached = found, True, found.step, found.reached
+        self.batch_size = self.told.batch_size or found.batch or self.batch_size
+
+    def _remembers(self) -> None:
+        """Open the memory, and choose the batch size of this recurrence: the first rank does, for all."""
+        problem: WattlineError | None = None
         chosen = 0
-        if self._recurrence is not None:
-            chosen = self._recurrence.choose(self._batches, self.batch_size or self._batches[0], _MOST_EPOCHS)
-        self.batch_size = self.ranks.of_first(chosen)
+        if self.ranks.first:
+            try:
+                self._memory = Memory.open(self._memory_path)
+                self._open.callback(self._memory.close)
+                if self.group:
+                    self._recurrence = Recurrence(
+                        self._memory, self.group, self._kind, self._max_w or 1.0, self._eta
+                    )
+                    if self._batches and not self.resumed:
+                        default = self.batch_size or self._batches[0]
+                        chosen = self._recurrence.choose(self._batches, default, _MOST_EPOCHS, self._tell)
+            except WattlineError as error:
+                problem = error
+            except sqlite3.Error as error:
+                problem = ConfigError(f"the memory of recurring jobs cannot be used: {error}")
+        if problem is not None and not self._batches and self._memory_path is None:
+            self._tell_once(f"nothing is remembered: {problem.message}")
+            problem, self._memory, self._recurrence = None, None, None
+        if self.ranks.anybody(problem is not None):
+            raise problem or ConfigError("the first rank could not choose a batch size")
+        if self._batches and not self.resumed:
+            self.batch_size = int(self.ranks.of_first(chosen))
+        self.where.batch = self.batch_size
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._look()
-            yielded = isinstance(error, SystemExit) and error.code == YIELDED
-            if not yielded:
-                how = "failed" if kind is not None else "reached" if self.reached else self.stopped or "ended"
+            code = error.code if isinstance(error, SystemExit) else None
+            clean = error is None or (isinstance(error, SystemExit) and code in (None, 0))
+            if code != YIELDED:
+                self._look()
+                how = "failed" if not clean else "reached" if self.reached else self.stopped or "ended"
+                if clean and self._checkpoints is not None and self.where.steps and self.ranks.first:
+                    self.where.over = not self.stopped
+                    self._checkpoints.write(self.where)
                 self._say("ended", how=how, saves=self.caps.saves, observed=self.observe)
                 self._remember(how)
         finally:
@@ -189,61 +237,93 @@ class Session:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epochs still to do: from where a checkpoint was, until *count*, the target or the cost bound."""
-        while self.where.epoch < count and not self.reached and not self.stopped:
-            yield self.where.epoch
-            self._epoch_ended()
+        self._looping = True
+        try:
+            while self.where.epoch < count and not self.reached and not self.stopped:
+                yield self.where.epoch
+                self._epoch_ended(count)
+        finally:
+            self._looping = False
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
-        """The batches of *loader*; those that a checkpoint has behind it are left out."""
+        """The batches of *loader*; those that a checkpoint has behind it are left out.
+
+        The first loop of an epoch counts. Others, such as one over validation data, are only passed through.
+        """
+        self._loops += 1
+        if self._loops > 1:
+            yield from loader
+            return
         skip, self._skip = self._skip, 0
         piped = bool(os.environ.get(pipe.PIPE))
         for number, batch in enumerate(loader):
             if number < skip:
                 continue
-            yield batch
+            if self._due():
+                self._cut = bool(self.stopped)
+            if self.stopped:
+                self._cut = True
+                return
+            try:
+                yield batch
+            except GeneratorExit:  # the user breaks off after this batch
+                self._stepped(_samples(batch) or self.batch_size)
+                raise
             if piped:
                 pipe.step()
             self._stepped(_samples(batch) or self.batch_size)
-            if self.stopped:
-                return
 
     def report(self, **metrics: float) -> bool:
         """Tell how good the model is; answers whether the target is reached, which ends `epochs`."""
         self.metrics = {name: float(value) for name, value in metrics.items()}
         target = self.target
-        if target is not None and target.metric in self.metrics:
-            value = self.metrics[target.metric]
-            self.where.best = target.better(self.where.best, value)
-            self.reached = self.reached or target.reached(value)
-        elif target is not None:
+        if target is not None and target.metric not in self.metrics:
             raise ConfigError(
                 f"report has {', '.join(metrics) or 'nothing'}, expected {target.metric}: it has the target"
             )
-        self._say("report", metrics=self.metrics)
-        return self.reached
+        if target is not None and not math.isnan(value := self.metrics[target.metric]):
+            self.where.best = target.better(self.where.best, value)
+            self.where.reached = self.where.reached or target.reached(value)
+            self.reached = self.where.reached if self.ranks.alone else self.reached
+        self._say("report", metrics={name: _plain(value) for name, value in self.metrics.items()})
+        return self.where.reached
 
     @property
     def energy_j(self) -> float | None:
-        """Joules so far, also of earlier processes, of the GPUs of this rank; None: unmetered, or counted by
-        another process on the same GPU."""
+        """Joules so far, also of earlier processes, and of other ranks as of when an epoch last ended; None:
+        unmetered, or counted by another process on the same GPU."""
         if self._over:
             return self.where.joules
-        parts = self._window.so_far().parts
-        known = [part.energy_j for part in parts if part.counted and part.energy_j is not None]
-        before = self._base.joules
-        return sum(known) + (before or 0.0) if known else before
+        own, before = self._own_j(), self._base.joules
+        return own + self._others_j + (before or 0.0) if own is not None else before
 
     @property
     def seconds(self) -> float:
         """Seconds so far, of this and of earlier processes, on the meter's clock."""
         return self.where.seconds if self._over else self._base.seconds + self._meter.now_s() - self._began_s
 
-    def yield_(self) -> None:
-        """Save and end with exit code 75, as if asked to."""
-        self._asked = True
-        self._leave_if_asked(at_once=True)
+    @property
+    def cost_j(self) -> float:
+        """Zeus' cost of energy and time so far, of all ranks; nan: unmetered."""
+        energy = self.energy_j
+        if energy is None:
+            return math.nan
+        if self._max_w <= 0:
+            return energy  # nobody knows what time is worth
+        energy_j, seconds = np.array([energy]), np.array([self.seconds])
+        return float(energy_time_cost(energy_j, seconds, eta=self._eta, max_w=self._max_w)[0])
 
     # -- inside
+
+    @property
+    def _eta(self) -> float:
+        return self.aim.amount if self.aim is not None and self.aim.by == "cost" else _ETA
+
+    def _own_j(self) -> float | None:
+        """Joules of this process' GPUs since it began."""
+        parts = self._window.so_far().parts
+        known = [part.energy_j for part in parts if part.counted and part.energy_j is not None]
+        return sum(known) if known else None
 
     def _stepped(self, samples: float) -> None:
         try:
@@ -254,88 +334,110 @@ class Session:
         where.step += 1
         where.steps += 1
         where.samples += samples
-        if self.caps.sweep is not None and not self.caps.sweep.done:
+        if self.caps.trying:
             self._try_caps()
-        now_s = self._meter.now_s()
-        if now_s - self._looked_s >= _LOOK_S:
+        if self._meter.now_s() - self._looked_s >= _LOOK_S:
             self._look()
-            if self._checkpoints is not None and now_s - self._saved_s >= self._every_s:
-                self._save()
-        self._leave_if_asked()
 
     def _try_caps(self) -> None:
         energy_j = None
         if self.caps.wants_reading:
             _finish_work()
             energy_j = self._window.so_far().energy_j
+        else:
+            energy_j = 0.0  # not looked at
         if self.caps.stepped(self._meter.now_s(), energy_j):
             sweep = self.caps.sweep
             assert sweep is not None
             self._say("cap", cap_w=sweep.found.cap_w, saves=self.caps.saves, tried=len(sweep.tried))
             if self._memory is not None:
-                self._memory.keep_profile(self._job, self.batch_size, self._kind, sweep.tried)
+                with self._forgiving():
+                    self._memory.keep_profile(self._job, self.batch_size, self._kind, sweep.tried)
 
-    def _epoch_ended(self) -> None:
+    def _epoch_ended(self, count: int) -> None:
         self.caps.epoch_ended()
-        self.where.epoch, self.where.step = self.where.epoch + 1, 0
-        self._look(at_once=True)
+        self._loops = self._skip = 0
+        if self._cut:
+            self._cut = False
+        else:
+            self.where.epoch, self.where.step = self.where.epoch + 1, 0
+        self._agree()
+        self._look()
         self._stop_if_hopeless()
         if self._checkpoints is not None:
             self._save()
-        self._leave_if_asked(at_once=True)
+        left = self.where.epoch < count and not self.reached and not self.stopped
+        if self.ranks.anybody(self._asked) and left:
+            self._leave()
 
-    def _look(self, at_once: bool = False) -> None:
-        """Read the meter, report, and see whether the cost bound is passed; many ranks do that *at_once*."""
+    def _agree(self) -> None:
+        """All ranks are here: add up what they used, and see who has reached the target."""
+        if self.ranks.alone:
+            return
+        self.reached = self.where.reached = self.ranks.anybody(self.where.reached)
+        own = self._own_j() or 0.0
+        self._others_j = self.ranks.total(own) - own
+
+    def _due(self) -> bool:
+        """Between two batches: save or leave, if that is due. Several ranks do so at the same step; True: the
+        cost bound is passed."""
+        alone = self.ranks.alone
+        if not alone and self.where.steps % _AGREE:
+            return False
+        saves = self._checkpoints is not None and not self.caps.measuring
+        late = saves and self._meter.now_s() - self._saved_s >= self._every_s
+        wish = self.ranks.most(_LEAVE if self._asked else _SAVE if late else 0.0)
+        if wish >= _LEAVE:
+            self._agree()
+            self._leave()
+        if wish >= _SAVE:
+            self._save()
+        return bool(self.stopped)
+
+    def _leave(self) -> None:
+        """Save, wait until the first rank has, and end."""
+        self._look()
+        self._save()
+        self.ranks.anybody(True)
+        self._say("yielded")
+        raise SystemExit(YIELDED)
+
+    def _look(self) -> None:
+        """Read the meter, report, and see whether the cost bound is passed; ranks do that between epochs."""
         self._looked_s = self._meter.now_s()
         self.where.seconds, self.where.joules = self.seconds, self.energy_j
         self._say("progress")
         bound = self.told.max_cost_j
-        if bound is None or self.stopped or not (at_once or self.ranks.count == 1):
-            return
-        if self.ranks.anybody(self.cost_j > bound):
-            self.stopped = "cost bound"
+        if bound is not None and self.ranks.alone and self.cost_j > bound:
+            self.stopped = self.stopped or "cost bound"
 
     def _stop_if_hopeless(self) -> None:
-        """End a recurrence whose batch size turns out worse than the best that is known."""
-        cost_j, before_j = self.cost_j, self._epoch_from_j
+        """End a run that costs too much, or whose batch size turns out worse than the best that is known."""
+        cost_j, before_j, bound = self.cost_j, self._epoch_from_j, self.told.max_cost_j
         self._epoch_from_j = cost_j
         most = None if self._recurrence is None else self._recurrence.most_epochs(cost_j - before_j)
-        hopeless = most is not None and self.where.epoch >= most and not self.reached
-        if self._batches and self.ranks.anybody(hopeless) and not self.stopped:
-            self.stopped = "cost bound"
-
-    @property
-    def cost_j(self) -> float:
-        """Zeus' cost of energy and time so far; unmetered energy counts as if drawn at the largest cap."""
-        energy = self.energy_j
-        energy = self._max_w * self.seconds if energy is None else energy
-        energy_j, seconds = np.array([energy]), np.array([self.seconds])
-        return float(energy_time_cost(energy_j, seconds, eta=self._eta, max_w=self._max_w)[0])
-
-    @property
-    def _eta(self) -> float:
-        return self.aim.amount if self.aim is not None and self.aim.by == "cost" else _ETA
+        hopeless = most is not None and self.where.epoch >= most
+        over = bound is not None and cost_j > bound
+        if (self._batches or bound is not None) and self.ranks.anybody(hopeless or over) and not self.reached:
+            self.stopped = self.stopped or "cost bound"
 
     def _save(self) -> None:
-        self._saved_s = self._meter.now_s()
-        if self._checkpoints is not None and self.ranks.first:
-            self.where.seconds, self.where.joules = self.seconds, self.energy_j
-            self._checkpoints.write(self.where)
-
-    def _leave_if_asked(self, at_once: bool = False) -> None:
-        """Save and end, if some rank was asked to: all of them leave at the same step."""
-        alone = self.ranks.count == 1
-        if not alone and not at_once and self.where.steps % _AGREE:
+        if self._checkpoints is None:
             return
-        if self._asked if alone else self.ranks.anybody(self._asked):
-            self._look()
-            self._save()
-            self._say("yielded")
-            raise SystemExit(YIELDED)
+        self.where.seconds, self.where.joules = self.seconds, self.energy_j
+        if self.ranks.first:
+            self._checkpoints.write(self.where)
+        self._saved_s = self._meter.now_s()
+        self.caps.cut()  # that took time which is not the job's
 
     def _remember(self, how: str) -> None:
         """What became of this recurrence, for the next one's batch size."""
-        if self._recurrence is not None and self.batch_size:
+        if self._recurrence is None or not self.batch_size:
+            return
+        with self._forgiving():
+            if how == "failed":  # that says nothing of the batch size
+                self._recurrence.given_up(self.batch_size)
+                return
             self._recurrence.ended(
                 self.batch_size,
                 reached=how == "reached" or (how == "ended" and self.target is None),
@@ -344,17 +446,27 @@ class Session:
                 epochs=self.where.epoch + (1 if self.where.step else 0),
             )
 
+    def _forgiving(self) -> _Forgiving:
+        """A training does not end because something could not be written down."""
+        return _Forgiving(self._tell_once)
+
     def _listen(self) -> None:
         with suppress(ValueError):  # not the main thread: nobody can be asked there
             self._before = signal.signal(self.told.stop, self._signalled)
 
     def _unlisten(self) -> None:
-        if self._before is not None:
-            with suppress(ValueError):
+        with suppress(ValueError):
+            if self._before is not None and signal.getsignal(self.told.stop) == self._signalled:
                 signal.signal(self.told.stop, self._before)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
+        """Yield at the next step; who has no steps, or nothing to save them in, ends as it would have."""
+        mine = os.getpid() == self._pid
+        if mine and self._looping and self._checkpoints is not None:
+            self._asked = True
+            return
+        signal.signal(number, self._before if self._before is not None else signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
@@ -362,21 +474,59 @@ class Session:
             self._tell(text)
 
     def _tell(self, text: str) -> None:
-        if self.ranks.first:
-            print(f"wattline: {text}", file=sys.stderr, flush=True)
+        who = "" if self.ranks.first else f" (rank {self.ranks.rank})"
+        print(f"wattline{who}: {text}", file=sys.stderr, flush=True)
 
     def _say(self, event: str, **more: Any) -> None:
         """A line of JSON for who watches, if somebody does."""
         if self.told.events is None or not self.ranks.first:
             return
         words = {"at": time.time(), "job": self.told.job, "event": event, **asdict(self.where), **more}
-        with suppress(OSError), open(self.told.events, "a", encoding="utf-8") as file:
-            file.write(json.dumps(words) + "\n")
+        line = json.dumps({name: _plain(value) for name, value in words.items()}) + "\n"
+        try:
+            file = os.open(self.told.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            self._tell_once(f"nobody is told of progress: {self.told.events}: {error.strerror}")
+            return
+        with suppress(OSError):
+            os.write(file, line.encode())
+        os.close(file)
+
+
+class _Forgiving:
+    """Turns what a database cannot do into a sentence."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, sqlite3.Error | OSError):
+            self._tell(f"nothing is remembered of this: {error}")
+            return True
+        return False
+
+
+def _largest_w(gpus: Sequence[Any]) -> float:
+    """The largest cap of all; 0: nobody knows."""
+    try:
+        return float(sum(gpu.cap_range_w()[1] for gpu in gpus))
+    except MeterError:
+        return 0.0
 
 
 def _script() -> str:
-    """What runs: what was measured is kept under this name."""
-    return str(Path(sys.argv[0]).resolve()) if sys.argv and sys.argv[0] else ""
+    """What runs, with its arguments: what was measured is kept under this name."""
+    first = str(Path(sys.argv[0]).resolve()) if sys.argv and sys.argv[0] else ""
+    return " ".join((first, *sys.argv[1:]))
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _samples(batch: Any) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattline.errors import ConfigError
-from wattline.profile.window import Aim
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Told:
     checkpoints: Path | None
     target: Target | None
     max_cost_j: float | None
-    aim: Aim | None
+    aim: str
     observe: bool
     events: Path | None
     stop: signal.Signals
@@ -81,7 +80,7 @@ class Told:
         if batch is not None and batch != int(batch):
             raise ConfigError(f"WATTLINE_BATCH_SIZE is {word('BATCH_SIZE')!r}, expected a whole number")
         name = word("SIGNAL") or "SIGTERM"
-        if name not in signal.Signals.__members__:
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
             raise ConfigError(f"WATTLINE_SIGNAL is {name!r}, expected the name of a signal such as SIGTERM")
         return cls(
             job=word("JOB_ID") or f"{os.getpid()}",
@@ -91,8 +90,15 @@ class Told:
             checkpoints=Path(word("CHECKPOINT_DIR")) if word("CHECKPOINT_DIR") else None,
             target=Target.parse(word("TARGET")) if word("TARGET") else None,
             max_cost_j=number("MAX_COST_J"),
-            aim=Aim.parse(word("AIM")) if word("AIM") else None,
-            observe=word("OBSERVE") not in ("", "0"),
+            aim=word("AIM"),
+            observe=_truth("WATTLINE_OBSERVE", word("OBSERVE")),
             events=Path(word("EVENTS")) if word("EVENTS") else None,
             stop=signal.Signals[name],
         )
+
+
+def _truth(name: str, text: str) -> bool:
+    known = {"": False, "0": False, "no": False, "false": False, "1": True, "yes": True, "true": True}
+    if text.casefold() not in known:
+        raise ConfigError(f"{name} is {text!r}, expected 1 or 0")
+    return known[text.casefold()]
