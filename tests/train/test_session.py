@@ -30,6 +30,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("wattline.meter.hold._told", set())  # what this process has said before
 
 
 def gpus(tmp_path: Path, count: int = 1, **more: str) -> str:

@@ -78,15 +78,16 @@ def write(folder: Path, record: Record, *, safely: bool) -> None:
             os.fsync(file.fileno())
     os.replace(new, path)
     if safely:
-        _sync(folder)
+        sync(folder)
 
 
-def _sync(folder: Path) -> None:
-    directory = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """What was written to a file or a folder is on the disk."""
+    file = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(file)
     finally:
-        os.close(directory)
+        os.close(file)
 
 
 def read(path: Path) -> Record | None:

@@ -9,7 +9,7 @@ from wattline.optimize.event import Event, Schedule, at_most
 from wattline.optimize.exact import nobody
 from wattline.optimize.greedy import randomised
 from wattline.optimize.objective import Charges
-from wattline.optimize.search import improve, put
+from wattline.optimize.search import improve, put, seated
 from wattline.table import Floats, Ints
 
 _ROUNDS = 2  # of local search for all of the pool but the first, and for what a walk finds
@@ -230,14 +230,8 @@ def _walk(
     waits: Floats,
 ) -> tuple[Ints, Ints, int]:
     """The best point on the way from *start*, which is none, to *target*; and how many moves were made."""
-    jobs, wide, most = len(start), nodes.max(), gpus.max()
-    config, node = np.full(jobs, -1, dtype=np.int64), np.full(jobs, -1, dtype=np.int64)
-    used = np.zeros((len(nodes), wide), dtype=np.int64)
-    many = np.zeros((len(nodes), wide), dtype=np.int64)
-    members = np.empty((len(nodes), wide, most + 1), dtype=np.int64)
-    for j in range(jobs):
-        if start[j] >= 0:
-            put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
+    jobs, most = len(start), gpus.max()
+    config, node, used, many, members = seated(start, start_node, nodes, gpus, config_sort, config_gpus)
     fit = np.empty((len(nodes), most + 1), dtype=np.int64)
     goes = np.empty(jobs, dtype=np.int64)
     best, best_node, best_worth = start.copy(), start_node.copy(), np.inf

@@ -83,6 +83,24 @@ def put(
 
 
 @inner
+def seated(
+    start: Ints, start_node: Ints, nodes: Ints, gpus: Ints, config_sort: Ints, config_gpus: Ints
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Configuration and node of each job; busy GPUs, jobs and who they are by sort and node."""
+    jobs = len(start)
+    config, node = np.full(jobs, -1, dtype=np.int64), np.full(jobs, -1, dtype=np.int64)
+    wide = max(1, nodes.max()) if len(nodes) > 0 else 1
+    most = max(1, gpus.max()) if len(gpus) > 0 else 1
+    used = np.zeros((len(nodes), wide), dtype=np.int64)
+    many = np.zeros((len(nodes), wide), dtype=np.int64)
+    members = np.empty((len(nodes), wide, most + 1), dtype=np.int64)
+    for j in range(jobs):
+        if start[j] >= 0:
+            put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
+    return config, node, used, many, members
+
+
+@inner
 def _around(
     a: int,
     b: int,
@@ -122,15 +140,7 @@ def _improve(
     rounds: int,
 ) -> tuple[Ints, Ints, float]:
     jobs, configs = len(start), len(config_sort)
-    config, node = np.full(jobs, -1, dtype=np.int64), np.full(jobs, -1, dtype=np.int64)
-    wide = max(1, nodes.max()) if len(nodes) > 0 else 1
-    most = max(1, gpus.max()) if len(gpus) > 0 else 1
-    used = np.zeros((len(nodes), wide), dtype=np.int64)
-    many = np.zeros((len(nodes), wide), dtype=np.int64)
-    members = np.empty((len(nodes), wide, most + 1), dtype=np.int64)
-    for j in range(jobs):
-        if start[j] >= 0:
-            put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
+    config, node, used, many, members = seated(start, start_node, nodes, gpus, config_sort, config_gpus)
     for _ in range(rounds):
         moved = False
         for j in range(jobs):

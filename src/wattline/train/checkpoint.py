@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.errors import ConfigError, InputError
+from wattline.meter.record import sync
 
 _STATE = "wattline.json"
 _USER = "user"
@@ -72,10 +73,10 @@ class Checkpoints:
             self._save(new / _USER)
         (new / _STATE).write_text(json.dumps(asdict(where)), encoding="utf-8")
         for path in (*new.rglob("*"), new):
-            _sync(path)
+            sync(path)
         old = self._all()
         new.rename(self.folder / f"{1 + (int(old[-1].name) if old else 0):08d}")
-        _sync(self.folder)
+        sync(self.folder)
         for path in old:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -101,12 +102,3 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         """From the oldest to the newest."""
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir() and path.name.isdecimal())
-
-
-def _sync(path: Path) -> None:
-    """What was written there is on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
