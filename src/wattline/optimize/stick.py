@@ -9,7 +9,7 @@ import numpy as np
 from wattline.optimize.event import POSTPONED, Event, Schedule
 from wattline.optimize.exact import charged
 from wattline.optimize.objective import Charges
-from wattline.table import Floats, Ints
+from wattline.table import Bools, Floats, Ints
 
 _FIRST = 1e-6
 _SLACK = 1e-3  # of what a schedule costs: so much more is nothing
@@ -29,13 +29,15 @@ def stick(
     if kept is None:
         return fewest
     stays = replace(schedule, node=kept, worth=charged(event, charges, replace(schedule, node=kept)))
-    slack = _SLACK * abs(schedule.worth)
+    moves, fewer = (_moves(way, config, node) for way in (fewest, stays))
+    gain = fewest.worth + float(moving[moves].sum()) - stays.worth - float(moving[fewer].sum())
+    slack = _SLACK * abs(schedule.worth) if fewer.sum() < moves.sum() else 0.0
+    return stays if gain >= -slack else fewest
 
-    def cost(way: Schedule) -> float:
-        moves = (config != POSTPONED) & (way.config == config) & (way.node != node)
-        return way.worth + float(moving[moves].sum())
 
-    return stays if cost(stays) <= cost(fewest) + slack else fewest
+def _moves(schedule: Schedule, config: Ints, node: Ints) -> Bools:
+    """Who goes to another node in the same configuration."""
+    return np.asarray((config != POSTPONED) & (schedule.config == config) & (schedule.node != node))
 
 
 def _keep(event: Event, schedule: Schedule, config: Ints, node: Ints) -> Ints | None:

@@ -109,7 +109,7 @@ class Session:
         self._recurrence: Recurrence | None = None
         self._pid = os.getpid()
         self._before: Any = None
-        self._asked = self._over = self._cut = self._looping = False
+        self._asked = self._over = self._cut = self._looped = False
         self._told: set[str] = set()
         self._skip = self._loops = 0
         self._others_j = 0.0  # joules of the other ranks, when all last agreed
@@ -232,18 +232,17 @@ class Session:
             self._over = True
             self._unlisten()
             self._open.close()
+            if self._asked and not self._looped:  # nobody was there to do as it was told
+                os.kill(os.getpid(), self.told.stop)
 
     # -- the loop
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epochs still to do: from where a checkpoint was, until *count*, the target or the cost bound."""
-        self._looping = True
-        try:
-            while self.where.epoch < count and not self.reached and not self.stopped:
-                yield self.where.epoch
-                self._epoch_ended(count)
-        finally:
-            self._looping = False
+        self._looped = True
+        while self.where.epoch < count and not self.reached and not self.stopped:
+            yield self.where.epoch
+            self._epoch_ended(count)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of *loader*; those that a checkpoint has behind it are left out.
@@ -460,9 +459,9 @@ class Session:
                 signal.signal(self.told.stop, self._before)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Yield at the next step; who has no steps, or nothing to save them in, ends as it would have."""
+        """Yield at the next step; who has nothing to save them in, or is asked twice, ends as it would have."""
         mine = os.getpid() == self._pid
-        if mine and self._looping and self._checkpoints is not None:
+        if mine and self._checkpoints is not None and not self._asked:
             self._asked = True
             return
         signal.signal(number, self._before if self._before is not None else signal.SIG_DFL)
