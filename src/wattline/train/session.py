@@ -459,7 +459,7 @@ class Session:
                 signal.signal(self.told.stop, self._before)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Yield at the next step; who has nothing to save them in, or is asked twice, ends as it would have."""
+        """Yield at the next step; who has nowhere to save, or is asked twice, ends as it would have."""
         mine = os.getpid() == self._pid
         if mine and self._checkpoints is not None and not self._asked:
             self._asked = True
