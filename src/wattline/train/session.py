@@ -13,13 +13,11 @@ It works alone, under torchrun and under the service, which talk to it by WATTLI
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -38,6 +36,7 @@ from wattline.profile import steps as pipe
 from wattline.profile.window import Aim, Length
 from wattline.train.caps import Caps
 from wattline.train.checkpoint import Checkpoints, Keep, Where
+from wattline.train.events import Events
 from wattline.train.memory import Memory
 from wattline.train.ranks import Ranks
 from wattline.train.recurrence import Recurrence
@@ -113,6 +112,7 @@ class Session:
         self._told: set[str] = set()
         self._skip = self._loops = 0
         self._others_j = 0.0  # joules of the other ranks, when all last agreed
+        self._events = Events(told.events, told.job, self._tell_once)
         self._open = ExitStack()
 
     # -- the block
@@ -258,8 +258,7 @@ class Session:
         for number, batch in enumerate(loader):
             if number < skip:
                 continue
-            if self._due():
-                self._cut = bool(self.stopped)
+            self._save_or_leave()
             if self.stopped:
                 self._cut = True
                 return
@@ -284,7 +283,7 @@ class Session:
             self.where.best = target.better(self.where.best, value)
             self.where.reached = self.where.reached or target.reached(value)
             self.reached = self.where.reached if self.ranks.alone else self.reached
-        self._say("report", metrics={name: _plain(value) for name, value in self.metrics.items()})
+        self._say("report", metrics=self.metrics)
         return self.where.reached
 
     @property
@@ -339,12 +338,10 @@ class Session:
             self._look()
 
     def _try_caps(self) -> None:
-        energy_j = None
+        energy_j: float | None = 0.0  # not looked at, unless a window begins or ends
         if self.caps.wants_reading:
             _finish_work()
             energy_j = self._window.so_far().energy_j
-        else:
-            energy_j = 0.0  # not looked at
         if self.caps.stepped(self._meter.now_s(), energy_j):
             sweep = self.caps.sweep
             assert sweep is not None
@@ -377,12 +374,10 @@ class Session:
         own = self._own_j() or 0.0
         self._others_j = self.ranks.total(own) - own
 
-    def _due(self) -> bool:
-        """Between two batches: save or leave, if that is due. Several ranks do so at the same step; True: the
-        cost bound is passed."""
-        alone = self.ranks.alone
-        if not alone and self.where.steps % _AGREE:
-            return False
+    def _save_or_leave(self) -> None:
+        """Between two batches, if one of them is due; several ranks do so at the same step."""
+        if not self.ranks.alone and self.where.steps % _AGREE:
+            return
         saves = self._checkpoints is not None and not self.caps.measuring
         late = saves and self._meter.now_s() - self._saved_s >= self._every_s
         wish = self.ranks.most(_LEAVE if self._asked else _SAVE if late else 0.0)
@@ -391,7 +386,6 @@ class Session:
             self._leave()
         if wish >= _SAVE:
             self._save()
-        return bool(self.stopped)
 
     def _leave(self) -> None:
         """Save, wait until the first rank has, and end."""
@@ -477,19 +471,9 @@ class Session:
         print(f"wattline{who}: {text}", file=sys.stderr, flush=True)
 
     def _say(self, event: str, **more: Any) -> None:
-        """A line of JSON for who watches, if somebody does."""
-        if self.told.events is None or not self.ranks.first:
-            return
-        words = {"at": time.time(), "job": self.told.job, "event": event, **asdict(self.where), **more}
-        line = json.dumps({name: _plain(value) for name, value in words.items()}) + "\n"
-        try:
-            file = os.open(self.told.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
-        except OSError as error:
-            self._tell_once(f"nobody is told of progress: {self.told.events}: {error.strerror}")
-            return
-        with suppress(OSError):
-            os.write(file, line.encode())
-        os.close(file)
+        """Tell who watches; the first rank speaks for all."""
+        if self.ranks.first:
+            self._events.say(event, {**asdict(self.where), **more})
 
 
 class _Forgiving:
@@ -522,10 +506,6 @@ def _script() -> str:
     """What runs, with its arguments: what was measured is kept under this name."""
     first = str(Path(sys.argv[0]).resolve()) if sys.argv and sys.argv[0] else ""
     return " ".join((first, *sys.argv[1:]))
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _samples(batch: Any) -> int:
