@@ -281,6 +281,38 @@ def _fill(
     return True
 
 
+@inner
+def _fits(
+    k: int,
+    is_in: Bools,
+    by_deadline: Ints,
+    due_s: Floats,
+    work_s: Floats,
+    starting_s: Floats,
+    started: Ints,
+    held: Ints,
+    sort: Ints,
+    pool: Ints,
+    room: int,
+    sizes: Ints,
+    gpus: Ints,
+    speed: Floats,
+    restart_s: float,
+    share: Ints,
+    now: Ints,
+    end_s: Floats,
+    rise_s: Floats,
+) -> bool:
+    """Whether all who are in are in time by one of the plans, of which the first stays. See `_admit`."""
+    for way in range(_WAYS):
+        if _fill(
+            k, way, is_in, by_deadline, due_s, work_s, starting_s, started, held, sort, pool, room, sizes,
+            gpus, speed, restart_s, share, now, end_s, rise_s,
+        ):  # fmt: skip
+            return True
+    return False
+
+
 @kernel(I1, I1, F1, F1, F1, I1, I1, I1, I1, I1, I1, I2, F2, FLOAT)
 def _admit(
     turn: Ints,
@@ -326,25 +358,20 @@ def _admit(
         while at < count:
             block = min(block, count - at)
             is_in[able[at : at + block]] = True
-            fits = False
-            for way in range(_WAYS):
-                fits = fits or _fill(
-                    k, way, is_in, by_deadline, due_s, work_s, starting_s, started, held, sort, pool,
-                    room[k], sizes, gpus, speed, restart_s, share, now, end_s, rise_s,
-                )  # fmt: skip
-            if fits:
+            if _fits(
+                k, is_in, by_deadline, due_s, work_s, starting_s, started, held, sort, pool, room[k], sizes,
+                gpus, speed, restart_s, share, now, end_s, rise_s,
+            ):  # fmt: skip
                 at += block
                 block *= 2
             else:
                 is_in[able[at : at + block]] = False
                 at += block == 1
                 block = max(1, block // 2)
-        fits = False
-        for way in range(_WAYS):
-            fits = fits or _fill(
-                k, way, is_in, by_deadline, due_s, work_s, starting_s, started, held, sort, pool,
-                room[k], sizes, gpus, speed, restart_s, share, now, end_s, rise_s,
-            )  # fmt: skip
+        _fits(
+            k, is_in, by_deadline, due_s, work_s, starting_s, started, held, sort, pool, room[k], sizes,
+            gpus, speed, restart_s, share, now, end_s, rise_s,
+        )  # fmt: skip
     for i in range(rows):
         if not is_in[i]:
             share[i], now[i], end_s[i], rise_s[i] = -1, -1, np.inf, np.inf
