@@ -222,7 +222,7 @@ _USUAL: dict[str, object] = {
     **dict.fromkeys(("priority", "late_per_h"), 0.0),
     **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),
     **dict.fromkeys(("noise", "cpus", "mem_gib"), 0.0),
-    **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "status"), ""),
+    **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "fuse", "status"), ""),
 }
 
 
@@ -407,7 +407,7 @@ _EVENTS, _ACTIONS, _REASONS = (
     {word: number for number, word in enumerate(words)}
     for words in (EVENT_WORDS, ACTION_WORDS, [reason.name.lower() for reason in REASONS])
 )
-_LABELS = ("team", "user", "model", "gpu_kind", "key", "status", "kind")
+_LABELS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status", "kind")
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),
     **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST), (int, "a whole number")),

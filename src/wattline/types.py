@@ -50,6 +50,7 @@ class Jobs(Table):
     model: Labels
     gpu_kind: Labels  # kinds it accepts, "|" between them; "": any
     key: Labels  # equal for recurrences of one job; "": unknown
+    fuse: Labels  # equal for jobs that may be trained as one array; "": it may not
     status: Labels  # how it ended in the recorded world; "": unknown
 
     @classmethod
@@ -77,6 +78,7 @@ class Jobs(Table):
         model: Sequence[str] | Labels | None = None,
         gpu_kind: Sequence[str] | Labels | None = None,
         key: Sequence[str] | Labels | None = None,
+        fuse: Sequence[str] | Labels | None = None,
         status: Sequence[str] | Labels | None = None,
     ) -> Jobs:
         """Jobs from what is known of them: either *duration_s*, or *steps* and *step_s*.
@@ -127,6 +129,7 @@ class Jobs(Table):
             model=labels(model),
             gpu_kind=labels(gpu_kind),
             key=labels(key),
+            fuse=labels(fuse),
             status=labels(status),
         )
         jobs._check()
@@ -555,6 +558,7 @@ class Grants:
     gpus: Ints
     nodes: Ints
     members: Ints  # jobs on the same GPUs, itself included
+    fused: Bools  # whether these are trained as one array, or only packed
     cap_w: Ints  # of each GPU; 0: none
     batch: Ints  # of the whole job; 0: as asked
     host: Ints  # beside each GPU, rows as in `HOST`; 0: as asked
@@ -568,6 +572,7 @@ class Grants:
         nodes: Ints | None = None,
         *,
         members: Ints | None = None,
+        fused: Bools | None = None,
         cap_w: Ints | None = None,
         batch: Ints | None = None,
         host: Ints | None = None,
@@ -580,6 +585,7 @@ class Grants:
             gpus=gpus,
             nodes=one if nodes is None else nodes,
             members=one if members is None else members,
+            fused=np.zeros(len(job), dtype=np.bool_) if fused is None else fused,
             cap_w=none if cap_w is None else cap_w,
             batch=none if batch is None else batch,
             host=np.zeros((len(HOST), len(job)), dtype=np.int64) if host is None else host,
@@ -591,7 +597,8 @@ class Grants:
 
     def keys(self, sort: Ints) -> list[tuple[object, ...]]:
         """Each entry as one thing to look up, of jobs of these sorts."""
-        numbers = (sort[self.job], self.gpus, self.nodes, self.members, self.cap_w, self.batch, *self.host)
+        company = (self.members, self.fused)
+        numbers = (sort[self.job], self.gpus, self.nodes, *company, self.cap_w, self.batch, *self.host)
         kinds = [self.kind.names[code] for code in self.kind.codes.tolist()]
         return list(zip(kinds, *(column.tolist() for column in numbers), strict=True))
 
@@ -602,6 +609,7 @@ class Grants:
             self.gpus[rows],
             self.nodes[rows],
             self.members[rows],
+            self.fused[rows],
             self.cap_w[rows],
             self.batch[rows],
             self.host[:, rows],
@@ -614,7 +622,8 @@ class Models(Protocol):
     """What is believed about jobs; learns by being replaced, never by changing.
 
     A class may have *alike* set to True: what it says of a job then depends on what the trace says of it
-    and not on which job it is, so that what was said of one need not be asked of others like it.
+    and not on which job it is, so that what was said of one need not be asked of others like it. It may have
+    a method *widest(jobs, grants)*, too: how many such jobs fit as one array into the memory of a GPU.
     """
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:

@@ -12,6 +12,8 @@ from wattline.cluster import nodes
 from wattline.engine import run
 from wattline.errors import ConfigError
 from wattline.messages import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
+from wattline.model.array import Array
+from wattline.model.asked import Asked
 from wattline.types import Jobs
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 20])
@@ -83,6 +85,22 @@ def test_packed_jobs_share_the_energy_of_their_gpus() -> None:
     used = log.events[log.events[:, 0] == FINISHED][:, 5]
     assert used.sum() == pytest.approx(log.events[-1, 5])
     assert used[0] == pytest.approx(100 * 100 / 2)  # 60 s of work at 0.6, half the watts
+
+
+def test_members_of_an_array_share_its_speed_and_the_energy_of_its_gpus() -> None:
+    jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[60, 120], fuse=["a", "a"])
+    cluster = nodes("v100", gpus=1, base_w=0, idle_w=0, busy_w=100)
+    truth = Asked(array=Array(serial=0.25))
+    log = run(Sim(jobs, cluster, truth=truth), p.chain(p.fifo, p.Fuse()), truth)
+    assert ends(log) == pytest.approx({"0": 75, "1": 135})  # both at 1 / 1.25, then one alone
+    used = log.events[log.events[:, 0] == FINISHED][:, 5]
+    assert used == pytest.approx([100 * 75 / 2, 100 * 75 / 2 + 100 * 60])
+    assert used.sum() == pytest.approx(log.events[-1, 5])
+
+
+def test_jobs_with_different_keys_on_the_same_gpus_are_only_packed() -> None:
+    jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[60, 60], fuse=["a", "b"])
+    assert ends(play(jobs, p.Gandiva(), truth=Asked(array=Array(serial=0.0)))) == {"0": 100, "1": 100}
 
 
 def test_a_broken_node_sends_its_jobs_back_to_what_they_saved() -> None:

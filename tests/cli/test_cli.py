@@ -82,6 +82,18 @@ def test_compare_lines_policies_up_and_draws_them(capsys: pytest.CaptureFixture[
     assert "srtf+keep" in out
 
 
+def test_sweeps_are_fused_and_who_has_none_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("submit_s,gpus,duration_s,fuse\n" + "0,1,50,lr\n" * 2 + "0,1,50,\n" * 6)
+    words = ["simulate", "--cluster", "1xv100:1", "--policy", "fifo+fuse:limit=4"]
+    assert data(capsys, *words, "--trace", str(trace))["fused_jobs"] == 2
+    assert "no job of this trace has a fusion key" not in run(capsys, *words, "--trace", str(trace))[2]
+    trace.write_text("submit_s,gpus,duration_s\n0,1,50\n")
+    assert "no job of this trace has a fusion key" in run(capsys, *words, "--trace", str(trace))[2]
+
+
 def test_only_one_team_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s,team\na,0,1,50,vision\nb,0,1,50,speech\nc,5,1,50,vision\n")

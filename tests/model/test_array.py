@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.model.array import UNMEASURED, Array, fit_array
+from wattline.model.array import UNMEASURED, Array, company, fit_array
+from wattline.types import Jobs
 
 FUSE = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 UNKNOWN = np.full(5, np.nan)
@@ -67,3 +68,14 @@ def test_whatever_was_measured_more_members_never_take_less_time_or_memory(rows:
     assert (np.diff(found.peak_gib(np.arange(1.0, 30.0))) > 0).all()
     assert found.peak_gib(np.ones(1))[0] > 0
     assert found.widest(80.0) >= 1
+
+
+def test_a_group_is_an_array_if_all_of_it_have_the_same_key() -> None:
+    jobs = Jobs.of(submit_s=[0.0] * 6, gpus=[1] * 6, duration_s=[1.0] * 6, fuse=["a", "a", "a", "b", "", ""])
+    job = np.array([0, 1, 2, 3, 4, 5])
+    for group, members, fused in (
+        ([0, 0, 2, 3, 4, 4], [2, 2, 1, 1, 2, 2], [True, True, False, False, False, False]),
+        ([0, 0, 0, 0, 4, 5], [4, 4, 4, 4, 1, 1], [False] * 6),
+    ):
+        found = company(jobs, job, np.array(group))
+        assert (found[0].tolist(), found[1].tolist()) == (members, fused)

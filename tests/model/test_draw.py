@@ -12,6 +12,7 @@ import wattline as wl
 from wattline.errors import ConfigError
 from wattline.model.draw import draw_models
 from wattline.model.measured import Measured
+from wattline.table import Labels
 
 A100 = {
     f"elasticflow/{name}"
@@ -104,3 +105,11 @@ def test_workloads_without_a_source_are_drawn_by_their_name() -> None:
     found = wl.library().find("vgg16", "a100")
     mine = Measured((replace(found, source=replace(found.source, name="")),))
     assert draw_models(jobs("", ""), mine, "a100", 0).model.words() == ["vgg16", "vgg16"]
+
+
+def test_jobs_that_may_be_fused_get_the_same_model() -> None:
+    many = replace(jobs(*[""] * 60), fuse=Labels.of(["a", "", "b"] * 20))
+    words = np.array(draw_models(many, wl.library(), "a100", 5).model.words())
+    assert len(set(words[0::3])) == len(set(words[2::3])) == 1
+    assert len(set(words[1::3])) > 1
+    assert words[1::3].tolist() == draw_models(jobs(*[""] * 60), wl.library(), "a100", 5).model.words()[1::3]

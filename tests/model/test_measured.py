@@ -13,7 +13,10 @@ from wattline.cluster import nodes
 from wattline.errors import InputError, NotFitted, OutOfRange
 from wattline.messages import ARRIVED, FINISHED, RAN, Event, rows
 from wattline.model import Asked, Measured
+from wattline.model.array import Array, widest
+from wattline.model.asked import Misjudged
 from wattline.model.fit import fit
+from wattline.model.synergy import Published
 from wattline.model.workload import Source
 from wattline.profile.settings import Settings
 from wattline.table import Labels
@@ -149,6 +152,37 @@ def test_jobs_in_company_are_slowed_as_those_nobody_measured() -> None:
     jobs = some_jobs()
     assert speed(MODELS, jobs, 0, 1, members=2) == pytest.approx(0.6)
     assert speed(replace(MODELS, otherwise=Asked(packed=0.5)), jobs, 0, 1, members=2) == pytest.approx(0.5)
+
+
+def array_of(width: int, jobs: Jobs, job: int = 0, **more: object) -> Grants:
+    who, wide = np.full(1, job), jobs.gpus[[job]]
+    return Grants.of(who, wide, members=np.full(1, width), fused=np.array([width > 1]), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [1, 2, 8])
+def test_members_of_an_array_share_what_was_measured_of_it(width: int) -> None:
+    learnt = replace(MODELS.workloads[1], array=Array(serial=0.3))
+    jobs, models = some_jobs(gpus=[1], batch=[64], model=["resnet50"], gpu_kind=["a100"]), Measured((learnt,))
+    alone, together = (learnt.extrapolate(Settings.of(batch=64, fuse=fuse)) for fuse in (1, width))
+    each = models.speed(jobs, array_of(width, jobs, kind="a100"))
+    assert each == pytest.approx(together.samples_s / width / alone.samples_s)
+    assert each == pytest.approx(1 / (1 + 0.3 * (width - 1)), rel=0.05)
+    assert models.watts(jobs, array_of(width, jobs, kind="a100")) == pytest.approx(together.watts)
+
+
+def test_arrays_of_jobs_that_nobody_measured_do_what_is_assumed() -> None:
+    jobs = some_jobs(model=["strange"] * 3)
+    for models in (MODELS, Asked(), Published(), Misjudged(error=0.0)):
+        assert models.speed(jobs, array_of(4, jobs)) == pytest.approx(1 / (1 + 0.65 * 3))
+        assert widest(models, jobs, array_of(4, jobs)).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize(("kind", "most"), [("a100", 12), ("v100", 4), ("other", np.inf), ("", 12)])
+def test_as_many_members_fit_as_memory_was_measured_for(kind: str, most: float) -> None:
+    learnt = replace(MODELS.workloads[1], array=Array(0.3, 2.0, 3.0))
+    jobs = some_jobs(model=["resnet50"] * 3, gpu_kind=[""] * 3)
+    assert widest(Measured((learnt,)), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
+    assert widest(Misjudged(Measured((learnt,))), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
 
 
 def test_jobs_that_nobody_measured_do_what_they_asked() -> None:

@@ -16,6 +16,7 @@ def test_a_device_draws_more_the_more_it_does_and_its_knobs_have_a_range(name: s
     assert it.idle_w < it.min_cap_w < it.max_cap_w == it.max_w
     assert 0 < it.min_clock_mhz < it.max_clock_mhz < math.inf
     assert 0 < it.base_w < math.inf
+    assert 8 <= it.mem_gib < math.inf
 
 
 def test_a_device_is_found_in_any_case() -> None:

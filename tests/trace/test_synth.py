@@ -78,7 +78,7 @@ def test_any_seed_gives_that_many_jobs_and_twice_the_same(count: int, seed: int,
 def as_columns(jobs: Jobs) -> list[object]:
     names = ("id", "submit_s", "gpus", "steps", "deadline_s", "priority")
     numbers = [getattr(jobs, name).tolist() for name in names]
-    return numbers + [getattr(jobs, name).words() for name in ("team", "user", "model", "key")]
+    return numbers + [getattr(jobs, name).words() for name in ("team", "user", "model", "key", "fuse")]
 
 
 def test_another_process_makes_the_same_jobs(tmp_path: Path) -> None:
@@ -114,6 +114,7 @@ def test_synth_is_a_path() -> None:
         ("load=-1", "load is -1"),
         ("jobs_per_hour=inf", "jobs_per_hour is inf"),
         ("deadlines=2", "deadlines is 2"),
+        ("sweeps=1.5", "sweeps is 1.5, expected a share from 0 to 1"),
         ("gpu_mix=1", "gpu_mix is '1'"),
         ("gpu_mix=0:1", "gpu_mix is"),
         ("seed", "seed"),
@@ -123,3 +124,37 @@ def test_bad_parameters_are_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f"synth:{text}")
     assert message in caught.value.message
+
+
+def test_sweeps_come_together_ask_for_the_same_and_have_one_key() -> None:
+    jobs = synth(count=4000, sweeps=0.5, recurring=0.5)
+    keys = np.array(jobs.fuse.words())
+    assert float((keys != "").mean()) == pytest.approx(0.5, abs=0.08)
+    sizes = []
+    for key in sorted(set(keys) - {""}):
+        same = jobs.take(np.flatnonzero(keys == key))
+        sizes.append(len(same))
+        for column in (
+            same.submit_s,
+            same.gpus,
+            same.batch,
+            same.priority,
+            same.model.codes,
+            same.user.codes,
+        ):
+            assert len(set(column.tolist())) == 1
+        assert set(same.key.words()) == {""}  # it is no recurrence of another
+        assert same.duration_s.max() < 2.5 * same.duration_s.min()
+    assert sum(size < 4 for size in sizes) <= 1  # the last may be cut short
+    assert max(sizes) == 16
+
+
+def test_without_sweeps_nobody_can_be_fused_and_with_them_the_others_stay_as_they_were() -> None:
+    plain, some = (synth(count=300, recurring=0.0, sweeps=share) for share in (0.0, 0.3))
+    assert set(plain.fuse.words()) == {""}
+    alone = np.array([word == "" for word in some.fuse.words()])
+    assert 0 < alone.sum() < 300
+    assert plain.submit_s[alone].tolist() == some.submit_s[alone].tolist()
+    assert plain.gpus[alone].tolist() == some.gpus[alone].tolist()
+    assert plain.deadline_s[alone].tolist() == some.deadline_s[alone].tolist()
+    assert as_columns(some) == as_columns(synth(count=300, recurring=0.0, sweeps=0.3))

@@ -20,7 +20,7 @@ FLOATS = (
     *("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id"),
     *("min_gpus", "max_gpus", "max_batch", "noise"),
 )
-WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
+WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
 seconds = st.floats(0, 1e12)
 words = st.text(max_size=8)
 
@@ -117,3 +117,11 @@ def test_jobs_that_count_in_two_units_cannot_be_written(tmp_path: Path) -> None:
     mixed = Jobs(**(jobs.__dict__ | {"whole": np.array([True, False])}))
     with pytest.raises(InputError, match="count steps and others seconds"):
         write_trace(mixed, tmp_path / "a.csv")
+
+
+def test_the_fusion_key_has_a_longer_name_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("submit_s,gpus,duration_s,fusion_key\n0,1,5,lr\n0,1,5,\n")
+    assert read_trace(tmp_path / "a.csv").fuse.words() == ["lr", ""]
+    (tmp_path / "b.csv").write_text("submit_s,gpus,duration_s,fusion_key,fuse\n0,1,5,lr,lr\n")
+    with pytest.raises(InputError, match="fuse and fusion_key are the same, expected one of them"):
+        read_trace(tmp_path / "b.csv")

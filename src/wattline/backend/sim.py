@@ -156,6 +156,7 @@ class Sim:
         alike = getattr(self.truth, "alike", False)
         self._sort: list[int] = sorts(self.jobs)[0].tolist() if alike else list(range(count))
         self._known: dict[tuple[int, ...], tuple[float, float]] = {}
+        self._fuse: list[str] = self.jobs.fuse.words()
         self._team: list[int] = self.jobs.team.codes.tolist()
         self._team_j = [0.0] * len(self.jobs.team.names)
         self._reports: list[float] = []  # six numbers per event, in the order in which things happened
@@ -400,7 +401,15 @@ class Sim:
                 return [self._as_asked[self._kind[run.nodes[0]]][job]]
         sort, kinds, known = self._sort, self._kind, self._known
         keys = [
-            (sort[job], sum(run.gpus), len(run.nodes), len(run.company), kinds[run.nodes[0]], *run.settings)
+            (
+                sort[job],
+                sum(run.gpus),
+                len(run.nodes),
+                len(run.company),
+                len(run.company) > 1 and self._fused(run.company),
+                kinds[run.nodes[0]],
+                *run.settings,
+            )
             for job, run in zip(jobs, runs, strict=True)
         ]
         new = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
@@ -408,14 +417,20 @@ class Sim:
             known.update(zip(new, self._ask_anew(list(new), list(new.values())), strict=True))
         return [known[key] for key in keys]
 
+    def _fused(self, company: list[int]) -> bool:
+        """Whether jobs on the same GPUs are one array; else they are only packed."""
+        keys = {self._fuse[job] for job in company}
+        return len(keys) == 1 and keys != {""}
+
     def _ask_anew(self, keys: list[tuple[int, ...]], jobs: list[int]) -> list[tuple[float, float]]:
-        _, gpus, nodes, members, kind, cap_w, batch, *host = np.array(keys, dtype=np.int64).T.copy()
+        _, gpus, nodes, members, fused, kind, cap_w, batch, *host = np.array(keys, dtype=np.int64).T.copy()
         return self._ask(
             Grants.of(
                 np.array(jobs, dtype=np.int64),
                 gpus,
                 nodes,
                 members=members,
+                fused=fused.astype(np.bool_),
                 cap_w=cap_w,
                 batch=batch,
                 host=np.array(host),

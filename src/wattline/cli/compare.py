@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
-from wattline.cli.decide import has_knob, refuse_budget, tell_elastic
+from wattline.cli.decide import has_knob, refuse_budget, tell_elastic, tell_fuse
 from wattline.cli.etas import equals, sweep, with_eta
 from wattline.cli.left import Left, blame, left, nobody
 from wattline.cli.pool import Pool
@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     _check(cases)
     tuned = with_eta(cases) if args.equal_energy or args.equal_jct or args.front else 0
     trace = cases[0].read()
+    for case in cases:
+        tell_fuse(case.policy, trace.jobs)
     claim(args.html, *(path for path in _log_paths(args.logs, cases) if path))
     tell_skipped(trace)
     rows = list(zip(cases, _log_paths(args.logs, cases), strict=True))

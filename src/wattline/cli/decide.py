@@ -10,6 +10,7 @@ from typing import Any, cast
 from wattline.budget import parse_budget
 from wattline.cli.show import tell
 from wattline.errors import ConfigError, did_you_mean
+from wattline.model.array import keyed
 from wattline.place.parse import parse_placer
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
@@ -91,6 +92,16 @@ def _has(thing: object, name: str) -> bool:
 
 def tell_elastic(policy: str, models: str | None) -> None:
     """Say what is taken of jobs that get other GPUs than they asked for, if nothing is known of them."""
-    named = {stage.partition(":")[0].strip().casefold() for stage in policy.partition("@")[0].split("+")}
-    if models is None and named & {*ELASTIC, *DUE}:
+    if models is None and _stages(policy) & {*ELASTIC, *DUE}:
         tell(f"{policy}: without --models jobs are taken to be faster in proportion to their GPUs")
+
+
+def tell_fuse(policy: str, jobs: Jobs) -> None:
+    """Say so if nobody can be fused."""
+    if "fuse" in _stages(policy) and not keyed(jobs).any():
+        tell(f"{policy}: no job of this trace has a fusion key (the column fuse), so nobody is fused")
+
+
+def _stages(policy: str) -> set[str]:
+    """The names of the stages in a policy's text."""
+    return {stage.partition(":")[0].strip().casefold() for stage in policy.partition("@")[0].split("+")}

@@ -6,7 +6,7 @@ import argparse
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
-from wattline.cli.decide import has_knob, refuse_budget, tell_elastic
+from wattline.cli.decide import has_knob, refuse_budget, tell_elastic, tell_fuse
 from wattline.cli.left import blame, left, nobody
 from wattline.cli.show import bar, show_json, tell, tell_skipped
 from wattline.log import write_log
@@ -20,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
         raise refuse_budget(args.policy)
     tell_elastic(case.policy, case.models)
     trace = case.read()
+    tell_fuse(case.policy, trace.jobs)
     claim(args.log, args.html)
     tell_skipped(trace)
     last_s = float(trace.jobs.submit_s[-1])

@@ -11,10 +11,12 @@ nothing was measured. Members then share no memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from wattline.table import Floats
+from wattline.table import Bools, Floats, Ints
+from wattline.types import Grants, Jobs, Models
 
 UNMEASURED = 0.65
 
@@ -40,6 +42,31 @@ class Array:
         if np.isnan(self.member_gib):
             return 1
         return max(1, int((gpu_gib - self.shared_gib) / self.member_gib + 1e-9))
+
+
+@lru_cache(maxsize=8)
+def keyed(jobs: Jobs) -> Bools:
+    """Which jobs have a fusion key."""
+    return np.array([name != "" for name in jobs.fuse.names], dtype=np.bool_)[jobs.fuse.codes]
+
+
+def company(jobs: Jobs, job: Ints, group: Ints) -> tuple[Ints, Bools]:
+    """How many share the GPUs of each *job* when those in one *group* do, and whether as one array.
+
+    An array is what all members of a group are that have the same fusion key; others are only packed.
+    """
+    _, place, members = np.unique(group, return_inverse=True, return_counts=True)
+    key = jobs.fuse.codes[job]
+    first = np.empty(len(members), dtype=np.int64)
+    first[place] = key
+    alike = np.bincount(place, key == first[place], len(members)) == members
+    return members[place], ((members > 1) & alike)[place] & keyed(jobs)[job]
+
+
+def widest(models: Models, jobs: Jobs, grants: Grants) -> Floats:
+    """How many such jobs fit as one array into the memory of each GPU, as *models* say; inf: nobody knows."""
+    known = getattr(models, "widest", None)
+    return np.full(len(grants), np.inf) if known is None else np.asarray(known(jobs, grants))
 
 
 def fit_array(fuse: Floats, slowdown: Floats, peak_gib: Floats) -> Array:

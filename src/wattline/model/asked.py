@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.messages import Events
+from wattline.model.array import Array, widest
 from wattline.model.throttle import Throttle
 from wattline.profile.devices import DEVICES
-from wattline.table import Floats, Ints
+from wattline.table import Bools, Floats, Ints
 from wattline.types import Grants, Jobs, Leases, Models, Nodes
 
 
@@ -24,6 +25,7 @@ class Asked:
     Spanning nodes divides the speed by *span_penalty*. Two jobs packed on the same GPUs run at
     *packed* of their own speed each, three at two thirds of that, and so on. 0.6 is a cautious
     figure for pairs: time slicing alone gives 0.5, and pairs that leave each other room exceed it.
+    Jobs that are fused do what *array* says.
     A grant other than what was asked scales the speed in proportion. Under a power cap jobs do what
     `wattline.model.throttle` takes for granted of a device; a larger batch is as good as `efficiency` says;
     for the host see `starved`.
@@ -31,6 +33,7 @@ class Asked:
 
     span_penalty: float = 1.0
     packed: float = 0.6
+    array: Array = field(default_factory=Array)
 
     alike: ClassVar[bool] = True  # see `wattline.types.Models`
 
@@ -46,7 +49,7 @@ class Asked:
         if self.span_penalty != 1.0:
             speed = np.where(grants.nodes > 1, speed / self.span_penalty, speed)
         if grants.members.max(initial=1) > 1:
-            speed = speed * self.company(grants.members)
+            speed = speed * self.company(grants.members, grants.fused)
         if grants.batch.any():
             asked = np.maximum(jobs.batch[grants.job], 1)
             larger = np.where(grants.batch > 0, grants.batch / asked, 1.0)
@@ -61,9 +64,12 @@ class Asked:
         """See `wattline.types.Models`: nobody knows; the node's are taken, as far as a cap allows."""
         return np.full(len(grants), np.nan)
 
-    def company(self, members: Ints) -> Floats:
-        """What is left of a job's speed beside so many others on the same GPUs, itself included."""
-        return np.where(members > 1, self.packed * 2 / members, 1.0)
+    def company(self, members: Ints, fused: Bools) -> Floats:
+        """What is left of a job's speed with so many others on the same GPUs, itself included."""
+        packed = np.where(members > 1, self.packed * 2 / members, 1.0)
+        if not fused.any():
+            return packed
+        return np.where(fused, 1.0 / self.array.slowdown(members.astype(np.float64)), packed)
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Asked:
         """Nothing is learnt: what was asked stays what was asked."""
@@ -131,6 +137,10 @@ class Misjudged:
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
         """See `wattline.types.Models`."""
         return np.asarray(self.truth.watts(jobs, grants) * self._factor(jobs, 1)[grants.job])
+
+    def widest(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`."""
+        return widest(self.truth, jobs, grants)
 
     def _factor(self, jobs: Jobs, of_what: int) -> Floats:
         draws = np.random.default_rng((self.seed, of_what)).standard_normal(len(jobs))

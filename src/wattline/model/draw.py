@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from wattline.errors import ConfigError, NotFitted
+from wattline.model.array import keyed
 from wattline.model.measured import Measured
 from wattline.model.workload import Workload
-from wattline.table import Bools, Labels
+from wattline.table import Bools, Ints, Labels
 from wattline.types import Jobs
 
 _ENOUGH_GPUS = 8  # measured up to here, nothing has to be made up about how a job scales
@@ -20,9 +21,10 @@ _STREAM = 6021  # of random numbers, for this and nothing else
 def draw_models(jobs: Jobs, models: Measured, kind: str | Sequence[str], seed: int) -> Jobs:
     """*jobs*, those of unknown models with one drawn from (*seed*, row), equally among those that qualify.
 
-    A job keeps its model if it is known on all of *kind* that the job accepts. Drawn are workloads that were
-    measured on every *kind* with one to at least eight GPUs. Batch size and noise belonged to the model that
-    is not known, so they go with it: 0, which is the drawn model's usual batch for each GPU.
+    Jobs that may be fused with each other get the same one. A job keeps its model if it is known on all of
+    *kind* that the job accepts. Drawn are workloads that were measured on every *kind* with one to at
+    least eight GPUs. Batch size and noise belonged to the model that is not known, so they go with it: 0,
+    which is the drawn model's usual batch for each GPU.
     """
     kinds = tuple(dict.fromkeys(name.casefold() for name in ([kind] if isinstance(kind, str) else kind)))
     rows = np.flatnonzero(~_known(jobs, models, kinds))
@@ -31,12 +33,18 @@ def draw_models(jobs: Jobs, models: Measured, kind: str | Sequence[str], seed: i
     drawn = _candidates(models, kinds)
     names = (*jobs.model.names, *drawn)
     # The n-th number of a stream is the same however many are drawn: a row's model is its own.
-    share = np.random.default_rng((seed, _STREAM)).random(len(jobs))[rows]
+    share = np.random.default_rng((seed, _STREAM)).random(len(jobs))[_first_alike(jobs)][rows]
     codes = jobs.model.codes.copy()
     codes[rows] = len(jobs.model.names) + (share * len(drawn)).astype(np.int64)
     batch, most, noise = jobs.batch.copy(), jobs.max_batch.copy(), jobs.noise.copy()
     batch[rows], most[rows], noise[rows] = 0, 0, 0.0
     return replace(jobs, model=Labels(codes, names), batch=batch, max_batch=most, noise=noise)
+
+
+def _first_alike(jobs: Jobs) -> Ints:
+    """For each job the first that may be fused with it: these train one model."""
+    _, first, code = np.unique(jobs.fuse.codes, return_index=True, return_inverse=True)
+    return np.where(keyed(jobs), first[code], np.arange(len(jobs)))
 
 
 def _known(jobs: Jobs, models: Measured, kinds: Sequence[str]) -> Bools:

@@ -15,6 +15,7 @@ from wattline.model.alike import sorts
 from wattline.model.asked import Asked, efficiency, starved
 from wattline.model.curves import REACH
 from wattline.model.workload import SURPRISE, Prediction, Workload
+from wattline.profile.devices import DEVICES
 from wattline.profile.settings import Settings, fewest_nodes
 from wattline.table import Bools, Floats, Ints, Labels
 from wattline.types import Grants, Jobs, Leases, Nodes
@@ -130,7 +131,11 @@ class Measured:
             gain = self._forecast(held)[0] / self._forecast(asked)[0]
             if grants.batch.any():
                 gain = gain * efficiency(jobs.noise[held.job], asked.batch, held.batch)
-            speed[here] = gain * self.otherwise.company(grants.members[here])
+            if grants.members.max(initial=1) > 1:
+                # An array was measured as a whole; what packed jobs do to each other was not.
+                packed = self.otherwise.company(grants.members[here], np.zeros(len(here), dtype=np.bool_))
+                gain = gain * np.where(grants.fused[here], 1.0 / held.fuse, packed)
+            speed[here] = gain
             if grants.host.any():
                 speed[here] *= starved(jobs, grants.take(here), self._least_host[:, held.place])
         return speed
@@ -146,6 +151,17 @@ class Measured:
         watts = self.otherwise.watts(jobs, grants)
         watts[here[its_own]] = self._forecast(held)[1][its_own]
         return watts
+
+    def widest(self, jobs: Jobs, grants: Grants) -> Floats:
+        """See `wattline.types.Models`: known where memory was measured, on a kind of GPU whose size is."""
+        here, held = self._known(jobs, grants)
+        most = np.full(len(grants), np.inf)
+        for at, place in zip(here.tolist(), held.place.tolist(), strict=True):
+            found = self.workloads[place]
+            on = DEVICES.get(grants.kind.word(at).casefold() or found.gpu.casefold())
+            if on is not None and not np.isnan(found.array.member_gib):
+                most[at] = found.array.widest(on.mem_gib)
+        return most
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Measured:
         """What is believed after *events* that happened under *leases* on *nodes*.
@@ -226,7 +242,8 @@ class Measured:
             cpus = np.where(np.isnan(given[0]), cpus, given[0] / 1000)
             mem_gib = np.where(np.isnan(given[1]), mem_gib, given[1] / 1024)
             read_mib_s = given[2]
-        return _Rows(job, place, wide, nodes, batch, cap_w, asked_gpus, cpus, mem_gib, read_mib_s)
+        fuse = np.ones(len(job)) if grants is None else np.where(grants.fused, grants.members, 1.0)
+        return _Rows(job, place, wide, nodes, batch, cap_w, asked_gpus, cpus, mem_gib, read_mib_s, fuse)
 
     def _forecast(self, rows: _Rows) -> tuple[Floats, Floats]:
         """Samples per second of all GPUs, watts of one.
@@ -242,6 +259,7 @@ class Measured:
                 rows.nodes.tolist(),
                 rows.batch.tolist(),
                 rows.cap_w.tolist(),
+                rows.fuse.tolist(),
                 *(np.nan_to_num(a, nan=-1.0).tolist() for a in (rows.cpus, rows.mem_gib, rows.read_mib_s)),
                 strict=True,
             )
@@ -310,6 +328,7 @@ class _Rows:
     cpus: Floats  # of the host, for each GPU; nan: as much as it wants
     mem_gib: Floats
     read_mib_s: Floats
+    fuse: Floats  # jobs of the array that it is in
 
     def __len__(self) -> int:
         return len(self.job)
@@ -319,7 +338,7 @@ class _Rows:
 
     def same_as(self, other: _Rows) -> Bools:
         """Which of these are run as those are."""
-        names = ("gpus", "nodes", "batch", "cap_w", "cpus", "mem_gib", "read_mib_s")
+        names = ("gpus", "nodes", "batch", "cap_w", "cpus", "mem_gib", "read_mib_s", "fuse")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return np.asarray(np.logical_and.reduce([(a == b) | ((a != a) & (b != b)) for a, b in pairs]))
 
@@ -334,7 +353,7 @@ class _Rows:
             cpus=self.cpus * self.gpus,
             mem_gib=self.mem_gib * self.gpus,
             read_mib_s=self.read_mib_s * self.gpus,
-            fuse=np.ones(len(self)),
+            fuse=self.fuse,
         )
 
 

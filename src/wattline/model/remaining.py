@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.model.array import company
 from wattline.table import Floats
 from wattline.types import HOST, Grants, Models, Plan, Snapshot
 
@@ -23,3 +24,21 @@ def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) ->
         host[:, runs] = snapshot.leases.host[:, np.searchsorted(snapshot.leases.job, queue.job[runs])]
     speed = models.speed(jobs, Grants.of(queue.job, queue.gpus, host=host))
     return np.asarray(snapshot.steps_left * jobs.step_s[queue.job] / speed)
+
+
+def last_s(snapshot: Snapshot, models: Models, plan: Plan) -> Floats:
+    """Seconds until the last of each queued job's group is done on what *plan* gives it.
+
+    As if all went on as they begin: the rest of a group is faster when the first of it has ended.
+    """
+    queue, jobs = snapshot.queue, snapshot.jobs
+    gpus, leader = queue.gpus, np.arange(len(queue), dtype=np.int64)
+    gpus[plan.row], leader[plan.row] = plan.gpus, plan.group
+    grants = Grants.of(queue.job, gpus)
+    if (plan.group != plan.row).any():
+        members, fused = company(jobs, queue.job, leader)
+        grants = Grants.of(queue.job, gpus, members=members, fused=fused)
+    end_s = snapshot.steps_left * jobs.step_s[queue.job] / models.speed(jobs, grants)
+    last = np.zeros(len(queue))
+    np.maximum.at(last, leader, end_s)
+    return last[leader]

@@ -8,7 +8,7 @@ import numpy as np
 
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob, did_you_mean
 from wattline.kernel import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
-from wattline.model.remaining import remaining_s
+from wattline.model.remaining import last_s
 from wattline.table import Bools, Floats, Ints
 from wattline.types import ACCEPTS, HELD, JOB, REASONS, Models, Plan, Reason, Snapshot
 
@@ -92,7 +92,7 @@ def choose(
             _explain(plan, bad, snapshot)
         if not needs_ends:
             return Chosen(fate, free, seeking, waiting)
-        ends_s = remaining_s(snapshot, models)
+        ends_s = last_s(snapshot, models, plan)
 
 
 def _only(plan: Plan, kind: Ints, barred: Ints, queued: int) -> Ints:

@@ -8,6 +8,7 @@ from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
 from wattline.policy.demand import Demand
 from wattline.policy.elasticflow import ElasticFlow
 from wattline.policy.first import FirstPrinciple
+from wattline.policy.fuse import Fuse
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 from wattline.policy.pollux import Pollux
@@ -33,6 +34,7 @@ __all__ = [
     "ElasticFlow",
     "FirstPrinciple",
     "Ftf",
+    "Fuse",
     "Gandiva",
     "Las",
     "Pollux",

@@ -48,7 +48,8 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
     group = plan.group.copy()
     at = np.full(len(snapshot.queue), -1, dtype=np.int64)  # row of the queue → row of the plan
     at[plan.row] = np.arange(len(plan))
-    free = _gains(snapshot, models, plan) & (plan.group == plan.row)
+    alone = np.bincount(plan.group, minlength=len(at))[plan.group] == 1
+    free = _gains(snapshot, models, plan) & alone
 
     # Pairs that run as pairs stay pairs: moving them costs a restart.
     leases, job = snapshot.leases, snapshot.queue.job

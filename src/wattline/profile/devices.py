@@ -1,8 +1,8 @@
 """How much power a GPU and its node draw, and what can be set, by kind of GPU.
 
-*max_w*, caps and clocks are the vendor's. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU server) are
-measured where *measured* says by whom, see `benchmarks/fit_devices.py`; else they are round guesses, and a
-GPU that trains is taken to draw three quarters of its limit.
+*max_w*, caps, clocks and memory are the vendor's. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU
+server) are measured where *measured* says by whom, see `benchmarks/fit_devices.py`; else they are round
+guesses, and a GPU that trains is taken to draw three quarters of its limit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Device:
     min_cap_w: float
     min_clock_mhz: float
     max_clock_mhz: float
+    mem_gib: float  # of the smaller one, where a kind was sold with two sizes
     measured: str = ""  # by whom the watts were measured; "": assumed
 
     @property
@@ -32,19 +33,23 @@ class Device:
         return self.max_w
 
 
+_ACME = "Acme, NSDI'24"
+_MLPERF = "MLPerf Training 4.0, idle assumed"
+
 DEVICES: dict[str, Device] = {
     d.name: d
     for d in (
-        #      name      idle   busy   max    base   cap    clocks
-        Device("k80", 30.0, 112.5, 150.0, 300.0, 100.0, 324.0, 875.0),  # one of the two chips of a board
-        Device("p100", 30.0, 187.5, 250.0, 350.0, 125.0, 544.0, 1328.0),
-        Device("v100", 40.0, 225.0, 300.0, 500.0, 100.0, 135.0, 1530.0),
-        Device("t4", 10.0, 52.5, 70.0, 250.0, 60.0, 300.0, 1590.0),
-        Device("rtx6000", 25.0, 195.0, 260.0, 350.0, 100.0, 300.0, 2100.0),
-        Device("a40", 30.0, 225.0, 300.0, 500.0, 100.0, 210.0, 1740.0),
-        Device("a100-pcie", 45.0, 225.0, 300.0, 600.0, 150.0, 210.0, 1410.0),
-        Device("a100", 59.0, 354.0, 400.0, 918.0, 100.0, 210.0, 1410.0, "Acme, NSDI'24"),
-        Device("h100", 70.0, 690.0, 700.0, 1632.0, 200.0, 210.0, 1980.0, "MLPerf Training 4.0, idle assumed"),
+        #      name      idle   busy   max    base   cap    clocks        memory
+        # A K80 is one of the two chips of a board.
+        Device("k80", 30.0, 112.5, 150.0, 300.0, 100.0, 324.0, 875.0, 12.0),
+        Device("p100", 30.0, 187.5, 250.0, 350.0, 125.0, 544.0, 1328.0, 16.0),
+        Device("v100", 40.0, 225.0, 300.0, 500.0, 100.0, 135.0, 1530.0, 16.0),
+        Device("t4", 10.0, 52.5, 70.0, 250.0, 60.0, 300.0, 1590.0, 16.0),
+        Device("rtx6000", 25.0, 195.0, 260.0, 350.0, 100.0, 300.0, 2100.0, 24.0),
+        Device("a40", 30.0, 225.0, 300.0, 500.0, 100.0, 210.0, 1740.0, 48.0),
+        Device("a100-pcie", 45.0, 225.0, 300.0, 600.0, 150.0, 210.0, 1410.0, 40.0),
+        Device("a100", 59.0, 354.0, 400.0, 918.0, 100.0, 210.0, 1410.0, 40.0, _ACME),
+        Device("h100", 70.0, 690.0, 700.0, 1632.0, 200.0, 210.0, 1980.0, 80.0, _MLPERF),
     )
 }
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from wattline.log import Log
-from wattline.messages import ACTION_WORDS, LOST, POWER_ON, RETUNE, STOP
+from wattline.messages import ACTION_WORDS, LOST, POWER_ON, RETUNE, START, STOP
+from wattline.model.array import keyed
 from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
 from wattline.report.money import money
@@ -68,6 +69,8 @@ class Report:
     losses: int  # leases that ended unasked, and the job came back
     retunes: int  # caps that were changed while a job ran
     boots: int  # how often a node was switched on
+    fused_jobs: int  # that were, at least for a while, trained as one array with others
+    array_width_mean: float  # members of an array when it starts
 
     energy_j: float
     energy_kwh: float
@@ -134,6 +137,7 @@ def measure(log: Log, went: Course) -> Report:
     return Report(
         **_who(log),
         **_counts(log, went.fates),
+        **_arrays(log),
         **_times(went.fates),
         **_cluster(log, went),
         **_energy(log, went),
@@ -185,6 +189,19 @@ def _counts(log: Log, jobs: Fates) -> dict[str, Any]:
         "losses": int((log.events[:, 0] == LOST).sum()),
         "retunes": int(done[RETUNE]),
         "boots": int(done[POWER_ON]),
+    }
+
+
+def _arrays(log: Log) -> dict[str, Any]:
+    starts = log.actions[:, 0] == START
+    round_, job, group = log.action_round[starts], log.actions[starts, 1], log.actions[starts, 2]
+    key = log.jobs.fuse.codes
+    joins = np.flatnonzero((job != group) & (key[job] == key[group]) & keyed(log.jobs)[job])
+    joined = np.unique(np.stack((round_[joins], group[joins], job[joins])), axis=1)  # one row for each node
+    _, members = np.unique(joined[:2], axis=1, return_counts=True)
+    return {
+        "fused_jobs": len(np.unique(joined[1:])),
+        "array_width_mean": _mean(members + np.float64(1.0)),
     }
 
 

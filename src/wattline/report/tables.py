@@ -126,8 +126,8 @@ def _paid(r: Report) -> list[tuple[str, str]]:
 
 
 def _switches(r: Report) -> list[tuple[str, str]]:
-    """What only runs that use it have: caps and switches."""
-    counts = (("caps changed", r.retunes), ("nodes switched on", r.boots))
+    """What only runs that use it have: caps, switches and arrays."""
+    counts = (("caps changed", r.retunes), ("nodes switched on", r.boots), ("jobs fused", r.fused_jobs))
     return [(name, _count(count)) for name, count in counts if count]
 
 

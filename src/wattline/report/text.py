@@ -26,6 +26,7 @@ def block(report: Report) -> str:
         _line("fragmented", f"{percent(r.fragmentation)} of free GPUs while jobs wait"),
         _line("stops", f"{r.preemptions:,} preemptions, {r.restarts:,} restarts, {r.losses:,} losses"),
         _line("switches", _switches(r)) if r.retunes or r.boots else "",
+        _line("fused", _fused(r)) if r.fused_jobs else "",
         _line("energy", _energy(r)),
         _line("", r.energy_method) if math.isfinite(r.energy_j) else "",
         _line("deadlines", _deadlines(r)) if r.deadline_jobs else "",
@@ -111,6 +112,10 @@ def energy_parts(r: Report) -> list[tuple[str, float]]:
 
 def _switches(r: Report) -> str:
     return f"{r.retunes:,} caps changed, {r.boots:,} nodes switched on"
+
+
+def _fused(r: Report) -> str:
+    return f"{r.fused_jobs:,} jobs, in arrays of {number(r.array_width_mean)} on average"
 
 
 def _deadlines(r: Report) -> str:

@@ -141,6 +141,7 @@ class _FutureBlind(_Spy):
             steps=np.where(future, jobs.steps * 2 + 1, jobs.steps),
             deadline_s=np.where(future, 0.0, jobs.deadline_s),
             priority=np.where(future, 99.0, jobs.priority),
+            fuse=replace(jobs.fuse, codes=np.where(future, 0, jobs.fuse.codes)),
         )
         again = self.policy(replace(snapshot, jobs=other), models)
         assert np.array_equal(plan.row, again.row)

@@ -39,6 +39,7 @@ class Scenario:
 
 
 _KINDS = ("", "", "", "v100", "a100", "a100|v100")
+_KEYS = ("", "one", "one", "other")  # of jobs that may be fused
 
 
 @st.composite
@@ -65,6 +66,7 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         deadline_s=column(st.one_of(seconds, st.just(np.inf))),
         priority=column(st.sampled_from((0.0, 1.0, 5.0))),
         gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
+        fuse=draw(st.lists(st.sampled_from(_KEYS), min_size=count, max_size=count)),
     )
     faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
     return Scenario(

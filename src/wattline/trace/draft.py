@@ -40,6 +40,7 @@ class Draft:
     model: Labels | None = None
     gpu_kind: Labels | None = None
     key: Labels | None = None
+    fuse: Labels | None = None
     status: Labels | None = None
 
     def __len__(self) -> int:

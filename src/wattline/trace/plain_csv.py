@@ -15,7 +15,7 @@ from wattline.trace.format import Format, Head
 from wattline.trace.rows import Report, delimited
 from wattline.trace.source import Member
 
-WORDS = ("team", "user", "model", "gpu_kind", "key", "status")
+WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
     *("priority", "batch"),
@@ -24,8 +24,8 @@ COLUMNS = (
 )
 """The columns there are, in the order in which `write_trace` writes them."""
 
-TARDINESS_WEIGHT = "tardiness_weight"
-"""Another name of late_per_h, as job files have it."""
+ALIASES = {"tardiness_weight": "late_per_h", "fusion_key": "fuse"}
+"""Other names of columns, as job files have them."""
 
 _ABOVE_0 = math.ulp(0.0)
 _COUNTED = {"batch": "samples", "min_gpus": "GPUs", "max_gpus": "GPUs", "max_batch": "samples"}
@@ -44,12 +44,13 @@ def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
 
 def _check_header(label: str, header: tuple[str, ...]) -> None:
     for name in header:
-        if name not in (*COLUMNS, TARDINESS_WEIGHT):
+        if name not in (*COLUMNS, *ALIASES):
             near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
             hint = f"the columns are: {', '.join(COLUMNS)}"
             raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
-    if {"late_per_h", TARDINESS_WEIGHT} <= set(header):
-        raise TraceError(label, 1, f"late_per_h and {TARDINESS_WEIGHT} are the same, expected one of them")
+    for alias, name in ALIASES.items():
+        if {alias, name} <= set(header):
+            raise TraceError(label, 1, f"{name} and {alias} are the same, expected one of them")
     for name in ("submit_s", "gpus"):
         if name not in header:
             raise TraceError(label, 1, f"the column {name} is missing")
@@ -69,7 +70,12 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _labels(chunk: Chunk) -> dict[str, Any]:
-    return {name: chunk.labels(name) for name in WORDS}
+    return {name: chunk.labels(_called(chunk, name)) for name in WORDS}
+
+
+def _called(chunk: Chunk, name: str) -> str:
+    """What *chunk* calls the column *name*."""
+    return next((alias for alias, own in ALIASES.items() if own == name and chunk.has(alias)), name)
 
 
 def _work(chunk: Chunk) -> dict[str, Any]:
@@ -86,10 +92,9 @@ def _wishes(chunk: Chunk) -> dict[str, Any]:
     if chunk.has("deadline_s"):
         none = {"": math.inf, "inf": math.inf}
         wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
-    for name in ("late_per_h", TARDINESS_WEIGHT):
-        if chunk.has(name):
-            expected = "money for each hour late, at least 0, or nothing"
-            wishes["late_per_h"] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
+    if chunk.has(late := _called(chunk, "late_per_h")):
+        expected = "money for each hour late, at least 0, or nothing"
+        wishes["late_per_h"] = chunk.numbers(late, expected, low=0.0, missing={"": 0.0})
     if chunk.has("priority"):
         wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
     for name, unit in _COUNTED.items():

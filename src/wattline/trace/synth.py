@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ConfigError
-from wattline.table import Floats, Ints, Labels
+from wattline.table import Bools, Floats, Ints, Labels
 from wattline.types import Jobs
 
 GPU_MIX = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
@@ -30,7 +30,8 @@ MODELS = (
 _SHORT = (0.8, 1.5, 3.0)  # share of jobs, and the range of log10(minutes) they run
 _LONG = (0.2, 3.0, 4.0)
 _EACH_RECURS = 10  # jobs per recurring key, on average
-_SPREAD = 0.1  # sigma of the log run time between recurrences of one job
+_SPREAD = 0.1  # sigma of the log run time between recurrences of one job, and members of a sweep
+_SWEEP = (4, 16)  # the fewest and the most members of a sweep
 
 
 def synth(
@@ -45,28 +46,32 @@ def synth(
     deadlines: float = 0.2,
     recurring: float = 0.3,
     urgent: float = 0.1,
+    sweeps: float = 0.0,
 ) -> Jobs:
     """*count* made-up jobs; the same *seed* gives the same jobs in any process.
 
     Without *jobs_per_hour* they arrive so fast that on average they ask for *load* times the GPU time
     that *gpus_total* GPUs have. The shares *deadlines*, *recurring* and *urgent* of the jobs have a
-    deadline (1.2 to 4 times their run time after submission), a recurrence key, and priority 1.
+    deadline (1.2 to 4 times their run time after submission), a recurrence key, and priority 1. The share
+    *sweeps* comes in sweeps of 4 to 16 jobs that are submitted together, ask for the same and may be fused.
     """
     _check(count, seed, jobs_per_hour, load, gpus_total, gpu_mix, teams, users)
-    for name, share in (("deadlines", deadlines), ("recurring", recurring), ("urgent", urgent)):
+    shares = {"deadlines": deadlines, "recurring": recurring, "urgent": urgent, "sweeps": sweeps}
+    for name, share in shares.items():
         if not 0 <= share <= 1:
             raise ConfigError(f"synth: {name} is {share}, expected a share from 0 to 1")
 
     def draws(stream: int) -> Floats:
         return np.random.default_rng([seed, stream]).random(count)
 
-    first, key = _recurrences(draws(0), draws(1), recurring)
+    swept, leader, fuse = _sweeps(draws(12), draws(13), sweeps)
+    first, key = _recurrences(draws(0), draws(1), recurring, swept, leader)
     gpus = _chosen(draws(2), gpu_mix)[first]
     spread = np.random.default_rng([seed, 3]).standard_normal(count) * _SPREAD - _SPREAD**2 / 2
     again = first != np.arange(count)
     duration_s = _durations_s(draws(4), draws(5))[first] * np.where(again, np.exp(spread), 1.0)
     rate = _jobs_per_s(jobs_per_hour, load, gpus_total, gpu_mix)
-    submit_s = np.round(np.cumsum(-np.log1p(-draws(6))) / rate, 3)
+    submit_s = np.round(np.cumsum(-np.log1p(-draws(6))) / rate, 3)[leader]
     user = (draws(7) * users).astype(np.int64)[first]
     model = (draws(8) * len(MODELS)).astype(np.int64)[first]
     slack = 1.2 + 2.8 * draws(9)
@@ -75,12 +80,13 @@ def synth(
         gpus=gpus,
         duration_s=np.round(duration_s, 3),
         deadline_s=np.where(draws(10) < deadlines, np.round(submit_s + slack * duration_s, 3), np.inf),
-        priority=np.where(draws(11) < urgent, 1.0, 0.0),
+        priority=np.where(draws(11)[leader] < urgent, 1.0, 0.0),
         batch=np.array([batch for _, batch in MODELS], dtype=np.int64)[model],
         team=_named("team", user % teams),
         user=_named("user", user),
         model=Labels(model, tuple(name for name, _ in MODELS)),
         key=key,
+        fuse=fuse,
     )
 
 
@@ -132,12 +138,27 @@ def _check(
         raise ConfigError(f"synth: gpu_mix is {dict(gpu_mix)}, expected shares of GPU counts, at least 1")
 
 
-def _recurrences(draw: Floats, which: Floats, recurring: float) -> tuple[Ints, Labels]:
-    """For every job the first job of its kind (itself if it recurs never), and its key."""
-    count = len(draw)
-    recurs = draw < recurring
-    groups = max(1, round(count * recurring / _EACH_RECURS))
-    group = np.where(recurs, (which * groups).astype(np.int64), groups + np.arange(count))
+def _sweeps(length: Floats, which: Floats, sweeps: float) -> tuple[Bools, Ints, Labels]:
+    """For every job whether it is in a sweep, the first of that (or itself), and the fusion key."""
+    count, (least, most) = len(length), _SWEEP
+    starts = np.cumsum(least + (length * (most - least + 1)).astype(np.int64))
+    run = np.searchsorted(starts, np.arange(count), side="right")  # of jobs that follow each other
+    swept = (which < sweeps)[run]
+    first = np.where(swept, np.concatenate(([0], starts))[run], np.arange(count))
+    return (
+        swept,
+        first,
+        Labels.of(f"sweep-{at}" if at >= 0 else "" for at in np.where(swept, run, -1).tolist()),
+    )
+
+
+def _recurrences(
+    draw: Floats, which: Floats, recurring: float, swept: Bools, leader: Ints
+) -> tuple[Ints, Labels]:
+    """For every job the first job of its kind (that of its sweep if it recurs never), and its key."""
+    recurs = (draw < recurring) & ~swept
+    groups = max(1, round(len(draw) * recurring / _EACH_RECURS))
+    group = np.where(recurs, (which * groups).astype(np.int64), groups + leader)
     _, first, code = np.unique(group, return_index=True, return_inverse=True)
     names = [f"recurring-{g}" for g in range(groups)] + [""]
     return first[code].astype(np.int64), Labels(np.where(recurs, group, groups), tuple(names))
