@@ -47,6 +47,10 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/andreas_traces.py
 	$(BIN)/python benchmarks/zeus.py
 	$(BIN)/python benchmarks/session.py
+	$(BIN)/python benchmarks/fuse_policy.py
+	$(BIN)/python benchmarks/fusion.py
+	$(BIN)/python benchmarks/fusion.py --curve
+	$(BIN)/python benchmarks/fusion_tuning.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --growth
 

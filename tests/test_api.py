@@ -39,6 +39,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "compare",
         "fit",
+        "fuse",
         "join_nodes",
         "library",
         "nodes",

@@ -32,6 +32,7 @@ _HOME = {
     "WattlineError": "wattline.errors",
     "compare": "wattline.report",
     "fit": "wattline.model.fit",
+    "fuse": "wattline.fusion",
     "join_nodes": "wattline.cluster",
     "library": "wattline.profile.library",
     "nodes": "wattline.cluster",
@@ -56,12 +57,16 @@ _HOME = {
     "write_trace": "wattline.trace",
 }
 
+_FOLDERS = frozenset(("fusion", "policy", "testing"))
+
 __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name in _FOLDERS:
+        return import_module(f"wattline.{name}")
     raise AttributeError(f"module 'wattline' has no attribute {name!r}")
 
 

@@ -5,6 +5,7 @@
     │   ├── TraceError          a trace file, with its path and line
     │   ├── ProfileError        a table of measurements, with its path and line
     │   ├── ConfigError         a flag, a cluster description, a policy text
+    │   ├── NotFusible          models that cannot be trained as one array
     │   └── NotFound            a name that nothing has
     ├── ModelError              a prediction cannot be made
     │   ├── NotFitted           nothing has been measured yet
@@ -80,6 +81,12 @@ class ConfigError(InputError):
     """A flag, a cluster description or a policy text that makes no sense."""
 
     code = "bad_config"
+
+
+class NotFusible(InputError):
+    """Models that cannot be trained as one array, or a use that an array does not allow."""
+
+    code = "not_fusible"
 
 
 class NotFound(InputError):

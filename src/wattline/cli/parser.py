@@ -94,6 +94,9 @@ def build_parser() -> argparse.ArgumentParser:
     tune = _command(commands, "tune", "which batch size a recurring job should use")
     _add_tune(tune.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
 
+    fuse = _command(commands, "fuse", "many jobs of one architecture as one training array")
+    _add_fuse(fuse.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
+
     policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
     policies.add_argument("--json", action="store_true")
 
@@ -282,6 +285,24 @@ def _add_tune(actions: argparse._SubParsersAction[_Parser]) -> None:
     add("--seeds", type=at_least_1, default=20, metavar="N", help="replays of each workload (default 20)")
     add("--recurrences", type=at_least_1, metavar="N", help="of each job (default two for each setting)")
     add("--optimizer", choices=("wattline", "zeus", "both"), default="wattline", help="(default wattline)")
+    add("--json", action="store_true", help="machine-readable result on stdout")
+
+
+def _add_fuse(actions: argparse._SubParsersAction[_Parser]) -> None:
+    check = actions.add_parser(
+        "check", allow_abbrev=False, help="what a script would gain, before it is submitted"
+    )
+    add = check.add_argument
+    add("script", metavar="SCRIPT", help="a script that calls wattline.fusion.main(build, train)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="in the config of a member (repeat)")
+    add("--width", type=at_least_1, default=8, metavar="B", help="members of the array (default 8)")
+    add(
+        "--seconds",
+        type=read_by(parse_seconds),
+        default=5.0,
+        metavar="T",
+        help="of each training (default 5s)",
+    )
     add("--json", action="store_true", help="machine-readable result on stdout")
 
 

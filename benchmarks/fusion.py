@@ -1,0 +1,200 @@
+"""How much faster an array trains than its members one after another, on the CPU.
+
+    python benchmarks/fusion.py                  all models at width 8
+    python benchmarks/fusion.py --curve          widths 1 to 32, as a table and out/fusion_widths.html
+
+Steps are forward, backward and Adam; every member has its own batches. All ways are interleaved in one
+run, and the median is of at least 7. Ratios are of samples per second, summed over members. The baselines: a
+plain loop over the members with default Adam, and the same with a compiled step (torch.compile). The compiled
+step is one member's, called for each, which leaves its weights in the cache and so favours it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from fusion_models import CASES, Case
+from torch import Tensor, nn
+
+from wattline import fusion
+
+BARS = {
+    "tiny MLP": (12, 4),
+    "MLP": (2.8, 1.4),
+    "CNN": (1.6, 1.15),
+    "PointNet": (1.8, 1.3),
+    "transformer": (3.3, 1.6),
+}
+Run = Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", default=",".join(CASES), help="comma-separated")
+    parser.add_argument("--width", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--curve", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    warnings.simplefilter("ignore")
+    names = args.models.split(",")
+    if args.curve:
+        curve(names, args.rounds)
+        return
+    for seed in range(args.seeds):
+        for name in names:
+            compare(name, args.width, args.rounds, seed)
+
+
+def compare(name: str, width: int, rounds: int, seed: int) -> None:
+    case = CASES[name]
+    chance = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    models = [case.build() for _ in range(width)]
+    xs, ys = (torch.stack(column) for column in zip(*(case.batch(chance) for _ in models), strict=True))
+    runs: dict[str, Run] = {
+        "serial": serial(models, case, xs, ys),
+        "serial, compiled": serial_compiled(case, xs, ys),
+        "vmap": by_vmap(models, case, xs, ys),
+    }
+    steps = {}
+    for label, wide in (("fused", None), ("fused, auto", "auto")):
+        steps[label] = step = array_step(models, case, wide)
+        runs[label] = lambda step=step: step(xs, ys, members=True)
+    times = interleaved(runs, rounds)
+    base, compiled = times["serial"], times["serial, compiled"]
+    print(f"\n{name}, width {width}, seed {seed}: {1e3 * base / width:.3f} ms a step of one member, serially")
+    for label, step_s in times.items():
+        extra = ""
+        if label in steps:
+            extra = f"  compiling {steps[label].compile_s:.0f} s  {steps[label].way}"
+        print(f"  {label:18s}{base / step_s:7.2f} x serial {compiled / step_s:7.2f} x compiled{extra}")
+    best = min(base, compiled)
+    ours = times["fused, auto"]
+    if name in BARS:
+        least, ahead = BARS[name]
+        met = base / ours >= least and compiled / ours >= ahead
+        print(
+            f"  bars {least} and {ahead}: {'met' if met else 'MISSED'}; {best / ours:.2f} x the best serial"
+        )
+    for t in steps["fused, auto"].tried:
+        print(f"    tried {1e3 * t.step_s:9.3f} ms  compiled in {t.compile_s:4.0f} s  {t.way}")
+
+
+def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """The median seconds of a call of each, in turns."""
+    counts = {}
+    for label, run in runs.items():
+        for _ in range(4):
+            run()
+        start_s = time.perf_counter()
+        run()
+        counts[label] = max(1, int(0.2 / (time.perf_counter() - start_s)))
+    times: dict[str, list[float]] = {label: [] for label in runs}
+    for _ in range(max(7, rounds)):
+        for label, run in runs.items():
+            start_s = time.perf_counter()
+            for _ in range(counts[label]):
+                run()
+            times[label].append((time.perf_counter() - start_s) / counts[label])
+    return {label: statistics.median(seen) for label, seen in times.items()}
+
+
+def serial(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
+    pairs = [(model, torch.optim.Adam(model.parameters())) for model in models]
+
+    def run() -> None:
+        for (model, optimiser), x, y in zip(pairs, xs, ys, strict=True):
+            optimiser.zero_grad()
+            case.loss(model(x), y).backward()
+            optimiser.step()
+
+    return run
+
+
+def serial_compiled(case: Case, xs: Tensor, ys: Tensor) -> Run:
+    model = case.build()
+    optimiser = torch.optim.Adam(model.parameters())
+
+    @torch.compile
+    def step(x: Tensor, y: Tensor) -> None:
+        optimiser.zero_grad()
+        case.loss(model(x), y).backward()
+        optimiser.step()
+
+    def run() -> None:
+        for x, y in zip(xs, ys, strict=True):
+            step(x, y)
+
+    return run
+
+
+def by_vmap(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
+    """What PyTorch's own documentation of ensembles does."""
+    params, buffers = torch.func.stack_module_state(models)
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    optimiser = torch.optim.Adam(leaves.values())
+
+    def one(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return case.loss(torch.func.functional_call(models[0], (p, b), (x,)), y)
+
+    def run() -> None:
+        optimiser.zero_grad()
+        torch.vmap(one, randomness="different")(leaves, buffers, xs, ys).sum().backward()
+        optimiser.step()
+
+    return run
+
+
+def array_step(models: list[nn.Module], case: Case, width: int | str | None) -> fusion.Step:
+    array = fusion.fuse(models)
+    return fusion.train_step(array, case.loss, fusion.Adam(array), width=width)
+
+
+def curve(names: list[str], rounds: int) -> None:
+    """Samples per second against the serial loop, by width."""
+    widths = [1, 2, 4, 8, 16, 32]
+    found: dict[str, list[float]] = {}
+    for name in names:
+        case = CASES[name]
+        found[name] = []
+        for width in widths:
+            chance = torch.Generator().manual_seed(0)
+            models = [case.build() for _ in range(width)]
+            xs, ys = (torch.stack(c) for c in zip(*(case.batch(chance) for _ in models), strict=True))
+            step = array_step(models, case, None)
+            runs: dict[str, Run] = {
+                "serial": serial(models, case, xs, ys),
+                "fused": lambda step=step, xs=xs, ys=ys: step(xs, ys, members=True),
+            }
+            times = interleaved(runs, rounds)
+            found[name].append(times["serial"] / times["fused"])
+            print(f"{name:14s} width {width:3d}  {found[name][-1]:6.2f} x serial", flush=True)
+    draw(widths, found)
+
+
+def draw(widths: list[int], found: dict[str, list[float]]) -> None:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, gains in found.items():
+        figure.add_scatter(x=widths, y=gains, name=name, mode="lines+markers")
+    figure.add_hline(y=1, line_dash="dot")
+    figure.update_xaxes(type="log", tickvals=widths, title="members of the array")
+    figure.update_yaxes(type="log", title="samples per second, against one member after another")
+    out = Path("out/fusion_widths.html")
+    out.parent.mkdir(exist_ok=True)
+    figure.write_html(out, include_plotlyjs=True)
+    print(f"written: {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""Rules: one operator for all members of an array, a file for each kind."""
+
+from wattline.fusion.ops import attention, conv, linear, lookup, loss, noise, norm, pool, recurrent, shape  # noqa: F401

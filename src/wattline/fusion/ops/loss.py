@@ -1,0 +1,27 @@
+"""Losses for which vmap has no batched form."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from wattline.fusion.lower import Declined, rewrites
+
+
+@rewrites(F.kl_div, how="the same sums in simpler operators")
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """Σ p · (log p − log q)."""
+    if size_average is not None or reduce is not None or reduction not in ("none", "sum", "batchmean"):
+        raise Declined  # PyTorch says what it thinks of these
+    apart = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
+    if reduction == "none":
+        return apart
+    return apart.sum() / (input.shape[0] if reduction == "batchmean" and input.dim() else 1)

@@ -1,0 +1,60 @@
+"""Adadelta."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Params
+from wattline.fusion.optim.spread import Spread
+from wattline.fusion.optim.update import Flags, Hyper, State, counters
+from wattline.fusion.optim.values import Range
+
+
+def adadelta(
+    params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags
+) -> None:
+    """One step."""
+    grads = gradients(params, grads, hyper, flags)
+    for step in counters(state):
+        step.add_(1)
+    factors = Spread(-hyper["lr"], hyper["rho"], 1 - hyper["rho"], hyper["eps"])
+    for param, grad, own in zip(params, grads, state, strict=True):
+        rate, kept, added, eps = factors.over(param)
+        square, deltas = own["square_avg"], own["acc_delta"]
+        work = grad * added
+        square.mul_(kept).addcmul_(work, grad)
+        torch.add(square, eps, out=work).sqrt_()
+        delta = (deltas + eps).sqrt_().div_(work).mul_(grad)
+        deltas.mul_(kept).addcmul_(torch.mul(delta, added, out=work), delta)
+        param.addcmul_(delta, rate)
+
+
+class Adadelta(ArrayOptimizer):
+    """`torch.optim.Adadelta` with one or B values for each of lr, rho, eps and weight_decay."""
+
+    ordinary = torch.optim.Adadelta
+    rule = staticmethod(adadelta)
+    numbers: ClassVar = {"lr": Range(0), "rho": Range(0, 1), "eps": Range(0), "weight_decay": Range(0)}
+    switches = ("maximize",)
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Numbers = 1.0,
+        rho: Numbers = 0.9,
+        eps: Numbers = 1e-6,
+        weight_decay: Numbers = 0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        )
+
+    def state_names(self, flags: Flags) -> tuple[str, ...]:
+        """The means of squared gradients and of squared moves."""
+        return ("step", "square_avg", "acc_delta")

@@ -1,0 +1,74 @@
+"""The state of one member, from and for ordinary optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from wattline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from .optimizer import ArrayOptimizer
+
+
+def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
+    """What `torch.optim`'s class of the same name would have for this member alone."""
+    _check(optimiser, member)
+    optimiser.hyper()
+    plain = optimiser.ordinary([torch.zeros(())]).defaults  # type: ignore[call-arg]
+    state: dict[int, dict[str, Tensor]] = {}
+    groups = []
+    count = 0
+    for group in optimiser.param_groups:
+        hyper = optimiser.member_hyper(group, member)
+        switches = {name: group[name] for name in optimiser.switches}
+        ids = list(range(count, count + len(group["params"])))
+        count += len(ids)
+        groups.append({**plain, **hyper, **switches, "params": ids})
+        for place, param in zip(ids, group["params"], strict=True):
+            own = optimiser.state.get(param, {})
+            if own and own["step"][member] > 0:
+                rows = {name: _row(name, tensor, member) for name, tensor in own.items()}
+                state[place] = optimiser.ordinary_state(rows, hyper)
+    return {"state": state, "param_groups": groups}
+
+
+def load(optimiser: ArrayOptimizer, member: int, saved: Mapping[str, Any]) -> None:
+    """Give a member the hyper-parameters and the state that were saved."""
+    _check(optimiser, member)
+    groups = saved["param_groups"]
+    counts = [len(group["params"]) for group in optimiser.param_groups]
+    if (found := [len(group["params"]) for group in groups]) != counts:
+        raise ConfigError(f"the saved state has groups of {found} parameters, expected {counts}")
+    for group, other in zip(optimiser.param_groups, groups, strict=True):
+        for name in optimiser.switches:
+            if bool(other.get(name, False)) != bool(group[name]):
+                raise ConfigError(
+                    f"the saved state has {name}={other.get(name, False)}, the array {group[name]}"
+                )
+    for group, other in zip(optimiser.param_groups, groups, strict=True):
+        optimiser.write_member(group, member, other)
+    optimiser.init_state()
+    for group, other in zip(optimiser.param_groups, groups, strict=True):
+        for param, place in zip(group["params"], other["params"], strict=True):
+            if own := optimiser.state.get(param, {}):
+                rows = optimiser.own_state(saved["state"].get(place, {}))
+                own["step"] = own["step"].clone()
+                for name, tensor in own.items():
+                    tensor[member] = rows.get(name, 0)
+    optimiser.share_counters()
+
+
+def _row(name: str, tensor: Tensor, member: int) -> Tensor:
+    if name == "step":
+        kind = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+        return tensor[member].to(device="cpu", dtype=kind, copy=True)
+    return tensor[member].clone()
+
+
+def _check(optimiser: ArrayOptimizer, member: int) -> None:
+    if not 0 <= member < optimiser.width:
+        raise ConfigError(f"there is no member {member}, expected 0 to {optimiser.width - 1}")

@@ -1,0 +1,1 @@
+"""Hyper-parameter tuning in which many trials are trained as one array."""

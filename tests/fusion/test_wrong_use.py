@@ -1,0 +1,581 @@
+"""What cannot be fused runs for each member by itself and says so, or is an error; it is never wrong."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from twins import B, assert_same, assert_same_state, assert_trains_alike, members_of, normal, row  # noqa: E402
+from wattline.errors import NotFusible  # noqa: E402
+from wattline.fusion import FusionWarning, fuse  # noqa: E402
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3  # on purpose
+
+
+class Odd(nn.Module):
+    """A layer, then something unusual."""
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.act = act
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+        self.count = 0
+        self.state: Any = None
+
+    def forward(self, x: Tensor) -> Any:
+        return self.act(self, self.fc(x))
+
+
+def decides(m: Any, y: Tensor) -> Tensor:
+    return y * 2 if y.sum() > 0 else y - 1
+
+
+def loops(m: Any, y: Tensor) -> Tensor:
+    while y.abs().max() > 0.3:
+        y = y / 2
+    return y
+
+
+def reads(m: Any, y: Tensor) -> Tensor:
+    return y * y.detach().mean().item()
+
+
+def selects(m: Any, y: Tensor) -> Tensor:
+    return y[y > 0].sum() + y[0]
+
+
+def finds(m: Any, y: Tensor) -> Tensor:
+    return y[y.sum(1).nonzero()[:, 0]].mean(0)
+
+
+def to_numpy(m: Any, y: Tensor) -> Tensor:
+    return y * float(np.abs(y.detach().numpy()).max())
+
+
+def writes(m: Any, y: Tensor) -> Tensor:
+    y[0] = 0.5
+    y[:, 1] += y[:, 2]
+    y.index_put_((torch.tensor([1]),), torch.ones(4, dtype=y.dtype))
+    return y.mul_(2)
+
+
+def fills(m: Any, y: Tensor) -> Tensor:
+    out = torch.zeros(len(y), 4, dtype=y.dtype)
+    for i in range(len(y)):
+        out[i] = y[i] * i
+    return out
+
+
+def counts(m: Any, y: Tensor) -> Tensor:
+    m.seen += 1
+    return y * m.seen
+
+
+def averages(m: Any, y: Tensor) -> Tensor:
+    m.mean.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+    return y - m.mean
+
+
+def replaces(m: Any, y: Tensor) -> Tensor:
+    m.mean = 0.9 * m.mean + 0.1 * y.detach().mean(0)
+    m.seen = m.seen + 1
+    return y - m.mean
+
+
+def numbers(m: Any, y: Tensor) -> Tensor:
+    m.count += 1
+    return y * m.count
+
+
+def remembers(m: Any, y: Tensor) -> Tensor:
+    old = 0 if m.state is None else m.state
+    m.state = y.detach()
+    return y + old
+
+
+def stops(m: Any, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = y.std() + m.fc.weight.norm()
+    return y * scale + y.detach()
+
+
+def custom(m: Any, y: Tensor) -> Tensor:
+    return Twice.apply(y)
+
+
+def penalty(m: Any, y: Tensor) -> Tensor:
+    (grad,) = torch.autograd.grad(torch.tanh(y).sum(), y, create_graph=True)
+    return y + grad
+
+
+def func_grad(m: Any, y: Tensor) -> Tensor:
+    return y + torch.func.grad(lambda z: torch.tanh(m.fc(z)).sum())(y)
+
+
+def inner_vmap(m: Any, y: Tensor) -> Tensor:
+    return torch.vmap(lambda z: torch.tanh(m.fc(z)))(y)
+
+
+def jacobian(m: Any, y: Tensor) -> Tensor:
+    return torch.vmap(torch.func.jacrev(lambda z: torch.tanh(m.fc(z))))(y).sum(-1)
+
+
+def saves_memory(m: Any, y: Tensor) -> Tensor:
+    return checkpoint(lambda z: torch.tanh(m.fc(z)), y, use_reentrant=False)
+
+
+def saves_memory_as_before(m: Any, y: Tensor) -> Tensor:
+    return checkpoint(m.fc, y, use_reentrant=True)
+
+
+def knows_gradients(m: Any, y: Tensor) -> Tensor:
+    return y * 2 if y.requires_grad and not y.is_leaf else y
+
+
+def asks(m: Any, y: Tensor) -> Tensor:
+    return y * 2 if torch.all(y < 0.1) else y.exp()
+
+
+def hooks(m: Any, y: Tensor) -> Tensor:
+    y.register_hook(lambda grad: grad * 2)
+    return y * 3
+
+
+def decides_and_counts(m: Any, y: Tensor) -> Tensor:
+    m.count += 1
+    return (y * 2 if y.sum() > 0 else y - 1) * m.count
+
+
+def decides_and_remembers(m: Any, y: Tensor) -> Tensor:
+    return remembers(m, decides(m, y))
+
+
+def decides_and_averages(m: Any, y: Tensor) -> Tensor:
+    return replaces(m, decides(m, y))
+
+
+def decides_and_lists(m: Any, y: Tensor) -> Tensor:
+    m.state = [*(m.state or []), 1]
+    return decides(m, y) * len(m.state)
+
+
+FUSED = [
+    writes,
+    counts,
+    averages,
+    replaces,
+    numbers,
+    remembers,
+    stops,
+    func_grad,
+    inner_vmap,
+    jacobian,
+    knows_gradients,
+]
+ALONE = [
+    decides,
+    fills,
+    asks,
+    hooks,
+    loops,
+    reads,
+    selects,
+    finds,
+    to_numpy,
+    custom,
+    penalty,
+    decides_and_counts,
+    decides_and_remembers,
+    decides_and_averages,
+    decides_and_lists,
+]
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["the model", "a layer"])
+@pytest.mark.parametrize("act", [*FUSED, *ALONE])
+def test_unusual_forwards_are_exact(act: Callable[..., Any], wrapped: bool) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), Odd(act), nn.Linear(4, 2)) if wrapped else Odd(act)
+
+    with warnings.catch_warnings():
+        if act not in FUSED:
+            warnings.simplefilter("ignore")
+        assert_trains_alike(make, normal(3, 4), steps=3)
+        assert_trains_alike(make, normal(B, 3, 4), members=True, steps=2)
+
+
+@pytest.mark.parametrize("act", ALONE)
+def test_what_cannot_be_fused_is_announced_with_its_name(act: Callable[..., Any]) -> None:
+    array = fuse(members_of(lambda: nn.Sequential(nn.Linear(4, 4), Odd(act))))
+    with pytest.warns(
+        FusionWarning, match=r"1 \(Odd\) cannot be fused and runs for each member by itself: \w+"
+    ):
+        array(normal(3, 4))
+    array(normal(3, 4))  # once is enough
+
+
+def test_answers_of_different_shapes_are_refused() -> None:
+    array = fuse(members_of(lambda: Odd(lambda m, y: y[y > 0])))
+    with pytest.raises(NotFusible, match=r"member \d answers with the shape"):
+        array(normal(3, 4))
+
+
+def test_answers_of_different_numbers_are_refused() -> None:
+    array = fuse(members_of(lambda: Odd(lambda m, y: (y, int((y > 0).sum())))))
+    with pytest.raises(NotFusible, match=r"member \d answers"):
+        array(normal(3, 4))
+
+
+def test_a_ragged_layer_is_run_with_what_is_around_it() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.odd = Odd(lambda m, y: y[y > 0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.odd(x).sum()
+
+    with pytest.warns(FusionWarning, match="Around"):
+        assert_trains_alike(lambda: nn.Sequential(nn.Linear(4, 4), Around()), normal(3, 4))
+
+
+def test_objects_that_cannot_be_looked_into_are_refused() -> None:
+    class Box:
+        def __init__(self, y: Tensor) -> None:
+            self.y = y
+
+    array = fuse(members_of(lambda: Odd(lambda m, y: Box(y))))
+    with pytest.raises(NotFusible, match="inside of a Box"):
+        array(normal(3, 4))
+
+
+def test_numbers_that_differ_between_members_may_not_be_kept() -> None:
+    def keeps(m: Any, y: Tensor) -> Tensor:
+        m.state = y.detach().mean().item()
+        return y
+
+    array = fuse(members_of(lambda: Odd(keeps)))
+    with pytest.raises(NotFusible, match=r"Odd\.state is not the same for all members"):
+        array(normal(3, 4))
+
+
+def test_tensors_of_a_call_may_not_be_kept_in_a_list() -> None:
+    def keeps(m: Any, y: Tensor) -> Tensor:
+        m.state = [y.detach()]
+        return y
+
+    array = fuse(members_of(lambda: Odd(keeps)))
+    with pytest.raises(NotFusible, match=r"Odd\.state keeps tensors of a call in a list"):
+        array(normal(3, 4))
+    assert array.body.state is None
+
+
+def test_a_buffer_that_the_forward_makes_is_refused() -> None:
+    class Makes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.register_buffer("mask", None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.mask is None:
+                self.mask = self.fc.weight.detach() > 0
+            return self.fc(x) * self.mask[0]
+
+    array = fuse(members_of(Makes))
+    with pytest.raises(NotFusible, match=r"Makes\.mask is made in the forward"):
+        array(normal(3, 4))
+    assert array.body.mask is None
+
+
+class Adds(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += self.w
+        return x * 2
+
+
+class Uses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.adds = Adds()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.adds(x) + x  # x is another by now
+
+
+def test_writing_into_an_input_that_members_share() -> None:
+    with pytest.warns(FusionWarning, match="Adds"):
+        assert_trains_alike(Adds, normal(3, 4), input_grad=False)
+    with pytest.warns(FusionWarning):
+        assert_trains_alike(Uses, normal(3, 4), input_grad=False)
+    assert_trains_alike(Uses, normal(B, 3, 4), members=True, input_grad=False)
+    assert_trains_alike(lambda: nn.Sequential(nn.Linear(4, 4), Uses()), normal(3, 4), input_grad=False)
+
+
+def test_an_activation_in_place_on_the_input() -> None:
+    make = lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))  # noqa: E731
+    assert_trains_alike(make, normal(3, 4), input_grad=False)
+    assert_trains_alike(make, normal(B, 3, 4), members=True, input_grad=False)
+
+
+def test_writing_into_the_input_and_then_failing_is_refused_rather_than_done_twice() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.odd = Odd(decides)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x += 1
+            return self.odd(x)
+
+    array = fuse(members_of(Both))
+    with pytest.raises(NotFusible, match="writes into its input"):
+        array(normal(3, 4))
+
+
+class Deep(nn.Module):
+    """Stochastic depth."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) if self.draw() < 0.5 else x
+
+
+def of_numpy() -> float:
+    return float(np.random.rand())
+
+
+@pytest.mark.parametrize("draw", [random.random, of_numpy])
+def test_random_numbers_of_python_are_drawn_for_each_member(draw: Callable[[], float]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Deep(draw), nn.Identity()).double()
+    array = fuse([copy.deepcopy(model) for _ in range(40)])
+    random.seed(0)
+    np.random.seed(0)
+    with pytest.warns(FusionWarning, match=r"0 \(Deep\).*random numbers of Python or NumPy"):
+        out = array(normal(3, 4))
+    drawn = {float(o.sum()) for o in out.detach()}
+    assert len(drawn) == 2
+    random.seed(0)
+    np.random.seed(0)
+    assert_same(out, torch.stack([model(normal(3, 4)) for _ in range(40)]), "as drawn one after another")
+
+
+def test_hooks_run() -> None:
+    def make(where: str) -> Callable[[], nn.Module]:
+        def made() -> nn.Module:
+            model = nn.Sequential(
+                nn.Linear(4, 4), Odd(decides) if "alone" in where else nn.Tanh(), nn.Linear(4, 2)
+            )
+            target = model if "whole" in where else model[1]
+            target.register_forward_hook(lambda m, i, o: o * 2 + i[0].mean())
+            target.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
+            target.register_forward_pre_hook(lambda m, a, k: (a, k), with_kwargs=True)
+            return model
+
+        return made
+
+    for where in ("layer", "whole", "alone layer", "alone whole"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if "alone" in where else "error", FusionWarning)
+            assert_trains_alike(make(where), normal(3, 4))
+    with pytest.warns(FusionWarning):
+        assert_trains_alike(hooked_whole, normal(3, 4))
+
+
+def hooked_whole() -> nn.Module:
+    model = Odd(decides)
+    model.register_forward_hook(lambda m, i, o: o * 2)
+    model.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
+    return model
+
+
+@pytest.mark.parametrize("act", [saves_memory, saves_memory_as_before])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_checkpointing_is_refused(act: Callable[..., Any], wrapped: bool) -> None:
+    array = fuse(members_of(lambda: nn.Sequential(Odd(act)) if wrapped else Odd(act)))
+    with pytest.raises(NotFusible, match="again during backward") as said:
+        array(normal(3, 4))
+    assert "checkpoint" in str(said.value)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_hooks_on_gradients_of_modules_are_refused(whole: bool) -> None:
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        (model if whole else model[1]).register_full_backward_hook(lambda m, i, o: None)
+        return model
+
+    with pytest.raises(NotFusible, match="Sequential has hooks" if whole else "1 has hooks on its gradient"):
+        fuse([make(), make()])
+
+
+def test_generators_that_models_have_themselves() -> None:
+    class Draws(nn.Module):
+        def __init__(self, seed: int, decide: bool) -> None:
+            super().__init__()
+            self.fc, self.random, self.decide = nn.Linear(4, 4), random.Random(seed), decide
+            self.other = np.random.default_rng(seed)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.fc(x) * self.random.random() + self.other.random()
+            return decides(self, y) if self.decide else y
+
+    assert_trains_alike(lambda: Draws(1, False), normal(3, 4))
+    with pytest.warns(FusionWarning, match="Draws"):
+        assert_trains_alike(lambda: Draws(1, True), normal(3, 4))
+    with pytest.raises(NotFusible, match="random"):
+        fuse([Draws(1, False), Draws(2, False)])
+
+
+WRONG: list[tuple[Callable[[], nn.Module], Tensor, str]] = [
+    (lambda: nn.Linear(4, 3), normal(5, 3), "shapes cannot be multiplied"),
+    (
+        lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Linear(4, 3)),
+        normal(5, 4),
+        "cannot be multiplied",
+    ),
+    (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(3, 4, 3)), normal(5, 2, 6, 6), "expected input"),
+    (lambda: nn.BatchNorm1d(4), normal(1, 4), "Expected more than 1 value per channel"),
+    (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+        normal(1, 4),
+        r"more than 1 value per channel.*\[1, 4\]",
+    ),
+    (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm2d(4)), normal(5, 4), "expected 4D input"),
+    (lambda: nn.Embedding(5, 3), torch.tensor([5]), "out of range"),
+    (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(5)), normal(5, 4), "normalized_shape"),
+    (lambda: nn.LSTM(4, 3), normal(2, 2, 5), "input.size"),
+    (lambda: nn.MultiheadAttention(4, 2), normal(2, 2, 4), "key"),
+    (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(2, 4)), normal(2, 2, 5, 5), "."),
+    (lambda: nn.Linear(4, 3), normal(5, 4).float(), "dtype"),
+]
+
+
+@pytest.mark.parametrize(("make", "x", "words"), WRONG)
+def test_wrong_inputs_raise_what_a_member_alone_would(
+    make: Callable[[], nn.Module], x: Tensor, words: str
+) -> None:
+    models = members_of(make)
+    with pytest.raises(Exception, match=words) as ordinary:
+        models[0](x)
+    models = members_of(make)
+    array = fuse(models)
+    with pytest.raises(type(ordinary.value)) as said:  # and no FusionWarning, which would be an error here
+        array(x)
+    assert str(said.value) == str(ordinary.value)
+    assert_same_state(array, models)
+    assert not any("forward" in vars(m) for m in array.body.modules())
+
+
+def test_an_error_of_one_member_says_whose_it_is() -> None:
+    def fails(m: Any, y: Tensor) -> Tensor:
+        if m.fc.weight.sum() > 1e6:
+            raise ValueError("too large")
+        return y
+
+    models = members_of(lambda: Odd(fails))
+    nn.init.constant_(models[1].fc.weight, 1e7)
+    with pytest.raises(ValueError, match="too large") as said:
+        fuse(models)(normal(3, 4))
+    assert said.value.__notes__ == ["(in member 1 of an array)"]
+
+
+def test_members_must_be_in_front() -> None:
+    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    with pytest.raises(NotFusible, match=r"shape \(5, 4\), expected 3 members in front"):
+        array(normal(5, 4), members=True)
+    with pytest.raises(NotFusible, match=r"shape \(\), expected 3 members"):
+        array(torch.tensor(1.0), members=True)
+    with pytest.raises(NotFusible, match="members has 2 entries, expected one for each of 1"):
+        array(normal(5, 4), members=[True, False])
+    with pytest.raises(NotFusible, match=r"shape \(4, 5\), expected 3 members"):
+        array.loss(nn.functional.mse_loss, array(normal(5, 4)), normal(4, 5), members=True)
+
+
+def test_a_wrong_state_dict_is_not_loaded() -> None:
+    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    before = array.member_state_dict(1)
+    for state, words in (
+        (nn.Linear(4, 2).state_dict(), "size mismatch for weight"),
+        ({"weight": normal(3, 4)}, "Missing key.*bias"),
+        ({**before, "more": normal(1)}, "Unexpected key.*more"),
+    ):
+        with pytest.raises(NotFusible, match=rf"(?s)member 1 cannot be loaded: .*{words}"):
+            array.load_member(1, state)
+    assert_same(array.member_state_dict(1), before, "weights")
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_members_that_are_not_there(index: int) -> None:
+    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    calls: list[Callable[[], Any]] = [
+        lambda: array.member(index),
+        lambda: array.member_state_dict(index),
+        lambda: array.drop([0, index]),
+        lambda: array.load_member(index, {}),
+    ]
+    for call in calls:
+        with pytest.raises(NotFusible, match=rf"there is no member {index}, the array has 3"):
+            call()
+    assert len(array) == 3
+
+
+def test_somebody_must_stay() -> None:
+    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    with pytest.raises(NotFusible, match="all members would leave"):
+        array.drop([0, 1, 2])
+    assert len(array) == 3
+
+
+def test_who_joins_must_be_alike() -> None:
+    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    with pytest.raises(NotFusible, match=r"weight has the shape \(2, 4\), expected \(3, 4\)"):
+        array.add([nn.Linear(4, 2).double()])
+    with pytest.raises(NotFusible, match=r"torch\.float32, expected torch\.float64"):
+        array.add([nn.Linear(4, 3)])
+    array.add([])
+    assert len(array) == 3
+
+
+def test_a_loss_that_cannot_be_fused_is_computed_for_each_member_and_announced_once() -> None:
+    def loss(out: Tensor, target: Tensor) -> Tensor:
+        return out.mean() if float(out.detach().sum()) > 0 else (out - target).square().sum()
+
+    models = members_of(lambda: nn.Linear(4, 3))
+    array = fuse(models)
+    with pytest.warns(FusionWarning, match="loss cannot be fused"):
+        losses = array.loss(loss, array(normal(5, 4)), normal(5, 3))
+    assert_same(losses, torch.stack([loss(m(normal(5, 4)), normal(5, 3)) for m in models]), "losses")
+    assert_same(row(array.loss(loss, array(normal(5, 4)), normal(5, 3)), 0), losses[0], "losses")
