@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_unflatten
 
 from wattline.fusion.lower import Ways
 from wattline.fusion.run import FusionWarning, Inputs
-from wattline.fusion.traced import NotTraced, Rows
+from wattline.fusion.traced import NotTraced
 from wattline.fusion.way import Way
 
 if TYPE_CHECKING:
@@ -86,23 +85,22 @@ def _narrowed(attempt: Callable[[Way], float], worth: Callable[[], bool], ways: 
 
 
 def _try(step: Step, way: Way, inputs: Inputs, count: int) -> Tried:
-    """The fastest of some steps on copies of the first members: others on the machine only slow it down."""
+    """The fastest of some steps on copies of all members: others on the machine only slow them down."""
     size = len(step.array)
     wide = 1 if way.ways is None else min(way.width or size, size)
-    part = slice(0, wide)
-    own = inputs if wide == size else inputs.rows(part)
-    before_s = step.compile_s
-    call = step.made(way, own, count, part)
-    leaves, spec = step.rows(part).flat()
-    copies = Rows(*tree_unflatten([leaf.clone() for leaf in leaves], spec))
-    flat = [*copies.flat()[0], *own.tensors]
-    call(flat)
+    before_s, calls = step.compile_s, []
+    for first in range(0, size, wide):
+        part = slice(first, min(first + wide, size))
+        own = inputs if wide == size else inputs.rows(part)
+        copies = [leaf.clone() for leaf in step.rows(part).flat()[0]]
+        calls.append((step.made(way, own, count, part), [*copies, *own.tensors]))
     times: list[float] = []
     until_s = time.perf_counter() + LOOK_S
-    while len(times) < 3 or (time.perf_counter() < until_s and len(times) < 200):
+    while len(times) < 4 or (time.perf_counter() < until_s and len(times) < 200):
         start_s = time.perf_counter()
-        call(flat)
-        if flat[0].is_cuda:
+        for call, flat in calls:
+            call(flat)
+        if inputs.tensors[0].is_cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start_s)
-    return Tried(way, min(times) * size / wide, step.compile_s - before_s)
+    return Tried(way, min(times[1:]), step.compile_s - before_s)
