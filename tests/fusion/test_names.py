@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from wattline import fusion  # noqa: E402
+from wattline import fusion
 
 
 @pytest.mark.parametrize("name", fusion.__all__)

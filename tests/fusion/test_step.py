@@ -110,6 +110,38 @@ def test_a_compiled_step_of_images_is_that_of_each_member(last: bool) -> None:
     twins.assert_equal(array)
 
 
+class Points(nn.Module):
+    """Kernel 1, batch norm beside it, and the largest over points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv1d(3, 6, 1, bias=False), nn.BatchNorm1d(6), nn.Linear(12, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.norm(self.conv(x)))
+        return self.fc(torch.cat([torch.max(y, 2)[0], y.min(dim=-1, keepdim=True).values.squeeze(-1)], 1))
+
+
+@pytest.mark.slow
+def test_a_compiled_step_of_point_clouds_is_that_of_each_member() -> None:
+    array, step, twins = made(lambda: Points().double())
+    for seed in range(20):
+        x, y = batch(seed, shape=(3, 7))
+        torch.testing.assert_close(step(x, y), twins.step(x, y), rtol=1e-9, atol=1e-9)
+    twins.assert_equal(array)
+
+
+@pytest.mark.slow
+def test_compiled_dropout_keeps_the_right_share_of_each_member() -> None:
+    torch.manual_seed(0)
+    array = fuse([nn.Sequential(nn.Dropout(0.25), nn.Linear(1, 1, bias=False)) for _ in range(3)])
+    step = train_step(array, lambda y: (y / y.detach().abs().max()).abs().mean(), SGD(array, lr=0.0))
+    x = torch.ones(20_000, 1)
+    kept = torch.stack([step(x) for _ in range(4)][1:])  # the share that is not 0
+    assert ((kept - 0.75).abs() < 0.02).all()
+    assert len(set(kept.flatten().tolist())) == 9  # every member, every step draws its own
+
+
 @pytest.mark.slow
 def test_another_rate_needs_no_compiling() -> None:
     array, step, twins = made(width=None)

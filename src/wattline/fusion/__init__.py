@@ -7,7 +7,7 @@ from typing import Any
 
 _HOMES = {
     "FusedArray": "array",
-    "FusionWarning": "run",
+    "FusionWarning": "settle",
     "SGD": "optim",
     "Step": "step",
     "Adadelta": "optim",

@@ -96,6 +96,12 @@ def _is_many(value: Any) -> bool:
     return isinstance(value, Tensor) and bool(is_batchedtensor(value))
 
 
+def why_alone(module: nn.Module) -> str | None:
+    """Why a module runs for each member by itself; None: it does not."""
+    forward = module.__dict__.get("forward")
+    return forward.why if isinstance(forward, Alone) else None
+
+
 def _own(leaf: Any, member: int, *, clone: bool) -> Any:
     """What a member has of a leaf; of what members share a copy, so that nobody writes to another's."""
     if isinstance(leaf, Many):

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from wattline.errors import NotFusible
 from wattline.fusion.alike import check_alike, is_same, shared
 from wattline.fusion.alone import bare
+from wattline.fusion.inputs import Inputs
 from wattline.fusion.lower import Ways
 from wattline.fusion.optim import optimisers_of
-from wattline.fusion.run import Inputs, Where, each, each_alone, run, settle, warn_alone, warn_slow
+from wattline.fusion.run import Where, each, each_alone, run
+from wattline.fusion.settle import settle, warn_alone, warn_slow
 from wattline.fusion.state import FRAME, state_of
 
 

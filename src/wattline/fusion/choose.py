@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from wattline.fusion.inputs import Inputs
 from wattline.fusion.lower import Ways
-from wattline.fusion.run import FusionWarning, Inputs
+from wattline.fusion.settle import FusionWarning
 from wattline.fusion.traced import NotTraced
 from wattline.fusion.way import Way
 

@@ -18,9 +18,10 @@ import torch
 from wattline.errors import ConfigError, NotFound
 from wattline.fusion import entry, pulse
 from wattline.fusion.alike import fingerprint
+from wattline.fusion.alone import why_alone
 from wattline.fusion.array import FusedArray, fuse
 from wattline.fusion.lowered import Part, explain
-from wattline.fusion.run import FusionWarning, why_alone
+from wattline.fusion.settle import FusionWarning
 
 _WARM = 3  # steps that are not counted: the first finds out what can be fused, the second compiles
 

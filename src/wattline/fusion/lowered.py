@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from wattline.fusion.alone import why_alone
 from wattline.fusion.array import fuse
+from wattline.fusion.inputs import Inputs
 from wattline.fusion.lower import how_lowered
-from wattline.fusion.run import FusionWarning, Inputs, run, settle, why_alone
+from wattline.fusion.run import run
+from wattline.fusion.settle import FusionWarning, settle
 
 DIRECT, VMAP, ALONE, PASSES = "direct", "vmap", "per member", "container"
 

@@ -17,10 +17,11 @@ from wattline.fusion.bound import Bound
 from wattline.fusion.choose import Tried, choose
 from wattline.fusion.clip import clip_grad_norm_
 from wattline.fusion.heap import keep_memory
+from wattline.fusion.inputs import Inputs
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.values import vector
-from wattline.fusion.run import FusionWarning, Inputs
 from wattline.fusion.scale import Scaler
+from wattline.fusion.settle import FusionWarning
 from wattline.fusion.traced import Call, NotTraced, Recipe, Rows, attributes, compile_step, make_step
 from wattline.fusion.way import Way
 

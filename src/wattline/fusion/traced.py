@@ -21,9 +21,10 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from wattline.fusion.alone import bare
 from wattline.fusion.clip import clip_norm
+from wattline.fusion.inputs import Inputs
 from wattline.fusion.lower import Ways
 from wattline.fusion.optim.update import Update
-from wattline.fusion.run import Inputs, each, run
+from wattline.fusion.run import each, run
 from wattline.fusion.scale import adjust, unscale
 from wattline.fusion.state import call_with
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from wattline.fusion.lower import Declined, Many, Ways, lowers, rows, spread
 from wattline.fusion.ops import native
 
+_HOW = "a group of one convolution for each member"
 
-@lowers(F.conv1d, how="a group of one convolution for each member")
+
+@lowers(F.conv1d, how=_HOW)
 def conv1d(
     size: int, ways: Ways, input: Any, weight: Any, bias: Any = None, *knobs: Any, **named: Any
 ) -> Many:
@@ -21,7 +23,7 @@ def conv1d(
     return _conv(F.conv1d, size, ways, input, weight, bias, *knobs, **named)
 
 
-@lowers(F.conv2d, how="a group of one convolution for each member")
+@lowers(F.conv2d, how=_HOW)
 def conv2d(
     size: int, ways: Ways, input: Any, weight: Any, bias: Any = None, *knobs: Any, **named: Any
 ) -> Many:
@@ -29,7 +31,7 @@ def conv2d(
     return _conv(F.conv2d, size, ways, input, weight, bias, *knobs, **named)
 
 
-@lowers(F.conv3d, how="a group of one convolution for each member")
+@lowers(F.conv3d, how=_HOW)
 def conv3d(
     size: int, ways: Ways, input: Any, weight: Any, bias: Any = None, *knobs: Any, **named: Any
 ) -> Many:
@@ -112,19 +114,19 @@ def _point(size: int, input: Tensor | Many, w: Tensor, b: Tensor | None) -> Many
     return Many(y.reshape(*x.shape[:-1], -1).movedim(-1, 2), 0)
 
 
-@lowers(F.conv_transpose1d, how="a group of one convolution for each member")
+@lowers(F.conv_transpose1d, how=_HOW)
 def conv_transpose1d(size: int, ways: Ways, *args: Any, **named: Any) -> Many:
     """[N, B·C, L]."""
     return _transposed(F.conv_transpose1d, size, ways, *args, **named)
 
 
-@lowers(F.conv_transpose2d, how="a group of one convolution for each member")
+@lowers(F.conv_transpose2d, how=_HOW)
 def conv_transpose2d(size: int, ways: Ways, *args: Any, **named: Any) -> Many:
     """[N, B·C, H, W]."""
     return _transposed(F.conv_transpose2d, size, ways, *args, **named)
 
 
-@lowers(F.conv_transpose3d, how="a group of one convolution for each member")
+@lowers(F.conv_transpose3d, how=_HOW)
 def conv_transpose3d(size: int, ways: Ways, *args: Any, **named: Any) -> Many:
     """[N, B·C, D, H, W]."""
     return _transposed(F.conv_transpose3d, size, ways, *args, **named)
