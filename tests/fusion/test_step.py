@@ -192,6 +192,22 @@ def test_a_loaded_state_is_what_a_compiled_step_goes_on_from() -> None:
     twins.assert_equal(array)
 
 
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_settings_that_are_changed_between_steps_hold_at_once(compile: bool) -> None:
+    array, step, twins = made(compile=compile)
+    for seed in range(6):
+        if seed == 3:  # frozen statistics, another momentum, and a layer that is not trained any more
+            array.body[1].eval()
+            array.body[3].bias.requires_grad_(False)
+            for model in twins.models:
+                model[1].eval()
+                model[3].bias.requires_grad_(False)
+                model[3].bias.grad = None
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), twins.step(x, y), rtol=1e-10, atol=1e-10)
+    twins.assert_equal(array)
+
+
 def test_members_leave_and_join_between_steps() -> None:
     array, step, twins = made(compile=False)
     for seed in range(3):

@@ -9,6 +9,8 @@ from torch import Tensor
 from wattline.fusion.array import FusedArray
 from wattline.fusion.optim import ArrayOptimizer
 
+_PLAIN = (bool, int, float, str, type(None))
+
 
 class Bound:
     """Views into the tensors of an array and its optimiser, good while nobody replaces those."""
@@ -23,8 +25,15 @@ class Bound:
         self.tensors = optimiser.tensors()
         names = {id(p): name for name, p in array.body.named_parameters()}
         self.trained = tuple(names[id(p)] for p in optimiser.parameters())
+        self._settings = [
+            (vars(m), name, value)
+            for m in array.body.modules()
+            for name, value in vars(m).items()
+            if all(isinstance(one, _PLAIN) for one in (value if isinstance(value, tuple) else (value,)))
+        ]
+        self.settings = tuple(value for _, _, value in self._settings)
         self._places = [
-            (mapping, name, tensor, tensor.data_ptr())
+            (mapping, name, tensor, tensor.data_ptr(), tensor.requires_grad)
             for module in array.body.modules()
             for mapping in (module._parameters, module._buffers)
             for name, tensor in mapping.items()
@@ -34,10 +43,14 @@ class Bound:
         self._fixed: dict[tuple[int, int], list[Tensor]] = {}
 
     def holds(self) -> bool:
-        """Whether the array and its optimiser still have the tensors that were bound."""
+        """Whether the array and its optimiser still have the tensors that were bound, and the settings."""
         return (
             len(self.array) == self.size
-            and all(m.get(n) is t and t.data_ptr() == at for m, n, t, at in self._places)
+            and all(
+                m.get(n) is t and t.data_ptr() == at and t.requires_grad == trained
+                for m, n, t, at, trained in self._places
+            )
+            and all(of.get(name) == value for of, name, value in self._settings)
             and [t.data_ptr() for t in self.optimiser.tensors()] == self._pointers
         )
 

@@ -205,9 +205,9 @@ class Step:
 
     def made(self, way: Way, inputs: Inputs, count: int, part: slice) -> Call:
         """The step of these members in this way, made or compiled if it is not known; `NotTraced`."""
+        self._bind()
         key = self._key(way, inputs, part)
         if key not in self._calls:
-            self._bind()
             assert self._recipe is not None
             make = compile_step if way.compiled else make_step
             start_s = time.perf_counter()
@@ -218,7 +218,9 @@ class Step:
 
     def _key(self, way: Way, inputs: Inputs, part: slice) -> Any:
         shapes = tuple((t.shape, t.dtype) for t in inputs.tensors)
-        return part.stop - part.start, way.ways, way.compiled, shapes, inputs.own, self.array.training
+        assert self._bound is not None
+        settings = self._bound.settings  # such as whether it is trained, and the p of dropout
+        return part.stop - part.start, way.ways, way.compiled, shapes, inputs.own, settings
 
     def _call(self, flat: list[Tensor], inputs: Inputs, count: int, part: slice) -> Call:
         found = self._calls.get(self._key(self.way, inputs, part))
