@@ -11,6 +11,9 @@ from hypothesis import settings
 import wattline.engine
 import wattline.report  # noqa: F401  both compile their loops now, before any test looks at what a command prints
 
+# PyTorch's threads of several test processes would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The same examples every time; `make check` takes few, `make test` many.
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
 settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
