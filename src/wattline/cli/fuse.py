@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from wattline.cli.show import show_json, tell
 from wattline.errors import ConfigError
-from wattline.grid import grid
 
 if TYPE_CHECKING:
     from wattline.fusion.gain import Gain
@@ -37,11 +36,11 @@ def _alone(found: Gain) -> list[str]:
 
 
 def _text(found: Gain) -> str:
-    rows = [["module", "kind", "how", ""]]
-    rows += [[p.name or "(the model)", p.kind, p.how, p.why] for p in found.parts]
+    from wattline.fusion.lowered import table
+
     words = "gains" if found.gain > 1 else "loses"
     lines = [
-        *grid(rows, lambda column: "<"),
+        *table(found.parts),
         "",
         f"one member by itself    {found.alone_steps_s:.4g} steps/s",
         f"{found.width} members as an array  {found.fused_steps_s:.4g} steps/s",

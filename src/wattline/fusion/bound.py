@@ -8,8 +8,7 @@ from torch import Tensor
 
 from wattline.fusion.array import FusedArray
 from wattline.fusion.optim import ArrayOptimizer
-
-_PLAIN = (bool, int, float, str, type(None))
+from wattline.fusion.state import settings_of
 
 
 class Bound:
@@ -25,12 +24,8 @@ class Bound:
         self.tensors = optimiser.tensors()
         names = {id(p): name for name, p in array.body.named_parameters()}
         self.trained = tuple(names[id(p)] for p in optimiser.parameters())
-        self._settings = [
-            (vars(m), name, value)
-            for m in array.body.modules()
-            for name, value in vars(m).items()
-            if all(isinstance(one, _PLAIN) for one in (value if isinstance(value, tuple) else (value,)))
-        ]
+        modules = zip(array.body.modules(), settings_of(array.body), strict=True)
+        self._settings = [(vars(m), name, value) for m, own in modules for name, value in own.items()]
         self.settings = tuple(value for _, _, value in self._settings)
         self._places = [
             (mapping, name, tensor, tensor.data_ptr(), tensor.requires_grad)

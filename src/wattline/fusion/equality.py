@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_flatten
 from wattline.fusion.array import FusedArray, fuse
 from wattline.fusion.optim import Adam, ArrayOptimizer
 
-_DROPOUTS = (nn.modules.dropout._DropoutNd,)
-
 
 @dataclass(frozen=True)
 class Check:
@@ -75,7 +73,7 @@ def check(
     for _ in range(steps):
         fused.zero_grad()
         out = array(given)
-        _loss(array, loss, out, target).sum().backward()
+        array.loss(loss, out, target).sum().backward()
         for index, (model, opt) in enumerate(zip(separate, ordinary, strict=True)):
             opt.zero_grad()
             alone = model(given)
@@ -93,10 +91,6 @@ def check(
         fused.step()
         _compare_state(worst, array, separate)
     return Check(steps, **worst, drawn=drawn)
-
-
-def _loss(array: FusedArray, loss: Callable[..., Tensor], out: Any, target: Any) -> Tensor:
-    return array.loss(loss, out, target)
 
 
 def _compare_state(worst: dict[str, float], array: FusedArray, separate: Sequence[nn.Module]) -> None:
@@ -138,7 +132,7 @@ def _squares(out: Any) -> Tensor:
 def _still(model: nn.Module) -> nn.Module:
     """The model without dropout: members draw their own masks, so that there is nothing to compare."""
     for module in model.modules():
-        if isinstance(module, _DROPOUTS):
+        if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             module.dropout = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from wattline.fusion.inputs import Inputs
 from wattline.fusion.lower import how_lowered
 from wattline.fusion.run import run
 from wattline.fusion.settle import FusionWarning, settle
+from wattline.grid import grid
 
 DIRECT, VMAP, ALONE, PASSES = "direct", "vmap", "per member", "container"
 
@@ -69,13 +70,7 @@ class Explanation:
     tried: bool
 
     def __str__(self) -> str:
-        cells = [("module", "kind", "how", "")]
-        cells += [(p.name or "(the model)", p.kind, p.how, p.why) for p in self.parts]
-        widths = [max(len(row[column]) for row in cells) for column in range(3)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]).rstrip()
-            for row in cells
-        ]
+        lines = table(self.parts)
         if not self.tried:
             lines.append("Give a batch to have this tried: what depends on data shows only then.")
         return "\n".join(lines)
@@ -84,6 +79,13 @@ class Explanation:
     def fusible(self) -> bool:
         """Whether nothing runs for each member by itself."""
         return all(part.how != ALONE for part in self.parts)
+
+
+def table(parts: Sequence[Part]) -> list[str]:
+    """A line for each part, under a head."""
+    rows = [["module", "kind", "how", ""]]
+    rows += [[p.name or "(the model)", p.kind, p.how, p.why] for p in parts]
+    return grid(rows, lambda column: "<")
 
 
 def explain(model: nn.Module, batch: Any = None) -> Explanation:

@@ -68,6 +68,16 @@ def _flatten_weights(module: nn.Module) -> None:
             m._flat_weights = [getattr(m, name, None) for name in m._flat_weights_names]
 
 
+def settings_of(module: nn.Module) -> list[dict[str, Any]]:
+    """The plain values among the attributes of each module inside: what a step is compiled for."""
+    return [{k: v for k, v in vars(m).items() if _is_plain(v)} for m in module.modules()]
+
+
+def _is_plain(value: Any) -> bool:
+    several = value if isinstance(value, tuple) else (value,)
+    return all(one is None or isinstance(one, bool | int | float | str) for one in several)
+
+
 def attributes_of(module: nn.Module) -> Attributes:
     """The plain attributes of all modules inside; lists and the like are copied: forwards write to them."""
     return [(m, {k: _apart(v) for k, v in vars(m).items() if k not in FRAME}) for m in module.modules()]

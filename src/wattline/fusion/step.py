@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
 
 from wattline.errors import ConfigError, NotFusible
 from wattline.fusion import pulse
 from wattline.fusion.array import FusedArray
 from wattline.fusion.bound import Bound
-from wattline.fusion.choose import Tried, choose
+from wattline.fusion.choose import COMPILE_S, Tried, choose
 from wattline.fusion.clip import clip_grad_norm_
 from wattline.fusion.heap import keep_memory
 from wattline.fusion.inputs import Inputs
@@ -22,10 +23,9 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.values import vector
 from wattline.fusion.scale import Scaler
 from wattline.fusion.settle import FusionWarning
-from wattline.fusion.traced import Call, NotTraced, Recipe, Rows, attributes, compile_step, make_step
+from wattline.fusion.state import settings_of
+from wattline.fusion.traced import Call, NotTraced, Recipe, Rows, compile_step, make_step
 from wattline.fusion.way import Way
-
-COMPILE_S = 10.0  # what compiling is taken to cost before it was measured
 
 
 def train_step(
@@ -113,10 +113,10 @@ class Step:
             raise NotFusible(f"members has {len(flags)} entries, expected one for each of {len(batch)}")
         inputs = Inputs.of((*given, *batch[1:]), {}, [flags[0]] * len(given) + flags[1:], len(self.array))
         if self.array.training not in self._settled:
-            before = attributes(self.array.body)
+            before = settings_of(self.array.body)
             losses = self._settle(inputs, len(given))
             self._settled.add(self.array.training)
-            if attributes(self.array.body) != before and not self._whole:
+            if settings_of(self.array.body) != before and not self._whole:
                 self._whole = True
                 why = "its forward changes attributes of modules"
                 warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=2)
@@ -151,12 +151,12 @@ class Step:
         return losses.detach()
 
     def _run(self, inputs: Inputs, count: int) -> Tensor:
-        bound, extras = self._bind(), self._extras()
+        bound, extras = self._bind(), tree_flatten(self._extras())[0]
         losses = []
         for part in bound.parts(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == bound.size else inputs.rows(part)
             flat = [*bound.fixed(part), *(t[part] for t in extras), *own.tensors]
-            losses.append(self._call(flat, own, count, part)(flat))
+            losses.append(self._call(own, count, part)(flat))
         pulse.beat(bound.size)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
@@ -178,30 +178,21 @@ class Step:
                 self._calls.clear()
         return self._bound
 
-    def _extras(self) -> list[Tensor]:
-        """What else has a value for each member, in the order of `Rows`."""
-        extras = [row for group in self.optimiser.hyper() for row in group.values()]
-        if self._clip is not None:
-            extras.append(vector("clip_norm", self._clip, len(self.array)))
-        if self._scaler is not None:
-            extras += [self._scaler.scales, self._scaler.streaks, *self._scaler.numbers.values()]
-        return extras
+    def _extras(self) -> tuple[list[dict[str, Tensor]], list[Tensor], dict[str, Tensor]]:
+        """What has a number for each member: hyper-parameters, the largest norm, scales; see `Rows`."""
+        clip, scaler = self._clip, self._scaler
+        return (
+            self.optimiser.hyper(),
+            [] if clip is None else [vector("clip_norm", clip, len(self.array))],
+            {} if scaler is None else {"scales": scaler.scales, "streaks": scaler.streaks, **scaler.numbers},
+        )
 
     def rows(self, part: slice) -> Rows:
         """The tensors of some members."""
         bound = self._bind()
-        scaler, clip = self._scaler, self._clip
-        scaling = (
-            {} if scaler is None else {"scales": scaler.scales, "streaks": scaler.streaks, **scaler.numbers}
-        )
-        return Rows(
-            {name: t[part] for name, t in bound.stacked.items()},
-            bound.common,
-            [t[part] for t in bound.tensors],
-            [{name: row[part] for name, row in group.items()} for group in self.optimiser.hyper()],
-            [] if clip is None else [vector("clip_norm", clip, bound.size)[part]],
-            {name: t[part] for name, t in scaling.items()},
-        )
+        own = (bound.stacked, bound.tensors, *self._extras())
+        stacked, tensors, *extras = tree_map(lambda t: t[part], own)
+        return Rows(stacked, bound.common, tensors, *extras)
 
     def made(self, way: Way, inputs: Inputs, count: int, part: slice) -> Call:
         """The step of these members in this way, made or compiled if it is not known; `NotTraced`."""
@@ -222,13 +213,13 @@ class Step:
         settings = self._bound.settings  # such as whether it is trained, and the p of dropout
         return part.stop - part.start, way.ways, way.compiled, shapes, inputs.own, settings
 
-    def _call(self, flat: list[Tensor], inputs: Inputs, count: int, part: slice) -> Call:
-        found = self._calls.get(self._key(self.way, inputs, part))
+    def _call(self, inputs: Inputs, count: int, part: slice) -> Call:
+        key = self._key(self.way, inputs, part)
+        found = self._calls.get(key)
         if found is not None:
             return found
         if not self.way.compiled:
             return self.made(self.way, inputs, count, part)
-        key = self._key(self.way, inputs, part)
         compiled = sum(k[2] for k in self._calls)
         worth_s = self.compile_s / compiled if compiled else COMPILE_S
         if not compiled or self._spent_s.get(key, 0.0) >= worth_s:

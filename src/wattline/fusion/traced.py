@@ -26,7 +26,7 @@ from wattline.fusion.lower import Ways
 from wattline.fusion.optim.update import Update
 from wattline.fusion.run import each, run
 from wattline.fusion.scale import adjust, unscale
-from wattline.fusion.state import call_with
+from wattline.fusion.state import call_with, settings_of
 
 MOST_OPERATORS = 30_000  # beyond, compiling takes minutes: a long recurrence
 
@@ -153,7 +153,7 @@ def _one(
 
 def _written_down(step: Call, flat: list[Tensor], body: nn.Module) -> torch.fx.GraphModule:
     """The operators of *step*; `NotTraced` where what it does is more than operators."""
-    before, chance = attributes(body), random.getstate()
+    before, chance = settings_of(body), random.getstate()
     log = logging.getLogger("torch._subclasses.fake_tensor")  # it tells of what is only tried here
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -162,21 +162,15 @@ def _written_down(step: Call, flat: list[Tensor], body: nn.Module) -> torch.fx.G
     except NotTraced:
         raise
     except Exception as error:
-        raise NotTraced(_said(error)) from None
+        raise NotTraced(_said(error)) from error
     finally:
         log.setLevel(level)
-    if attributes(body) != before:
+    if settings_of(body) != before:
         raise NotTraced("its forward changes attributes of modules")
     if random.getstate() != chance:
         raise NotTraced("its forward draws random numbers of Python")
     graph.graph.eliminate_dead_code()
     return graph
-
-
-def attributes(body: nn.Module) -> list[dict[str, Any]]:
-    """What a forward may not change if it is to be written down once."""
-    plain = (bool, int, float, str, type(None))
-    return [{k: v for k, v in vars(m).items() if isinstance(v, plain)} for m in body.modules()]
 
 
 def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., Any]:
@@ -187,7 +181,7 @@ def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., 
             warnings.simplefilter("ignore")
             return _inductor.compile(graph, list(flat))
     except Exception as error:  # whatever a compiler says
-        raise NotTraced(_said(error)) from None
+        raise NotTraced(_said(error)) from error
 
 
 def _said(error: Exception) -> str:
