@@ -194,7 +194,6 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
         ('"max_gpus":', '"max_gpus":0.5,"m":', "max_gpus is 0.5, expected a whole number"),
         ('"max_batch":1024', '"max_batch":4', "max_batch is 4, expected 0, or at least batch"),
         ('"noise":', '"noise":-1,"n":', "noise is -1.0, expected a finite number, not negative"),
-        ('"team":"red"', '"team":"green"', "team is 'green', which the header does not know"),
         ('"teams":[', '"teams":["",', "expected each once"),
         ('"off_w":[', '"off_w":["x",', "off_w is 'x', expected a number"),
         ('"boot_s":[', '"boot_s":[1,', "has 3 rows, expected 2"),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.units import parse_gib, parse_mhz, parse_seconds, parse_watts, show_seconds
+from wattline.units import parse_gib, parse_joules, parse_mhz, parse_seconds, parse_watts, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,14 @@ def test_what_is_neither_a_power_nor_a_clock_is_refused_with_an_example(text: st
     for parse in (parse_watts, parse_mhz):
         with pytest.raises(ValueError, match="expected something like"):
             parse(text)
+
+
+def test_joules_are_read_as_people_write_them() -> None:
+    assert [parse_joules(t) for t in ("3kWh", "3 kwh", "10.8MJ", "10800kJ", "10800000")] == [10.8e6] * 5
+    assert [parse_joules(t) for t in ("2Wh", "1GJ", "1MWh", "7J")] == [7200, 1e9, 3.6e9, 7]
+
+
+@pytest.mark.parametrize("text", ["", "kWh", "3kW", "-3kWh", "5mJ", "5mWh", "nan", "1e3J", "3kWh/day"])
+def test_what_is_no_energy_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="expected something like 3kWh"):
+        parse_joules(text)

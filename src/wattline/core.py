@@ -7,7 +7,7 @@ one copy of the queue's block, so a round costs microseconds with hundreds of jo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,6 +88,16 @@ def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
         meter=Meter.unread(),
         seed=seed,
     )
+
+
+def resume(
+    jobs: Jobs, nodes: Nodes, seed: int, now_s: float, queue: Queue, leases: Leases, meter: Meter
+) -> Snapshot:
+    """The state at *now_s* in which these jobs have arrived and hold these *leases*; all nodes are up."""
+    empty = begin(jobs, nodes, seed)
+    there = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter)
+    nothing = np.empty((0, 6))
+    return advance(there, decide_nothing(there), now_s, nothing, jobs, nodes.accepts(jobs.gpu_kind))
 
 
 def decide_nothing(snapshot: Snapshot) -> Decision:

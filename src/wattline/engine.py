@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wattline import __version__
 from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile, switch
-from wattline.log import Log
-from wattline.messages import EVERY_EVENT, METERED, NEWS, NO_ACTIONS
+from wattline.log import Log, begins_words
+from wattline.messages import (
+    ARRIVED,
+    EVERY_EVENT,
+    METERED,
+    NEWS,
+    NO_ACTIONS,
+    Actions,
+    Event,
+    Events,
+    rows,
+)
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
@@ -22,9 +32,11 @@ from wattline.types import (
     REASON,
     REASONS,
     Backend,
+    Leases,
     Models,
     Placement,
     Placer,
+    Plan,
     Policy,
     Reason,
     Snapshot,
@@ -33,6 +45,17 @@ from wattline.types import (
 _NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
 _PATIENCE = 10_000  # rounds with nobody to come, in which who asks to be asked again starts nobody
 _NO_HELD = np.empty((0, 2), dtype=np.int64)
+
+
+class Turn(NamedTuple):
+    """One turn of the loop: what was known, what happened, what was decided and done."""
+
+    state: Snapshot
+    events: Events
+    plan: Plan
+    placement: Placement
+    actions: Actions
+    held: Ints  # rows (job, number of the reason): who waits for another reason than before
 
 
 def run(
@@ -45,38 +68,51 @@ def run(
     trace: Mapping[str, Any] | None = None,
     price: Price | None = None,
     progress: Callable[[float, int], None] | None = None,
+    begins: Snapshot | None = None,
 ) -> Log:
     """Let *policy* and *place* decide for *backend* until all jobs are done; answers the log.
 
     *models* is what the policy believes (default: jobs do what their trace says), *trace* and *price* (of
     energy, for reports) go into the header of the log, *progress* is called now and then with the time and
-    the number of decisions.
+    the number of decisions. With *begins* it goes on from there, see `turns`.
     """
     models = Asked() if models is None else models
     place = Pack() if place is None else place
+    log = Log(header(backend, policy, models, place, seed, trace, price, begins), backend.jobs, backend.nodes)
+    now_s = 0.0
+    if begins is not None:
+        now_s = begins.now_s
+        log.append(now_s, *first_round(begins))
+    for number, turn in enumerate(turns(backend, policy, models, place, begins or seed), 1):
+        now_s = turn.state.now_s
+        log.append(now_s, turn.events, turn.actions, turn.held, turn.plan.gap)
+        if progress is not None and number % 512 == 0:
+            progress(now_s, number)
+    log.jobs = backend.jobs
+    log.append(now_s, backend.close(), NO_ACTIONS, _NO_HELD)
+    return log
+
+
+def turns(
+    backend: Backend, policy: Policy, models: Models, place: Placer, begins: Snapshot | int = 0
+) -> Iterator[Turn]:
+    """The loop itself, turn by turn: who asks for the next one lets it go on.
+
+    It *begins* with nobody there (and this seed), or with who is there already: those jobs have arrived, and
+    those leases are held, whatever policy gave them.
+    """
     jobs, nodes = backend.jobs, backend.nodes
     accepts = nodes.accepts(jobs.gpu_kind)
-    state = begin(jobs, nodes, seed)
+    state = begins if isinstance(begins, Snapshot) else begin(jobs, nodes, begins)
     decision = decide_nothing(state)
-    log = Log(
-        header={
-            "version": __version__,
-            "policy": spell(policy),
-            "place": spell(place),
-            "models": str(models),
-            "seed": seed,
-            "trace": dict(trace or {}),
-            **({} if price is None else {"price": price.as_dict()}),
-            **backend.describe(),
-        },
-        jobs=jobs,
-        nodes=nodes,
-    )
-    tick_s, wake, rounds, quiet = math.inf, EVERY_EVENT, 0, 0
+    tick_s, wake, quiet = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
     while not (len(state.queue) == 0 and backend.idle()):
         now_s, events = backend.wait(tick_s, wake)
         if now_s == math.inf:
             break  # nothing will ever happen again: whoever is left can never run
+        if backend.jobs is not jobs:  # somebody came whom nobody expected
+            jobs = backend.jobs
+            accepts = nodes.accepts(jobs.gpu_kind)
         state = advance(state, decision, now_s, events, jobs, accepts)
         models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
@@ -90,7 +126,7 @@ def run(
             actions = np.concatenate((actions, switch(state, placement.on)))
         if len(actions):
             backend.apply(actions)
-        log.append(now_s, events, actions, _newly_held(state, placement), plan.gap)
+        yield Turn(state, events, plan, placement, actions, _newly_held(state, placement))
         decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
         settled = placement.waiting == 0 and placement.on is None and not placement.unsettled
         wake = NEWS if plan.lasts and settled else EVERY_EVENT
@@ -99,11 +135,37 @@ def run(
         quiet = quiet + 1 if backend.idle() else 0
         if quiet > _PATIENCE or (quiet and not len(actions) and _nobody_ever(placement, tick_s, state)):
             break
-        rounds += 1
-        if progress is not None and rounds % 512 == 0:
-            progress(now_s, rounds)
-    log.append(state.now_s, backend.close(), NO_ACTIONS, _NO_HELD)
-    return log
+
+
+def header(
+    backend: Backend,
+    policy: Policy,
+    models: Models,
+    place: Placer,
+    seed: int,
+    trace: Mapping[str, Any] | None = None,
+    price: Price | None = None,
+    begins: Snapshot | None = None,
+) -> dict[str, Any]:
+    """What a log says of itself before its first round: enough to decide all of it again."""
+    return {
+        "version": __version__,
+        "policy": spell(policy),
+        "place": spell(place),
+        "models": str(models),
+        "seed": seed,
+        "trace": dict(trace or {}),
+        **({} if price is None else {"price": price.as_dict()}),
+        **({} if begins is None else {"begins": begins_words(begins)}),
+        **backend.describe(),
+    }
+
+
+def first_round(begins: Snapshot) -> tuple[Events, Actions, Ints]:
+    """The round in which a log tells who was there: they arrive, and start on what they hold."""
+    queue = begins.queue.job.tolist()
+    arrived = rows(*(Event(ARRIVED, job, float(begins.jobs.submit_s[job])) for job in queue))
+    return arrived, reconcile(Leases.of((), (), (), ()), begins.leases), _NO_HELD
 
 
 def _nobody_ever(placement: Placement, tick_s: float, state: Snapshot) -> bool:

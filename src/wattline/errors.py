@@ -6,7 +6,9 @@
     │   ├── ProfileError        a table of measurements, with its path and line
     │   ├── ConfigError         a flag, a cluster description, a policy text
     │   ├── NotFusible          models that cannot be trained as one array
-    │   └── NotFound            a name that nothing has
+    │   ├── NotFound            a name that nothing has
+    │   ├── NotAllowed          somebody may not do that
+    │   └── Conflict            not as things are now
     ├── ModelError              a prediction cannot be made
     │   ├── NotFitted           nothing has been measured yet
     │   └── OutOfRange          too far from everything that was measured
@@ -16,6 +18,7 @@
     │   └── GrantedTwice        a job in two places at once
     └── BackendError            the machines do not do what they were told
         ├── Unreachable         no answer
+        ├── StoreError          the state cannot be written
         └── MeterError          no reading
             └── NotPermitted    what only an administrator may do
 
@@ -95,6 +98,18 @@ class NotFound(InputError):
     code = "not_found"
 
 
+class NotAllowed(InputError):
+    """Somebody who is not known, or may not do that."""
+
+    code = "not_allowed"
+
+
+class Conflict(InputError):
+    """What cannot be done to something as it is now."""
+
+    code = "conflict"
+
+
 class ModelError(WattlineError):
     """A prediction cannot be made."""
 
@@ -147,6 +162,12 @@ class Unreachable(BackendError):
     """No answer from what should run the jobs."""
 
     code = "unreachable"
+
+
+class StoreError(BackendError):
+    """The state of the service cannot be written or read."""
+
+    code = "store"
 
 
 class MeterError(BackendError):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattline.core import resume
 from wattline.errors import ConfigError, InputError, TraceError
 from wattline.messages import (
     ACTION_COLUMNS,
@@ -43,7 +44,7 @@ from wattline.messages import (
 )
 from wattline.price import Price
 from wattline.table import Floats, Ints, Labels
-from wattline.types import HOST, REASONS, Jobs, Nodes
+from wattline.types import HOST, LEASE_ROWS, QUEUE_ROWS, REASONS, Jobs, Leases, Meter, Nodes, Queue, Snapshot
 
 FORMAT = 3
 
@@ -186,20 +187,54 @@ def write_log(log: Log, path: str | Path) -> None:
 
 
 def _lines(log: Log) -> Iterator[str]:
+    yield header_line(log)
+    for now_s, events, actions, held, gap in log:
+        yield round_line(log.jobs, now_s, rows(*events), actions, held, gap)
+
+
+def header_line(log: Log) -> str:
+    """The first line of a log."""
     nodes = {f.name: _plain(getattr(log.nodes, f.name)) for f in fields(Nodes)}
     # Readings name teams by number, and which comes first must not depend on who arrives first.
     teams = list(log.jobs.team.names)
-    yield _json({"wattline_log": FORMAT, **log.header, "teams": teams, "nodes": nodes})
-    for round_ in log:
-        yield _json(
-            {
-                "t": round_.now_s,
-                "events": [_event_words(event, log.jobs) for event in round_.events],
-                "actions": _action_words(round_.actions),
-                "held": {str(job): REASONS[reason].name.lower() for job, reason in round_.held.tolist()},
-                **_gap_words(round_.gap),
-            }
-        )
+    return _json({"wattline_log": FORMAT, **log.header, "teams": teams, "nodes": nodes})
+
+
+def round_line(jobs: Jobs, now_s: float, events: Events, actions: Actions, held: Ints, gap: float) -> str:
+    """The line of one round."""
+    return _json(
+        {
+            "t": now_s,
+            "events": [_event_words(event, jobs) for event in each(events)],
+            "actions": _action_words(actions),
+            "held": {str(job): REASONS[reason].name.lower() for job, reason in held.tolist()},
+            **_gap_words(gap),
+        }
+    )
+
+
+def begins_words(begins: Snapshot) -> dict[str, Any]:
+    """What a header says of a run that went on from where another was; `read_begins` reads it."""
+    queue = [[None if math.isnan(v) else v for v in row] for row in begins.queue.block.tolist()]
+    return {"t": begins.now_s, "queue": queue, "leases": begins.leases.block.tolist()}
+
+
+def read_begins(log: Log) -> Snapshot | None:
+    """With whom a log began; None: with nobody."""
+    words = log.header.get("begins")
+    if words is None:
+        return None
+    queue = np.array([[math.nan if v is None else v for v in row] for row in words["queue"]], np.float64)
+    leases = np.array(words["leases"], np.int64).reshape(LEASE_ROWS, -1)
+    return resume(
+        log.jobs,
+        log.nodes,
+        log.header["seed"],
+        words["t"],
+        Queue(queue.reshape(QUEUE_ROWS, -1)),
+        Leases(leases),
+        Meter.unread(),
+    )
 
 
 def _gap_words(gap: float) -> dict[str, float | str]:
@@ -376,8 +411,7 @@ class _Reader:
         for name, column in self.columns.items():
             usual = name not in words and name in _USUAL
             column.append(_USUAL[name] if usual else _value(name, words[name]))
-        if self.columns["team"][-1] not in self.teams:
-            raise ValueError(f"team is {words['team']!r}, which the header does not know")
+        self.teams.setdefault(self.columns["team"][-1], len(self.teams))  # where not all were known before
         self.line_of.setdefault(words["id"], line)
         if len(self.line_of) == job:
             raise ValueError(f"the id {words['id']!r} appears twice, expected unique ids")

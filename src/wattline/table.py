@@ -45,6 +45,12 @@ class Labels:
     def __getitem__(self, rows: Rows) -> Labels:
         return Labels(self.codes[rows], self.names)
 
+    def plus(self, more: Labels) -> Labels:
+        """These rows and then *more*; names keep their numbers, new ones come after them."""
+        seen = {name: code for code, name in enumerate(self.names)}
+        codes = np.array([seen.setdefault(name, len(seen)) for name in more.names], dtype=np.int64)
+        return Labels(np.concatenate((self.codes, codes[more.codes])), tuple(seen))
+
     def word(self, row: int) -> str:
         """What one row reads."""
         return self.names[int(self.codes[row])]
@@ -96,6 +102,15 @@ class Table:
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    def plus(self, more: Self) -> Self:
+        """These rows and then *more*."""
+        columns = {}
+        for f in fields(self):  # type: ignore[arg-type]
+            ours, theirs = getattr(self, f.name), getattr(more, f.name)
+            labels = isinstance(ours, Labels)
+            columns[f.name] = ours.plus(theirs) if labels else np.concatenate((ours, theirs))
+        return type(self)(**columns)
 
     def take(self, rows: Rows) -> Self:
         """The table of these *rows* (indices, a mask or a slice), in this order."""

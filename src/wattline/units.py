@@ -1,4 +1,4 @@
-"""Durations, sizes, watts and clocks as people write them: `1-12:00:00`, `4h`, `32G`, `250W`, `1.2GHz`."""
+"""Durations, sizes, watts, joules and clocks as people write them: `4h`, `32G`, `250W`, `3kWh`, `1.2GHz`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
 _WATTS = {"": 1.0, "w": 1.0, "kw": 1000.0}
+_JOULES = {"": 1.0, "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3600.0, "kwh": 3.6e6, "mwh": 3.6e9}
 _MHZ = {"": 1.0, "mhz": 1.0, "ghz": 1000.0}
 
 
@@ -51,6 +52,14 @@ def parse_mib_s(text: str) -> float:
 def parse_watts(text: str) -> float:
     """Watts of `250W`, `0.25kW`; a bare number is watts."""
     return _scaled(text, _WATTS, "a power; expected something like 250W or 0.25kW")
+
+
+def parse_joules(text: str) -> float:
+    """Joules of `500kJ`, `2MJ`, `3kWh`; a bare number is joules; `mJ` and `mWh` are refused."""
+    wanted = "an energy; expected something like 3kWh, 2MJ or 500kJ"
+    if "m" in text:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return _scaled(text, _JOULES, wanted)
 
 
 def parse_mhz(text: str) -> float:

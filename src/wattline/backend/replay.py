@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import PlanError
-from wattline.log import Log, Round
+from wattline.log import Log, Round, read_begins
 from wattline.messages import EVERY_EVENT, NO_ACTIONS, Actions, Events, rows
 from wattline.types import Jobs, Nodes
 
@@ -17,12 +17,16 @@ class Replay:
     """A backend that tells what a *log* says and insists on the decisions of that log.
 
     `run(Replay(log), policy, ...)` with the policy, placer, models and seed of the log gives the
-    same log again; any other decision raises `PlanError` with the first difference.
+    same log again; any other decision raises `PlanError` with the first difference. A log that went on
+    from somewhere `begins` there.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         *self._rounds, self._last = list(log)
+        self.begins = read_begins(log)
+        if self.begins is not None:
+            del self._rounds[0]  # who was there: nobody decided that
         self._at = -1
         self._applied: Actions = NO_ACTIONS
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.power import Power
+from wattline.core import reconcile
 from wattline.errors import ConfigError
 from wattline.host import with_shares
 from wattline.messages import (
@@ -35,7 +36,7 @@ from wattline.messages import (
 from wattline.model.alike import sorts
 from wattline.model.asked import Asked
 from wattline.table import Floats, Labels
-from wattline.types import Grants, Jobs, Models, Nodes
+from wattline.types import Grants, Jobs, Leases, Models, Nodes, Snapshot
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Sim:
 
     With *quantum_s* everything happens on the multiples of it: decisions, arrivals and completions
     wait for the next one, and a job does a whole number of steps per quantum (published round-based
-    simulators work so). Otherwise nothing is computed between events.
+    simulators work so). Otherwise nothing is computed between events. It *begins* with nobody there, or
+    goes on from a snapshot whose queue is the first rows of *jobs*: what would come of that.
     """
 
     jobs: Jobs
@@ -126,6 +128,7 @@ class Sim:
     overheads: Overheads = field(default_factory=Overheads)
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
+    begins: Snapshot | None = None
 
     def __post_init__(self) -> None:
         if self.quantum_s is not None and not self.quantum_s > 0:
@@ -169,6 +172,19 @@ class Sim:
         if math.isfinite(self.faults.node_mtbf_s):
             for node in range(len(self.nodes)):
                 self._break_later(node, self._arrivals_s[0] if count else 0.0)
+        if self.begins is not None:
+            self._go_on_from(self.begins)
+
+    def _go_on_from(self, there: Snapshot) -> None:
+        """Those who are in the queue have arrived; who runs goes on without having to start again."""
+        self._now_s = there.now_s
+        self._arrived = len(there.queue)
+        self._power = Power(self.nodes, there.now_s)
+        for job, steps in zip(there.queue.job.tolist(), there.steps_done.tolist(), strict=True):
+            self._done[job] = steps
+        costs, self._cost = self._cost, {name: [0.0] * len(self.jobs) for name in self._cost}
+        self.apply(reconcile(Leases.of((), (), (), ()), there.leases))
+        self._cost = costs
 
     # -- the Backend protocol
 

@@ -133,6 +133,8 @@ class Hold:
             return record
         reap(self._folder, lambda left: left.uuid == gpu.uuid)
         other = held_by(self._folder, gpu.uuid)
+        if other is not None and other.ours(watts) and other.ours(gpu.cap_w()):
+            return None  # who started us has set just that
         if other is not None:
             self._observe(gpu, f"{_who(other)} holds its cap")
             return None
@@ -169,6 +171,15 @@ class Hold:
         if self._records.pop(gpu.uuid, None) is not None:
             with suppress(OSError), locked(self._folder):
                 forget(self._folder, gpu.uuid)
+
+    def release(self, gpu: Gpu) -> None:
+        """Put back the cap of one GPU; it may be set again."""
+        record = self._records.pop(gpu.uuid, None)
+        if record is not None and os.getpid() == self._owner:
+            with suppress(OSError), locked(self._folder):
+                problem = self._put_back(record)
+                if problem:
+                    self._say(f"the cap of GPU {gpu.index} could not be put back: {problem}")
 
     def restore(self) -> None:
         """Put back all caps, once; after this nothing more is set."""

@@ -6,8 +6,8 @@ A GPU that does nothing draws its idle watts. A step of *samples* draws what the
 under the present caps and clocks, for as long as it takes there. `time=virtual`: the clock jumps by that,
 and nothing else moves it; `time=real` (the default): we sleep for what is left of it after the work itself.
 *batch* is of all the GPUs together. `state=DIR` keeps caps and counters, for other processes too; without
-it they are gone when the meter is closed. `gpu=1` sees only one of the GPUs, as one process of several
-does, and steps its share.
+it they are gone when the meter is closed. `gpus=0/2` are those of the job, where others have the rest;
+`gpu=2` sees only one of the GPUs, as one process of several does, and steps its share.
 
 Faults: `denied=yes` forbids caps and clocks; `lost=5` loses the last GPU after five steps.
 """
@@ -34,7 +34,7 @@ from wattline.profile.devices import Device, device
 if TYPE_CHECKING:
     from wattline.model.workload import Workload  # with numpy, which who only restores a cap does not need
 
-_OPTIONS = ("model", "batch", "time", "state", "gpu", "denied", "lost")
+_OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "denied", "lost")
 _MEANT = "simulated:2xv100,model=resnet50"
 
 
@@ -47,7 +47,7 @@ class _Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """What is simulated; *only* is the one GPU that this process sees, if not all."""
+    """What is simulated; *mine* are the GPUs of the job, *only* the one that this process sees."""
 
     device: Device
     count: int
@@ -55,6 +55,7 @@ class Simulation:
     batch: int | None = None
     virtual: bool = False
     state: Path | None = None
+    mine: tuple[int, ...] = ()
     only: int | None = None
     denied: bool = False
     lost_after: int | None = None
@@ -139,9 +140,10 @@ class Simulated:
         self.state = State(self.folder, what.device.name, what.count, what.device.max_cap_w, real_s)
         self._stepped_s = real_s
         self._paces: dict[tuple[float, float], _Pace] = {}
-        places = range(what.count) if what.only is None else (what.only,)
-        self._places = tuple(places)
-        self._gpus = tuple(SimulatedGpu(self, place, index) for index, place in enumerate(places))
+        job = what.mine or tuple(range(what.count))
+        self._of = len(job)
+        self._places = job if what.only is None else (what.only,)
+        self._gpus = tuple(SimulatedGpu(self, place, index) for index, place in enumerate(self._places))
         if what.model:
             self._workload  # noqa: B018  what cannot be simulated is told at once
 
@@ -178,7 +180,7 @@ class Simulated:
         for place in self._places:
             self.check(place)
         paces = [self._pace(self.state.row(place)) for place in self._places]
-        mine = samples * self.what.count / len(self._places)
+        mine = samples * self._of / len(self._places)
         busy_s = [mine / pace.samples_s for pace in paces]
         step_s = max(busy_s)
         end_s = self._pass(step_s)
@@ -214,11 +216,9 @@ class Simulated:
     def _predict(self, cap_w: float, clock_mhz: float) -> _Pace:
         from wattline.profile.settings import Settings
 
-        asked = Settings.of(
-            gpus=self.what.count, batch=self.what.batch, cap_w=cap_w, clock_mhz=clock_mhz or None
-        )
+        asked = Settings.of(gpus=self._of, batch=self.what.batch, cap_w=cap_w, clock_mhz=clock_mhz or None)
         samples_s, watts = self._workload.predict(asked)
-        return _Pace(float(samples_s[0]), float(watts[0]) / self.what.count)
+        return _Pace(float(samples_s[0]), float(watts[0]) / self._of)
 
     @cached_property
     def _workload(self) -> Workload:
@@ -261,6 +261,14 @@ def parse(text: str) -> Simulation:
     only = whole_number("simulated", "gpu", said["gpu"]) if "gpu" in said else None
     if only is not None and only >= count:
         raise ConfigError(f"gpu of the simulated meter is {only}, expected less than {count}")
+    mine = tuple(
+        whole_number("simulated", "gpus", n) for n in said.get("gpus", "").split("/") if "gpus" in said
+    )
+    for place in mine:
+        if place >= count or mine.count(place) > 1:
+            raise ConfigError(f"gpus of the simulated meter have {place}, expected each once, below {count}")
+    if only is not None and mine and only not in mine:
+        raise ConfigError(f"gpu of the simulated meter is {only}, expected one of gpus={said['gpus']}")
     return Simulation(
         device=device(shape[2]),
         count=count,
@@ -268,6 +276,7 @@ def parse(text: str) -> Simulation:
         batch=whole_number("simulated", "batch", said["batch"], 1) if "batch" in said else None,
         virtual=one_of("simulated", "time", said.get("time", "real"), ("virtual", "real")) == "virtual",
         state=Path(said["state"]) if "state" in said else None,
+        mine=mine,
         only=only,
         denied=one_of("simulated", "denied", said.get("denied", "no"), ("yes", "no")) == "yes",
         lost_after=whole_number("simulated", "lost", said["lost"]) if "lost" in said else None,

@@ -10,11 +10,12 @@ import numpy as np
 
 from wattline.errors import ConfigError
 from wattline.kernel import F2, I1, I2, kernel
+from wattline.model.alike import sorts
 from wattline.model.cost import sample_cost
 from wattline.model.menu import Menu, menu
 from wattline.policy.chain import asked
 from wattline.profile.devices import DEVICES
-from wattline.table import Floats, Ints
+from wattline.table import Bools, Floats, Ints
 from wattline.types import ACCEPTS, JOB, Grants, Jobs, Models, Nodes, Plan, Snapshot
 
 _ODD = -1  # a cap or a batch that the menu does not know
@@ -32,13 +33,15 @@ class Cap:
     as without one are left out. The rest of the plan stays as it is; where a stage before has set a cap the
     tighter one holds, and jobs on the same GPUs get the loosest of theirs. Who waits is capped for the
     cluster's kind of GPU, or, of several, for the first that it accepts; if it then starts on another, this
-    is put right when the policy is asked next.
+    is put right when the policy is asked next. With *known* 1 jobs whose watts nobody knows are left alone:
+    a job that runs may find its own cap.
     *Deviates:* the original tries caps while a job runs, here the models are asked; the batch sizes that it
     explores from one recurrence of a job to the next are left alone.
     """
 
     eta: float = 0.5
     slowdown: float = math.inf
+    known: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.eta <= 1:
@@ -67,6 +70,9 @@ class Cap:
         )
         if odd:
             self._ask(models, snapshot, plan, kind, cap_w)
+        if self.known:
+            metered = _metered(models, jobs, nodes)  # type: ignore[arg-type]
+            cap_w = np.where(metered[snapshot.queue.job[plan.row], kind], cap_w, 0)
         if plan.cap_w is not None:
             cap_w = _or_none(np.minimum(_or_loosest(plan.cap_w), _or_loosest(cap_w)))
         if shared:
@@ -107,6 +113,14 @@ def _on_the_menu(ways: Menu, nodes: Nodes, stage: Cap) -> tuple[Ints, Ints]:
 
 def _max_w(kind: str) -> float:
     return DEVICES[kind].max_cap_w if kind in DEVICES else 1.0  # there is nothing to choose then
+
+
+@lru_cache(maxsize=8)
+def _metered(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
+    """By job and kind of GPU, whether anybody knows what it draws there."""
+    sort, example = sorts(jobs)
+    said = [models.watts(jobs, Grants.of(example, jobs.gpus[example], kind=k)) for k in nodes.kind.names]
+    return np.asarray(np.isfinite(np.stack(said, axis=1))[sort])
 
 
 @lru_cache(maxsize=8)

@@ -111,6 +111,7 @@ class Session:
         self._asked = self._over = self._cut = self._looped = False
         self._told: set[str] = set()
         self._skip = self._loops = 0
+        self._of = self._per_epoch = 0  # epochs in all, and steps of each; 0: nobody knows
         self._others_j = 0.0  # joules of the other ranks, when all last agreed
         self._events = Events(told.events, told.job, self._tell_once)
         self._open = ExitStack()
@@ -239,7 +240,7 @@ class Session:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epochs still to do: from where a checkpoint was, until *count*, the target or the cost bound."""
-        self._looped = True
+        self._looped, self._of = True, count
         while self.where.epoch < count and not self.reached and not self.stopped:
             yield self.where.epoch
             self._epoch_ended(count)
@@ -254,6 +255,7 @@ class Session:
             yield from loader
             return
         skip, self._skip = self._skip, 0
+        self._per_epoch = getattr(loader, "__len__", lambda: self._per_epoch)()
         piped = bool(os.environ.get(pipe.PIPE))
         for number, batch in enumerate(loader):
             if number < skip:
@@ -473,7 +475,14 @@ class Session:
     def _say(self, event: str, **more: Any) -> None:
         """Tell who watches; the first rank speaks for all."""
         if self.ranks.first:
-            self._events.say(event, {**asdict(self.where), **more})
+            self._events.say(event, {**asdict(self.where), "fraction": self._fraction(), **more})
+
+    def _fraction(self) -> float | None:
+        """How much of the epochs is done; None: nobody knows."""
+        if not self._of:
+            return None
+        of_epoch = self.where.step / self._per_epoch if self._per_epoch else 0.0
+        return min((self.where.epoch + min(of_epoch, 1.0)) / self._of, 1.0)
 
 
 class _Forgiving:

@@ -1,0 +1,765 @@
+"""This machine: leases are processes here, and time is the time of day.
+
+The folder of a job is the truth about its processes (see `work` and `launch`): who opens the same folder
+again finds what still runs, and what ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import select
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattline.backend.launch import Attempt, Exit
+from wattline.backend.limits import Limits
+from wattline.backend.machine import Machine
+from wattline.backend.progress import Progress
+from wattline.backend.recurring import Recurrences
+from wattline.backend.seats import Seats
+from wattline.backend.starting import Started, found, start
+from wattline.backend.work import Given, Work, attempts
+from wattline.core import Decision, advance, begin, decide_nothing, reconcile
+from wattline.errors import WattlineError
+from wattline.host import with_shares
+from wattline.messages import (
+    ARRIVED,
+    EVERY_EVENT,
+    FAILED,
+    FINISHED,
+    LOST,
+    METERED,
+    RAN,
+    RETUNE,
+    STOP,
+    STOPPED,
+    Actions,
+    Event,
+    Events,
+    rows,
+)
+from wattline.types import (
+    FIRST,
+    GPU_SERVICE,
+    RESTARTS,
+    SERVICE,
+    Jobs,
+    Leases,
+    Nodes,
+    Placement,
+    Queue,
+    Snapshot,
+)
+
+LOOK_S = 1.0
+"""Between two looks at what jobs tell of themselves."""
+_TELL_S = 10.0  # between two reports of one job to the policy, unless its speed is another
+_OTHER_SPEED = 0.1
+_BACK_OFF_S = (5.0, 30.0, 120.0, 600.0)
+_UNTOLD_S = 0.2  # where the kernel does not tell when a process ends
+
+Hear = Callable[[str, str, dict[str, Any]], None]
+"""Is told what happens to a job: `started`, `stopped`, `retry`, `ended`, `found_cap`."""
+
+
+@dataclass
+class Life:
+    """A job that is not over: what to run, what it asks for, and how far it is."""
+
+    work: Work
+    asks: Mapping[str, Any]  # columns of `Jobs`, one value each
+    submit_s: float
+    fuse: str = ""  # equal for those who may be one array
+    done: float = 0.0  # fraction that is saved
+    kills: int = 0  # how often it was killed
+    starts: int = 0
+    first_s: float = math.nan
+    service_s: float = 0.0
+    energy_j: float | None = 0.0  # None: unmetered
+    due_s: float = -math.inf  # not in the queue before
+    row: int = -1  # in the present table; -1: it is not in the queue
+    base: float = 0.0  # fraction that was saved when it got that row
+    number: int = 0  # of that row among its own
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.work.id
+
+
+@dataclass(eq=False)
+class _Run:
+    """Jobs that share processes: one job, or an array."""
+
+    jobs: list[str]
+    node: int
+    given: Given
+    since_s: float
+    attempt: Attempt | None = None  # None: its GPUs are not free yet
+    pidfd: int | None = None
+    why: str = ""  # it was told to end: stop, cancel
+    told: dict[str, Progress] = field(default_factory=dict)
+    looked_s: float = -math.inf
+    said: tuple[float, float] = (-math.inf, 0.0)  # when a rate was last told, and which
+
+
+class Local:
+    """Runs jobs on the GPUs of this machine; see `wattline.types.Backend`.
+
+    Jobs come by `submit`, from any thread; *hear* is told what becomes of them. It is idle when nobody is
+    left, unless it *stays*.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        gpus: str = "auto",
+        *,
+        clock: Callable[[], float] = time.time,
+        hear: Hear = lambda kind, job, what: None,
+        tell: Callable[[str], None] = lambda text: None,
+        stays: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.root = Path(root).resolve()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.machine = Machine.open(gpus, self.root)
+        self.nodes: Nodes = self.machine.nodes
+        self.jobs: Jobs = Jobs.of(submit_s=[], gpus=[], duration_s=[])
+        self.lives: dict[str, Life] = {}
+        self._clock, self._hear, self._tell, self._stays = clock, hear, tell, stays
+        self._now_s = clock()
+        self._ids: list[str] = []  # by row
+        self._runs: list[_Run] = []
+        self._of: dict[str, _Run] = {}  # the run that a job is in, and was not told to leave
+        self._told: list[Event] = []
+        self._team_j: dict[str, float] = {}
+        self._before_j: dict[str, float] = {}
+        self._seats = Seats(self.machine.meter, self.root / "caps", tell)
+        self._limits = Limits() if limits is None else limits
+        self._limits_method = self._limits.method
+        self._recurrences = Recurrences(self.root / "memory.db", self.machine, tell)
+        self._requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._closing = False
+        self._woke_s = time.monotonic()
+
+    # -- from any thread
+
+    def submit(self, lives: Iterable[Life]) -> None:
+        """Somebody new, or somebody who may run again."""
+        self._ask("submit", list(lives))
+
+    def cancel(self, job: str) -> None:
+        """End a job: at once if it waits, else it is told to stop, and killed after its grace."""
+        self._ask("cancel", job)
+
+    def withdraw(self, job: str) -> None:
+        """Take a job that waits out of the queue; `submit` brings it back."""
+        self._ask("withdraw", job)
+
+    def leave(self) -> None:
+        """Let `wait` answer that nothing will happen any more; jobs run on."""
+        self._ask("leave", None)
+
+    def _ask(self, what: str, of: Any) -> None:
+        self._requests.put((what, of))
+        with suppress(BlockingIOError):  # who is woken already need not be woken
+            os.write(self._wake_in, b"x")
+
+    # -- the Backend protocol
+
+    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+        """Sleep until one of *wake* has happened, at most until *until_s*."""
+        while True:
+            self._hear_requests()
+            if self._closing:
+                self._closing = False
+                return math.inf, rows()
+            self._look()
+            verbs = {event.verb for event in self._told}
+            if self._now() >= until_s or not wake.isdisjoint(verbs) or (verbs and self.idle()):
+                break
+            if not self._runs and not self._stays and not self._due() and until_s == math.inf:
+                break
+            self._sleep(until_s)
+        if METERED in wake:
+            self._read_meter()
+        events = rows(*self._told)
+        self._told.clear()
+        self._woke_s = time.monotonic()
+        return self._now_s, events
+
+    def busy_s(self) -> float:
+        """How long ago `wait` answered."""
+        return time.monotonic() - self._woke_s
+
+    def apply(self, actions: Actions) -> None:
+        """Stop and start processes, and set caps and shares of those that go on."""
+        starting: dict[int, list[tuple[str, int, tuple[int, ...], int]]] = {}
+        for verb, row, group, node, gpus, *settings in actions.tolist():
+            job = self._ids[row] if row >= 0 else ""
+            if verb == STOP:
+                self._stop(job)
+            elif verb == RETUNE:
+                self._retune(self._of[job], settings)
+            elif row >= 0:
+                starting.setdefault(group, []).append((job, gpus, tuple(settings), node))
+        for members in starting.values():
+            self._begin(members)
+        self._start_those_who_can()
+
+    def idle(self) -> bool:
+        """Whether nobody is left, and nobody may come."""
+        return not self.lives and not self._stays and self._requests.empty()
+
+    def close(self) -> Events:
+        """The last readings; processes run on, and caps are put back."""
+        self._read_meter()
+        events = rows(*self._told)
+        self._told.clear()
+        for run in self._runs:
+            self._forget_pidfd(run)
+        self._seats.close()
+        self._recurrences.close()
+        for end in (self._wake_in, self._wake_out):
+            os.close(end)
+        return events
+
+    def describe(self) -> dict[str, Any]:
+        """For the header of a log."""
+        return {
+            "backend": "local",
+            "gpus": self.machine.text,
+            "energy": self._seats.method,
+            "limits": self._limits_method,
+        }
+
+    # -- going on from where another process was
+
+    def adopt(self, lives: Iterable[Life]) -> None:
+        """Jobs that were there before: find what runs, and what has ended."""
+        for life in lives:
+            self.lives[life.id] = life
+        taken: set[Path] = set()
+        for life in list(self.lives.values()):
+            folders = attempts(self.root, life.id)
+            if not folders or life.id in self._of:
+                continue
+            there = found(folders[-1])
+            if there is None or there.folder in taken:
+                continue
+            taken.add(there.folder)
+            self._go_on_with(there)
+
+    def _go_on_with(self, there: Started) -> None:
+        """An attempt of another process: it runs, has ended, or never will run."""
+        attempt = Attempt(there.folder)
+        state = attempt.state()
+        if state == "new" and attempt.void():
+            return
+        if state == "void":
+            return
+        jobs = [job for job in there.jobs if job in self.lives]
+        if not jobs:
+            return
+        run = _Run(jobs, there.node, there.given, there.at_s, attempt, attempt.pidfd())
+        run.told = {job: Progress(path) for job, path in there.events.items() if job in jobs}
+        run.why = there.why
+        self._runs.append(run)
+        self._seats.take(jobs, there.given.gpus, there.readings)
+        if state == "running":
+            self._seats.cap(there.given.gpus, there.given.cap_w)
+        for job in jobs:
+            self._of[job] = run
+            self.lives[job].starts = max(self.lives[job].starts, there.starts)
+
+    def begins(self, seed: int = 0) -> Snapshot:
+        """A new table of those who are there, and the state in which they hold what they hold."""
+        now_s = self._now()
+        queued = sorted(
+            (life for life in self.lives.values() if life.due_s <= now_s), key=lambda life: life.submit_s
+        )
+        self.jobs, self._ids, self._told = Jobs.of(submit_s=[], gpus=[], duration_s=[]), [], []
+        for life in self.lives.values():
+            life.row = -1
+        self._enter(queued)
+        self._told = []
+        state = begin(self.jobs, self.nodes, seed)
+        accepts = self.nodes.accepts(self.jobs.gpu_kind)
+        arrived = rows(*(Event(ARRIVED, life.row, life.submit_s) for life in queued))
+        state = advance(state, decide_nothing(state), now_s, arrived, self.jobs, accepts)
+        leases = self._leases()
+        reason = np.zeros(len(queued), dtype=np.int64)
+        held = Decision(Placement(leases, reason, 0), reconcile(state.leases, leases))
+        for run in self._runs:
+            run.said = (-math.inf, 0.0)
+        running = rows(
+            *(self._ran(run, job) for run in self._runs for job in run.jobs if self._holds(run, job))
+        )
+        state = advance(state, held, now_s, running, self.jobs, accepts)
+        block = state.queue.block.copy()
+        for life in queued:
+            block[FIRST, life.row] = life.first_s
+            block[RESTARTS, life.row] = max(life.starts - 1, 0)
+            block[SERVICE, life.row] = life.service_s
+            block[GPU_SERVICE, life.row] = life.service_s * float(self.jobs.gpus[life.row])
+        return Snapshot(
+            state.now_s,
+            state.jobs,
+            state.nodes,
+            Queue(block),
+            state.leases,
+            state.free,
+            state.up,
+            state.wakes_s,
+            state.quiet_s,
+            state.meter,
+            seed,
+        )
+
+    def _holds(self, run: _Run, job: str) -> bool:
+        return self._of.get(job) is run and job in self.lives and self.lives[job].row >= 0
+
+    def _leases(self) -> Leases:
+        columns: list[tuple[int, ...]] = []
+        for run in self._runs:
+            there = [self.lives[job].row for job in run.jobs if self._holds(run, job)]
+            g = run.given
+            knobs = (len(g.gpus), g.cap_w, g.batch, g.mcpus, g.mem_mib, 0)
+            columns += [(row, min(there), run.node, *knobs) for row in there]
+        block = np.array(sorted(columns), dtype=np.int64).reshape(-1, 9).T
+        return Leases(np.ascontiguousarray(block))
+
+    # -- requests
+
+    def _hear_requests(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._wake_out, 4096):
+                pass
+        new: list[Life] = []
+        while True:
+            try:
+                what, of = self._requests.get_nowait()
+            except queue.Empty:
+                break
+            if what == "submit":
+                new += of
+            elif what == "cancel":
+                self._enter_due(new)
+                new = []
+                self._cancel(of)
+            elif what == "withdraw":
+                self._enter_due(new)
+                new = []
+                self._withdraw(of)
+            else:
+                self._closing = True
+        self._enter_due(new)
+
+    def _enter_due(self, lives: list[Life]) -> None:
+        for life in lives:
+            self.lives[life.id] = life
+        now_s = self._now()
+        self._enter([life for life in lives if life.due_s <= now_s and life.row < 0])
+
+    def _enter(self, lives: list[Life]) -> None:
+        """New rows of the table, and their arrivals."""
+        if not lives:
+            return
+        first = len(self.jobs)
+        columns: dict[str, list[Any]] = {name: [] for name in lives[0].asks}
+        for place, life in enumerate(lives):
+            life.row, life.base, life.number = first + place, life.done, life.number + 1
+            asks = dict(life.asks)
+            asks["duration_s"] = max(asks["duration_s"] * (1.0 - life.base), 1e-3)
+            for name, value in asks.items():
+                columns[name].append(value)
+            self._ids.append(life.id)
+        new = Jobs.of(
+            id=[life.id if life.number == 1 else f"{life.id}~{life.number}" for life in lives],
+            submit_s=[self._now_s] * len(lives),  # in this order; when they really came is set below
+            fuse=[life.fuse for life in lives],
+            **columns,
+        )
+        submit_s = np.array([life.submit_s for life in lives])
+        new = replace(with_shares(new, self.nodes), submit_s=submit_s)
+        self.jobs = self.jobs.plus(new) if first else new
+        self._told += [Event(ARRIVED, life.row, self._now_s) for life in lives]
+
+    def _cancel(self, job: str) -> None:
+        life, run = self.lives.get(job), self._of.get(job)
+        if life is None:
+            return
+        if run is None or run.attempt is None:
+            if run is not None:
+                self._leave_run(run, job)
+            self._over(life, "CANCELLED", "It was cancelled before it started.")
+        elif len(run.jobs) == 1:
+            run.why = "cancel"
+            run.attempt.stop()
+        else:  # an array goes on without it; it leaves as soon as the array has seen the word
+            with suppress(OSError):
+                (run.told[job].path.parent / "cancel").touch()
+
+    def _withdraw(self, job: str) -> None:
+        life = self.lives.get(job)
+        if life is not None and job not in self._of and life.row >= 0:
+            self._say(FAILED, life, 0.0)
+            life.row = -1
+            del self.lives[job]
+
+    # -- starting and stopping
+
+    def _begin(self, members: list[tuple[str, int, tuple[int, ...], int]]) -> None:
+        """Somebody is to start: an array if they may be one, else each by itself on the same GPUs."""
+        keys = {self.lives[job].fuse for job, *_ in members}
+        _, count, (cap_w, batch, mcpus, mem_mib, _), node = members[0]
+        gpus = self._seats.choose(count, self.machine.gpus_of(node))
+        given = Given(gpus, cap_w, batch, mcpus, mem_mib)
+        jobs = [job for job, *_ in members]
+        together = [jobs] if len(keys) == 1 and keys != {""} else [[job] for job in jobs]
+        for some in together:
+            run = _Run(list(some), node, given, self._now_s)
+            self._runs.append(run)
+            for job in some:
+                self._of[job] = run
+        self._seats.take(jobs, gpus)
+
+    def _start_those_who_can(self) -> None:
+        """Start whoever waits only for GPUs, or an earlier process of its own, that are free by now."""
+        for run in [run for run in self._runs if run.attempt is None]:
+            busy = {gpu for other in self._runs if other.attempt and other.why for gpu in other.given.gpus}
+            own = any(other is not run and set(other.jobs) & set(run.jobs) for other in self._runs)
+            if own or not busy.isdisjoint(run.given.gpus):
+                continue
+            self._launch(run)
+
+    def _launch(self, run: _Run) -> None:
+        lives = [self.lives[job] for job in run.jobs]
+        try:
+            run.given = self._recurrences.chosen(lives[0].work, run.given)
+            self._seats.cap(run.given.gpus, run.given.cap_w)
+            readings = self._seats.readings(run.given.gpus)
+            begun = start(
+                self.root, self.machine, self._limits, lives, run.node, run.given, self._now_s, readings
+            )
+        except (OSError, WattlineError) as error:
+            for life in lives:
+                life.kills += 1
+                self._give_up_or_retry(run, life, "NODE_FAIL", f"It could not be started: {error}")
+            return
+        run.attempt = Attempt(begun.folder)
+        run.pidfd = run.attempt.pidfd()
+        run.since_s = self._now_s
+        run.told = {job: Progress(path) for job, path in begun.events.items()}
+        for life in lives:
+            life.starts += 1
+            life.first_s = self._now_s if math.isnan(life.first_s) else life.first_s
+            self._hear(
+                "started",
+                life.id,
+                {
+                    "attempt": life.starts,
+                    "gpus": list(run.given.gpus),
+                    "kind": self.machine.kind_of(run.node),
+                    "cap_w": run.given.cap_w,
+                    "batch": run.given.batch,
+                    "cpus": begun.cpus,
+                    "with": [job for job in run.jobs if job != life.id],
+                },
+            )
+            self._told.append(self._ran(run, life.id))
+
+    def _stop(self, job: str) -> None:
+        """A policy wants the GPUs back."""
+        run = self._of[job]
+        if run.attempt is None:
+            self._leave_run(run, job)
+            life = self.lives[job]
+            self._say(STOPPED, life, life.done)
+            return
+        del self._of[job]
+        if not any(self._of.get(other) is run for other in run.jobs):
+            run.why = run.why or "stop"
+            run.attempt.stop()
+
+    def _retune(self, run: _Run, settings: list[int]) -> None:
+        cap_w, batch, mcpus, mem_mib, _ = settings
+        if cap_w != run.given.cap_w:
+            self._seats.cap(run.given.gpus, cap_w)
+        run.given = Given(run.given.gpus, cap_w, batch, mcpus, mem_mib)
+        if run.attempt is not None:
+            name, node = run.attempt.folder.parent.parent.name, run.node
+            cores, memory = self.machine.share(node, run.given)
+            self._limits.retune(name, cores, memory)
+            for job in run.jobs:
+                self._hear("retuned", job, {"cap_w": cap_w, "cpus": len(cores)})
+
+    def _leave_run(self, run: _Run, job: str) -> None:
+        """A job is in this run no more."""
+        life, used_j = self.lives[job], self._seats.leave(job)
+        life.energy_j = None if used_j is None or life.energy_j is None else life.energy_j + used_j
+        life.service_s += max(self._now_s - run.since_s, 0.0)
+        team = str(life.asks.get("team", ""))
+        self._team_j[team] = self._team_j.get(team, 0.0) + (used_j or 0.0)
+        run.jobs.remove(job)
+        if self._of.get(job) is run:
+            del self._of[job]
+        if not run.jobs:
+            self._runs.remove(run)
+            self._forget_pidfd(run)
+            if not any(set(other.given.gpus) & set(run.given.gpus) for other in self._runs):
+                self._seats.cap(run.given.gpus, 0)
+
+    # -- what happens
+
+    def _look(self) -> None:
+        now_s = self._now()
+        for run in list(self._runs):
+            if run.attempt is None:
+                continue
+            state = run.attempt.state()
+            if state == "running":
+                if now_s - run.looked_s >= LOOK_S:
+                    self._look_at(run)
+            else:
+                self._ended(run, run.attempt.exit() if state == "ended" else None)
+        self._start_those_who_can()
+        due = [
+            life
+            for life in self.lives.values()
+            if life.row < 0 and life.due_s <= now_s and life.id not in self._of
+        ]
+        self._enter(due)
+
+    def _look_at(self, run: _Run) -> None:
+        """What a run tells of itself."""
+        run.looked_s = self._now_s
+        for job, progress in list(run.told.items()):
+            if job not in run.jobs or not progress.look():
+                continue
+            if len(run.told) > 1 and progress.ended:
+                self._member_ended(run, job)
+                continue
+            if not self._holds(run, job):
+                continue
+            most_j, used_j = self.lives[job].work.max_joules, self._seats.used_j(job)
+            if most_j is not None and (used_j or 0.0) + (self.lives[job].energy_j or 0.0) > most_j:
+                run.why = "budget"
+                assert run.attempt is not None
+                run.attempt.stop()
+            rate = progress.rate or 0.0
+            told_s, told = run.said
+            other = rate > 0 and abs(rate - told) > _OTHER_SPEED * max(told, 1e-12)
+            if rate > 0 and (self._now_s - told_s >= _TELL_S or (other and self._now_s - told_s >= LOOK_S)):
+                run.said = self._now_s, rate
+                self._told.append(self._ran(run, job))
+
+    def _ran(self, run: _Run, job: str) -> Event:
+        life, progress = self.lives[job], run.told.get(job)
+        total, step_s = float(self.jobs.steps[life.row]), float(self.jobs.step_s[life.row])
+        fraction = life.done if progress is None or progress.fraction is None else progress.fraction
+        rate = None if progress is None else progress.rate
+        per_s = 1.0 / step_s if rate is None else rate / (1.0 - life.base) * total
+        watts = self._seats.watts(run.given.gpus)
+        sharing = sum(len(other.jobs) for other in self._runs if other.given.gpus == run.given.gpus)
+        return Event(
+            RAN, life.row, self._now_s, self._steps(life, fraction), per_s, (watts or 0.0) / max(sharing, 1)
+        )
+
+    def _steps(self, life: Life, fraction: float) -> float:
+        """Steps of a job's row when so much of the job is done."""
+        part = (fraction - life.base) / (1.0 - life.base) if life.base < 1 else 1.0
+        return float(self.jobs.steps[life.row]) * min(max(part, 0.0), 1.0)
+
+    def _say(self, verb: int, life: Life, fraction: float) -> None:
+        if life.row >= 0:
+            steps = self._steps(life, fraction)
+            self._told.append(Event(verb, life.row, self._now_s, steps, 0.0, life.energy_j or 0.0))
+
+    def _member_ended(self, run: _Run, job: str) -> None:
+        """A member of an array is over while the array goes on."""
+        life, progress = self.lives[job], run.told[job]
+        self._leave_run(run, job)
+        if progress.ended == "cancelled":
+            self._over(life, "CANCELLED", "It was cancelled while its array ran.", told=progress)
+        elif progress.ended == "failed":
+            self._over(life, "FAILED", "Its member of the array failed.", told=progress)
+        else:
+            self._over(life, "SUCCEEDED", "", told=progress)
+
+    def _ended(self, run: _Run, exit: Exit | None) -> None:
+        """Processes are over: what becomes of who was in them."""
+        assert run.attempt is not None
+        if exit is None:
+            run.attempt.kill_leftovers()
+        self._limits.release(run.attempt.folder.parent.parent.name)
+        array = len(run.told) > 1
+        for job in list(run.jobs):
+            progress = run.told[job]
+            progress.look()
+            if array and progress.ended:
+                self._member_ended(run, job)
+                continue
+            self._job_ended(run, self.lives[job], exit, array)
+
+    def _job_ended(self, run: _Run, life: Life, exit: Exit | None, array: bool) -> None:
+        progress = run.told[life.id]
+        life.done = max(life.done, progress.saved)
+        held = self._of.get(life.id) is run
+        self._leave_run(run, life.id)
+        state = "NODE_FAIL" if exit is None else exit.state
+        message = "Its processes vanished." if exit is None else exit.message
+        if run.why == "cancel":
+            self._over(life, "CANCELLED", "It was cancelled.", exit, progress)
+        elif run.why == "budget":
+            self._over(life, "FAILED", "It has used all of its own energy budget.", exit, progress)
+        elif state == "SUCCEEDED":
+            self._over(life, "SUCCEEDED", "", exit, progress)
+        elif run.why == "stop" or not held:
+            self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
+            self._say(STOPPED, life, life.done)
+        elif state == "REQUEUE":
+            self._hear("stopped", life.id, self._facts(life, progress, exit, "It asked to be started again."))
+            self._say(LOST, life, life.done)
+        elif state in ("TIMEOUT", "OUT_OF_MEMORY"):
+            self._over(life, state, message, exit, progress)
+        elif array or exit is None or exit.signal:
+            life.kills += not (exit is None and run.attempt is not None and run.attempt.rebooted())
+            life.fuse = "" if array else life.fuse  # one bad member must not take the others down again
+            self._give_up_or_retry(None, life, state, message, exit, progress)
+        else:
+            self._over(life, "FAILED", message, exit, progress)
+
+    def _give_up_or_retry(
+        self,
+        run: _Run | None,
+        life: Life,
+        state: str,
+        message: str,
+        exit: Exit | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if run is not None:
+            self._leave_run(run, life.id)
+        if life.kills > life.work.retries:
+            self._over(life, state, f"{message} It was tried {life.kills} times.".strip(), exit, progress)
+            return
+        life.due_s = self._now_s + _BACK_OFF_S[min(max(life.kills - 1, 0), len(_BACK_OFF_S) - 1)]
+        facts = self._facts(life, progress, exit, message)
+        self._hear("retry", life.id, {**facts, "kills": life.kills, "due_s": life.due_s, "fuse": life.fuse})
+        self._say(FAILED, life, life.done)
+        life.row = -1
+
+    def _over(
+        self,
+        life: Life,
+        state: str,
+        message: str,
+        exit: Exit | None = None,
+        told: Progress | None = None,
+    ) -> None:
+        """A job leaves for good."""
+        if told is not None and life.work.group:
+            self._recurrences.ended(life.work, told, state == "SUCCEEDED")
+        self._hear("ended", life.id, {"state": state, **self._facts(life, told, exit, message)})
+        self._say(
+            FINISHED if state == "SUCCEEDED" else FAILED, life, 1.0 if state == "SUCCEEDED" else life.done
+        )
+        life.row = -1
+        self.lives.pop(life.id, None)
+
+    def _facts(
+        self, life: Life, progress: Progress | None, exit: Exit | None, message: str
+    ) -> dict[str, Any]:
+        """What is known of a job when an attempt is over."""
+        facts: dict[str, Any] = {
+            "message": message,
+            "done": life.done,
+            "service_s": life.service_s,
+            "energy_j": life.energy_j,
+            "method": self._seats.method,
+        }
+        if exit is not None:
+            facts |= {"code": exit.code, "signal": exit.signal, "fired": exit.fired}
+        if progress is not None:
+            facts |= {"metrics": progress.metrics, "batch": progress.batch, "found_cap_w": progress.cap_w}
+        return facts
+
+    # -- time and energy
+
+    def _now(self) -> float:
+        self._now_s = max(self._now_s, self._clock())
+        return self._now_s
+
+    def _due(self) -> list[float]:
+        return [life.due_s for life in self.lives.values() if life.row < 0 and life.id not in self._of]
+
+    def _sleep(self, until_s: float) -> None:
+        """Until somebody asks something, a process ends, or it is time to look."""
+        next_s = min([until_s, *self._due(), *([self._now_s + LOOK_S] if self._runs else [])])
+        timeout_s = max(next_s - self._now(), 0.0)
+        fds = [run.pidfd for run in self._runs if run.pidfd is not None]
+        if any(run.attempt is not None and run.pidfd is None for run in self._runs):
+            timeout_s = min(timeout_s, _UNTOLD_S)
+        poll = select.poll()
+        for fd in (self._wake_out, *fds):
+            poll.register(fd, select.POLLIN)
+        poll.poll(None if timeout_s == math.inf else math.ceil(1000 * timeout_s))
+
+    def _read_meter(self) -> None:
+        """What all GPUs and each team have used; the host is not metered."""
+        self._seats.settle()
+        now_s = self._now()
+        teams = {name: self._team_j.get(name, 0.0) for name in self.jobs.team.names}
+        for run in self._runs:
+            for job in run.jobs:
+                team = str(self.lives[job].asks.get("team", ""))
+                teams[team] = teams.get(team, 0.0) + (self._seats.used_j(job) or 0.0)
+        used_j = {"*": self._seats.since_j() or 0.0, **teams}
+        for number, name in enumerate(("*", *self.jobs.team.names), -1):
+            energy_j = used_j[name] + self._before_j.get(name, 0.0)
+            self._told.append(Event(METERED, number, now_s, 0.0, 0.0, energy_j))
+
+    def count_from(self, before_j: Mapping[str, float]) -> None:
+        """What was used before we began, by team; `*` is all of it."""
+        self._before_j = dict(before_j)
+
+    def zero_meter(self) -> None:
+        """Count from now on."""
+        self._before_j = {}
+        told = len(self._told)
+        self._read_meter()
+        names = ("*", *self.jobs.team.names)
+        self._before_j = {names[event.job + 1]: -event.energy_j for event in self._told[told:]}
+        del self._told[told:]
+
+    def _forget_pidfd(self, run: _Run) -> None:
+        if run.pidfd is not None:
+            os.close(run.pidfd)
+            run.pidfd = None
+
+    def view(self, job: str) -> dict[str, Any]:
+        """How a job that runs is doing, for people; empty: it does not run. From any thread."""
+        run = self._of.get(job)
+        progress = None if run is None else run.told.get(job)
+        if run is None or progress is None:
+            return {}
+        return {
+            "fraction": progress.fraction,
+            "metrics": dict(progress.metrics),
+            "energy_j": self._seats.used_j(job),
+            "gpus": list(run.given.gpus),
+            "cap_w": run.given.cap_w or progress.cap_w,
+            "batch": run.given.batch or progress.batch,
+            "with": [other for other in run.jobs if other != job],
+        }

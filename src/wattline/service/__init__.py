@@ -1,0 +1,1 @@
+"""Jobs that people submit, and the service that runs them."""

@@ -1,0 +1,61 @@
+"""Logs and events as server-sent events: told as they come, until the job is over or the caller is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+from wattline.service.controller import Controller
+from wattline.service.logs import Tail, log_path
+
+_FOLLOW_S = 0.2
+_KEEP_ALIVE_S = 15.0
+
+
+async def log_events(
+    controller: Controller, job: str, attempt: int | None, rank: int, tail: int | None
+) -> AsyncIterator[str]:
+    """Lines of a log as they come, over all attempts unless one was named; `end` says how it ended."""
+    current: Tail | None = None
+    quiet_s = time.monotonic()
+    while True:
+        state = (await asyncio.to_thread(controller.job, job)).state
+        over = state not in ("PENDING", "RUNNING")
+        path = log_path(controller.folder, job, attempt, rank)
+        if path is not None and (current is None or current.path != path):
+            current = Tail(path)
+            if tail is not None:
+                current.skip_to_last(tail)
+                tail = None
+        lines = [] if current is None else await asyncio.to_thread(current.lines, over)
+        for line in lines:
+            yield f"data: {line}\n\n"
+        if lines:
+            quiet_s = time.monotonic()
+            continue
+        if over:
+            yield f"event: end\ndata: {state}\n\n"
+            return
+        if time.monotonic() - quiet_s > _KEEP_ALIVE_S:
+            quiet_s = time.monotonic()
+            yield ": still there\n\n"
+        await asyncio.sleep(_FOLLOW_S)
+
+
+async def event_stream(controller: Controller, after: int, job: str | None) -> AsyncIterator[str]:
+    quiet_s = time.monotonic()
+    while True:
+        found = await asyncio.to_thread(controller.store.events, after, job, 100)
+        for event in found:
+            after = event.seq
+            words = {"at_s": event.at_s, "kind": event.kind, "job": event.job, "data": event.data}
+            yield f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(words)}\n\n"
+        if found:
+            quiet_s = time.monotonic()
+            continue
+        if time.monotonic() - quiet_s > _KEEP_ALIVE_S:
+            quiet_s = time.monotonic()
+            yield ": still there\n\n"
+        await asyncio.sleep(_FOLLOW_S)

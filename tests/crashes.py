@@ -1,0 +1,116 @@
+"""Kills a controller again and again while jobs are submitted to it, and says what became of them.
+
+    python tests/crashes.py FOLDER --kills 200 --seed 1
+
+A controller is forked from a process that has all modules, so that it lives as soon as it can be killed. Each
+lives for a random time, in which it takes jobs in; what it did not answer is asked again of the next, with the
+same key. Jobs write down that they began and ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from wattline.jobfile import read_document
+from wattline.service.controller import Controller
+
+GPUS = "simulated:8xa100"
+
+
+def job(folder: Path, key: str) -> dict[str, object]:
+    """Writes `began` and `ended` into a file of its own."""
+    seconds = 0.05 + 0.2 * random.Random(key).random()
+    script = f'echo began $WATTLINE_JOB_ID >> "$0"; sleep {seconds}; echo ended >> "$0"'
+    return {"run": ["sh", "-c", script, str(folder / "ran" / key)], "resources": {"time": "1m"}}
+
+
+def controller(folder: Path, keys: list[str], pauses: list[float], answers: int) -> None:
+    """Serve, take in what is left to be submitted, and stay until killed, or all is over."""
+    served = Controller(folder / "state", gpus=GPUS, tell=lambda text: os.write(2, f"{text}\n".encode()))
+    served.start()
+    for key, pause in zip(keys, pauses, strict=True):
+        taken = served.submit(read_document(job(folder, key), key), "", "/", key)
+        os.write(answers, f"{key} {taken[0].id}\n".encode())
+        time.sleep(pause)
+    while served.store.rows("SELECT 1 FROM job WHERE state IN ('PENDING', 'RUNNING') LIMIT 1"):
+        time.sleep(0.02)
+    os.write(answers, b"over 0\n")
+    served.stop()
+
+
+def one_life(
+    folder: Path, keys: list[str], rng: random.Random, lives_s: float
+) -> tuple[dict[str, str], bool]:
+    """A controller that is killed after *lives_s*; what it answered, and whether all was over before."""
+    out, into = os.pipe()
+    pauses = [rng.uniform(0.0, 0.05) for _ in keys]
+    child = os.fork()
+    if child == 0:
+        os.close(out)
+        code = 1
+        try:
+            controller(folder, keys, pauses, into)
+            code = 0
+        except BaseException as error:  # the parent is told, whatever it is
+            os.write(2, f"the controller failed: {error!r}\n".encode())
+        finally:
+            os._exit(code)
+    os.close(into)
+    pid = os.pidfd_open(child)
+    select.select([pid], [], [], lives_s)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(pid)
+    with os.fdopen(out) as told:
+        answered = dict(line.split() for line in told.read().splitlines())
+    over = answered.pop("over", None) is not None
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("a controller ended by itself")
+    return answered, over
+
+
+def main() -> None:
+    """Kill, look, and print what was accepted and what ran."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    folder: Path = args.folder
+    (folder / "ran").mkdir(parents=True)
+    rng = random.Random(args.seed)
+    accepted: dict[str, str] = {}
+    waiting: list[str] = []
+    made = 0
+    for _ in range(args.kills):
+        while len(waiting) < 3:
+            waiting.append(f"k{made}")
+            made += 1
+        answered, _ = one_life(folder, list(waiting), rng, rng.uniform(0.0, 0.35))
+        accepted |= answered
+        waiting = [key for key in waiting if key not in answered]
+    answered, over = one_life(folder, waiting, rng, 120.0)
+    accepted |= answered
+    ran = {path.name: path.read_text().split("\n")[:-1] for path in (folder / "ran").iterdir()}
+    served = Controller(folder / "state", gpus=GPUS)
+    states = {one.id: one.state for one in served.store.jobs()}
+    served.store.rebuild()
+    rebuilt = {one.id: one.state for one in served.store.jobs()}
+    served.local.close()
+    served.store.close()
+    json.dump(
+        {"over": over, "accepted": accepted, "made": made, "ran": ran, "states": states, "rebuilt": rebuilt},
+        sys.stdout,
+    )
+
+
+if __name__ == "__main__":
+    main()
