@@ -25,7 +25,7 @@ class Replay:
         self._log = log
         *self._rounds, self._last = list(log)
         self.begins = read_begins(log)
-        if self.begins is not None:
+        if self.begins is not None and len(self.begins.queue):
             del self._rounds[0]  # who was there: nobody decided that
         self._at = -1
         self._applied: Actions = NO_ACTIONS

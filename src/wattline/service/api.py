@@ -11,8 +11,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from wattline import __version__
-from wattline.errors import Conflict
-from wattline.jobfile import JobFile, read_document
+from wattline.errors import ConfigError, Conflict, did_you_mean
+from wattline.jobfile import JobFile, check
 from wattline.service import shapes
 from wattline.service.auth import Tokens, Who
 from wattline.service.controller import Controller
@@ -20,12 +20,23 @@ from wattline.service.fold import Folded
 from wattline.service.limits import Buckets, SmallBodies
 from wattline.service.logs import Tail, log_path
 from wattline.service.problems import PROBLEMS, describe_problems, handle_problems
-from wattline.service.shapes import JobId, State
+from wattline.service.shapes import JobId, MaybeId, State
 from wattline.service.streams import event_stream, log_events
 from wattline.service.why import explain, plan, reason_of
 
 _bearer = HTTPBearer(auto_error=False, description="a token of `wattline token add`")
-router = APIRouter()
+
+
+def _only_known(request: Request) -> None:
+    """Refuse what a path does not ask for: a word that is misspelt would do nothing."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"unknown parameter {name!r}, expected {expected}", did_you_mean(name, known))
+
+
+router = APIRouter(dependencies=[Depends(_only_known)])
 
 
 def create_app(controller: Controller, *, rate: float = 500.0) -> FastAPI:
@@ -76,6 +87,14 @@ def _told(served: Controller, job: Folded) -> shapes.Job:
     return shapes.shape(job, served.local.view(job.id), reason_of(served, job))
 
 
+def _check_whole(job: JobFile) -> None:
+    """Each field of a job is good by now: a `Conflict` if they do not fit together."""
+    try:
+        check(job)
+    except ConfigError as error:
+        raise Conflict(f"job: {error.message}", error.hint) from None
+
+
 def _home(user: str) -> str:
     try:
         return pwd.getpwnam(user).pw_dir if user else "/"
@@ -93,13 +112,13 @@ def submit(
     served: Served,
     held: Annotated[bool, Query(description="take it in, but do not start it yet")] = False,
     idempotency_key: Annotated[
-        str | None, Header(pattern=r"^[\x21-\x7e]{1,200}$", description="the same key submits once")
-    ] = None,
+        str, Header(pattern=r"^[!-~]{0,200}$", description="the same key submits once")
+    ] = "",
 ) -> shapes.Jobs:
     """Submit a job, or a sweep."""
     who.must_be("user")
-    read_document(job.model_dump(mode="json", exclude_unset=True), "job")
-    taken = served.submit(job, who.user, _home(who.user), idempotency_key or "", held)
+    _check_whole(job)
+    taken = served.submit(job, who.user, _home(who.user), idempotency_key, held)
     return shapes.Jobs(jobs=[_told(served, one) for one in taken])
 
 
@@ -107,11 +126,11 @@ def submit(
 def jobs(
     who: Caller,
     served: Served,
-    state: Annotated[list[State] | None, Query(max_length=20)] = None,
-    team: Annotated[str | None, Query(max_length=200)] = None,
-    user: Annotated[str | None, Query(max_length=200)] = None,
-    sweep: Annotated[JobId | None, Query()] = None,
-    after: Annotated[JobId | None, Query(description="only those that came after this one")] = None,
+    state: Annotated[list[State], Query(max_length=20)] = [],  # noqa: B006
+    team: Annotated[str, Query(max_length=200, description="empty: of all")] = "",
+    user: Annotated[str, Query(max_length=200, description="empty: of all")] = "",
+    sweep: MaybeId = "",
+    after: Annotated[MaybeId, Query(description="only those that came after this one")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> shapes.Jobs:
     """List jobs, the newest last."""
@@ -120,10 +139,10 @@ def jobs(
         where.append(f"state IN ({', '.join('?' * len(state))})")
         values += state
     for name, value in (("team", team), ("user", user), ("sweep", sweep)):
-        if value is not None:
+        if value:
             where.append(f"{name} = ?")
             values.append(value)
-    if after is not None:
+    if after:
         where.append("number > ?")
         values.append(int(after))
     found = served.store.jobs(" AND ".join(where), values, limit + 1)
@@ -182,16 +201,18 @@ def logs(
     who: Caller,
     served: Served,
     rank: Annotated[int, Query(ge=0, le=4095)] = 0,
-    attempt: Annotated[int | None, Query(ge=1, le=10**6, description="the newest unless said")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=10**6, description="only so many lines")] = None,
+    attempt: Annotated[int, Query(ge=0, le=10**6, description="0: the newest")] = 0,
+    tail: Annotated[int, Query(ge=-1, le=10**6, description="only so many lines; -1: all")] = -1,
     follow: Annotated[bool, Query(description="as server-sent events, until the job is over")] = False,
 ) -> Response:
     """What a job printed."""
     served.job(job)
     if not follow:
-        path = log_path(served.folder, job, attempt, rank)
-        return StreamingResponse(Tail(path).text(tail), media_type="text/plain; charset=utf-8")
-    stream = log_events(served, job, attempt, rank, tail)
+        path = log_path(served.folder, job, attempt or None, rank)
+        return StreamingResponse(
+            Tail(path).text(None if tail < 0 else tail), media_type="text/plain; charset=utf-8"
+        )
+    stream = log_events(served, job, attempt or None, rank, None if tail < 0 else tail)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -199,7 +220,7 @@ def logs(
 def dry_run(job: JobFile, who: Caller, served: Served) -> shapes.Plan:
     """What would happen to a job that is submitted now."""
     who.must_be("user")
-    read_document(job.model_dump(mode="json", exclude_unset=True), "job")
+    _check_whole(job)
     return plan(served, job, who.user, _home(who.user))
 
 
@@ -236,16 +257,16 @@ def events(
     who: Caller,
     served: Served,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    job: Annotated[JobId | None, Query()] = None,
+    job: MaybeId = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     follow: Annotated[bool, Query(description="as server-sent events, without end")] = False,
-    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,18}$")] = None,
+    last_event_id: Annotated[str, Header(pattern=r"^[0-9]{0,18}$")] = "",
 ) -> Any:
     """What happened, oldest first."""
     since = int(last_event_id) if last_event_id else after
     if follow:
-        return StreamingResponse(event_stream(served, since, job), media_type="text/event-stream")
-    found = served.store.events(since, job, limit)
+        return StreamingResponse(event_stream(served, since, job or None), media_type="text/event-stream")
+    found = served.store.events(since, job or None, limit)
     return shapes.Events(events=[shapes.Event(**vars(event)) for event in found])
 
 
@@ -255,9 +276,9 @@ def events(
     response_class=PlainTextResponse,
     responses={200: {"content": {"application/x-ndjson": {}}}},
 )
-def log(who: Caller, served: Served, epoch: Annotated[int | None, Query(ge=1, le=2**31)] = None) -> Response:
+def log(who: Caller, served: Served, epoch: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Response:
     """All decisions of an epoch, for wattline replay."""
-    lines = served.log_lines(epoch)
+    lines = served.log_lines(epoch or None)
     return StreamingResponse(iter(lines), media_type="application/x-ndjson")
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattline.service.fold import Folded
 
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
+MaybeId = Annotated[str, Field(pattern=r"^[0-9]{0,12}$")]
 State = Literal[
     "PENDING",
     "RUNNING",

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from serving import answering, ended, running, serving, submit, until
+
+from wattline.service.api import create_app
+from wattline.service.auth import Tokens
+from wattline.service.controller import Controller
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    with serving(tmp_path_factory.mktemp("service")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(controller: Controller) -> Iterator[TestClient]:
+    with answering(controller) as one:
+        yield one
+
+
+def test_a_job_is_submitted_shown_listed_and_runs(client: TestClient, controller: Controller) -> None:
+    said = client.post("/api/v1/jobs", json={"run": ["sh", "-c", "echo hello"], "name": "greet"})
+    assert said.status_code == 201
+    (job,) = said.json()["jobs"]
+    assert ended(controller, job["id"]).state == "SUCCEEDED"
+    shown = client.get(f"/api/v1/jobs/{job['id']}").json()
+    assert (shown["name"], shown["state"], shown["exit_code"]) == ("greet", "SUCCEEDED", 0)
+    assert shown["energy_method"] == "simulated"
+    assert job["id"] in [one["id"] for one in client.get("/api/v1/jobs?state=SUCCEEDED").json()["jobs"]]
+    assert client.get(f"/api/v1/jobs/{job['id']}/logs").text == "hello\n"
+
+
+def test_lists_come_in_pages(client: TestClient, controller: Controller) -> None:
+    made = [one.id for one in submit(controller, "run: 'true ${n}'\nmatrix: {n: 1..5}\nteam: pages")]
+    first = client.get("/api/v1/jobs?team=pages&limit=3").json()
+    rest = client.get(f"/api/v1/jobs?team=pages&limit=3&after={first['next']}").json()
+    assert [one["id"] for one in first["jobs"] + rest["jobs"]] == made
+    assert rest["next"] is None
+
+
+def test_the_same_key_submits_once(client: TestClient) -> None:
+    headers = {"Idempotency-Key": "abc"}
+    first = client.post("/api/v1/jobs", json={"run": "true"}, headers=headers).json()
+    again = client.post("/api/v1/jobs", json={"run": "true"}, headers=headers).json()
+    assert [j["id"] for j in first["jobs"]] == [j["id"] for j in again["jobs"]]
+    other = client.post("/api/v1/jobs", json={"run": "false"}, headers=headers)
+    assert other.status_code == 409
+    assert "Idempotency-Key" in other.json()["detail"]
+
+
+def test_a_wrong_job_is_told_in_the_words_of_a_job_file(client: TestClient) -> None:
+    said = client.post("/api/v1/jobs", json={"run": "true", "resources": {"gpu": 1}})
+    assert said.status_code == 422
+    assert said.headers["content-type"] == "application/problem+json"
+    assert "resources.gpu" in said.json()["detail"]
+    assert said.json()["hint"] == "did you mean resources.gpus?"
+
+
+def test_bodies_that_are_too_large_are_refused(client: TestClient, controller: Controller) -> None:
+    before = len(controller.store.jobs())
+    said = client.post("/api/v1/jobs", content=b'{"run": "' + b"x" * 2_000_000 + b'"}')
+    assert said.status_code == 413
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b"x" * 50_000
+
+    said = client.post("/api/v1/jobs", content=chunks(), headers={"Content-Type": "application/json"})
+    assert said.status_code == 413
+    assert len(controller.store.jobs()) == before
+
+
+def test_who_has_no_good_token_is_not_let_in(controller: Controller) -> None:
+    tokens = Tokens(controller.store, controller.clock)
+    short = tokens.make("guest", "viewer", lasts_s=1e-6)
+    with TestClient(create_app(controller)) as client:
+        assert client.get("/healthz").status_code == 200
+        for header, words in (
+            ({}, "no token was given"),
+            ({"Authorization": "Bearer nonsense"}, "not known here"),
+            ({"Authorization": "Basic abc"}, "no token was given"),
+            ({"Authorization": f"Bearer {short}"}, "the token of guest has expired"),
+        ):
+            said = client.get("/api/v1/jobs", headers=header)
+            assert said.status_code == 401
+            assert words in said.json()["detail"]
+            assert said.headers["www-authenticate"] == "Bearer"
+
+
+def test_roles_hold(controller: Controller) -> None:
+    job = submit(controller, "run: sleep 60\nname: mine", held=True)[0].id
+    with answering(controller, "viewer") as viewer:
+        assert viewer.get("/api/v1/jobs").status_code == 200
+        assert viewer.post("/api/v1/jobs", json={"run": "true"}).status_code == 403
+        assert viewer.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
+    with answering(controller, "user", "nobody") as user:
+        assert user.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
+        assert user.put("/api/v1/budgets", json={"budgets": []}).status_code == 403
+        assert user.get("/api/v1/tokens").status_code == 403
+    controller.cancel(job)
+
+
+def test_tokens_are_kept_as_hashes_only(controller: Controller, client: TestClient) -> None:
+    token = client.post("/api/v1/tokens", json={"name": "ann", "role": "user"}).json()["token"]
+    for path in controller.folder.glob("state.db*"):
+        assert token.encode() not in path.read_bytes()
+    headers = {"Authorization": f"Bearer {token}"}
+    assert client.get("/api/v1/jobs", headers=headers).status_code == 200
+    assert client.delete("/api/v1/tokens/ann").status_code == 204
+    assert client.get("/api/v1/jobs", headers=headers).status_code == 401
+
+
+def test_too_many_requests_of_one_caller_are_refused(controller: Controller) -> None:
+    app = create_app(controller, rate=2)
+    token = Tokens(controller.store, controller.clock).make("eager", "viewer")
+    with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:
+        codes = [client.get("/api/v1/cluster").status_code for _ in range(30)]
+    assert 429 in codes
+    assert codes[:4] == [200] * 4
+
+
+def test_a_job_is_held_released_prioritised_and_cancelled(client: TestClient, controller: Controller) -> None:
+    (job,) = client.post("/api/v1/jobs?held=true", json={"run": "sleep 60"}).json()["jobs"]
+    path = f"/api/v1/jobs/{job['id']}"
+    assert client.get(path).json()["reason"] == "Its owner, or an operator, holds it back."
+    assert client.patch(path, json={"priority": 7}).json()["priority"] == 7
+    assert client.post(f"{path}/release").json()["held"] is False
+    running(controller, job["id"])
+    assert client.post(f"{path}/hold").status_code == 409
+    assert client.post(f"{path}/cancel").status_code == 200
+    assert ended(controller, job["id"]).state == "CANCELLED"
+    assert client.post(f"{path}/cancel").status_code == 409
+
+
+def test_logs_are_followed_to_the_end(client: TestClient) -> None:
+    script = "for i in 1 2 3; do echo line $i; sleep 0.1; done; exit 3"
+    (job,) = client.post("/api/v1/jobs", json={"run": ["sh", "-c", script]}).json()["jobs"]
+    with client.stream("GET", f"/api/v1/jobs/{job['id']}/logs?follow=true") as stream:
+        lines = [line for line in stream.iter_lines() if line and not line.startswith(":")]
+    assert lines == ["data: line 1", "data: line 2", "data: line 3", "event: end", "data: FAILED"]
+
+
+@pytest.mark.parametrize("job", ["../../token", "1%2f..%2f2", "%2e%2e", "1;ls", "-1", "a" * 20])
+def test_logs_cannot_be_asked_for_elsewhere(client: TestClient, job: str) -> None:
+    said = client.get(f"/api/v1/jobs/{job}/logs")
+    assert said.status_code in (404, 422)
+
+
+def test_events_tell_the_story_of_a_job(client: TestClient, controller: Controller) -> None:
+    (job,) = client.post("/api/v1/jobs", json={"run": "true"}).json()["jobs"]
+    ended(controller, job["id"])
+    events = client.get(f"/api/v1/events?job={job['id']}").json()["events"]
+    assert [event["kind"] for event in events] == ["accepted", "started", "ended"]
+
+
+def test_explain_says_why_and_what_would_change_it(client: TestClient, controller: Controller) -> None:
+    first = submit(controller, "run: sleep 60\nresources: {gpus: 4, time: 1h}")[0].id
+    running(controller, first)
+    second = submit(controller, "run: sleep 1\nresources: {gpus: 2, time: 1h}")[0].id
+    until(lambda: controller.turn is not None and len(controller.turn.state.queue) == 2)
+    said = client.get(f"/api/v1/jobs/{second}/explain").json()
+    assert said["code"] == "no_room"
+    assert "fewer than it needs" in said["reason"]
+    assert any("asks for 2 GPUs" in line for line in said["evidence"])
+    assert said["expected"]["starts_s"] == pytest.approx(controller.job(first).start_s + 3600, abs=5)
+    assert {change["what"] for change in said["changes"]} >= {"with 1 GPU", "with priority 1"}
+    for job in (second, first):
+        controller.cancel(job)
+        ended(controller, job)
+
+
+def test_a_plan_says_when_and_on_what_without_submitting(client: TestClient, controller: Controller) -> None:
+    before = len(controller.store.jobs())
+    job = {"run": "python train.py", "model": "resnet50", "resources": {"gpus": 2, "time": "10m"}}
+    said = client.post("/api/v1/plan", json=job).json()
+    assert said["feasible"]
+    assert said["expected"]["gpus"] == 2
+    assert said["expected"]["energy_j"] > 0
+    slower = next(one for one in said["alternatives"] if one["gpus"] == 1)
+    assert slower["ends_s"] > said["expected"]["ends_s"]
+    too_big = client.post("/api/v1/plan", json={"run": "x", "resources": {"gpus": 64}}).json()
+    assert (too_big["feasible"], too_big["notes"][-1]) == (False, "it asks for 64 GPUs and there are 4")
+    assert len(controller.store.jobs()) == before
+
+
+def test_budgets_are_set_shown_and_change_the_policy(client: TestClient, controller: Controller) -> None:
+    assert client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json() == {"budgets": ["800W"]}
+    until(lambda: "PowerFlow" in client.get("/api/v1/cluster").json()["policy"])
+    assert client.put("/api/v1/budgets", json={"budgets": ["lots"]}).status_code == 422
+    assert client.get("/api/v1/budgets").json() == {"budgets": ["800W"]}
+    client.put("/api/v1/budgets", json={"budgets": []})
+    until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
+
+
+def test_decisions_can_be_decided_again_from_the_log(
+    client: TestClient, controller: Controller, tmp_path: Path
+) -> None:
+    from wattline.backend.replay import Replay
+    from wattline.engine import run
+    from wattline.log import read_log
+
+    jobs = submit(controller, "run: sleep 0.${n}\nmatrix: {n: 0..7}\nteam: late")
+    for job in jobs:
+        ended(controller, job.id)
+    until(lambda: controller.turn is not None and not len(controller.turn.state.queue))
+    path = tmp_path / "run.jsonl"
+    path.write_text(client.get("/api/v1/log").text)
+    log = read_log(path)
+    again = Replay(log)
+    run(again, controller.policy, controller.models, place=controller.place, begins=again.begins)
+    assert sum(len(one.actions) for one in log) >= len(jobs)
