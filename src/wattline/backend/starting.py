@@ -15,6 +15,7 @@ from wattline.backend.limits import Limits
 from wattline.backend.machine import Machine
 from wattline.backend.work import (
     EVENTS,
+    LOG,
     Given,
     Work,
     attempts,
@@ -107,6 +108,9 @@ def start(
     for job, path in folders.items():
         if job != lead.id:  # who looks for it finds the array
             _write(path / LEASE, {"array": str(folder.relative_to(root))})
+            (path / LOG).touch(0o644)
+            if user is not None:
+                os.chown(path / LOG, user.uid, user.gid)
     Launch(
         words=tuple(words),
         workdir=lead.workdir,
@@ -170,7 +174,7 @@ def _new_folder(root: Path, work: Work, user: User | None) -> Path:
         kept.mkdir(parents=True, exist_ok=True)
         if user is not None:
             os.chown(kept, user.uid, user.gid)
-    if user is not None:
+    if user is not None:  # files, never the folder: whoever owns that could put links where we write
         os.chown(events, user.uid, user.gid)
     return folder
 

@@ -16,6 +16,7 @@ _HOMES = {
     "RMSprop": "optim",
     "Scaler": "scale",
     "Schedule": "schedule",
+    "Session": "members",
     "Ways": "lower",
     "clip_grad_norm_": "clip",
     "clip_grad_value_": "clip",

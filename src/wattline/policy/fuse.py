@@ -28,7 +28,8 @@ class Fuse:
 
         Σ l/v(B+1) − Σ l/v(B) − w − l/v(1) + g/G · (n · longer − m · (l/v(1) − longer)) < 0
 
-    where *longer* is for how much longer the array holds its GPUs. Members have the same GPUs, kinds, cap,
+    where *longer* is for how much longer the array holds its GPUs. Where the key ends in `!` its owner wants
+    the array, and who would wait joins whatever the forecast says. Members have the same GPUs, kinds, cap,
     batch and host. Nobody who runs is stopped for that: an array that runs stays as it is but for those who
     end, and nobody joins it, as an array of another width is another program. Stages that share GPUs out
     count members as if each had its own.
@@ -69,7 +70,8 @@ class Fuse:
             speed = self._speeds(snapshot, models, plan, int(lead[0]))
             if len(speed) > 1:
                 queue = _Queue.of(snapshot, models, plan, turn) if queue is None else queue
-                for leader, members in queue.arrays(lead, follow, speed, waits & (sort != one)):
+                wanted = snapshot.jobs.fuse.word(int(snapshot.queue.job[plan.row[lead[0]]])).endswith("!")
+                for leader, members in queue.arrays(lead, follow, speed, waits & (sort != one), wanted):
                     group[members] = plan.row[leader]
         return group
 
@@ -111,14 +113,15 @@ class _Queue:
         return cls(left_s[plan.row], wait_s, place, plan.gpus / total)
 
     def arrays(
-        self, lead: Ints, follow: Ints, speed: tuple[float, ...], others: Bools
+        self, lead: Ints, follow: Ints, speed: tuple[float, ...], others: Bools, wanted: bool
     ) -> list[tuple[int, list[int]]]:
         """Who joins whom: entries of leaders, and of the members that each takes in."""
         line = np.sort(self.turn[others])
         found: list[tuple[int, list[int]]] = [(leader, []) for leader in lead.tolist()]
         for guest in follow.tolist():
             leader, members = min(found, key=lambda array: len(array[1]))
-            if 2 + len(members) <= len(speed) and self._gains([leader, *members], guest, speed, line):
+            fits = 2 + len(members) <= len(speed)
+            if fits and (wanted or self._gains([leader, *members], guest, speed, line)):
                 members.append(guest)
         return found
 

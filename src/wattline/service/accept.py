@@ -37,7 +37,10 @@ def accept(job: JobFile, user: str, workdir: str, lasted_s: float | None = None)
         raise ConfigError(f"workdir is {folder!r}, expected an absolute path")
     check_user(user)
     members = expand(job)
-    return [_one(job, member, user, folder, lasted_s, len(members)) for member in members]
+    return [
+        _one(job, member, user, folder, lasted_s, len(members), number)
+        for number, member in enumerate(members)
+    ]
 
 
 def check_user(user: str) -> None:
@@ -56,7 +59,7 @@ def check_user(user: str) -> None:
 
 
 def _one(
-    job: JobFile, member: Member, user: str, folder: str, lasted_s: float | None, count: int
+    job: JobFile, member: Member, user: str, folder: str, lasted_s: float | None, count: int, number: int
 ) -> Accepted:
     resources, recurring = job.resources, job.recurring
     least, asked, most = resources.gpu_range
@@ -103,7 +106,7 @@ def _one(
         "gpu_kind": "|".join(resources.gpu_types),
         "key": "" if recurring is None else recurring.group,
     }
-    fuse = "" if script is None else _key(words, asks, script, job)
+    fuse = "" if script is None else _key(words, asks, script, job, number)
     return Accepted(member.name or Path(member.words[0]).name, words, asks, fuse)
 
 
@@ -121,11 +124,15 @@ def _config(words: tuple[str, ...], script: Path) -> dict[str, Any]:
     return config
 
 
-def _key(words: dict[str, Any], asks: dict[str, Any], script: Path, job: JobFile) -> str:
-    """Equal for jobs that one process can train: the same script, as it is now, and all else alike."""
+def _key(words: dict[str, Any], asks: dict[str, Any], script: Path, job: JobFile, number: int) -> str:
+    """Equal for jobs that one process can train: the same script, as it is now, and all else alike.
+
+    Who says how many should be one array gets just that: so many after each other have one key.
+    """
     same = {k: v for k, v in words.items() if k not in ("words", "config")}
     text = json.dumps([same, asks, list(job.words), job.fuse, str(script)], default=str, sort_keys=True)
-    return hashlib.sha256(text.encode() + script.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(text.encode() + script.read_bytes()).hexdigest()[:16]
+    return key if job.width is None else f"{key}-{number // job.width}!"
 
 
 def life_of(job: Folded) -> Life:

@@ -42,6 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def problem(status: int, code: str, detail: str, hint: str = "", **headers: str) -> Response:
+    """A problem as an answer."""
     titles = {n: str(p["description"]) for n, p in PROBLEMS.items()}
     words = {
         "type": f"urn:wattline:{code}",
@@ -54,6 +55,7 @@ def problem(status: int, code: str, detail: str, hint: str = "", **headers: str)
 
 
 def handle_problems(app: FastAPI) -> None:
+    """Let *app* answer errors with problems."""
     @app.exception_handler(WattlineError)
     async def ours(request: Request, error: WattlineError) -> Response:
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

@@ -45,6 +45,7 @@ async def log_events(
 
 
 async def event_stream(controller: Controller, after: int, job: str | None) -> AsyncIterator[str]:
+    """Events after number *after*, of a job or all, without end."""
     quiet_s = time.monotonic()
     while True:
         found = await asyncio.to_thread(controller.store.events, after, job, 100)
