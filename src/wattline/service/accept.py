@@ -92,7 +92,7 @@ def _one(
     asks = {
         "gpus": asked,
         "duration_s": duration_s,
-        "deadline_s": float("inf") if deadline_s is None else deadline_s,
+        "deadline_s": deadline_s,
         "late_per_h": job.tardiness_weight or 0.0,
         "priority": job.priority,
         "batch": job.batch_size or 0,
@@ -137,9 +137,10 @@ def _key(words: dict[str, Any], asks: dict[str, Any], script: Path, job: JobFile
 
 def life_of(job: Folded) -> Life:
     """A job that is not over, as the backend knows it."""
+    asks = job.asked["asks"]
     return Life(
         work=Work.of({"id": job.id, **job.asked["work"]}),
-        asks={**job.asked["asks"], "priority": job.priority},
+        asks={**asks, "priority": job.priority, "deadline_s": asks["deadline_s"] or float("inf")},
         submit_s=job.submit_s,
         fuse=job.fuse,
         done=job.done,

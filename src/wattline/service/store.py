@@ -180,7 +180,12 @@ class Store:
     def _put(self, events: Iterable[Happened], also: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
         connection, seq = self._writer_connection, 0
         for event in events:
-            row = (event.at_s, event.kind, event.job, json.dumps(event.data, separators=(",", ":")))
+            row = (
+                event.at_s,
+                event.kind,
+                event.job,
+                json.dumps(event.data, separators=(",", ":"), allow_nan=False),
+            )
             seq = int(
                 connection.execute(
                     "INSERT INTO event (at_s, kind, job, data) VALUES (?, ?, ?, ?)", row

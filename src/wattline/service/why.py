@@ -264,6 +264,7 @@ def plan(controller: Controller, job: JobFile, user: str, workdir: str) -> shape
     state, _ = _only(state, np.union1d(places, running))
     one = made[0]
     asks = {name: [value] for name, value in one.asks.items()}
+    asks["deadline_s"] = [one.asks["deadline_s"] or float("inf")]
     new = with_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **asks), state.nodes)
     least, asked, most = job.resources.gpu_range
     has = int(state.nodes.gpus.max())

@@ -1,0 +1,47 @@
+"""One training of a sweep, or many as one array: which of them is decided by who starts it.
+
+python demo/sweep.py lr=1e-3 seed=0
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from wattline import fusion
+
+EPOCHS, BATCH = 6, 64
+
+
+def data():
+    """Points in two spirals, which a straight line cannot tell apart."""
+    draw = torch.Generator().manual_seed(0)
+    turn = 4 * torch.rand(1024, generator=draw)
+    side = torch.randint(2, (1024,), generator=draw)
+    angle = turn + torch.pi * side
+    x = torch.stack((turn * angle.cos(), turn * angle.sin()), 1) / 4
+    return x + 0.02 * torch.randn(1024, 2, generator=draw), side
+
+
+def build(config):
+    """The model of one member."""
+    torch.manual_seed(config["seed"])
+    return nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+def train(array, configs):
+    """Trains the members of an array, be they one or many."""
+    torch.set_num_threads(1)
+    x, y = data()
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    optimiser = fusion.Adam(array, lr=[config["lr"] for config in configs])
+    step = fusion.train_step(array, F.cross_entropy, optimiser, compile=False)
+    with fusion.Session(array, configs, optimiser) as run:
+        for _ in run.epochs(EPOCHS):
+            for inputs, labels in run.steps(batches):
+                run.add(loss=step(inputs, labels))
+            with torch.no_grad():
+                run.report(accuracy=(array(x).argmax(-1) == y).float().mean(-1))
+
+
+if __name__ == "__main__":
+    fusion.main(build, train)
