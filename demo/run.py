@@ -2,7 +2,7 @@
 
     python demo/run.py
 
-Starts the service with simulated GPUs, submits an elastic job, a sweep of eight, a job with a deadline and two
+Starts the service with simulated GPUs, submits an elastic job, a sweep of eight, one with a deadline and two
 runs of a recurring one, waits for them, and does it all again under FIFO. The trainings are real PyTorch on
 CPUs; how long a step takes and what it draws is what the library says of the simulated GPUs.
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from wattline.service.client import Client
 
 HERE = Path(__file__).resolve().parent
 GPUS = "simulated:4xv100"
+DUE_S = 75
 WAYS = {
     "Wattline": ["--policy", "pollux:interval=5,restart=6+fuse+cap:slowdown=1.1,known=1", "--place", "tune"],
     "FIFO": ["--policy", "fifo", "--place", "pack"],
@@ -41,7 +42,7 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     """The jobs, with the second after which each is submitted."""
     python, env = sys.executable, {"OMP_NUM_THREADS": "1"}
     train = [python, str(HERE / "train.py")]
-    deadline = datetime.now(timezone.utc) + timedelta(seconds=60)
+    deadline = datetime.now(UTC) + timedelta(seconds=DUE_S)
     common = {"env": env, "workdir": str(HERE), **_MODEL}
     nightly = {
         **common,
@@ -67,7 +68,7 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     }
     urgent = {
         **common,
-        "name": "urgent",
+        "name": f"urgent, due in {DUE_S} s",
         "run": [*train, "--epochs", "5"],
         "deadline": deadline.isoformat(timespec="seconds"),
         "tardiness_weight": 1.0,
@@ -100,7 +101,7 @@ def one_run(name: str, options: list[str], folder: Path, console: Console) -> li
         client = _client(folder, served)
         began_s, left = time.monotonic(), workload()
         bars = Progress(
-            TextColumn("{task.description:<22}"), BarColumn(30), TextColumn("{task.fields[state]:<10}"),
+            TextColumn("{task.description:<24}"), BarColumn(30), TextColumn("{task.fields[state]:<10}"),
             TextColumn("{task.fields[on]}"), TimeElapsedColumn(), console=console,
         )  # fmt: skip
         rows = {}

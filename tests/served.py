@@ -10,7 +10,6 @@ from pathlib import Path
 
 import uvicorn
 
-from wattline.backend.limits import Limits
 from wattline.service.api import create_app
 from wattline.service.controller import Controller
 
@@ -21,8 +20,6 @@ GPUS = "simulated:4xa100"
 def served(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
     """Serves *folder*, and says so in its files `url` and `token`; ends its jobs when it ends."""
     controller = Controller(folder, gpus=GPUS)
-    # Services of one machine share the names of cgroups, and jobs of all of them have the numbers from 1 on.
-    controller.local._limits = Limits(folder / "none", folder / "none")
     controller.start()
     app = create_app(controller, rate=rate)
     app.state.tokens.own(folder)
@@ -39,7 +36,7 @@ def served(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
         for job in controller.store.jobs("state IN ('PENDING', 'RUNNING')"):
             controller.cancel(job.id)
         _until(lambda: not controller.store.jobs("state IN ('PENDING', 'RUNNING')"))
-        server.should_exit = True
+        server.should_exit = controller.leaving = True
         thread.join()
         (folder / "url").unlink(missing_ok=True)
         controller.stop()

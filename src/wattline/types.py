@@ -50,7 +50,9 @@ class Jobs(Table):
     model: Labels
     gpu_kind: Labels  # kinds it accepts, "|" between them; "": any
     key: Labels  # equal for recurrences of one job; "": unknown
-    fuse: Labels  # equal for jobs that may be trained as one array, with "!" at its end should; "": it may not
+    fuse: (
+        Labels  # equal for jobs that may be trained as one array, with "!" at its end should; "": it may not
+    )
     status: Labels  # how it ended in the recorded world; "": unknown
 
     @classmethod

@@ -1,8 +1,15 @@
-"""A trace that is simulated in an instant."""
+"""A trace that is simulated in an instant, and a service for those who ask for one."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from wattline.service.controller import Controller
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +20,22 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     trace: Path = tmp_path_factory.mktemp("few") / "jobs.csv"
     trace.write_text("\n".join(("id,submit_s,gpus,duration_s,model,team", *rows, "")))
     return ["--trace", str(trace), "--cluster", "2xa100:8", "--models", "library"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A service on simulated GPUs, for the tests of one file."""
+    from served import served
+
+    with served(tmp_path_factory.mktemp("service")) as controller:
+        yield controller
+
+
+@pytest.fixture
+def here(service: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands find the service, and are typed in a folder of their own: this one."""
+    monkeypatch.setenv("WATTLINE_DIR", str(service.folder))
+    for name in ("WATTLINE_URL", "WATTLINE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

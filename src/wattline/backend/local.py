@@ -6,6 +6,7 @@ again finds what still runs, and what ended meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import queue
@@ -108,6 +109,7 @@ class _Run:
     why: str = ""  # it was told to end: stop, cancel
     told: dict[str, Progress] = field(default_factory=dict)
     looked_s: float = -math.inf
+    watts: float | None = None  # when it was last looked at
     said: tuple[float, float] = (-math.inf, 0.0)  # when a rate was last told, and which
 
 
@@ -144,7 +146,9 @@ class Local:
         self._team_j: dict[str, float] = {}
         self._before_j: dict[str, float] = {}
         self._seats = Seats(self.machine.meter, self.root / "caps", tell)
-        self._limits = Limits() if limits is None else limits
+        # Several services of one machine must not share the names of their cgroups.
+        own = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
+        self._limits = Limits(parent=f"wattline-{own}") if limits is None else limits
         self._limits_method = self._limits.method
         self._recurrences = Recurrences(self.root / "memory.db", self.machine, tell)
         self._requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -423,7 +427,8 @@ class Local:
         """Somebody is to start: an array if they may be one, else each by itself on the same GPUs."""
         keys = {self.lives[job].fuse for job, *_ in members}
         _, count, (cap_w, batch, mcpus, mem_mib, _), node = members[0]
-        gpus = self._seats.choose(count, self.machine.gpus_of(node))
+        held = {gpu for run in set(self._of.values()) for gpu in run.given.gpus}
+        gpus = self._seats.choose(count, self.machine.gpus_of(node), held)
         given = Given(gpus, cap_w, batch, mcpus, mem_mib)
         jobs = [job for job, *_ in members]
         together = [jobs] if len(keys) == 1 and keys != {""} else [[job] for job in jobs]
@@ -432,7 +437,6 @@ class Local:
             self._runs.append(run)
             for job in some:
                 self._of[job] = run
-        self._seats.take(jobs, gpus)
 
     def _start_those_who_can(self) -> None:
         """Start whoever waits only for GPUs, or an earlier process of its own, that are free by now."""
@@ -448,6 +452,7 @@ class Local:
         try:
             run.given = self._recurrences.chosen(lives[0].work, run.given)
             self._seats.cap(run.given.gpus, run.given.cap_w)
+            self._seats.take(run.jobs, run.given.gpus)
             readings = self._seats.readings(run.given.gpus)
             begun = start(
                 self.root, self.machine, self._limits, lives, run.node, run.given, self._now_s, readings
@@ -544,6 +549,8 @@ class Local:
     def _look_at(self, run: _Run) -> None:
         """What a run tells of itself."""
         run.looked_s = self._now_s
+        self._seats.settle()
+        run.watts = self._seats.watts(run.given.gpus)
         for job, progress in list(run.told.items()):
             if job not in run.jobs or not progress.look():
                 continue
@@ -758,6 +765,8 @@ class Local:
             "fraction": progress.fraction,
             "metrics": dict(progress.metrics),
             "energy_j": self._seats.used_j(job),
+            "method": self._seats.method,
+            "power_w": None if run.watts is None else run.watts / max(len(run.jobs), 1),
             "gpus": list(run.given.gpus),
             "cap_w": run.given.cap_w or progress.cap_w,
             "batch": run.given.batch or progress.batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from wattline.errors import MeterError, WattlineError
@@ -32,9 +32,11 @@ class Seats:
 
     # -- who sits where
 
-    def choose(self, count: int, among: Sequence[int]) -> tuple[int, ...]:
-        """So many that nobody has, of these: neighbours from an even place if there are, else the first."""
-        free = [gpu for gpu in among if not self._taken[gpu]]
+    def choose(self, count: int, among: Sequence[int], given: Collection[int]) -> tuple[int, ...]:
+        """So many of these that are not *given* to anybody: neighbours from an even place if there are, else
+        the first. Somebody who is leaving may still sit there.
+        """
+        free = [gpu for gpu in among if gpu not in given]
         if len(free) < count:
             raise MeterError(f"{count} GPUs are to be used, and {len(free)} are free")
         block = 1 << (count - 1).bit_length()

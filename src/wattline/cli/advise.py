@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.advice import Advice, advise, sentence
 from wattline.cli.known import finite
-from wattline.cli.show import show_json, tell, tell_skipped
+from wattline.cli.terminal import show_json, tell, tell_skipped
 from wattline.cluster import parse_cluster
 from wattline.model.measured import Measured
 from wattline.profile.library import library, load_models

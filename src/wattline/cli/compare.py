@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 from wattline.cli.case import Case
 from wattline.cli.claim import claim
-from wattline.cli.decide import has_knob, refuse_budget, tell_elastic, tell_fuse
+from wattline.cli.decide import tell_elastic, tell_fuse
 from wattline.cli.etas import equals, sweep, with_eta
 from wattline.cli.left import Left, blame, left, nobody
 from wattline.cli.pool import Pool
-from wattline.cli.show import bar, show_json, tell, tell_skipped
+from wattline.cli.terminal import bar, show_json, tell, tell_skipped
 from wattline.errors import ConfigError
 from wattline.log import write_log
 from wattline.policy import ELASTIC, ORDERS
+from wattline.policy.knobs import has_knob, refuse_budget
 from wattline.report import Comparison, Digest, compare, digest, write_html
 from wattline.sweep import GRID
 from wattline.trace import Trace

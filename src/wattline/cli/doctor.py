@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattline.cli.show import show_json
+from wattline.cli.terminal import show_json
 from wattline.errors import MeterError, WattlineError
 from wattline.grid import grid
 from wattline.meter import Gpu, Meter, open_meter

@@ -8,9 +8,9 @@ from dataclasses import replace
 from math import isfinite
 
 from wattline.cli.case import Case
-from wattline.cli.decide import has_knob, who_has
 from wattline.cli.pool import Pool
 from wattline.errors import ConfigError
+from wattline.policy.knobs import has_knob, who_has
 from wattline.report import Report, report
 from wattline.report.equal import Equal, Swept
 from wattline.sweep import GRID, Figure, match

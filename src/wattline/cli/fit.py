@@ -9,7 +9,7 @@ from typing import Any
 
 from wattline.cli.claim import claim
 from wattline.cli.known import finite, workload_data
-from wattline.cli.show import show_json, tell, tell_first_run
+from wattline.cli.terminal import show_json, tell, tell_first_run
 from wattline.cli.words import workload_text
 from wattline.errors import ConfigError
 from wattline.model.fit import fit_workload

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattline.cli.show import show_json, tell
+from wattline.cli.terminal import show_json, tell
 from wattline.errors import ConfigError
 
 if TYPE_CHECKING:

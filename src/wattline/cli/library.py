@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wattline.cli.known import workload_data
-from wattline.cli.show import show_json
+from wattline.cli.terminal import show_json
 from wattline.cli.words import percent, varied, workload_text
 from wattline.errors import NotFound, did_you_mean
 from wattline.grid import grid

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattline.cli.show import show_json, tell
+from wattline.cli.terminal import show_json, tell
 from wattline.errors import ConfigError, NotFound
 from wattline.meter import Meter, open_meter
 from wattline.meter.energy import Part, Used, Window

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wattline.cli.show import show_json
+from wattline.cli.terminal import show_json
 from wattline.errors import ConfigError
 from wattline.optimize.request import optimize
 

@@ -7,22 +7,38 @@ need when they run.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wattline import __version__
 from wattline.cli.options import add_case, add_deciders, at_least_0, at_least_1, number, read_by, share
-from wattline.cli.show import tell_first_run
+from wattline.cli.service_parser import add_service
+from wattline.cli.terminal import tell_first_run
 from wattline.errors import ConfigError
 from wattline.units import parse_gib, parse_mhz, parse_mib_s, parse_seconds, parse_watts
 
-_COMPILED = frozenset(("simulate", "compare", "report", "replay"))
+_COMPILED = frozenset(("simulate", "compare", "report", "replay", "serve"))
 Command = Callable[[argparse.Namespace], int]
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are `ConfigError`s, so that `--json` covers them too."""
+    """An argument parser whose complaints are `ConfigError`s, so that `--json` covers them too.
+
+    Where it *splits*, what follows `--` becomes `words`, and None without a `--`.
+    """
+
+    splits = False
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Keep what follows `--` away from argparse, which forgets that it was there."""
+        if not self.splits or args is None:
+            return super().parse_known_args(args, namespace)
+        given = list(args)
+        at = given.index("--") if "--" in given else len(given)
+        found, unknown = super().parse_known_args(given[:at], namespace)
+        found.words = given[at + 1 :] if at < len(given) else None
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message, hint=f"{self.prog} --help")
@@ -97,6 +113,8 @@ def build_parser() -> argparse.ArgumentParser:
     fuse = _command(commands, "fuse", "many jobs of one architecture as one training array")
     _add_fuse(fuse.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
 
+    add_service(lambda name, summary, **more: _command(commands, name, summary, **more))
+
     policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
     policies.add_argument("--json", action="store_true")
 
@@ -109,16 +127,24 @@ def _command(
     commands: argparse._SubParsersAction[_Parser],
     name: str,
     summary: str,
+    module: str = "",
+    aliases: Sequence[str] = (),
+    splits: bool = False,
 ) -> argparse.ArgumentParser:
     def run(args: argparse.Namespace) -> int:
         if name in _COMPILED:
             tell_first_run()
-        command: Command = import_module(f"wattline.cli.{name}").run
+        command: Command = import_module(f"wattline.cli.{module or name}").run
         return command(args)
 
     parser = commands.add_parser(
-        name, allow_abbrev=False, help=summary, description=summary[0].upper() + summary[1:] + "."
+        name,
+        aliases=list(aliases),
+        allow_abbrev=False,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
     )
+    parser.splits = splits
     parser.set_defaults(command=run)
     return parser
 

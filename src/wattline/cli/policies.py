@@ -8,7 +8,7 @@ import math
 from dataclasses import fields
 from typing import Any, cast
 
-from wattline.cli.show import show_json
+from wattline.cli.terminal import show_json
 from wattline.policy.parse import stage_names
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from wattline.cli.known import finite, held_out_data
 from wattline.cli.outcome import Outcome, outcome_text, relied_on
-from wattline.cli.show import show_json, tell
+from wattline.cli.terminal import show_json, tell
 from wattline.model.measured import Measured
 from wattline.model.workload import Workload
 from wattline.profile.devices import DEVICES

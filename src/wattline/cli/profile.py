@@ -19,7 +19,7 @@ import numpy as np
 
 from wattline.cli.claim import claim
 from wattline.cli.known import finite
-from wattline.cli.show import bar, show_error, show_json, tell
+from wattline.cli.terminal import bar, show_error, show_json, tell
 from wattline.errors import ConfigError, ProfileError
 from wattline.grid import grid
 from wattline.model.demand import Demand

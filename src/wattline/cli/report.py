@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from wattline.cli.claim import claim
-from wattline.cli.show import show_json, tell
+from wattline.cli.terminal import show_json, tell
 from wattline.log import read_log
 from wattline.report import compare, digest, write_html
 

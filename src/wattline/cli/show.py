@@ -1,67 +1,67 @@
-"""What people and programs see."""
+"""`wattline show JOB`: all that is known of a job."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+import argparse
+import shlex
+import time
+from typing import Any
 
-from wattline.errors import WattlineError
-
-if TYPE_CHECKING:
-    from wattline.trace import Trace  # importing it takes longer than `--help` may
+from wattline.cli.reach import path_of, reach
+from wattline.cli.terminal import show_json
+from wattline.cli.told import clean, clock, count, done, energy, lasts, why
+from wattline.grid import grid
+from wattline.units import show_seconds
 
 
-def show_json(value: object) -> None:
-    """Data for programs, on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+def run(args: argparse.Namespace) -> int:
+    """Show one job."""
+    job = reach(args).get(path_of(args.job))
+    if args.json:
+        show_json(job)
+    else:
+        print("\n".join(grid(_rows(job, time.time()), lambda column: "<")))
+    return 0
 
 
-def show_error(error: WattlineError, in_json: bool) -> None:
-    """An error: on stdout as JSON when that was asked for, else in words on stderr."""
-    if in_json:
-        show_json({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
-        return
-    print(f"wattline: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"  hint: {error.hint}", file=sys.stderr)
+def _rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
+    started = job["starts"] > 0
+    rows = [
+        ("job", job["id"] + (f", of sweep {job['sweep']}" if job["sweep"] else "")),
+        ("name", clean(job["name"])),
+        ("state", job["state"] + (" (held)" if job["held"] else "")),
+        ("why", why(job)),
+        ("command", clean(shlex.join(job["command"]))),
+        ("user", clean(job["user"]) or "the service's own"),
+        ("team", clean(job["team"])),
+        ("priority", f"{job['priority']:g}"),
+        ("asks for", count(job["gpus_asked"], "GPU")),
+        ("runs on" if job["state"] == "RUNNING" else "ran on", _given(job["given"]) if started else ""),
+        ("submitted", clock(job["submit_s"])),
+        ("waited", "" if job["wait_s"] is None else show_seconds(round(job["wait_s"], 1))),
+        ("started", clock(job["start_s"]) + _times(job) if started else ""),
+        ("ended", clock(job["end_s"]) if job["end_s"] is not None else ""),
+        ("time", lasts(job, now_s)),
+        ("progress", done(job)),
+        ("energy", energy(job)),
+        ("exit code", "" if job["exit_code"] is None else str(job["exit_code"])),
+        ("metrics", ", ".join(f"{clean(name)} {value:.6g}" for name, value in job["metrics"].items())),
+    ]
+    return [(name, value) for name, value in rows if value]
 
 
-def tell(text: str) -> None:
-    """A remark for people, on stderr."""
-    print(text, file=sys.stderr)
+def _given(given: dict[str, Any]) -> str:
+    numbers = ", ".join(map(str, given["gpus"]))
+    words = [f"GPU{'s' if len(given['gpus']) != 1 else ''} {numbers}", given["kind"]]
+    words += [f"cap {given['cap_w']:g} W"] if given["cap_w"] else []
+    words += [f"batch {given['batch']}"] if given["batch"] else []
+    words += [count(given["cpus"], "core")] if given["cpus"] else []
+    words += [f"as one array with jobs {', '.join(given['fused_with'])}"] if given["fused_with"] else []
+    return ", ".join(filter(None, words))
 
 
-def tell_first_run() -> None:
-    """Say why the first run takes longer, where numba is about to compile and cache its loops."""
-    package = Path(__file__).parents[1]
-    if os.access(package, os.W_OK) and not any(package.glob("__pycache__/*.nbi")):
-        tell("first run: compiling a few loops, once; this takes up to twenty seconds")
-
-
-def tell_skipped(trace: Trace) -> None:
-    """How many rows of a trace were left out, and why."""
-    if trace.ignored:
-        tell(f"{trace.ignored} rows of {trace.name} are not GPU jobs that ran: left out")
-    if trace.skipped:
-        tell(
-            f"{len(trace.skipped)} broken rows of {trace.name} skipped, the first: {trace.skipped[0].message}"
-        )
-
-
-@contextmanager
-def bar(what: str, total: float) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr, when a person is looking; yields what to call with the amount done."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+def _times(job: dict[str, Any]) -> str:
+    if job["starts"] < 2:
+        return ""
+    killed = f", after {count(job['kills'], 'kill')}" if job["kills"] else ""
+    return f", attempt {job['starts']}{killed}"

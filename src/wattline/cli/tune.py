@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from wattline.cli.show import bar, show_json, tell
+from wattline.cli.terminal import agreed, bar, show_json, tell
 from wattline.errors import ConfigError, NotFound
 from wattline.grid import grid
 from wattline.model.bandit import Optimizer, Zeus
@@ -87,7 +86,8 @@ def _reset(args: argparse.Namespace) -> int:
     with Memory.open(args.state) as memory:
         if args.group not in memory.groups():
             memory.task(args.group)  # raises, and says what is near
-        if not args.yes and not _agreed(f"forget all runs of {args.group}? [y/n] "):
+        question = f"forget all runs of {args.group}?"
+        if not args.yes and not agreed(question, "-y forgets without asking"):
             tell("nothing was forgotten")
             return 1
         count = memory.reset(args.group)
@@ -96,13 +96,6 @@ def _reset(args: argparse.Namespace) -> int:
     else:
         print(f"{args.group}: {count} runs forgotten")
     return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise ConfigError("nobody is there to ask", hint="-y forgets without asking")
-    print(question, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
 def _replay(args: argparse.Namespace) -> int:

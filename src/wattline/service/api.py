@@ -204,6 +204,7 @@ def logs(
     attempt: Annotated[int, Query(ge=0, le=10**6, description="0: the newest")] = 0,
     tail: Annotated[int, Query(ge=-1, le=10**6, description="only so many lines; -1: all")] = -1,
     follow: Annotated[bool, Query(description="as server-sent events, until the job is over")] = False,
+    last_event_id: Annotated[str, Header(pattern=r"^([0-9]{1,9}:[0-9]{1,18})?$")] = "",
 ) -> Response:
     """What a job printed."""
     served.job(job)
@@ -212,7 +213,7 @@ def logs(
         return StreamingResponse(
             Tail(path).text(None if tail < 0 else tail), media_type="text/plain; charset=utf-8"
         )
-    stream = log_events(served, job, attempt or None, rank, None if tail < 0 else tail)
+    stream = log_events(served, job, attempt or None, rank, None if tail < 0 else tail, last_event_id)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 

@@ -61,13 +61,14 @@ class Controller:
         place: str = PLACE,
         models: Models | None = None,
         seed: int = 0,
+        clock: Callable[[], float] | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folder = Path(folder).resolve()
         self._tell, self._seed, self._policy_text = tell, seed, policy
         self.store = Store.open(self.folder)
         try:
-            self.clock = Clock(self.store.last_s(), tell)
+            self.clock = Clock(self.store.last_s(), tell) if clock is None else clock
             self.place: Placer = parse_placer(place)
             self.models = _library() if models is None else models
             self.policy: Policy = self._read_policy()
@@ -84,6 +85,7 @@ class Controller:
         self.problem = ""  # why nothing is decided
         self.decided_s = 0.0  # how long the last decision took
         self._stopping = self._zero = False
+        self.leaving = False  # whoever listens to a stream should let go
         self._thread = threading.Thread(target=self._run, name="wattline-loop", daemon=True)
 
     # -- life
@@ -102,7 +104,7 @@ class Controller:
 
     def stop(self) -> None:
         """Stop to decide; jobs run on, and are found again by the next who serves this folder."""
-        self._stopping = True
+        self._stopping = self.leaving = True
         self.local.leave()
         if self._thread.ident is not None:
             self._thread.join()

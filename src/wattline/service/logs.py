@@ -60,22 +60,28 @@ class Tail:
         assert self.path is not None
         try:
             with open(self.path, "rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                at, found = end, -1
-                while at > 0 and found < count:
+                end = at = file.seek(0, os.SEEK_END)
+                ends = 0  # of lines, counted from the end; the one at the very end closes the last line
+                while at > 0 and ends <= count:
                     start = max(at - _BLOCK, 0)
                     file.seek(start)
-                    block = file.read(at - start)
+                    ends += file.read(at - start).count(b"\n")
                     at = start
-                    found += block.count(b"\n") + (
-                        1 if start == max(end - _BLOCK, 0) and not block.endswith(b"\n") else 0
-                    )
                 file.seek(at)
                 lines = file.read(end - at).splitlines(keepends=True)
-                self._at = end - sum(map(len, lines[len(lines) - count :])) if count else end
+                self._at = end - sum(map(len, lines[len(lines) - min(count, len(lines)) :]))
                 self._file = os.fstat(file.fileno()).st_ino
         except OSError:
             return
+
+    def skip_to(self, offset: int) -> None:
+        """Begin with this byte."""
+        self._at = offset
+
+    @property
+    def offset(self) -> int:
+        """The byte after the last line that was given."""
+        return self._at - len(self._rest)
 
     def lines(self, over: bool = False) -> list[str]:
         """Whole lines that are new; when it is *over* also the last one without an end."""

@@ -56,6 +56,7 @@ def problem(status: int, code: str, detail: str, hint: str = "", **headers: str)
 
 def handle_problems(app: FastAPI) -> None:
     """Let *app* answer errors with problems."""
+
     @app.exception_handler(WattlineError)
     async def ours(request: Request, error: WattlineError) -> Response:
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

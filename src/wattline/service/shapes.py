@@ -70,7 +70,10 @@ class Job(_Shape):
     kills: int
     progress: float | None = Field(description="fraction that is done; null: it does not say")
     energy_j: float | None = Field(description="null: unmetered")
-    energy_method: str
+    energy_method: str = Field(description="how the joules are known; empty: it has not run")
+    power_w: float | None = Field(
+        description="what its GPUs draw now; null: it does not run, or nobody knows"
+    )
     exit_code: int | None
     given: Given
     metrics: dict[str, float]
@@ -229,7 +232,8 @@ def shape(job: Folded, view: dict[str, Any], reason: str) -> Job:
         kills=job.kills,
         progress=fraction if fraction is not None else (job.done or None),
         energy_j=energy_j,
-        energy_method=job.method or "unmetered",
+        energy_method=view.get("method") or job.method or ("unmetered" if job.starts else ""),
+        power_w=view.get("power_w"),
         exit_code=job.code,
         given=Given(
             gpus=given.get("gpus", []),

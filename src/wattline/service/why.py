@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim import Overheads, Sim
-from wattline.core import advance, decide_nothing, resume
+from wattline.core import Decision, advance, begin, resume
 from wattline.engine import Turn, turns
-from wattline.errors import InputError
 from wattline.host import with_shares
 from wattline.jobfile import JobFile
 from wattline.messages import FAILED, FINISHED, RAN, START
@@ -35,7 +34,8 @@ _MOST_AHEAD = 2000  # jobs of the queue that are looked at
 def reason_of(controller: Controller, job: Folded) -> str:
     """One sentence."""
     if job.state not in LIVE:
-        return job.message or ("It has done all its work." if job.state == "SUCCEEDED" else "")
+        done = "It has done all its work." if job.state == "SUCCEEDED" else f"Its exit code was {job.code}."
+        return job.message or done
     if job.held:
         return "Its owner, or an operator, holds it back."
     if job.cancelled:
@@ -127,7 +127,7 @@ class _Future:
     @classmethod
     def of(cls, controller: Controller, turn: Turn, place: int) -> _Future:
         """From the present state: the first of the queue, the job, and all who run."""
-        state = _after(turn)
+        state = _now(controller)
         keep = state.queue.running.copy()
         keep[:_MOST_AHEAD] = True
         row = int(turn.state.queue.job[place])
@@ -228,13 +228,16 @@ def _clock(at_s: float) -> str:
     return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)
 
 
-def _after(turn: Turn) -> Snapshot:
-    """The state once what was decided has been done."""
-    decision = replace(decide_nothing(turn.state), placement=turn.placement, actions=turn.actions)
-    state, nothing = turn.state, np.empty((0, 6))
-    return advance(
-        state, decision, state.now_s, nothing, state.jobs, state.nodes.accepts(state.jobs.gpu_kind)
-    )
+def _now(controller: Controller) -> Snapshot:
+    """How things are: the last decision, done, and the time that has passed since."""
+    now_s, turn, nothing = controller.clock(), controller.turn, np.empty((0, 6))
+    if turn is None:  # nobody has come yet
+        nodes = controller.local.nodes
+        empty = begin(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes)
+        return replace(empty, now_s=now_s)
+    state = turn.state
+    decision = Decision(turn.placement, turn.actions)
+    return advance(state, decision, now_s, nothing, state.jobs, state.nodes.accepts(state.jobs.gpu_kind))
 
 
 def _only(state: Snapshot, places: Any) -> tuple[Snapshot, Any]:
@@ -255,10 +258,7 @@ def _only(state: Snapshot, places: Any) -> tuple[Snapshot, Any]:
 def plan(controller: Controller, job: JobFile, user: str, workdir: str) -> shapes.Plan:
     """When a job would start if it was submitted now, on what, and what else could be asked for."""
     made = accept(job, user, workdir)
-    turn = controller.turn
-    if turn is None:
-        raise InputError("nothing has been decided yet, ask again in a moment")
-    state = _after(turn)
+    state = _now(controller)
     places = np.arange(min(len(state.queue), _MOST_AHEAD))
     running = np.flatnonzero(state.queue.running)
     state, _ = _only(state, np.union1d(places, running))

@@ -6,7 +6,19 @@ import math
 
 import numpy as np
 
-from wattline.messages import ARRIVED, FAILED, FINISHED, METERED, RAN, START, STOP, STOPPED, Event, each
+from wattline.messages import (
+    ACTION_COLUMNS,
+    ARRIVED,
+    FAILED,
+    FINISHED,
+    METERED,
+    RAN,
+    START,
+    STOP,
+    STOPPED,
+    Event,
+    each,
+)
 from wattline.types import Backend
 
 
@@ -73,4 +85,6 @@ class _Story:
     def do(self, verb: int, job: int) -> None:
         """Act on one job, on one GPU of node 0."""
         node, gpus = (0, 1) if verb == START else (-1, 0)
-        self.backend.apply(np.array([[verb, job, job, node, gpus, 0, 0]], dtype=np.int64))
+        row = np.zeros((1, ACTION_COLUMNS), dtype=np.int64)
+        row[0, :5] = verb, job, job, node, gpus
+        self.backend.apply(row)

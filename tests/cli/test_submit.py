@@ -1,0 +1,186 @@
+"""`wattline submit` and `plan` as a user types them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from typed import strict, typed
+from wattline.service.controller import Controller
+
+Capsys = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def answered(capsys: Capsys, command: str, *words: str) -> Any:
+    code, out, _ = typed(capsys, command, "--json", *words)
+    assert code == 0
+    return strict(out)
+
+
+def ids(service: Controller) -> list[str]:
+    return [job.id for job in service.store.jobs()]
+
+
+def test_ids_are_data_and_the_rest_is_prose(capsys: Capsys, service: Controller) -> None:
+    code, out, err = typed(capsys, "submit", "--name", "quick", "--", "true")
+    assert code == 0
+    assert out.strip() == ids(service)[-1]
+    assert "(quick) submitted" in err
+
+
+def test_wait_ends_as_the_job_did(capsys: Capsys) -> None:
+    assert typed(capsys, "submit", "--wait", "--", "true")[0] == 0
+    code, out, err = typed(capsys, "submit", "--wait", "--", "bash", "-c", "exit 7")
+    assert code == 7
+    assert f"job {out.strip()} FAILED" in err
+    assert "simulated" in err
+
+
+def test_of_several_the_first_that_failed_says_how_it_ends(capsys: Capsys, here: Path) -> None:
+    (here / "sweep.yaml").write_text(
+        "run: [bash, -c, 'exit ${code}']\nmatrix: {code: [0, 5, 6]}\nfuse: off\n"
+    )
+    code, out, err = typed(capsys, "submit", "--wait", "sweep.yaml")
+    assert code == 5
+    assert len(out.split()) == 3
+    assert "3 jobs" in err
+    assert "1 SUCCEEDED, 2 FAILED" in err
+
+
+def test_who_waits_no_longer_is_told_so_and_the_job_goes_on(capsys: Capsys, service: Controller) -> None:
+    code, out, err = typed(capsys, "submit", "--wait", "--timeout", "0.3", "--", "sleep", "30")
+    assert code == 124
+    assert "goes on" in err
+    assert service.job(out.strip()).state in ("PENDING", "RUNNING")
+    assert typed(capsys, "cancel", "-y", out.strip())[0] == 0
+
+
+def test_who_follows_sees_what_it_prints_and_ends_as_it_did(capsys: Capsys) -> None:
+    code, out, err = typed(capsys, "submit", "-f", "--", "bash", "-c", "echo one; echo two; exit 3")
+    assert (code, out) == (3, "one\ntwo\n")
+    assert "submitted" in err
+
+
+def test_with_json_stdout_is_one_document(capsys: Capsys) -> None:
+    found = answered(capsys, "submit", "--hold", "--name", "x", "--", "true")
+    assert [set(job) >= {"id", "state", "energy_j", "energy_method"} for job in found["jobs"]] == [True]
+    code, out, err = typed(capsys, "submit", "-f", "--json", "--", "bash", "-c", "echo hello; exit 2")
+    assert code == 2
+    assert strict(out)["jobs"][0]["exit_code"] == 2
+    assert "hello" in err
+
+
+def test_what_follows_the_dashes_is_the_commands_own(capsys: Capsys) -> None:
+    code, out, _ = typed(
+        capsys, "submit", "-f", "--env", "X=$5", "--", "bash", "-c", 'echo "$X $0"', "--json"
+    )
+    assert (code, out) == (0, "$5 --json\n")
+    code, out, _ = typed(capsys, "submit", "-f", "--", "echo", "${lr}", "--", "$HOME")
+    assert (code, out) == (0, "${lr} -- $HOME\n")
+
+
+def test_a_job_runs_where_it_was_submitted_unless_it_says(capsys: Capsys, here: Path) -> None:
+    assert typed(capsys, "submit", "-f", "--", "pwd")[1].strip() == str(here.resolve())
+    (here / "job.yaml").write_text("run: pwd\nworkdir: /usr\n")
+    assert typed(capsys, "submit", "-f", "job.yaml")[1].strip() == "/usr"
+
+
+def test_options_go_before_what_the_file_says(capsys: Capsys, here: Path) -> None:
+    (here / "job.yaml").write_text("run: sleep 0\nname: old\nresources: {gpus: 1, time: 1h}\nenv: {A: 1}\n")
+    words = ["--name", "new", "--gpus", "2", "--team", "vision", "--priority", "-3", "--hold"]
+    job = answered(capsys, "submit", "job.yaml", *words)["jobs"][0]
+    assert (job["name"], job["gpus_asked"], job["team"], job["priority"]) == ("new", 2, "vision", -3)
+    assert job["held"]
+    assert typed(capsys, "release", job["id"])[0] == 0
+
+
+def test_a_job_can_come_from_stdin(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"run: echo from stdin\n")))
+    assert typed(capsys, "submit", "-f", "-")[1] == "from stdin\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run: true\nresources:\n  gpu: 2\n", "job.yaml:3: "),
+        ("run: true\nresources: {gpus: many}\n", "job.yaml:2: "),
+        ("run: [\n", "job.yaml:"),
+        ("", "job.yaml:1: is empty"),
+        ("run: echo ${lr}\n", "job.yaml:1: "),
+        ("run: 'x\n" + "y" * (1 << 20), "job.yaml: longer than 1 MiB"),
+        ("run: \udcff\n", "job.yaml:1: not text in UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line_and_nothing_is_sent(
+    capsys: Capsys, here: Path, service: Controller, text: str, message: str
+) -> None:
+    (here / "job.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    before = ids(service)
+    code, out, err = typed(capsys, "submit", "job.yaml")
+    assert (code, out) == (2, "")
+    assert message in err
+    code, out, _ = typed(capsys, "submit", "job.yaml", "--json")
+    assert code == 2
+    assert message in strict(out)["error"]["message"]
+    assert ids(service) == before
+
+
+def test_files_of_ten_megabytes_are_refused_before_they_are_read(capsys: Capsys, here: Path) -> None:
+    (here / "job.yaml").write_bytes(b"run: x\n" * 1_500_000)
+    code, _, err = typed(capsys, "submit", "job.yaml")
+    assert code == 2
+    assert "longer than 1 MiB" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["submit"], 2, "there is no job"),
+        (["submit", "nowhere.yaml"], 3, "nowhere.yaml: no such file"),
+        (["submit", "nowhere.yaml", "--", "true"], 2, "there are a file and a command"),
+        (["submit", "--"], 2, "run"),
+        (["submit", ".", "--hold"], 2, "cannot be read"),
+        (["submit", "--gpus", "many", "--", "true"], 2, "resources.gpus"),
+        (["submit", "--time", "soon", "--", "true"], 2, "resources.time"),
+        (["submit", "--deadline", "soon", "--", "true"], 2, "deadline"),
+        (["submit", "--env", "NOT_HERE_AT_ALL", "--", "true"], 2, "no such variable"),
+        (["submit", "--timeout", "3s", "--", "true"], 2, "--timeout"),
+        (["submit", "--prio", "3", "--", "true"], 2, "--prio"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words_and_as_json(
+    capsys: Capsys, words: list[str], code: int, message: str
+) -> None:
+    found, out, err = typed(capsys, *words)
+    assert (found, out) == (code, "")
+    assert message in err
+    found, out, _ = typed(capsys, words[0], "--json", *words[1:])
+    assert found == code
+    assert message in strict(out)["error"]["message"]
+
+
+def test_a_plan_is_shown_and_nothing_is_submitted(capsys: Capsys, service: Controller) -> None:
+    typed(capsys, "submit", "--wait", "--", "true")  # a service that never had a job has no plans yet
+    before = ids(service)
+    code, out, err = typed(capsys, "plan", "--gpus", "2", "--time", "1h", "--", "true")
+    assert code == 0
+    assert "as asked" in out
+    assert "(predicted)" in out
+    assert "nothing was submitted" in err
+    assert answered(capsys, "submit", "--dry-run", "--", "true")["feasible"]
+    assert ids(service) == before
+
+
+def test_a_plan_that_cannot_be_has_its_own_exit_code(capsys: Capsys) -> None:
+    typed(capsys, "submit", "--wait", "--", "true")
+    code, out, err = typed(capsys, "plan", "--gpus", "99", "--", "true")
+    assert (code, out) == (4, "")
+    assert "99" in err
+    code, out, _ = typed(capsys, "submit", "--dry-run", "--json", "--gpus", "99", "--", "true")
+    assert code == 4
+    assert not strict(out)["feasible"]
