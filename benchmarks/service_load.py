@@ -34,7 +34,7 @@ def service(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
     """A service that listens: its process, where, and the token."""
     command = [sys.executable, "-m", "wattline", "serve", "--dir", str(folder), "--port", "0"]
     served = subprocess.Popen(
-        [*command, "--rate", "1e6", *options],
+        [*command, "--rate", "1000000", *options],
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -173,7 +173,7 @@ def show(ended: dict[str, list[dict[str, Any]]], took_s: dict[str, float], conso
             cells += [f"{jct_s:.0f} s", f"{job['wait_s'] or 0:.0f} s", _energy(job["energy_j"])]
         table.add_row(*cells, _notes(row[0]))
     cells = ["mean, total"]
-    for name, jobs in ended.items():
+    for jobs in ended.values():
         mean = [sum(f(job) for job in jobs) / len(jobs) for f in (_jct_s, lambda job: job["wait_s"] or 0)]
         total = [job["energy_j"] for job in jobs]
         cells += [f"{mean[0]:.0f} s", f"{mean[1]:.0f} s", _energy(None if None in total else sum(total))]

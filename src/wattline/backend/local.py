@@ -65,6 +65,8 @@ LOOK_S = 1.0
 _TELL_S = 10.0  # between two reports of one job to the policy, unless its speed is another
 _OTHER_SPEED = 0.1
 _BACK_OFF_S = (5.0, 30.0, 120.0, 600.0)
+_REST = 4.0  # times as long as a decision took, until the next
+_LEAST_REST_S, _MOST_REST_S = 0.02, 1.0
 _UNTOLD_S = 0.2  # where the kernel does not tell when a process ends
 
 Hear = Callable[[str, str, dict[str, Any]], None]
@@ -140,6 +142,7 @@ class Local:
         self._clock, self._hear, self._tell, self._stays = clock, hear, tell, stays
         self._now_s = clock()
         self._ids: list[str] = []  # by row
+        self._later: dict[str, Life] = {}  # who is to come back to the queue
         self._runs: list[_Run] = []
         self._of: dict[str, _Run] = {}  # the run that a job is in, and was not told to leave
         self._told: list[Event] = []
@@ -154,7 +157,7 @@ class Local:
         self._requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._closing = False
-        self._woke_s = time.monotonic()
+        self._woke_s, self._worked_s = time.monotonic(), time.thread_time()
 
     # -- from any thread
 
@@ -182,7 +185,12 @@ class Local:
     # -- the Backend protocol
 
     def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
-        """Sleep until one of *wake* has happened, at most until *until_s*."""
+        """Sleep until one of *wake* has happened, at most until *until_s*.
+
+        Decisions leave most of the time to others: who comes shortly after one waits for the next together
+        with whoever else comes.
+        """
+        self._rest()
         while True:
             self._hear_requests()
             if self._closing:
@@ -199,8 +207,14 @@ class Local:
             self._read_meter()
         events = rows(*self._told)
         self._told.clear()
-        self._woke_s = time.monotonic()
+        self._woke_s, self._worked_s = time.monotonic(), time.thread_time()
         return self._now_s, events
+
+    def _rest(self) -> None:
+        worked_s = time.thread_time() - self._worked_s
+        over_s = self._woke_s + min(max(_REST * worked_s, _LEAST_REST_S), _MOST_REST_S)
+        while not self._closing and (left_s := over_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LEAST_REST_S))
 
     def busy_s(self) -> float:
         """How long ago `wait` answered."""
@@ -295,6 +309,7 @@ class Local:
         self.jobs, self._ids, self._told = Jobs.of(submit_s=[], gpus=[], duration_s=[]), [], []
         for life in self.lives.values():
             life.row = -1
+        self._later = {life.id: life for life in self.lives.values() if life.due_s > now_s}
         self._enter(queued)
         self._told = []
         state = begin(self.jobs, self.nodes, seed)
@@ -370,9 +385,11 @@ class Local:
         self._enter_due(new)
 
     def _enter_due(self, lives: list[Life]) -> None:
+        now_s = self._now()
         for life in lives:
             self.lives[life.id] = life
-        now_s = self._now()
+            if life.due_s > now_s:
+                self._later[life.id] = life
         self._enter([life for life in lives if life.due_s <= now_s and life.row < 0])
 
     def _enter(self, lives: list[Life]) -> None:
@@ -388,6 +405,7 @@ class Local:
             for name, value in asks.items():
                 columns[name].append(value)
             self._ids.append(life.id)
+            self._later.pop(life.id, None)
         new = Jobs.of(
             id=[life.id if life.number == 1 else f"{life.id}~{life.number}" for life in lives],
             submit_s=[self._now_s] * len(lives),  # in this order; when they really came is set below
@@ -420,6 +438,7 @@ class Local:
             self._say(FAILED, life, 0.0)
             life.row = -1
             del self.lives[job]
+            self._later.pop(job, None)
 
     # -- starting and stopping
 
@@ -539,11 +558,7 @@ class Local:
             else:
                 self._ended(run, run.attempt.exit() if state == "ended" else None)
         self._start_those_who_can()
-        due = [
-            life
-            for life in self.lives.values()
-            if life.row < 0 and life.due_s <= now_s and life.id not in self._of
-        ]
+        due = [life for life in self._later.values() if life.due_s <= now_s]
         self._enter(due)
 
     def _look_at(self, run: _Run) -> None:
@@ -666,6 +681,7 @@ class Local:
         self._hear("retry", life.id, {**facts, "kills": life.kills, "due_s": life.due_s, "fuse": life.fuse})
         self._say(FAILED, life, life.done)
         life.row = -1
+        self._later[life.id] = life
 
     def _over(
         self,
@@ -684,6 +700,7 @@ class Local:
         )
         life.row = -1
         self.lives.pop(life.id, None)
+        self._later.pop(life.id, None)
 
     def _facts(
         self, life: Life, progress: Progress | None, exit: Exit | None, message: str
@@ -709,7 +726,7 @@ class Local:
         return self._now_s
 
     def _due(self) -> list[float]:
-        return [life.due_s for life in self.lives.values() if life.row < 0 and life.id not in self._of]
+        return [life.due_s for life in self._later.values()]
 
     def _sleep(self, until_s: float) -> None:
         """Until somebody asks something, a process ends, or it is time to look."""

@@ -7,13 +7,14 @@ policy asks for the same ones in every round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattline.model.alike import distinct, examples, sorts
 from wattline.profile.devices import DEVICES
 from wattline.table import Floats, Ints, Labels
 from wattline.types import Grants, Jobs, Models, Nodes
@@ -43,14 +44,22 @@ class Menu:
 
 def menu(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
     """Ways to run each of *jobs* on *nodes*, as *models* say."""
-    return _menu(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+    return _expanded(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+
+
+@lru_cache(maxsize=4)
+def _expanded(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
+    if not getattr(models, "alike", False):
+        return _menu(models, jobs, nodes)  # type: ignore[arg-type]
+    known = _menu(models, examples(jobs), nodes)  # type: ignore[arg-type]
+    return replace(known, sort=np.ascontiguousarray(known.sort[sorts(jobs)[0]]))
 
 
 @lru_cache(maxsize=4)
 def _menu(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
     bounds = (jobs.min_gpus, jobs.max_gpus, jobs.max_batch, jobs.noise.view(np.int64))
     alike = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
-    _, first, code = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+    code, first = distinct(alike)
     kinds = nodes.kind.names
     parts = [_of_kind(models, jobs, nodes, first, kind) for kind in range(len(kinds))]
     wide = max(part.gpus.shape[1] for part in parts)

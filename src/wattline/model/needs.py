@@ -10,12 +10,12 @@ Many jobs of a cluster are alike, so the models are asked once for every sort of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from wattline.model.alike import sorts
+from wattline.model.alike import examples, sorts
 from wattline.table import Floats, Ints
 from wattline.types import HOST, Grants, Jobs, Models, Nodes
 
@@ -62,7 +62,16 @@ def saturating(known: Needs, keep: float) -> Ints:
 
 def needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
     """What each of *jobs* could do with more or less of the host of *nodes*, as *models* say."""
-    return _needs(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+    return _expanded(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+
+
+@lru_cache(maxsize=4)
+def _expanded(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+    if not getattr(models, "alike", False):
+        return _needs(models, jobs, nodes)  # type: ignore[arg-type]
+    known, sort = _needs(models, examples(jobs), nodes), sorts(jobs)[0]  # type: ignore[arg-type]
+    sets, spread = (np.ascontiguousarray(column[sort]) for column in (known.sets, known.spread))
+    return replace(known, sets=sets, spread=spread)
 
 
 def _needs_shape(nodes: Nodes) -> Ints:

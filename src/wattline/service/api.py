@@ -27,7 +27,7 @@ from wattline.service.why import explain, plan, reason_of
 _bearer = HTTPBearer(auto_error=False, description="a token of `wattline token add`")
 
 
-def _only_known(request: Request) -> None:
+async def _only_known(request: Request) -> None:
     """Refuse what a path does not ask for: a word that is misspelt would do nothing."""
     known = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:
@@ -60,18 +60,21 @@ def create_app(controller: Controller, *, rate: float = 500.0) -> FastAPI:
     return app
 
 
-def _controller(request: Request) -> Controller:
+async def _controller(request: Request) -> Controller:
     served: Controller = request.app.state.controller
     return served
 
 
-def _tokens(request: Request) -> Tokens:
+async def _tokens(request: Request) -> Tokens:
     tokens: Tokens = request.app.state.tokens
     return tokens
 
 
-def _caller(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Who:
-    who = _tokens(request).check(None if given is None else given.credentials)
+async def _caller(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Who:
+    tokens: Tokens = request.app.state.tokens
+    who = tokens.check(None if given is None else given.credentials)
     if not request.app.state.buckets.take(who.name):
         raise HTTPException(429, "too many requests of one caller", headers={"Retry-After": "1"})
     return who

@@ -17,7 +17,7 @@ from wattline.core import Decision, advance, begin, resume
 from wattline.engine import Turn, turns
 from wattline.host import with_shares
 from wattline.jobfile import JobFile
-from wattline.messages import FAILED, FINISHED, RAN, START
+from wattline.messages import FAILED, FINISHED, START
 from wattline.policy.knobs import turned
 from wattline.service import shapes
 from wattline.service.accept import accept
@@ -147,14 +147,12 @@ class _Future:
         starts_s: float | None = state.now_s if held.any() else None
         gpus, cap_w = int(state.leases.gpus[held].sum()), int(state.leases.cap_w[held].max(initial=0))
         kind = state.nodes.kind.word(int(state.leases.node[held][0])) if held.any() else ""
-        ends_s, watts, drawn_j = None, 0.0, 0.0
+        ends_s, drawn_j = None, 0.0
         models: Any = controller.models
         for number, turn in enumerate(turns(sim, self.policy, models, controller.place, state)):
             mine = turn.events[turn.events[:, 1] == self.row]
             for verb, _, at_s, _, _, energy in mine.tolist():
-                if verb == RAN:
-                    watts = energy
-                elif verb in (FINISHED, FAILED):
+                if verb in (FINISHED, FAILED):
                     ends_s, drawn_j = at_s, energy
             for action in turn.actions[turn.actions[:, 1] == self.row].tolist():
                 if action[0] == START and starts_s is None:
@@ -162,7 +160,7 @@ class _Future:
                     kind = state.nodes.kind.word(action[3])
             if ends_s is not None or number > _MOST_TURNS or time.monotonic() > until:
                 break
-        energy_j = drawn_j or (None if not watts else watts)
+        energy_j = drawn_j or None
         return shapes.What(
             what=what,
             starts_s=starts_s,
@@ -266,7 +264,7 @@ def plan(controller: Controller, job: JobFile, user: str, workdir: str) -> shape
     asks = {name: [value] for name, value in one.asks.items()}
     asks["deadline_s"] = [one.asks["deadline_s"] or float("inf")]
     new = with_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **asks), state.nodes)
-    least, asked, most = job.resources.gpu_range
+    asked = job.resources.gpu_range[1]
     has = int(state.nodes.gpus.max())
     total = int(state.nodes.gpus.sum())
     accepted = state.nodes.accepts(new.gpu_kind)[0] != 0
