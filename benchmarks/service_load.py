@@ -27,6 +27,7 @@ from wattline.jobfile import read_document
 from wattline.service.controller import Controller
 
 GPUS = "simulated:8xa100"
+MODELS = ("resnet50", "vgg16", "bert", "gpt2", "inception3", "deepspeech2", "nobody-knows")
 
 
 @contextmanager
@@ -123,9 +124,12 @@ def long_queue(count: int) -> None:
         options = ("--gpus", GPUS, "--policy", policy, "--place", place)
         with tempfile.TemporaryDirectory() as folder, service(Path(folder), *options) as (_, url, token):
             caller = Caller(url, token)
-            sweep = {"run": "sleep ${n}", "resources": {"gpus": 8}, "matrix": {"n": "1..10000"}}
-            for _ in range(count // 10_000):
-                status, _ = caller.ask("POST", "/jobs", sweep)
+            for part in range(20):  # of many sorts
+                model, gpus = MODELS[part % len(MODELS)], 2 ** (part % 4)
+                sweep = {"run": "sleep ${n}", "matrix": {"n": f"1..{count // 20}"}, "model": model}
+                sizes = {"gpus": f"1..{gpus}", "time": f"{1 + part}h"}
+                asks = {"resources": sizes, "batch_size": 16 << part % 3, "elastic": part % 2 == 0}
+                status, _ = caller.ask("POST", "/jobs", {**sweep, **asks})
                 assert status == 201, status
             decided_s = []
             for _ in range(12):  # each cancels one that waits: a reason to decide again
