@@ -3,20 +3,27 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA := $(or $(WATTLINE_DATA),../shared/data)
 
-.PHONY: demo test check bench lint clean
+.PHONY: demo compare test check bench lint clean
 
 .venv/.ok: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[report]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[report,service]'
 	touch $@
 
-.venv/.ok-test: .venv/.ok Makefile
+.venv/.ok-torch: .venv/.ok Makefile
 	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	touch $@
+
+.venv/.ok-test: .venv/.ok-torch
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# The main job: a synthetic trace under every policy, as a table and as a page.
-demo: .venv/.ok
+# The main job: the service with simulated GPUs, and twelve real trainings under Wattline and under FIFO.
+demo: .venv/.ok-torch
+	$(BIN)/python demo/run.py
+
+# A synthetic trace under every policy, as a table and as a page.
+compare: .venv/.ok
 	$(BIN)/wattline compare --trace synth:count=1000,seed=1,load=0.95,gpus_total=64 --cluster 8xa100:8 \
 	  --models library --draw-models --policies all --jobs 2 --html out/compare.html
 	@echo "open out/compare.html"
@@ -51,6 +58,10 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/fusion.py
 	$(BIN)/python benchmarks/fusion.py --curve
 	$(BIN)/python benchmarks/fusion_tuning.py
+	$(BIN)/python benchmarks/service_load.py submit
+	$(BIN)/python benchmarks/service_load.py queue
+	$(BIN)/python benchmarks/service_load.py soak
+	$(BIN)/python benchmarks/real_vs_simulated.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --growth
 

@@ -198,7 +198,8 @@ class Local:
                 return math.inf, rows()
             self._look()
             verbs = {event.verb for event in self._told}
-            if self._now() >= until_s or not wake.isdisjoint(verbs) or (verbs and self.idle()):
+            over = verbs and not self._runs  # nothing else will happen for a while
+            if self._now() >= until_s or not wake.isdisjoint(verbs) or over:
                 break
             if not self._runs and not self._stays and not self._due() and until_s == math.inf:
                 break
