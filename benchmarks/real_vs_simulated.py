@@ -32,14 +32,14 @@ from wattline.types import Jobs
 GPUS = "simulated:4xv100"
 MODELS = ("resnet50", "shufflenetv2", "bert-sentiment", "deepspeech2")
 BATCH = 64
-SCRIPT = """
+SCRIPT = f"""
 import sys, wattline
 steps = int(sys.argv[1])
-with wattline.Session(aim='none', batch_size={batch}) as run:
+with wattline.Session(aim='none', batch_size={BATCH}) as run:
     for _ in run.epochs(1):
         for _ in run.steps(range(steps)):
             pass
-""".format(batch=BATCH)
+"""
 
 
 def drawn(seed: int, count: int) -> list[tuple[float, str, int, float]]:
@@ -109,17 +109,15 @@ def compare(seed: int, policy: str, count: int) -> tuple[float, float, float, fl
     )
     sim = Sim(replace(table, cpus=log.jobs.cpus, mem_gib=log.jobs.mem_gib), log.nodes, library(),
               overheads=Overheads(start_s=start_s))  # fmt: skip
-    would_s, would_j = figures(
-        run(sim, parse_policy(policy), library(), place=parse_placer("pack")), count
-    )
+    would_s, would_j = figures(run(sim, parse_policy(policy), library(), place=parse_placer("pack")), count)
     off = np.abs(would_s / is_s - 1)
     pairs = list(combinations(range(count), 2))
     apart = [(a, b) for a, b in pairs if abs(is_s[a] - is_s[b]) > 0.05 * is_s.max()]
     other = np.mean([(is_s[a] < is_s[b]) != (would_s[a] < would_s[b]) for a, b in apart])
     energy = float(would_j.sum() / is_j.sum() - 1)
     print(
-        f"seed {seed} {policy:<28} JCT off {100 * np.median(off):4.1f} % (median) {100 * off.max():4.1f} % (most),"
-        f" mean {100 * (would_s.mean() / is_s.mean() - 1):+.1f} %; {100 * other:.1f} % of pairs in another order;"
+        f"seed {seed} {policy:<22} JCT off {100 * np.median(off):.1f} % at the median, {100 * off.max():.1f} % most,"
+        f" mean {100 * (would_s.mean() / is_s.mean() - 1):+.1f} %; other order {100 * other:.1f} % of pairs;"
         f" energy {100 * energy:+.1f} %; a process starts in {start_s:.2f} s",
         flush=True,
     )

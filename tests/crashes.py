@@ -3,7 +3,7 @@
     python tests/crashes.py FOLDER --kills 200 --seed 1
 
 A controller is forked from a process that has all modules, so that it lives as soon as it can be killed. Each
-lives for a random time, in which it takes jobs in; what it did not answer is asked again of the next, with the
+lives for a random time and takes jobs in; what it did not answer is asked again of the next, with the
 same key. Jobs write down that they began and ended.
 """
 

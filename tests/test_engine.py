@@ -1,10 +1,25 @@
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from story import ends, play
 from wattline import policy as p
+from wattline.backend.replay import Replay
+from wattline.backend.sim import Overheads, Sim
+from wattline.cluster import nodes
+from wattline.core import Decision, advance
+from wattline.engine import run, turns
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError
+from wattline.log import read_log, write_log
 from wattline.messages import POWER_OFF
+from wattline.model.asked import Asked
+from wattline.place import Pack
+from wattline.trace import synth
 from wattline.types import REASONS, Jobs, Leases, Models, Placement, Plan, Reason, Snapshot
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
@@ -110,3 +125,42 @@ def test_a_placer_that_forgets_reasons_is_stopped() -> None:
 
     with pytest.raises(PlanError, match="0 reasons were given for 1 jobs"):
         play(JOBS, p.fifo, place=forgetful)
+
+
+# -- from where another run was
+
+
+@given(seed=st.integers(0, 10_000), cut=st.integers(1, 40))
+def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut: int) -> None:
+    jobs = synth(count=12, seed=seed, load=1.5, gpus_total=4)
+    jobs, cluster = replace(jobs, gpus=np.minimum(jobs.gpus, 4)), nodes("v100", gpus=4)
+    free = Overheads(restart_s=0.0)
+    policy, models = p.chain(p.fifo), Asked()
+    whole = run(Sim(jobs, cluster, overheads=free), policy)
+    first = list(islice(turns(Sim(jobs, cluster, overheads=free), policy, models, Pack()), cut))[-1]
+    state = first.state
+    there = advance(
+        state,
+        Decision(first.placement, first.actions),
+        state.now_s,
+        np.empty((0, 6)),
+        jobs,
+        cluster.accepts(jobs.gpu_kind),
+    )
+    rest = run(Sim(jobs, cluster, overheads=free, begins=there), policy, begins=there)
+    late = {job: end_s for job, end_s in ends(rest).items()}
+    assert late == pytest.approx({job: end_s for job, end_s in ends(whole).items() if job in late})
+    assert len(late) >= len(there.queue)
+    again = Replay(rest)
+    assert len(run(again, policy, begins=again.begins)) == len(rest)
+
+
+def test_a_log_that_began_in_the_middle_is_written_and_read(tmp_path: Path) -> None:
+    cluster = nodes("v100", gpus=1)
+    first = list(islice(turns(Sim(JOBS, cluster), p.fifo, Asked(), Pack()), 2))[-1]
+    rest = run(Sim(JOBS, cluster, begins=first.state), p.fifo, begins=first.state)
+    write_log(rest, tmp_path / "run.jsonl")
+    again = Replay(read_log(tmp_path / "run.jsonl"))
+    assert again.begins is not None
+    assert np.array_equal(again.begins.queue.block, first.state.queue.block, equal_nan=True)
+    run(again, p.fifo, begins=again.begins)

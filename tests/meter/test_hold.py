@@ -99,6 +99,29 @@ def test_a_cap_is_restored_at_the_end(meter: Meter, state: Path) -> None:
     assert records(state) == []
 
 
+def test_the_cap_of_one_gpu_is_put_back_before_the_end_and_can_be_set_again(
+    meter: Meter, state: Path
+) -> None:
+    with hold(meter.gpus, 150) as held:
+        held.release(meter.gpus[0])
+        assert caps(meter) == [300, 150]
+        assert len(records(state)) == 1
+        held.set_cap(200, meter.gpus[0])
+        assert caps(meter) == [200, 150]
+    assert caps(meter) == [300, 300]
+
+
+def test_who_finds_its_cap_set_by_whoever_started_it_says_nothing(meter: Meter, state: Path) -> None:
+    said: list[str] = []
+    child = Child(meter.gpus[0].spec)
+    with hold(meter.gpus, tell=said.append) as held:
+        held.set_cap(150)
+        assert said == []
+        held.set_cap(200)
+        assert "holds its cap" in said[0]
+    child.kill()
+
+
 def test_what_was_there_is_restored_not_the_default(meter: Meter) -> None:
     meter.gpus[0].set_cap(222)
     with hold(meter.gpus, 150):

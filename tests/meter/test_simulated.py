@@ -101,6 +101,33 @@ def test_each_of_two_processes_steps_its_own_gpu(tmp_path: Path) -> None:
         meter.close()
 
 
+def test_a_job_on_some_of_the_gpus_steps_only_those(tmp_path: Path) -> None:
+    pair = virtual("2xv100,model=resnet50,batch=128")
+    pair.stepped(128)
+    some = virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path},gpus=1/3")
+    some.stepped(128)
+    every = virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path}")
+    assert some.now_s() == pair.now_s()
+    assert [gpu.uuid for gpu in some.gpus] == [every.gpus[n].uuid for n in (1, 3)]
+    assert [gpu.energy_j() for gpu in some.gpus] == [gpu.energy_j() for gpu in pair.gpus]
+    assert every.gpus[0].energy_j() < every.gpus[1].energy_j()
+    for meter in (pair, some, every):
+        meter.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("2xv100,gpus=0/2", "gpus of the simulated meter have 2"),
+        ("2xv100,gpus=1/1", "expected each once"),
+        ("2xv100,gpus=1,gpu=0", "expected one of gpus=1"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        virtual(text)
+
+
 def test_two_sessions_on_one_gpu_see_one_counter(tmp_path: Path) -> None:
     first, second = (virtual(f"1xv100,model=resnet50,state={tmp_path}") for _ in range(2))
     first.stepped(64)

@@ -191,6 +191,14 @@ def test_a_kind_nobody_knows_has_no_caps() -> None:
     assert caps(state, Cap(1.0)) == [0]
 
 
+def test_jobs_whose_watts_nobody_knows_may_be_left_alone() -> None:
+    jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[9, 9], model=["resnet50", "something"])
+    state = arrived(jobs, V100)
+    known, unknown = caps(state, Cap(1.0), library())
+    assert min(known, unknown) > 0
+    assert caps(state, Cap(1.0, known=1), library()) == [known, 0]
+
+
 def test_caps_of_the_menu_are_within_what_can_be_set() -> None:
     state = arrived(curved_jobs(["1"], [100]), V100)
     ways = menu(Curved(), state.jobs, state.nodes)

@@ -193,6 +193,12 @@ def test_two_of_a_sweep_wait_rather_than_slow_each_other_down_if_nobody_else_gai
     assert groups(play(sweep(100.0, 100.0), FIFO, Asked())) == [["a"], ["b"]]
 
 
+def test_who_wants_an_array_has_it_whatever_the_forecast_says() -> None:
+    wanted = sweep(100.0, 100.0, fuse=["a!", "a!"])
+    assert groups(play(wanted, FIFO, Asked())) == [["a", "b"]]
+    assert groups(play(wanted, FIFO, Asked(), gpus=2)) == [["a"], ["b"]]
+
+
 def test_they_are_fused_where_many_wait_behind_them() -> None:
     jobs = sweep(*[100.0] * 7, fuse=["a", "a", "", "", "", "", ""])
     log = play(jobs, FIFO, Asked())

@@ -141,9 +141,15 @@ def test_a_job_is_held_released_prioritised_and_cancelled(client: TestClient, co
 def test_logs_are_followed_to_the_end(client: TestClient) -> None:
     script = "for i in 1 2 3; do echo line $i; sleep 0.1; done; exit 3"
     (job,) = client.post("/api/v1/jobs", json={"run": ["sh", "-c", script]}).json()["jobs"]
-    with client.stream("GET", f"/api/v1/jobs/{job['id']}/logs?follow=true") as stream:
-        lines = [line for line in stream.iter_lines() if line and not line.startswith(":")]
+    path = f"/api/v1/jobs/{job['id']}/logs?follow=true"
+    with client.stream("GET", path) as stream:
+        lines = [line for line in stream.iter_lines() if line and not line.startswith((":", "id:"))]
     assert lines == ["data: line 1", "data: line 2", "data: line 3", "event: end", "data: FAILED"]
+    with client.stream("GET", path, headers={"Last-Event-ID": f"1:{len('line 1 ')}"}) as stream:
+        lines = [line for line in stream.iter_lines() if line]
+    assert lines == ["data: line 2", "id: 1:21", "data: line 3", "event: end", "data: FAILED"]
+    assert client.get(f"/api/v1/jobs/{job['id']}/logs?tail=2").text == "line 2\nline 3\n"
+    assert client.get(f"/api/v1/jobs/{job['id']}/logs?tail=0").text == ""
 
 
 @pytest.mark.parametrize("job", ["../../token", "1%2f..%2f2", "%2e%2e", "1;ls", "-1", "a" * 20])

@@ -157,7 +157,9 @@ def test_members_of_a_sweep_have_one_key_only_where_their_script_is_fusible(tmp_
         keys = [job.fuse for job in submit(controller, text, held=True)]
         assert keys[0] == keys[1] != keys[2] == keys[3]
         assert all(key.endswith("!") for key in keys)
-        assert {job.fuse for job in submit(controller, text.replace("fuse: 2", "fuse: off"), held=True)} == {""}
+        assert {job.fuse for job in submit(controller, text.replace("fuse: 2", "fuse: off"), held=True)} == {
+            ""
+        }
         plain = "run: 'true lr=${lr}'\nmatrix: {lr: [1, 2]}"
         assert {job.fuse for job in submit(controller, plain, held=True)} == {""}
 
