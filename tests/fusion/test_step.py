@@ -372,3 +372,34 @@ def test_a_batch_for_another_number_of_members_is_refused() -> None:
     _, step, _ = made(compile=False)
     with pytest.raises(NotFusible, match="expected 4 members in front"):
         step(torch.zeros(3, 6, 5), torch.zeros(3, 6), members=True)
+
+
+def test_members_that_leave_and_join_keep_their_own_norms() -> None:
+    torch.manual_seed(0)
+    models = [nn.Linear(5, 3).double() for _ in range(3)]
+    array = fuse(models)
+    step = train_step(array, F.cross_entropy, SGD(array, lr=0.1), clip_norm=[0.1, 0.2, 0.3], compile=False)
+    held = [step(*batch(0))]
+    array.drop([1])
+    held.append(step(*batch(1)))
+    assert step._clip == [0.1, 0.3]
+    array.add([nn.Linear(5, 3).double()])
+    held.append(step(*batch(2)))
+    assert step._clip == [0.1, 0.3, 0.3]
+
+
+def test_members_leave_while_somebody_holds_a_graph() -> None:
+    torch.manual_seed(0)
+    array = fuse([nn.Linear(5, 3).double() for _ in range(3)])
+    optimiser = SGD(array, lr=0.1)
+    x, y = batch(0)
+    held = []
+    for gone in ([], [0], []):
+        if gone:
+            array.drop(gone)
+        losses = array.loss(F.cross_entropy, array(x), y)
+        losses.sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        held.append(losses)
+    assert [len(losses) for losses in held] == [3, 2, 2]

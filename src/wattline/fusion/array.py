@@ -223,7 +223,12 @@ class FusedArray(nn.Module):
     def _resize(self, change: Callable[[str, Tensor], Tensor], size: int) -> None:
         with torch.no_grad():
             for name, tensor in self.stacked.items():
-                tensor.data = change(name, tensor.data)
+                data = change(name, tensor.data)
+                # While somebody holds a graph of an earlier step, PyTorch would give gradients to the node that
+                # it made for the old shape. Data of another type makes it forget that node.
+                other = torch.float64 if data.dtype == torch.float32 else torch.float32
+                tensor.data = data.new_empty(0, dtype=other)
+                tensor.data = data
                 tensor.grad = None
             self._carried = {at: change("", t) for at, t in self._carried.items()}
         self._size = size

@@ -239,7 +239,6 @@ class Session:
         if rows:
             for array in self._arrays:
                 array.drop(gone)
-                _forget_shapes(array)
         self._sums = {name: (total[rows], count) for name, (total, count) in self._sums.items()}
         self.members[:] = [self.members[row] for row in rows]
         if self._kept is not None:
@@ -324,19 +323,6 @@ class _Process(train.Session):
     def _agree(self) -> None:
         super()._agree()
         self._team._between(inside=False)
-
-
-def _forget_shapes(array: FusedArray) -> None:
-    """Parameters have changed their shape, which graphs of the last step that somebody holds still know.
-
-    While such a graph lives, PyTorch gives gradients to the node that it had made for the old shape. Data of
-    another type makes it forget that node.
-    """
-    for param in array.parameters():
-        data = param.data
-        other = torch.float64 if data.dtype == torch.float32 else torch.float32
-        param.data = data.new_empty(0, dtype=other)
-        param.data = data
 
 
 def _at(where: Where) -> str:

@@ -97,6 +97,7 @@ class Step:
         self._flags: list[tuple[int, int]] = []
         self._calls: dict[Any, Call] = {}
         self._spent_s: dict[Any, float] = {}
+        array.follow(self)
         if scaler is not None:
             array.follow(scaler)
         if next(array.parameters()).device.type == "cpu":
@@ -186,6 +187,16 @@ class Step:
             [] if clip is None else [vector("clip_norm", clip, len(self.array))],
             {} if scaler is None else {"scales": scaler.scales, "streaks": scaler.streaks, **scaler.numbers},
         )
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Members leave: a norm of each stays with those who stay."""
+        if isinstance(self._clip, list | tuple | Tensor) and len(self._clip) > max(rows):
+            self._clip = [self._clip[row] for row in rows]
+
+    def extend(self, count: int) -> None:
+        """Members join: where each has its own largest norm, they get that of the last."""
+        if isinstance(self._clip, list | tuple | Tensor):
+            self._clip = [*self._clip, *[self._clip[-1]] * count]
 
     def rows(self, part: slice) -> Rows:
         """The tensors of some members."""
