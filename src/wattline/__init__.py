@@ -16,6 +16,7 @@ _HOME = {
     "Buddy": "wattline.place.buddy",
     "Faults": "wattline.backend.sim",
     "Jobs": "wattline.types",
+    "Local": "wattline.backend.local",
     "Log": "wattline.log",
     "Measured": "wattline.model.measured",
     "Nodes": "wattline.types",

@@ -216,7 +216,8 @@ def round_line(jobs: Jobs, now_s: float, events: Events, actions: Actions, held:
 def begins_words(begins: Snapshot) -> dict[str, Any]:
     """What a header says of a run that went on from where another was; `read_begins` reads it."""
     queue = [[None if math.isnan(v) else v for v in row] for row in begins.queue.block.tolist()]
-    return {"t": begins.now_s, "queue": queue, "leases": begins.leases.block.tolist()}
+    meter = [begins.meter.at_s.tolist(), begins.meter.energy_j.tolist()]
+    return {"t": begins.now_s, "queue": queue, "leases": begins.leases.block.tolist(), "meter": meter}
 
 
 def read_begins(log: Log) -> Snapshot | None:
@@ -226,6 +227,7 @@ def read_begins(log: Log) -> Snapshot | None:
         return None
     queue = np.array([[math.nan if v is None else v for v in row] for row in words["queue"]], np.float64)
     leases = np.array(words["leases"], np.int64).reshape(LEASE_ROWS, -1)
+    at_s, energy_j = words["meter"]
     return resume(
         log.jobs,
         log.nodes,
@@ -233,7 +235,7 @@ def read_begins(log: Log) -> Snapshot | None:
         words["t"],
         Queue(queue.reshape(QUEUE_ROWS, -1)),
         Leases(leases),
-        Meter.unread(),
+        Meter(np.array(at_s), np.array(energy_j)) if at_s else Meter.unread(),
     )
 
 

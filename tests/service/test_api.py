@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from serving import answering, ended, running, serving, submit, until
 
+from serving import answering, ended, running, serving, submit, until
 from wattline.service.api import create_app
 from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
@@ -107,7 +107,7 @@ def test_roles_hold(controller: Controller) -> None:
 
 
 def test_tokens_are_kept_as_hashes_only(controller: Controller, client: TestClient) -> None:
-    token = client.post("/api/v1/tokens", json={"name": "ann", "role": "user"}).json()["token"]
+    token = client.post("/api/v1/tokens", json={"name": "ann", "role": "viewer"}).json()["token"]
     for path in controller.folder.glob("state.db*"):
         assert token.encode() not in path.read_bytes()
     headers = {"Authorization": f"Bearer {token}"}

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from serving import ended, running, serving, submit, until
 
+from serving import ended, running, serving, submit, until
 from wattline.errors import ConfigError, Conflict, NotAllowed, NotFound, StoreError
 from wattline.jobfile import read_job
 from wattline.service.controller import Controller
@@ -213,3 +213,25 @@ env: {{OMP_NUM_THREADS: 1}}
         assert given[0] == 64
         assert len(set(given)) > 1
         assert len(controller.local._recurrences._memory.runs("nightly", "v100")) == 3
+
+
+def test_who_is_held_in_its_back_off_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattline.backend.local._BACK_OFF_S", (0.3,))
+    with serving(tmp_path) as controller:
+        job = submit(controller, "run: [sh, -c, 'kill -9 $$$$']")[0].id
+        until(lambda: controller.job(job).kills == 1)
+        controller.hold(job, True)
+        other = submit(controller, "run: sleep 0.5")[0].id
+        ended(controller, other)
+        assert (controller.job(job).state, controller.job(job).starts) == ("PENDING", 1)
+        controller.hold(job, False)
+        until(lambda: controller.job(job).starts == 2)
+
+
+def test_environments_are_nobody_elses_business(tmp_path: Path) -> None:
+    with serving(tmp_path) as controller:
+        submit(controller, "run: 'true'\nenv: {SECRET: abc123}", held=True)
+        (event,) = controller.store.events(job="1")
+        assert "abc123" not in str(event.public().data)
+        assert event.public().data["asked"]["work"]["env"] == {"SECRET": "…"}
+        assert (tmp_path / "state.db").stat().st_mode & 0o077 == 0

@@ -11,8 +11,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
-from serving import serving
 
+from serving import serving
 from wattline.service.api import create_app
 from wattline.service.auth import Tokens
 from wattline.service.controller import Controller

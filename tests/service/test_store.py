@@ -66,8 +66,7 @@ def test_many_threads_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
         numbers: list[int] = []
 
         def write(first: int) -> None:
-            for job in range(first, first + 50):
-                numbers.append(store.append(accepted(str(job))))
+            numbers.extend(store.append(accepted(str(job))) for job in range(first, first + 50))
 
         threads = [threading.Thread(target=write, args=(100 * n,)) for n in range(1, 9)]
         for thread in threads:
@@ -107,7 +106,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_text("not a database, and longer than its header is" * 10)
     before = (tmp_path / "state.db").read_bytes()
-    with pytest.raises(ConfigError, match="state.db: cannot be used: file is not a database"):
+    with pytest.raises(ConfigError, match=r"state\.db: cannot be used: file is not a database"):
         Store.open(tmp_path)
     assert (tmp_path / "state.db").read_bytes() == before
 

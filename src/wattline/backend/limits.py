@@ -1,6 +1,6 @@
 """What keeps a job to its cores and memory: cgroups of either kind, else affinity and limits of processes.
 
-A job's cgroup is `wattline/NAME`, and two attempts are never in it at once. The controller makes it, the
+A job's cgroup is `PARENT/NAME`, and two attempts are never in it at once. The controller makes it, the
 ranks join it before they become the job, and the shim stays outside: what kills a job for want of memory
 leaves who tells of it.
 

@@ -70,7 +70,7 @@ _LEAST_REST_S, _MOST_REST_S = 0.02, 1.0
 _UNTOLD_S = 0.2  # where the kernel does not tell when a process ends
 
 Hear = Callable[[str, str, dict[str, Any]], None]
-"""Is told what happens to a job: `started`, `stopped`, `retry`, `ended`, `found_cap`."""
+"""Is told what happens to a job: `started`, `retuned`, `stopped`, `retry`, `ended`."""
 
 
 @dataclass
@@ -426,16 +426,22 @@ class Local:
             if run is not None:
                 self._leave_run(run, job)
             self._over(life, "CANCELLED", "It was cancelled before it started.")
-        elif len(run.jobs) == 1:
-            run.why = "cancel"
+        else:
+            self._end(run, job, "cancel")
+
+    def _end(self, run: _Run, job: str, why: str) -> None:
+        """End a job that runs; an array goes on without it, as soon as it has seen the word."""
+        assert run.attempt is not None
+        if len(run.jobs) == 1:
+            run.why = why
             run.attempt.stop()
-        else:  # an array goes on without it; it leaves as soon as the array has seen the word
+        else:
             with suppress(OSError):
                 (run.told[job].path.parent / "cancel").touch()
 
     def _withdraw(self, job: str) -> None:
         life = self.lives.get(job)
-        if life is not None and job not in self._of and life.row >= 0:
+        if life is not None and job not in self._of:
             self._say(FAILED, life, 0.0)
             life.row = -1
             del self.lives[job]
@@ -471,6 +477,7 @@ class Local:
         lives = [self.lives[job] for job in run.jobs]
         try:
             run.given = self._recurrences.chosen(lives[0].work, run.given)
+            run.given = replace(run.given, cap_w=_least(run.given.cap_w, lives[0].work.power_w))
             self._seats.cap(run.given.gpus, run.given.cap_w)
             self._seats.take(run.jobs, run.given.gpus)
             readings = self._seats.readings(run.given.gpus)
@@ -519,6 +526,7 @@ class Local:
 
     def _retune(self, run: _Run, settings: list[int]) -> None:
         cap_w, batch, mcpus, mem_mib, _ = settings
+        cap_w = _least(cap_w, self.lives[run.jobs[0]].work.power_w)
         if cap_w != run.given.cap_w:
             self._seats.cap(run.given.gpus, cap_w)
         run.given = Given(run.given.gpus, cap_w, batch, mcpus, mem_mib)
@@ -577,9 +585,7 @@ class Local:
                 continue
             most_j, used_j = self.lives[job].work.max_joules, self._seats.used_j(job)
             if most_j is not None and (used_j or 0.0) + (self.lives[job].energy_j or 0.0) > most_j:
-                run.why = "budget"
-                assert run.attempt is not None
-                run.attempt.stop()
+                self._end(run, job, "budget")
             rate = progress.rate or 0.0
             told_s, told = run.said
             other = rate > 0 and abs(rate - told) > _OTHER_SPEED * max(told, 1e-12)
@@ -651,13 +657,17 @@ class Local:
         elif run.why == "stop" or not held:
             self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
             self._say(STOPPED, life, life.done)
+        elif exit is not None and exit.asked == "stop":  # by a controller that is no more
+            self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
+            self._say(LOST, life, life.done)
         elif state == "REQUEUE":
             self._hear("stopped", life.id, self._facts(life, progress, exit, "It asked to be started again."))
             self._say(LOST, life, life.done)
         elif state in ("TIMEOUT", "OUT_OF_MEMORY"):
             self._over(life, state, message, exit, progress)
         elif array or exit is None or exit.signal:
-            life.kills += not (exit is None and run.attempt is not None and run.attempt.rebooted())
+            blameless = array or (exit is None and run.attempt is not None and run.attempt.rebooted())
+            life.kills += not blameless
             life.fuse = "" if array else life.fuse  # one bad member must not take the others down again
             self._give_up_or_retry(None, life, state, message, exit, progress)
         else:
@@ -790,3 +800,8 @@ class Local:
             "batch": run.given.batch or progress.batch,
             "with": [other for other in run.jobs if other != job],
         }
+
+
+def _least(cap_w: int, power_w: float | None) -> int:
+    """The tighter of a policy's cap and its owner's, of which either may be none."""
+    return min((round(w) for w in (cap_w, power_w) if w), default=0)

@@ -128,5 +128,6 @@ class Seats:
                 self._hold.release(gpu)
 
     def _set(self, gpu: Gpu, watts: int) -> None:
+        self._hold.observing.pop(gpu.uuid, None)  # whoever held it may be gone
         low, high = gpu.cap_range_w()
         self._hold.set_cap(min(max(float(watts), low), high), gpu)

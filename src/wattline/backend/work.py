@@ -1,7 +1,8 @@
 """What is to be run for a job, and where its files are: one folder for each job, one for each attempt.
 
 jobs/ID/checkpoint/             what it saves, over all attempts
-jobs/ID/attempts/1/             launch.json, claim.json, exit.json, rank0.log, events.jsonl
+jobs/ID/attempts/1/             lease.json: on what; launch.json, claim.json, exit.json: its processes;
+                                rank0.log, events.jsonl: what it says
 """
 
 from __future__ import annotations

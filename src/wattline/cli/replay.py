@@ -27,14 +27,16 @@ def run(args: argparse.Namespace) -> int:
     price = Price.of(log.header["price"]) if "price" in log.header else None
     if price is not None and has_knob(policy, "price"):
         policy = turned(policy, "price", price)
+    backend = Replay(log)
     again = run_loop(
-        Replay(log),
+        backend,
         policy,
         read_beliefs(args.models, args.span_penalty),
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
         price=price,
+        begins=backend.begins,
     )
     result = {"log": args.log_file, "rounds": len(again), "actions": len(again.actions), "same": True}
     if args.json:

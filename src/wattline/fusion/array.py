@@ -224,8 +224,8 @@ class FusedArray(nn.Module):
         with torch.no_grad():
             for name, tensor in self.stacked.items():
                 data = change(name, tensor.data)
-                # While somebody holds a graph of an earlier step, PyTorch would give gradients to the node that
-                # it made for the old shape. Data of another type makes it forget that node.
+                # While somebody holds a graph of an earlier step, PyTorch would give gradients to the node
+                # that it made for the old shape. Data of another type makes it forget that node.
                 other = torch.float64 if data.dtype == torch.float32 else torch.float32
                 tensor.data = data.new_empty(0, dtype=other)
                 tensor.data = data

@@ -65,7 +65,6 @@ def _one(
     least, asked, most = resources.gpu_range
     script = fusible(member.words, Path(folder)) if count > 1 and job.width != 1 else None
     batches = () if recurring is None or "batch_size" not in recurring.tune else recurring.batch_sizes
-    slowdown = job.energy.slowdown
     deadline_s = None if job.deadline_at is None else job.deadline_at.timestamp()
     words = {
         "words": member.words,
@@ -78,7 +77,7 @@ def _one(
         "checkpoint": member.checkpoint_dir or "",
         "retries": job.retries,
         "power_w": job.energy.power_w,
-        "aim": "" if slowdown is None else f"slowdown:{slowdown:g}",
+        "aim": _aim(job),
         "group": "" if recurring is None else recurring.group,
         "batch_sizes": tuple(batches),
         "batch": job.batch_size or 0,
@@ -108,6 +107,13 @@ def _one(
     }
     fuse = "" if script is None else _key(words, asks, script, job, number)
     return Accepted(member.name or Path(member.words[0]).name, words, asks, fuse)
+
+
+def _aim(job: JobFile) -> str:
+    """What a session should look for among power caps."""
+    if job.energy.slowdown is not None:
+        return f"slowdown:{job.energy.slowdown:g}"
+    return "none" if job.recurring is not None and "power_limit" not in job.recurring.tune else ""
 
 
 def _config(words: tuple[str, ...], script: Path) -> dict[str, Any]:

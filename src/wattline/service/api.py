@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from typing import Annotated, Any
 
@@ -271,7 +272,7 @@ def events(
     if follow:
         return StreamingResponse(event_stream(served, since, job or None), media_type="text/event-stream")
     found = served.store.events(since, job or None, limit)
-    return shapes.Events(events=[shapes.Event(**vars(event)) for event in found])
+    return shapes.Events(events=[shapes.Event(**vars(event.public())) for event in found])
 
 
 @router.get(
@@ -297,6 +298,8 @@ def list_tokens(who: Caller, tokens: Known) -> shapes.Tokens:
 def make_token(new: shapes.NewToken, who: Caller, tokens: Known) -> shapes.Token:
     """A new token, shown this once."""
     who.must_be("operator")
+    if new.role == "user" and not new.user and os.geteuid() == 0:
+        raise Conflict("the service is root: say as which user this one's jobs run", "--user NAME")
     return shapes.Token(token=tokens.make(new.name, new.role, new.user or "", new.lasts_s))
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,6 +56,14 @@ class Stored(Happened):
 
     seq: int
 
+    def public(self) -> Stored:
+        """What others may see: of environments only the names."""
+        work = self.data.get("asked", {}).get("work", {})
+        if not work.get("env"):
+            return self
+        hidden = {**work, "env": dict.fromkeys(work["env"], "…")}
+        return replace(self, data={**self.data, "asked": {**self.data["asked"], "work": hidden}})
+
 
 _Work = tuple[list[Happened], list[tuple[str, tuple[Any, ...]]], "Future[int]"]
 
@@ -85,7 +93,9 @@ class Store:
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            os.chmod(folder, 0o755)
+            os.chmod(folder, 0o755)  # jobs of others keep their checkpoints below it
+            os.close(os.open(folder / "state.db", os.O_WRONLY | os.O_CREAT, 0o600))
+            os.chmod(folder / "state.db", 0o600)  # environments have secrets
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be used to keep the state: {error.strerror}") from None

@@ -57,7 +57,7 @@ async def event_stream(controller: Controller, after: int, job: str | None) -> A
     quiet_s = time.monotonic()
     while not controller.leaving:
         found = await asyncio.to_thread(controller.store.events, after, job, 100)
-        for event in found:
+        for event in (one.public() for one in found):
             after = event.seq
             words = {"at_s": event.at_s, "kind": event.kind, "job": event.job, "data": event.data}
             yield f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(words)}\n\n"
