@@ -115,12 +115,14 @@ def compare(seed: int, policy: str, count: int) -> tuple[float, float, float, fl
     apart = [(a, b) for a, b in pairs if abs(is_s[a] - is_s[b]) > 0.05 * is_s.max()]
     other = np.mean([(is_s[a] < is_s[b]) != (would_s[a] < would_s[b]) for a, b in apart])
     energy = float(would_j.sum() / is_j.sum() - 1)
-    print(
-        f"seed {seed} {policy:<22} JCT off {100 * np.median(off):.1f} % at the median, {100 * off.max():.1f} % most,"
-        f" mean {100 * (would_s.mean() / is_s.mean() - 1):+.1f} %; other order {100 * other:.1f} % of pairs;"
-        f" energy {100 * energy:+.1f} %; a process starts in {start_s:.2f} s",
-        flush=True,
+    said = (
+        f"JCT off {100 * np.median(off):.1f} % (median), {100 * off.max():.1f} % (most)",
+        f"mean JCT {100 * (would_s.mean() / is_s.mean() - 1):+.1f} %",
+        f"other order {100 * other:.1f} % of pairs",
+        f"energy {100 * energy:+.1f} %",
+        f"a process starts in {start_s:.2f} s",
     )
+    print(f"seed {seed} {policy:<22}", "; ".join(said), flush=True)
     return float(np.median(off)), float(off.max()), float(other), energy
 
 

@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut
         cluster.accepts(jobs.gpu_kind),
     )
     rest = run(Sim(jobs, cluster, overheads=free, begins=there), policy, begins=there)
-    late = {job: end_s for job, end_s in ends(rest).items()}
+    late = ends(rest)
     assert late == pytest.approx({job: end_s for job, end_s in ends(whole).items() if job in late})
     assert len(late) >= len(there.queue)
     again = Replay(rest)

@@ -181,7 +181,7 @@ def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.
     assert code == 0
     assert "shown this once" in err
     assert "ann" in typed(capsys, "token", "list")[1]
-    made = answered(capsys, "token", "add", "bob", "--role", "user")
+    made = answered(capsys, "token", "add", "bob", "--role", "user", "--user", "nobody")
     assert made["role"] == "user"
     assert [one["name"] for one in answered(capsys, "token", "list")["tokens"]] == ["service", "ann", "bob"]
     monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
