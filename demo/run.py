@@ -29,7 +29,7 @@ from wattline.service.client import Client
 
 HERE = Path(__file__).resolve().parent
 GPUS = "simulated:4xv100"
-DUE_S = 75
+DUE_S = 50
 WAYS = {
     "Wattline": ["--policy", "pollux:interval=5,restart=6+fuse+cap:slowdown=1.1,known=1", "--place", "tune"],
     "FIFO": ["--policy", "fifo", "--place", "pack"],
@@ -47,14 +47,14 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     nightly = {
         **common,
         "name": "nightly",
-        "run": [*train, "--epochs", "5"],
+        "run": [*train, "--epochs", "3"],
         "recurring": {"group": "nightly", "batch_sizes": [32, 64, 128]},
         "resources": {"gpus": 1, "time": "2m"},
     }
     elastic = {
         **common,
         "name": "elastic",
-        "run": [*train, "--epochs", "18"],
+        "run": [*train, "--epochs", "12"],
         "elastic": True,
         "resources": {"gpus": "1..2", "time": "3m"},
     }
@@ -69,12 +69,12 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     urgent = {
         **common,
         "name": f"urgent, due in {DUE_S} s",
-        "run": [*train, "--epochs", "5"],
+        "run": [*train, "--epochs", "3"],
         "deadline": deadline.isoformat(timespec="seconds"),
         "tardiness_weight": 1.0,
         "resources": {"gpus": 1, "time": "1m"},
     }
-    return [(0, elastic), (0, nightly), (8, sweep), (8, urgent), (30, nightly)]
+    return [(0, elastic), (0, nightly), (8, sweep), (8, urgent), (20, nightly)]
 
 
 def one_run(name: str, options: list[str], folder: Path, console: Console) -> list[dict[str, Any]]:

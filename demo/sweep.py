@@ -9,7 +9,7 @@ from torch import nn
 
 from wattline import fusion
 
-EPOCHS, BATCH = 6, 64
+EPOCHS, BATCH = 4, 64
 
 
 def data():

@@ -395,3 +395,122 @@ def test_an_attempt_that_nobody_claimed_is_void_and_the_job_waits(tmp_path: Path
         second.do(START, "1", gpus=1)
         second.until(FINISHED, "1")
     assert LOST not in [event.verb for event in second.seen]
+
+
+# -- things that happen at the same time
+
+
+STUBBORN = 'trap "sleep 0.5; exit 75" TERM; echo up; while :; do sleep 0.02; done'
+
+
+def test_who_is_cancelled_while_it_is_stopped_ends_and_others_go_on(machine: Machine, tmp_path: Path) -> None:
+    machine.submit(life("1", STUBBORN), life("2", "true"))
+    machine.do(START, "1", gpus=2)
+    wait_for(lambda: "up" in path_of(tmp_path, "1").read_text())
+    one, two = (machine.local.lives[name].row for name in ("1", "2"))
+    machine.apply([STOP, one, one, -1], [START, two, two, 0, 2])
+    machine.local.cancel("1")
+    machine.until(FAILED, "1")
+    machine.until(FINISHED, "2")
+    assert [ended["state"] for ended in machine.told("ended")] == ["CANCELLED", "SUCCEEDED"]
+
+
+def test_who_ends_well_while_it_is_resized_is_over(machine: Machine, tmp_path: Path) -> None:
+    machine.submit(life("1", STUBBORN.replace("exit 75", "exit 0")), life("2", "true"))
+    machine.do(START, "1", gpus=1)
+    wait_for(lambda: "up" in path_of(tmp_path, "1").read_text())
+    one, two = (machine.local.lives[name].row for name in ("1", "2"))
+    machine.apply([STOP, one, one, -1], [START, one, one, 0, 2])
+    machine.until(FINISHED, "1")
+    machine.apply([START, two, two, 0, 2])
+    machine.until(FINISHED, "2")
+    assert len(attempts(tmp_path, "1")) == 1
+
+
+@pytest.mark.parametrize("what", ["withdraw", "prioritise", "cancel"])
+def test_who_waits_for_its_gpus_can_still_be_called_back(machine: Machine, tmp_path: Path, what: str) -> None:
+    machine.submit(life("1", STUBBORN), life("2", "true"))
+    machine.do(START, "1", gpus=2)
+    wait_for(lambda: "up" in path_of(tmp_path, "1").read_text())
+    one, two = (machine.local.lives[name].row for name in ("1", "2"))
+    machine.apply([STOP, one, one, -1], [START, two, two, 0, 2])
+    if what == "prioritise":
+        machine.local.prioritise("2", 5.0)
+        machine.until(FAILED, "2")
+        machine.until(ARRIVED, "2")
+        assert machine.local.jobs.priority[machine.local.lives["2"].row] == 5
+    else:
+        getattr(machine.local, what)("2")
+        machine.until(FAILED, "2")
+    machine.until(STOPPED, "1")
+    assert not attempts(tmp_path, "2")
+
+
+def test_nobody_is_there_twice(machine: Machine) -> None:
+    machine.submit(life("1", "sleep 0.2"))
+    machine.do(START, "1", gpus=1)
+    machine.local.submit([life("1", "sleep 0.2")])
+    machine.until(FINISHED, "1")
+    assert len(machine.told("started")) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"event": "x", "at": 0, "fraction": 0}', '{"event": "x", "at": 5e-324, "fraction": 0.5}'],
+        ['{"event": "x", "at": 1' + "0" * 400 + "}"],
+        ['{"event": "report", "at": NOW, "metrics": {"\\ud800": 1, "x": NaN}}'],
+        ['{"event": "began", "at": NOW, "kind": "a100", "batch": 1e30, "epoch": 1e30}'],
+        ['{"event": "x", "at": NOW, "fraction": 0}', '{"event": "x", "at": NOW.000001, "fraction": 1}'],
+        ["[" * 100_000, "\x00\x01", '"just text"', "{}", '{"event": 1, "at": "soon"}'],
+    ],
+)
+def test_a_job_may_write_what_it_wants_where_it_should_tell_of_itself(
+    machine: Machine, tmp_path: Path, lines: list[str]
+) -> None:
+    text = tmp_path / "lines"
+    text.write_text("".join(line.replace("NOW", str(int(time.time()))) + "\n" for line in lines))
+    script = f'cat {text} >> "$WATTLINE_EVENTS"; sleep 1.5'
+    machine.submit(life("1", script, group="nightly"))
+    machine.do(START, "1", gpus=1)
+    event = machine.until(FINISHED, "1")
+    assert math.isfinite(event.energy_j)
+    assert all(math.isfinite(value) for seen in machine.seen for value in seen[2:])
+    json.dumps(machine.told("ended"), allow_nan=False).encode()
+
+
+def test_an_attempt_that_is_accounted_for_is_not_counted_again(tmp_path: Path) -> None:
+    first = Machine(tmp_path)
+    first.submit(life("1", "kill -9 $$"))
+    first.do(START, "1", gpus=1)
+    first.until(FAILED, "1")
+    first.local.close()
+    for _ in range(2):
+        known = life("1", "kill -9 $$")
+        known.kills = known.starts = known.closed = 1
+        known.due_s = time.time() + 60
+        with opened(tmp_path, adopt=[known]) as again:
+            again.local.begins()
+            again.local.wait(time.time() + 0.2)
+            assert again.heard == []
+
+
+def test_jobs_on_gpus_that_are_gone_start_again(tmp_path: Path) -> None:
+    first = Machine(tmp_path, "simulated:4xa100")
+    first.submit(life("1", "sleep 60"))
+    first.do(START, "1", gpus=4)
+    first.local.close()
+    (tmp_path / "gpus" / "gpus.bin").unlink()
+    with opened(tmp_path, "simulated:2xa100", adopt=[life("1", "sleep 60")]) as second:
+        begins = second.local.begins()
+        assert (len(begins.queue), len(begins.leases)) == (1, 0)
+        assert second.told("stopped")[0]["message"] == "Its GPUs are gone."
+        assert Attempt(attempts(tmp_path, "1")[0]).state() == "ended"
+
+
+def test_who_asks_to_be_started_again_at_once_waits_a_while(machine: Machine) -> None:
+    machine.submit(life("1", "exit 75"))
+    machine.do(START, "1", gpus=1)
+    machine.until(FAILED, "1")
+    assert machine.told("retry")[0]["due_s"] > time.time()
+    assert machine.told("retry")[0]["kills"] == 0

@@ -235,3 +235,35 @@ def test_environments_are_nobody_elses_business(tmp_path: Path) -> None:
         assert "abc123" not in str(event.public().data)
         assert event.public().data["asked"]["work"]["env"] == {"SECRET": "…"}
         assert (tmp_path / "state.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_job_that_is_held_and_then_cancelled_never_runs(tmp_path: Path) -> None:
+    with serving(tmp_path, "simulated:1xa100") as controller:
+        first = submit(controller, "run: sleep 0.3")[0].id
+        running(controller, first)
+        job = submit(controller, "run: 'true'")[0].id
+        controller.hold(job, True)
+        controller.cancel(job)
+        assert ended(controller, job).state == "CANCELLED"
+        ended(controller, first)
+        assert controller.job(job).starts == 0
+        again = submit(controller, "run: 'true'", held=True)[0].id
+        for held in (False, True, False):
+            controller.hold(again, held)
+        assert ended(controller, again).starts == 1
+
+
+def test_readers_do_not_pile_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as controller:
+        for _ in range(5):
+            threads = [threading.Thread(target=controller.store.jobs) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert controller.store._idle.qsize() <= 25
+
+
+def test_a_team_cannot_be_called_everybody(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"team is '\*'"):
+        read_job("run: x\nteam: '*'", "job.yaml")

@@ -67,6 +67,8 @@ _OTHER_SPEED = 0.1
 _BACK_OFF_S = (5.0, 30.0, 120.0, 600.0)
 _REST = 4.0  # times as long as a decision took, until the next
 _LEAST_REST_S, _MOST_REST_S = 0.02, 1.0
+_QUICK_S = 30.0  # who asks to be started again sooner, and has done nothing, waits first
+_GONE_S = 5.0
 _UNTOLD_S = 0.2  # where the kernel does not tell when a process ends
 
 Hear = Callable[[str, str, dict[str, Any]], None]
@@ -88,6 +90,8 @@ class Life:
     service_s: float = 0.0
     energy_j: float | None = 0.0  # None: unmetered
     due_s: float = -math.inf  # not in the queue before
+    closed: int = 0  # the last attempt of which it is known how it ended
+    cancelled: bool = False  # it is to end
     row: int = -1  # in the present table; -1: it is not in the queue
     base: float = 0.0  # fraction that was saved when it got that row
     number: int = 0  # of that row among its own
@@ -108,7 +112,9 @@ class _Run:
     since_s: float
     attempt: Attempt | None = None  # None: its GPUs are not free yet
     pidfd: int | None = None
-    why: str = ""  # it was told to end: stop, cancel
+    array: bool = False  # several jobs were started as one
+    why: str = ""  # it was told to end: stop, cancel, budget
+    leaving: dict[str, str] = field(default_factory=dict)  # why a member was told to end
     told: dict[str, Progress] = field(default_factory=dict)
     looked_s: float = -math.inf
     watts: float | None = None  # when it was last looked at
@@ -142,6 +148,7 @@ class Local:
         self._clock, self._hear, self._tell, self._stays = clock, hear, tell, stays
         self._now_s = clock()
         self._ids: list[str] = []  # by row
+        self._numbers: dict[str, int] = {}  # how many rows a job has had in this table
         self._later: dict[str, Life] = {}  # who is to come back to the queue
         self._runs: list[_Run] = []
         self._of: dict[str, _Run] = {}  # the run that a job is in, and was not told to leave
@@ -168,6 +175,10 @@ class Local:
     def cancel(self, job: str) -> None:
         """End a job: at once if it waits, else it is told to stop, and killed after its grace."""
         self._ask("cancel", job)
+
+    def prioritise(self, job: str, priority: float) -> None:
+        """Let a job that waits take its place anew."""
+        self._ask("prioritise", (job, priority))
 
     def withdraw(self, job: str) -> None:
         """Take a job that waits out of the queue; `submit` brings it back."""
@@ -271,7 +282,7 @@ class Local:
         taken: set[Path] = set()
         for life in list(self.lives.values()):
             folders = attempts(self.root, life.id)
-            if not folders or life.id in self._of:
+            if not folders or life.id in self._of or int(folders[-1].name) <= life.closed:
                 continue
             there = found(folders[-1])
             if there is None or there.folder in taken:
@@ -290,16 +301,31 @@ class Local:
         jobs = [job for job in there.jobs if job in self.lives]
         if not jobs:
             return
+        if max(there.given.gpus) >= len(self.machine.meter.gpus):
+            self._tell(f"jobs {', '.join(jobs)} ran on GPUs that are gone: they are ended, and start again")
+            attempt.kill()
+            attempt.wait(_GONE_S)
+            attempt.kill_leftovers()
+            for life in (self.lives[job] for job in jobs):
+                self._hear("stopped", life.id, self._facts(life, None, None, "Its GPUs are gone."))
+            return
         run = _Run(jobs, there.node, there.given, there.at_s, attempt, attempt.pidfd())
+        run.array = len(there.jobs) > 1
         run.told = {job: Progress(path) for job, path in there.events.items() if job in jobs}
         run.why = there.why
         self._runs.append(run)
-        self._seats.take(jobs, there.given.gpus, there.readings)
+        self._seats.take(jobs, there.given.gpus, there.readings, len(there.jobs))
         if state == "running":
             self._seats.cap(there.given.gpus, there.given.cap_w)
-        for job in jobs:
-            self._of[job] = run
-            self.lives[job].starts = max(self.lives[job].starts, there.starts)
+        for life in (self.lives[job] for job in jobs):
+            self._of[life.id] = run
+            team = str(life.asks.get("team", ""))  # what it used before was read before
+            self._team_j[team] = self._team_j.get(team, 0.0) - (self._seats.used_j(life.id) or 0.0)
+            number = int(there.events[life.id].parent.name)
+            if life.starts < number:  # whoever started it could not say so any more
+                life.starts = number
+                life.first_s = there.at_s if math.isnan(life.first_s) else life.first_s
+                self._hear("started", life.id, self._started(run, life, there.cpus))
 
     def begins(self, seed: int = 0) -> Snapshot:
         """A new table of those who are there, and the state in which they hold what they hold."""
@@ -308,6 +334,7 @@ class Local:
             (life for life in self.lives.values() if life.due_s <= now_s), key=lambda life: life.submit_s
         )
         self.jobs, self._ids, self._told = Jobs.of(submit_s=[], gpus=[], duration_s=[]), [], []
+        self._numbers = {}
         for life in self.lives.values():
             life.row = -1
         self._later = {life.id: life for life in self.lives.values() if life.due_s > now_s}
@@ -381,12 +408,17 @@ class Local:
                 self._enter_due(new)
                 new = []
                 self._withdraw(of)
+            elif what == "prioritise":
+                self._enter_due(new)
+                new = []
+                self._prioritise(*of)
             else:
                 self._closing = True
         self._enter_due(new)
 
     def _enter_due(self, lives: list[Life]) -> None:
         now_s = self._now()
+        lives = [life for life in lives if life.id not in self.lives]  # nobody is there twice
         for life in lives:
             self.lives[life.id] = life
             if life.due_s > now_s:
@@ -400,7 +432,8 @@ class Local:
         first = len(self.jobs)
         columns: dict[str, list[Any]] = {name: [] for name in lives[0].asks}
         for place, life in enumerate(lives):
-            life.row, life.base, life.number = first + place, life.done, life.number + 1
+            life.row, life.base = first + place, min(life.done, 1.0)
+            life.number = self._numbers[life.id] = self._numbers.get(life.id, 0) + 1
             asks = dict(life.asks)
             asks["duration_s"] = max(asks["duration_s"] * (1.0 - life.base), 1e-3)
             for name, value in asks.items():
@@ -419,15 +452,16 @@ class Local:
         self._told += [Event(ARRIVED, life.row, self._now_s) for life in lives]
 
     def _cancel(self, job: str) -> None:
-        life, run = self.lives.get(job), self._of.get(job)
+        life = self.lives.get(job)
         if life is None:
+            self._hear("gone", job, {})  # held back, or over
             return
-        if run is None or run.attempt is None:
-            if run is not None:
-                self._leave_run(run, job)
-            self._over(life, "CANCELLED", "It was cancelled before it started.")
-        else:
+        life.cancelled = True
+        runs = [run for run in self._runs if job in run.jobs and run.attempt is not None]
+        for run in runs:
             self._end(run, job, "cancel")
+        if not runs:
+            self._over(life, "CANCELLED", "It was cancelled before it started.")
 
     def _end(self, run: _Run, job: str, why: str) -> None:
         """End a job that runs; an array goes on without it, as soon as it has seen the word."""
@@ -436,16 +470,36 @@ class Local:
             run.why = why
             run.attempt.stop()
         else:
+            run.leaving[job] = why
             with suppress(OSError):
                 (run.told[job].path.parent / "cancel").touch()
 
     def _withdraw(self, job: str) -> None:
         life = self.lives.get(job)
-        if life is not None and job not in self._of:
+        if life is not None and self._only_waits(job):
             self._say(FAILED, life, 0.0)
             life.row = -1
             del self.lives[job]
             self._later.pop(job, None)
+
+    def _only_waits(self, job: str) -> bool:
+        """Whether a job has no process; one that waits for its GPUs only gives them back."""
+        runs = [run for run in self._runs if job in run.jobs]
+        if any(run.attempt is not None for run in runs):
+            return False
+        for run in runs:
+            self._leave_run(run, job)
+        return True
+
+    def _prioritise(self, job: str, priority: float) -> None:
+        life = self.lives.get(job)
+        if life is None:
+            return
+        life.asks = {**life.asks, "priority": priority}
+        if life.row >= 0 and self._only_waits(job):
+            self._say(FAILED, life, 0.0)
+            life.row = -1
+            self._enter([life])
 
     # -- starting and stopping
 
@@ -493,23 +547,24 @@ class Local:
         run.pidfd = run.attempt.pidfd()
         run.since_s = self._now_s
         run.told = {job: Progress(path) for job, path in begun.events.items()}
+        run.array = len(lives) > 1
         for life in lives:
-            life.starts += 1
+            life.starts = int(begun.events[life.id].parent.name)
             life.first_s = self._now_s if math.isnan(life.first_s) else life.first_s
-            self._hear(
-                "started",
-                life.id,
-                {
-                    "attempt": life.starts,
-                    "gpus": list(run.given.gpus),
-                    "kind": self.machine.kind_of(run.node),
-                    "cap_w": run.given.cap_w,
-                    "batch": run.given.batch,
-                    "cpus": begun.cpus,
-                    "with": [job for job in run.jobs if job != life.id],
-                },
-            )
+            self._hear("started", life.id, self._started(run, life, begun.cpus))
             self._told.append(self._ran(run, life.id))
+
+    def _started(self, run: _Run, life: Life, cpus: int) -> dict[str, Any]:
+        """What is told of a start."""
+        return {
+            "attempt": life.starts,
+            "gpus": list(run.given.gpus),
+            "kind": self.machine.kind_of(run.node),
+            "cap_w": run.given.cap_w,
+            "batch": run.given.batch,
+            "cpus": cpus,
+            "with": [job for job in run.jobs if job != life.id],
+        }
 
     def _stop(self, job: str) -> None:
         """A policy wants the GPUs back."""
@@ -578,7 +633,7 @@ class Local:
         for job, progress in list(run.told.items()):
             if job not in run.jobs or not progress.look():
                 continue
-            if len(run.told) > 1 and progress.ended:
+            if run.array and progress.ended:
                 self._member_ended(run, job)
                 continue
             if not self._holds(run, job):
@@ -598,7 +653,7 @@ class Local:
         total, step_s = float(self.jobs.steps[life.row]), float(self.jobs.step_s[life.row])
         fraction = life.done if progress is None or progress.fraction is None else progress.fraction
         rate = None if progress is None else progress.rate
-        per_s = 1.0 / step_s if rate is None else rate / (1.0 - life.base) * total
+        per_s = 1.0 / step_s if rate is None or life.base >= 1 else rate / (1.0 - life.base) * total
         watts = self._seats.watts(run.given.gpus)
         sharing = sum(len(other.jobs) for other in self._runs if other.given.gpus == run.given.gpus)
         return Event(
@@ -619,7 +674,9 @@ class Local:
         """A member of an array is over while the array goes on."""
         life, progress = self.lives[job], run.told[job]
         self._leave_run(run, job)
-        if progress.ended == "cancelled":
+        if run.leaving.get(job) == "budget":
+            self._over(life, "FAILED", "It has used all of its own energy budget.", told=progress)
+        elif progress.ended == "cancelled":
             self._over(life, "CANCELLED", "It was cancelled while its array ran.", told=progress)
         elif progress.ended == "failed":
             self._over(life, "FAILED", "Its member of the array failed.", told=progress)
@@ -632,23 +689,22 @@ class Local:
         if exit is None:
             run.attempt.kill_leftovers()
         self._limits.release(run.attempt.folder.parent.parent.name)
-        array = len(run.told) > 1
         for job in list(run.jobs):
             progress = run.told[job]
             progress.look()
-            if array and progress.ended:
+            if run.array and progress.ended:
                 self._member_ended(run, job)
-                continue
-            self._job_ended(run, self.lives[job], exit, array)
+            else:
+                self._job_ended(run, self.lives[job], exit)
 
-    def _job_ended(self, run: _Run, life: Life, exit: Exit | None, array: bool) -> None:
-        progress = run.told[life.id]
+    def _job_ended(self, run: _Run, life: Life, exit: Exit | None) -> None:
+        progress, array, before = run.told[life.id], run.array, life.done
         life.done = max(life.done, progress.saved)
         held = self._of.get(life.id) is run
         self._leave_run(run, life.id)
         state = "NODE_FAIL" if exit is None else exit.state
         message = "Its processes vanished." if exit is None else exit.message
-        if run.why == "cancel":
+        if life.cancelled:
             self._over(life, "CANCELLED", "It was cancelled.", exit, progress)
         elif run.why == "budget":
             self._over(life, "FAILED", "It has used all of its own energy budget.", exit, progress)
@@ -660,6 +716,8 @@ class Local:
         elif exit is not None and exit.asked == "stop":  # by a controller that is no more
             self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
             self._say(LOST, life, life.done)
+        elif state == "REQUEUE" and life.done <= before and self._now_s - run.since_s < _QUICK_S:
+            self._try_again(life, "It asked to be started again, and had done nothing.", exit, progress)
         elif state == "REQUEUE":
             self._hear("stopped", life.id, self._facts(life, progress, exit, "It asked to be started again."))
             self._say(LOST, life, life.done)
@@ -687,6 +745,10 @@ class Local:
         if life.kills > life.work.retries:
             self._over(life, state, f"{message} It was tried {life.kills} times.".strip(), exit, progress)
             return
+        self._try_again(life, message, exit, progress)
+
+    def _try_again(self, life: Life, message: str, exit: Exit | None, progress: Progress | None) -> None:
+        """Out of the queue for a while, the longer the more often."""
         life.due_s = self._now_s + _BACK_OFF_S[min(max(life.kills - 1, 0), len(_BACK_OFF_S) - 1)]
         facts = self._facts(life, progress, exit, message)
         self._hear("retry", life.id, {**facts, "kills": life.kills, "due_s": life.due_s, "fuse": life.fuse})
@@ -703,9 +765,11 @@ class Local:
         told: Progress | None = None,
     ) -> None:
         """A job leaves for good."""
+        for run in [run for run in self._runs if life.id in run.jobs and run.attempt is None]:
+            self._leave_run(run, life.id)  # it was to start again
+        self._hear("ended", life.id, {"state": state, **self._facts(life, told, exit, message)})
         if told is not None and life.work.group:
             self._recurrences.ended(life.work, told, state == "SUCCEEDED")
-        self._hear("ended", life.id, {"state": state, **self._facts(life, told, exit, message)})
         self._say(
             FINISHED if state == "SUCCEEDED" else FAILED, life, 1.0 if state == "SUCCEEDED" else life.done
         )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _MOST_BYTES = 1 << 20  # of one look
+_DAY_S = 86400.0
+_FASTEST = 1e3  # of whole jobs, in a second: nobody is faster
 
 
 @dataclass
@@ -43,7 +47,8 @@ class Progress:
         if len(block) == _MOST_BYTES and not newline:
             self._offset += len(block)  # a line without end: not ours
         for line in whole.split(b"\n"):
-            self._read(line)
+            with suppress(Exception):  # whatever a job writes, it is not our end
+                self._read(line)
         return bool(newline)
 
     @property
@@ -52,28 +57,31 @@ class Progress:
         if self._first is None or self.fraction is None or self.at_s <= self._first[0]:
             return None
         done = self.fraction - self._first[1]
-        return done / (self.at_s - self._first[0]) if done > 0 else None
+        rate = done / (self.at_s - self._first[0]) if done > 0 else 0.0
+        return rate if 0 < rate < _FASTEST else None
 
     def _read(self, line: bytes) -> None:
         """One line; a job may write anything there, and what is not understood is left alone."""
         try:
             words = json.loads(line)
             event, at_s = str(words["event"]), float(words["at"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            return
+        if not abs(at_s - time.time()) < _DAY_S:
             return
         self.at_s = at_s
         self._numbers(words)
         if event == "began":
-            self.kind, self.method = str(words.get("kind", ""))[:100], str(words.get("method", ""))[:100]
+            self.kind, self.method = _text(words.get("kind", "")), _text(words.get("method", ""))
         elif event == "report" and isinstance(words.get("metrics"), dict):
             pairs = list(words["metrics"].items())[:100]
-            self.metrics = {str(k)[:100]: float(v) for k, v in pairs if _is_number(v)}
+            self.metrics = {_text(k): float(v) for k, v in pairs if _is_number(v)}
         elif event == "cap":
             self.cap_w = _number(words.get("cap_w"))
         elif event == "yielded":
             self.saved = self.fraction or 0.0
         elif event == "ended":
-            self.ended = str(words.get("how", "ended"))[:100]
+            self.ended = _text(words.get("how", "ended"))
 
     def _numbers(self, words: dict[str, Any]) -> None:
         fraction = _number(words.get("fraction"))
@@ -85,8 +93,17 @@ class Progress:
         joules = _number(words.get("joules"))
         self.joules = self.joules if joules is None or joules < 0 else joules
         self.seconds = _number(words.get("seconds")) or self.seconds
-        self.epochs = int(_number(words.get("epoch")) or self.epochs)
-        self.batch = int(_number(words.get("batch")) or self.batch)
+        self.epochs = _count(words.get("epoch")) or self.epochs
+        self.batch = _count(words.get("batch")) or self.batch
+
+
+def _count(value: Any) -> int:
+    number = _number(value)
+    return int(number) if number is not None and 0 <= number < 2**31 else 0
+
+
+def _text(value: Any) -> str:
+    return str(value)[:100].encode("utf-8", "replace").decode()
 
 
 def _is_number(value: Any) -> bool:

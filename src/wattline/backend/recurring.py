@@ -70,7 +70,7 @@ class Recurrences:
                 joules=told.joules,
                 epochs=told.epochs,
             )
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             self._tell(f"{work.group}: what came of job {work.id} is not remembered: {error}")
 
     def _recurrence(self, work: Work, given: Given) -> Recurrence:

@@ -52,15 +52,19 @@ class Seats:
         return tuple(self._read_j(gpu) for gpu in gpus)
 
     def take(
-        self, jobs: Sequence[str], gpus: Sequence[int], since: Sequence[float | None] | None = None
+        self,
+        jobs: Sequence[str],
+        gpus: Sequence[int],
+        since: Sequence[float | None] | None = None,
+        among: int = 1,
     ) -> None:
-        """These jobs sit on these GPUs from now on, or did when the counters were at *since*."""
+        """These jobs sit on these GPUs from now on, or since counters were at *since*, *among* so many."""
         self.settle()
         used_j: float | None = 0.0
         for gpu, then_j in zip(gpus, since or (), strict=bool(since)):
             now_j = self._last_j[gpu]
             missing = now_j is None or then_j is None or used_j is None
-            used_j = None if missing else used_j + max(now_j - then_j, 0.0) / len(jobs)  # type: ignore[operator]
+            used_j = None if missing else used_j + max(now_j - then_j, 0.0) / among  # type: ignore[operator]
         for job in jobs:
             self._used_j.setdefault(job, used_j)
             for gpu in gpus:

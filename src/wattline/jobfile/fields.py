@@ -139,6 +139,7 @@ Auto = Literal["auto"]
 
 Label = Annotated[str, _text(rf"^(?:[^${_CONTROL}]|{DOLLAR})*$", 200), BeforeValidator(_template)]
 Line = Annotated[str, _text(rf"^[^{_CONTROL}]*$", 200)]
+Team = Annotated[str, _text(rf"^[^*:{_CONTROL}]*$", 200)]  # as a budget can name it
 Folder = Annotated[str, _text(rf"^/[^{_CONTROL}]*$", 4096)]
 FolderTemplate = Annotated[
     str, _text(rf"^(?:[^${_CONTROL}]|{DOLLAR})+$", 4096, shortest=1), BeforeValidator(_template)

@@ -182,7 +182,7 @@ class JobFile(_Part):
         Checkpoint(), description="a mapping such as {signal: SIGUSR2, grace: 120s}"
     )
     recurring: Recurring | None = Field(default=None, description="a mapping such as {group: nightly-nmt}")
-    team: f.Line = Field(default="", description="a name of at most 200 letters on one line")
+    team: f.Team = Field(default="", description="a name of at most 200 letters without * and :")
     priority: float = Field(default=0.0, ge=-1e9, le=1e9, description="a number from -1e9 to 1e9")
     retries: f.Retries = Field(
         default=3, description="how often it is started again after it was killed, 0 to 100"

@@ -95,8 +95,8 @@ def _one(
         "late_per_h": job.tardiness_weight or 0.0,
         "priority": job.priority,
         "batch": job.batch_size or 0,
-        "min_gpus": least if job.elastic else 0,
-        "max_gpus": most if job.elastic else 0,
+        "min_gpus": least if job.elastic else asked,
+        "max_gpus": most if job.elastic else asked,
         "cpus": (resources.cpus or 0.0) * asked,
         "mem_gib": (resources.memory_gib or 0.0) * asked,
         "team": job.team,
@@ -155,5 +155,7 @@ def life_of(job: Folded) -> Life:
         first_s=float("nan") if job.first_s is None else job.first_s,
         service_s=job.service_s,
         energy_j=job.energy_j,
+        closed=job.starts if job.state == "PENDING" else job.starts - 1,
+        cancelled=job.cancelled,
         due_s=float("-inf") if job.due_s is None else job.due_s,
     )

@@ -217,6 +217,7 @@ def logs(
         return StreamingResponse(
             Tail(path).text(None if tail < 0 else tail), media_type="text/plain; charset=utf-8"
         )
+    log_path(served.folder, job, attempt or None, rank)  # complains before anything is sent
     stream = log_events(served, job, attempt or None, rank, None if tail < 0 else tail, last_event_id)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -77,6 +77,7 @@ class Controller:
             self.store.close()
             raise
         self._guard = threading.Lock()
+        self._changing = threading.Lock()  # who changes a job looks at it first
         self._answering: dict[str, threading.Event] = {}
         self._next = 1 + int(self.store.rows("SELECT coalesce(max(number), 0) FROM job")[0][0])
         self.changed = threading.Condition()
@@ -106,10 +107,12 @@ class Controller:
         """Stop to decide; jobs run on, and are found again by the next who serves this folder."""
         self._stopping = self.leaving = True
         self.local.leave()
-        if self._thread.ident is not None:
-            self._thread.join()
-        self.local.close()
-        self.store.close()
+        try:
+            if self._thread.ident is not None:
+                self._thread.join()
+            self.local.close()
+        finally:
+            self.store.close()
 
     # -- the loop
 
@@ -214,6 +217,16 @@ class Controller:
                 time.sleep(_RETRY_S)
 
     def _heard(self, kind: str, job: str, what: dict[str, Any]) -> None:
+        if kind == "gone":  # somebody cancels whom the machine does not know
+            found = self.store.job(job)
+            if found is None or not found.held or found.state != "PENDING":
+                return
+            facts = {"done": found.done, "service_s": found.service_s, "energy_j": found.energy_j}
+            kind, what = (
+                "ended",
+                {"state": "CANCELLED", "message": "It was cancelled.", "method": found.method},
+            )
+            what |= facts
         self._write(Happened(self.clock(), kind, job, what))
 
     def _notify(self) -> None:
@@ -284,6 +297,11 @@ class Controller:
         taken = self.store.jobs("number BETWEEN ? AND ?", (first, first + len(ids) - 1))
         if not held:
             self.local.submit([life_of(one) for one in taken])
+            last = (first, first + len(ids) - 1)
+            for (name,) in self.store.rows(
+                "SELECT id FROM job WHERE cancelled AND number BETWEEN ? AND ?", last
+            ):
+                self.local.cancel(name)  # by somebody who was faster than we are
         self._notify()
         return taken
 
@@ -307,41 +325,38 @@ class Controller:
 
     def cancel(self, name: str, by: str = "") -> Folded:
         """End a job."""
-        job = self._live(name, "cancelled")
-        if not job.cancelled:
-            self.store.append(Happened(self.clock(), "cancel", name, {"by": by}))
-        if job.held and job.state == "PENDING":
-            facts = {"done": job.done, "service_s": job.service_s, "energy_j": job.energy_j}
-            over = {"state": "CANCELLED", "message": "It was cancelled.", "method": job.method, **facts}
-            self.store.append(Happened(self.clock(), "ended", name, over))
-        else:
+        with self._changing:
+            job = self._live(name, "cancelled")
+            if not job.cancelled:
+                self.store.append(Happened(self.clock(), "cancel", name, {"by": by}))
             self.local.cancel(name)
-        self._notify()
-        return self.job(name)
+            self._notify()
+            return self.job(name)
 
     def hold(self, name: str, held: bool, by: str = "") -> Folded:
         """Keep a job that waits from starting, or let it."""
-        job = self._live(name, "held" if held else "released")
-        if job.state != "PENDING":
-            raise Conflict(f"job {name} is {job.state}, expected PENDING", "only who waits can be held")
-        if job.held != held:
-            self.store.append(Happened(self.clock(), "hold", name, {"held": held, "by": by}))
-            if held:
-                self.local.withdraw(name)
-            else:
-                self.local.submit([life_of(self.job(name))])
-        self._notify()
-        return self.job(name)
+        with self._changing:
+            job = self._live(name, "held" if held else "released")
+            if job.state != "PENDING":
+                raise Conflict(f"job {name} is {job.state}, expected PENDING", "only who waits can be held")
+            if job.held != held:
+                self.store.append(Happened(self.clock(), "hold", name, {"held": held, "by": by}))
+                if held:
+                    self.local.withdraw(name)
+                else:
+                    self.local.submit([life_of(self.job(name))])
+            self._notify()
+            return self.job(name)
 
     def prioritise(self, name: str, priority: float, by: str = "") -> Folded:
         """Let a job go before those with less priority; one that runs keeps running."""
-        job = self._live(name, "given another priority")
-        self.store.append(Happened(self.clock(), "priority", name, {"priority": priority, "by": by}))
-        if job.state == "PENDING" and not job.held:
-            self.local.withdraw(name)
-            self.local.submit([life_of(self.job(name))])
-        self._notify()
-        return self.job(name)
+        with self._changing:
+            job = self._live(name, "given another priority")
+            self.store.append(Happened(self.clock(), "priority", name, {"priority": priority, "by": by}))
+            if job.state == "PENDING" and not job.held:
+                self.local.prioritise(name, priority)
+            self._notify()
+            return self.job(name)
 
     def _live(self, name: str, done: str) -> Folded:
         job = self.job(name)

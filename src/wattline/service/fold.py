@@ -122,7 +122,7 @@ def _accepted(connection: sqlite3.Connection, at_s: float, job: str | None, data
 
 def _started(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        "UPDATE job SET state='RUNNING', start_s=?, first_s=coalesce(first_s, ?), starts=?, given=?,"
+        "UPDATE job SET state='RUNNING', held=0, start_s=?, first_s=coalesce(first_s, ?), starts=?, given=?,"
         " message='' WHERE id=? AND state IN ('PENDING', 'RUNNING')",
         (at_s, at_s, data["attempt"], json.dumps(data), job),
     )
@@ -151,7 +151,7 @@ _SET_FACTS = "done=?, service_s=?, energy_j=?, method=?, code=?, message=?, told
 def _stopped(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
         "UPDATE job SET state='PENDING', due_s=?, kills=?+kills*?, fuse=coalesce(?, fuse),"
-        f" {_SET_FACTS} WHERE id=?",
+        f" {_SET_FACTS} WHERE id=? AND state IN ('PENDING', 'RUNNING')",
         (
             data.get("due_s"),
             data.get("kills", 0),
@@ -165,7 +165,7 @@ def _stopped(connection: sqlite3.Connection, at_s: float, job: str | None, data:
 
 def _ended(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        f"UPDATE job SET state=?, end_s=?, {_SET_FACTS} WHERE id=?",
+        f"UPDATE job SET state=?, end_s=?, {_SET_FACTS} WHERE id=? AND state IN ('PENDING', 'RUNNING')",
         (data["state"], at_s, *_facts(data), job),
     )
 

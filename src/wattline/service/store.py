@@ -73,9 +73,7 @@ class Store:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path, self._lock = path, lock
-        self._reading = threading.local()
-        self._readers: list[sqlite3.Connection] = []
-        self._guard = threading.Lock()
+        self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()  # who reads takes one
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._writer_connection = self._connect()
         self._broken = ""
@@ -124,9 +122,9 @@ class Store:
             return
         self._work.put(None)
         self._writer.join()
-        for connection in (*self._readers, self._writer_connection):
-            with suppress(sqlite3.Error):
-                connection.close()
+        while not self._idle.empty():
+            self._idle.get().close()
+        self._writer_connection.close()
         os.close(self._lock)
         self._lock = -1
 
@@ -229,9 +227,16 @@ class Store:
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a question to the file gives."""
         try:
-            return self._reader().execute(statement, values).fetchall()
+            reader = self._idle.get_nowait()
+        except queue.Empty:
+            reader = self._connect()
+            reader.execute("PRAGMA query_only=ON")
+        try:
+            return reader.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: cannot be read: {error}") from None
+        finally:
+            self._idle.put(reader)
 
     def job(self, job: str) -> Folded | None:
         """One job; None: there is none."""
@@ -281,16 +286,6 @@ class Store:
         )
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        return connection
-
-    def _reader(self) -> sqlite3.Connection:
-        """One connection for each thread that reads."""
-        connection = getattr(self._reading, "connection", None)
-        if connection is None:
-            connection = self._reading.connection = self._connect()
-            connection.execute("PRAGMA query_only=ON")
-            with self._guard:
-                self._readers.append(connection)
         return connection
 
     def _prepare(self) -> None:

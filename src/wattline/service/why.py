@@ -61,7 +61,8 @@ def explain(controller: Controller, job: Folded) -> shapes.Explanation:
     turn, life = controller.turn, controller.local.lives.get(job.id)
     waits = job.state == "PENDING" and not job.held and turn is not None and life is not None
     reason = _reason(controller, job.id)
-    code = reason.name.lower() if waits else "held" if job.held else job.state.lower()
+    held = job.held and job.state == "PENDING"
+    code = reason.name.lower() if waits else "held" if held else job.state.lower()
     evidence, expected, changes = _facts(job), None, list[shapes.What]()
     if turn is not None and life is not None and life.row >= 0:
         there = np.flatnonzero(turn.state.queue.job == life.row)
@@ -222,7 +223,10 @@ def _sentence(what: str, starts_s: float | None, ends_s: float | None, now_s: fl
 
 
 def _clock(at_s: float) -> str:
-    then, now = time.localtime(at_s), time.localtime()
+    try:
+        then, now = time.localtime(at_s), time.localtime()
+    except (OverflowError, ValueError, OSError):
+        return "no time that a clock can show"
     return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)
 
 
