@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asks import ASKS
 from wattline.backend import local as module
 from wattline.backend.launch import Attempt
-from wattline.backend.local import Life, Local
+from wattline.backend.life import Life
+from wattline.backend.local import Local
 from wattline.backend.work import Work, attempts
 from wattline.messages import (
     ACTION_COLUMNS,
@@ -33,24 +35,6 @@ from wattline.messages import (
     each,
 )
 from wattline.testing import BackendContract
-
-ASKS: dict[str, Any] = {
-    "gpus": 1,
-    "duration_s": 60.0,
-    "deadline_s": math.inf,
-    "late_per_h": 0.0,
-    "priority": 0.0,
-    "batch": 0,
-    "min_gpus": 0,
-    "max_gpus": 0,
-    "cpus": 0.0,
-    "mem_gib": 0.0,
-    "team": "",
-    "user": "",
-    "model": "",
-    "gpu_kind": "",
-    "key": "",
-}
 
 
 def life(name: str, *words: str, asks: dict[str, Any] | None = None, **more: Any) -> Life:
@@ -91,7 +75,7 @@ class Machine:
         end_s = time.monotonic() + 30
         while time.monotonic() < end_s:
             for event in self.seen:
-                if event.verb == verb and self.local._ids[event.job] == name:
+                if event.verb == verb and self.local._rows.ids[event.job] == name:
                     self.seen.remove(event)
                     return event
             self.seen += each(self.local.wait(time.time() + 0.5)[1])

@@ -9,28 +9,30 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import queue
-import select
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wattline.backend.bell import Bell
 from wattline.backend.launch import Attempt, Exit
+from wattline.backend.life import Life, Run
 from wattline.backend.limits import Limits
 from wattline.backend.machine import Machine
 from wattline.backend.progress import Progress
 from wattline.backend.recurring import Recurrences
+from wattline.backend.rows import Rows
 from wattline.backend.seats import Seats
 from wattline.backend.starting import Started, found, start
-from wattline.backend.work import Given, Work, attempts
-from wattline.core import Decision, advance, begin, decide_nothing, reconcile
+from wattline.backend.tally import ALL, Tally
+from wattline.backend.there import there
+from wattline.backend.verdict import Fate, verdict
+from wattline.backend.work import Given, attempts
 from wattline.errors import WattlineError
-from wattline.host import with_shares
 from wattline.messages import (
     ARRIVED,
     EVERY_EVENT,
@@ -47,18 +49,7 @@ from wattline.messages import (
     Events,
     rows,
 )
-from wattline.types import (
-    FIRST,
-    GPU_SERVICE,
-    RESTARTS,
-    SERVICE,
-    Jobs,
-    Leases,
-    Nodes,
-    Placement,
-    Queue,
-    Snapshot,
-)
+from wattline.types import Jobs, Leases, Nodes, Snapshot
 
 LOOK_S = 1.0
 """Between two looks at what jobs tell of themselves."""
@@ -67,58 +58,11 @@ _OTHER_SPEED = 0.1
 _BACK_OFF_S = (5.0, 30.0, 120.0, 600.0)
 _REST = 4.0  # times as long as a decision took, until the next
 _LEAST_REST_S, _MOST_REST_S = 0.02, 1.0
-_QUICK_S = 30.0  # who asks to be started again sooner, and has done nothing, waits first
 _GONE_S = 5.0
 _UNTOLD_S = 0.2  # where the kernel does not tell when a process ends
 
 Hear = Callable[[str, str, dict[str, Any]], None]
 """Is told what happens to a job: `started`, `retuned`, `stopped`, `retry`, `ended`."""
-
-
-@dataclass
-class Life:
-    """A job that is not over: what to run, what it asks for, and how far it is."""
-
-    work: Work
-    asks: Mapping[str, Any]  # columns of `Jobs`, one value each
-    submit_s: float
-    fuse: str = ""  # equal for those who may be one array
-    done: float = 0.0  # fraction that is saved
-    kills: int = 0  # how often it was killed
-    starts: int = 0
-    first_s: float = math.nan
-    service_s: float = 0.0
-    energy_j: float | None = 0.0  # None: unmetered
-    due_s: float = -math.inf  # not in the queue before
-    closed: int = 0  # the last attempt of which it is known how it ended
-    cancelled: bool = False  # it is to end
-    row: int = -1  # in the present table; -1: it is not in the queue
-    base: float = 0.0  # fraction that was saved when it got that row
-    number: int = 0  # of that row among its own
-
-    @property
-    def id(self) -> str:
-        """Its name."""
-        return self.work.id
-
-
-@dataclass(eq=False)
-class _Run:
-    """Jobs that share processes: one job, or an array."""
-
-    jobs: list[str]
-    node: int
-    given: Given
-    since_s: float
-    attempt: Attempt | None = None  # None: its GPUs are not free yet
-    pidfd: int | None = None
-    array: bool = False  # several jobs were started as one
-    why: str = ""  # it was told to end: stop, cancel, budget
-    leaving: dict[str, str] = field(default_factory=dict)  # why a member was told to end
-    told: dict[str, Progress] = field(default_factory=dict)
-    looked_s: float = -math.inf
-    watts: float | None = None  # when it was last looked at
-    said: tuple[float, float] = (-math.inf, 0.0)  # when a rate was last told, and which
 
 
 class Local:
@@ -143,26 +87,22 @@ class Local:
         self.root.mkdir(parents=True, exist_ok=True)
         self.machine = Machine.open(gpus, self.root)
         self.nodes: Nodes = self.machine.nodes
-        self.jobs: Jobs = Jobs.of(submit_s=[], gpus=[], duration_s=[])
         self.lives: dict[str, Life] = {}
         self._clock, self._hear, self._tell, self._stays = clock, hear, tell, stays
         self._now_s = clock()
-        self._ids: list[str] = []  # by row
-        self._numbers: dict[str, int] = {}  # how many rows a job has had in this table
+        self._rows = Rows(self.nodes)
         self._later: dict[str, Life] = {}  # who is to come back to the queue
-        self._runs: list[_Run] = []
-        self._of: dict[str, _Run] = {}  # the run that a job is in, and was not told to leave
+        self._runs: list[Run] = []
+        self._of: dict[str, Run] = {}  # the run that a job is in, and was not told to leave
         self._told: list[Event] = []
-        self._team_j: dict[str, float] = {}
-        self._before_j: dict[str, float] = {}
+        self._tally = Tally()
         self._seats = Seats(self.machine.meter, self.root / "caps", tell)
         # Several services of one machine must not share the names of their cgroups.
         own = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
         self._limits = Limits(parent=f"wattline-{own}") if limits is None else limits
         self._limits_method = self._limits.method
         self._recurrences = Recurrences(self.root / "memory.db", self.machine, tell)
-        self._requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._bell = Bell()
         self._closing = False
         self._woke_s, self._worked_s = time.monotonic(), time.thread_time()
 
@@ -170,30 +110,30 @@ class Local:
 
     def submit(self, lives: Iterable[Life]) -> None:
         """Somebody new, or somebody who may run again."""
-        self._ask("submit", list(lives))
+        self._bell.ask("submit", list(lives))
 
     def cancel(self, job: str) -> None:
         """End a job: at once if it waits, else it is told to stop, and killed after its grace."""
-        self._ask("cancel", job)
+        self._bell.ask("cancel", job)
 
     def prioritise(self, job: str, priority: float) -> None:
         """Let a job that waits take its place anew."""
-        self._ask("prioritise", (job, priority))
+        self._bell.ask("prioritise", (job, priority))
 
     def withdraw(self, job: str) -> None:
         """Take a job that waits out of the queue; `submit` brings it back."""
-        self._ask("withdraw", job)
+        self._bell.ask("withdraw", job)
 
     def leave(self) -> None:
         """Let `wait` answer that nothing will happen any more; jobs run on."""
-        self._ask("leave", None)
-
-    def _ask(self, what: str, of: Any) -> None:
-        self._requests.put((what, of))
-        with suppress(BlockingIOError):  # who is woken already need not be woken
-            os.write(self._wake_in, b"x")
+        self._bell.ask("leave")
 
     # -- the Backend protocol
+
+    @property
+    def jobs(self) -> Jobs:
+        """All who have a row in the present table."""
+        return self._rows.jobs
 
     def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
         """Sleep until one of *wake* has happened, at most until *until_s*.
@@ -236,7 +176,7 @@ class Local:
         """Stop and start processes, and set caps and shares of those that go on."""
         starting: dict[int, list[tuple[str, int, tuple[int, ...], int]]] = {}
         for verb, row, group, node, gpus, *settings in actions.tolist():
-            job = self._ids[row] if row >= 0 else ""
+            job = self._rows.ids[row] if row >= 0 else ""
             if verb == STOP:
                 self._stop(job)
             elif verb == RETUNE:
@@ -249,7 +189,7 @@ class Local:
 
     def idle(self) -> bool:
         """Whether nobody is left, and nobody may come."""
-        return not self.lives and not self._stays and self._requests.empty()
+        return not self.lives and not self._stays and self._bell.silent
 
     def close(self) -> Events:
         """The last readings; processes run on, and caps are put back."""
@@ -260,8 +200,7 @@ class Local:
             self._forget_pidfd(run)
         self._seats.close()
         self._recurrences.close()
-        for end in (self._wake_in, self._wake_out):
-            os.close(end)
+        self._bell.close()
         return events
 
     def describe(self) -> dict[str, Any]:
@@ -284,24 +223,24 @@ class Local:
             folders = attempts(self.root, life.id)
             if not folders or life.id in self._of or int(folders[-1].name) <= life.closed:
                 continue
-            there = found(folders[-1])
-            if there is None or there.folder in taken:
+            other = found(folders[-1])
+            if other is None or other.folder in taken:
                 continue
-            taken.add(there.folder)
-            self._go_on_with(there)
+            taken.add(other.folder)
+            self._go_on_with(other)
 
-    def _go_on_with(self, there: Started) -> None:
+    def _go_on_with(self, other: Started) -> None:
         """An attempt of another process: it runs, has ended, or never will run."""
-        attempt = Attempt(there.folder)
+        attempt = Attempt(other.folder)
         state = attempt.state()
         if state == "new" and attempt.void():
             return
         if state == "void":
             return
-        jobs = [job for job in there.jobs if job in self.lives]
+        jobs = [job for job in other.jobs if job in self.lives]
         if not jobs:
             return
-        if max(there.given.gpus) >= len(self.machine.meter.gpus):
+        if max(other.given.gpus) >= len(self.machine.meter.gpus):
             self._tell(f"jobs {', '.join(jobs)} ran on GPUs that are gone: they are ended, and start again")
             attempt.kill()
             attempt.wait(_GONE_S)
@@ -309,23 +248,22 @@ class Local:
             for life in (self.lives[job] for job in jobs):
                 self._hear("stopped", life.id, self._facts(life, None, None, "Its GPUs are gone."))
             return
-        run = _Run(jobs, there.node, there.given, there.at_s, attempt, attempt.pidfd())
-        run.array = len(there.jobs) > 1
-        run.told = {job: Progress(path) for job, path in there.events.items() if job in jobs}
-        run.why = there.why
+        run = Run(jobs, other.node, other.given, other.at_s, attempt, attempt.pidfd())
+        run.array = len(other.jobs) > 1
+        run.told = {job: Progress(path) for job, path in other.events.items() if job in jobs}
+        run.why = other.why
         self._runs.append(run)
-        self._seats.take(jobs, there.given.gpus, there.readings, len(there.jobs))
+        self._seats.take(jobs, other.given.gpus, other.readings, len(other.jobs))
         if state == "running":
-            self._seats.cap(there.given.gpus, there.given.cap_w)
+            self._seats.cap(other.given.gpus, other.given.cap_w)
         for life in (self.lives[job] for job in jobs):
             self._of[life.id] = run
-            team = str(life.asks.get("team", ""))  # what it used before was read before
-            self._team_j[team] = self._team_j.get(team, 0.0) - (self._seats.used_j(life.id) or 0.0)
-            number = int(there.events[life.id].parent.name)
+            self._tally.add(life.team, -(self._seats.used_j(life.id) or 0.0))  # it was read before
+            number = int(other.events[life.id].parent.name)
             if life.starts < number:  # whoever started it could not say so any more
                 life.starts = number
-                life.first_s = there.at_s if math.isnan(life.first_s) else life.first_s
-                self._hear("started", life.id, self._started(run, life, there.cpus))
+                life.first_s = other.at_s if math.isnan(life.first_s) else life.first_s
+                self._hear("started", life.id, self._started(run, life, other.cpus))
 
     def begins(self, seed: int = 0) -> Snapshot:
         """A new table of those who are there, and the state in which they hold what they hold."""
@@ -333,84 +271,46 @@ class Local:
         queued = sorted(
             (life for life in self.lives.values() if life.due_s <= now_s), key=lambda life: life.submit_s
         )
-        self.jobs, self._ids, self._told = Jobs.of(submit_s=[], gpus=[], duration_s=[]), [], []
-        self._numbers = {}
+        self._rows.clear()
         for life in self.lives.values():
             life.row = -1
         self._later = {life.id: life for life in self.lives.values() if life.due_s > now_s}
-        self._enter(queued)
+        self._rows.enter(queued)
         self._told = []
-        state = begin(self.jobs, self.nodes, seed)
-        accepts = self.nodes.accepts(self.jobs.gpu_kind)
-        arrived = rows(*(Event(ARRIVED, life.row, life.submit_s) for life in queued))
-        state = advance(state, decide_nothing(state), now_s, arrived, self.jobs, accepts)
-        leases = self._leases()
-        reason = np.zeros(len(queued), dtype=np.int64)
-        held = Decision(Placement(leases, reason, 0), reconcile(state.leases, leases))
         for run in self._runs:
             run.said = (-math.inf, 0.0)
-        running = rows(
-            *(self._ran(run, job) for run in self._runs for job in run.jobs if self._holds(run, job))
-        )
-        state = advance(state, held, now_s, running, self.jobs, accepts)
-        block = state.queue.block.copy()
-        for life in queued:
-            block[FIRST, life.row] = life.first_s
-            block[RESTARTS, life.row] = max(life.starts - 1, 0)
-            block[SERVICE, life.row] = life.service_s
-            block[GPU_SERVICE, life.row] = life.service_s * float(self.jobs.gpus[life.row])
-        return Snapshot(
-            state.now_s,
-            state.jobs,
-            state.nodes,
-            Queue(block),
-            state.leases,
-            state.free,
-            state.up,
-            state.wakes_s,
-            state.quiet_s,
-            state.meter,
-            seed,
-        )
+        held = [(run, job) for run in self._runs for job in run.jobs if self._holds(run, job)]
+        running = [self._ran(run, job) for run, job in held]
+        return there(self.jobs, self.nodes, now_s, queued, self._leases(), running, seed)
 
-    def _holds(self, run: _Run, job: str) -> bool:
+    def _holds(self, run: Run, job: str) -> bool:
         return self._of.get(job) is run and job in self.lives and self.lives[job].row >= 0
 
     def _leases(self) -> Leases:
         columns: list[tuple[int, ...]] = []
         for run in self._runs:
-            there = [self.lives[job].row for job in run.jobs if self._holds(run, job)]
+            mine = [self.lives[job].row for job in run.jobs if self._holds(run, job)]
             g = run.given
             knobs = (len(g.gpus), g.cap_w, g.batch, g.mcpus, g.mem_mib, 0)
-            columns += [(row, min(there), run.node, *knobs) for row in there]
+            columns += [(row, min(mine), run.node, *knobs) for row in mine]
         block = np.array(sorted(columns), dtype=np.int64).reshape(-1, 9).T
         return Leases(np.ascontiguousarray(block))
 
     # -- requests
 
     def _hear_requests(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._wake_out, 4096):
-                pass
         new: list[Life] = []
-        while True:
-            try:
-                what, of = self._requests.get_nowait()
-            except queue.Empty:
-                break
+        for what, of in self._bell.answer():
             if what == "submit":
                 new += of
-            elif what == "cancel":
-                self._enter_due(new)
-                new = []
+                continue
+            self._enter_due(new)
+            new = []
+            if what == "cancel":
                 self._cancel(of)
             elif what == "withdraw":
-                self._enter_due(new)
-                new = []
                 self._withdraw(of)
             elif what == "prioritise":
-                self._enter_due(new)
-                new = []
                 self._prioritise(*of)
             else:
                 self._closing = True
@@ -427,29 +327,10 @@ class Local:
 
     def _enter(self, lives: list[Life]) -> None:
         """New rows of the table, and their arrivals."""
-        if not lives:
-            return
-        first = len(self.jobs)
-        columns: dict[str, list[Any]] = {name: [] for name in lives[0].asks}
-        for place, life in enumerate(lives):
-            life.row, life.base = first + place, min(life.done, 1.0)
-            life.number = self._numbers[life.id] = self._numbers.get(life.id, 0) + 1
-            asks = dict(life.asks)
-            asks["duration_s"] = max(asks["duration_s"] * (1.0 - life.base), 1e-3)
-            for name, value in asks.items():
-                columns[name].append(value)
-            self._ids.append(life.id)
+        self._rows.enter(lives)
+        for life in lives:
             self._later.pop(life.id, None)
-        new = Jobs.of(
-            id=[life.id if life.number == 1 else f"{life.id}~{life.number}" for life in lives],
-            submit_s=[self._now_s] * len(lives),  # in this order; when they really came is set below
-            fuse=[life.fuse for life in lives],
-            **columns,
-        )
-        submit_s = np.array([life.submit_s for life in lives])
-        new = replace(with_shares(new, self.nodes), submit_s=submit_s)
-        self.jobs = self.jobs.plus(new) if first else new
-        self._told += [Event(ARRIVED, life.row, self._now_s) for life in lives]
+            self._told.append(Event(ARRIVED, life.row, self._now_s))
 
     def _cancel(self, job: str) -> None:
         life = self.lives.get(job)
@@ -463,7 +344,7 @@ class Local:
         if not runs:
             self._over(life, "CANCELLED", "It was cancelled before it started.")
 
-    def _end(self, run: _Run, job: str, why: str) -> None:
+    def _end(self, run: Run, job: str, why: str) -> None:
         """End a job that runs; an array goes on without it, as soon as it has seen the word."""
         assert run.attempt is not None
         if len(run.jobs) == 1:
@@ -513,7 +394,7 @@ class Local:
         jobs = [job for job, *_ in members]
         together = [jobs] if len(keys) == 1 and keys != {""} else [[job] for job in jobs]
         for some in together:
-            run = _Run(list(some), node, given, self._now_s)
+            run = Run(list(some), node, given, self._now_s)
             self._runs.append(run)
             for job in some:
                 self._of[job] = run
@@ -527,7 +408,7 @@ class Local:
                 continue
             self._launch(run)
 
-    def _launch(self, run: _Run) -> None:
+    def _launch(self, run: Run) -> None:
         lives = [self.lives[job] for job in run.jobs]
         try:
             run.given = self._recurrences.chosen(lives[0].work, run.given)
@@ -540,8 +421,8 @@ class Local:
             )
         except (OSError, WattlineError) as error:
             for life in lives:
-                life.kills += 1
-                self._give_up_or_retry(run, life, "NODE_FAIL", f"It could not be started: {error}")
+                self._leave_run(run, life.id)
+                self._blame(life, "NODE_FAIL", f"It could not be started: {error}")
             return
         run.attempt = Attempt(begun.folder)
         run.pidfd = run.attempt.pidfd()
@@ -554,7 +435,7 @@ class Local:
             self._hear("started", life.id, self._started(run, life, begun.cpus))
             self._told.append(self._ran(run, life.id))
 
-    def _started(self, run: _Run, life: Life, cpus: int) -> dict[str, Any]:
+    def _started(self, run: Run, life: Life, cpus: int) -> dict[str, Any]:
         """What is told of a start."""
         return {
             "attempt": life.starts,
@@ -579,7 +460,7 @@ class Local:
             run.why = run.why or "stop"
             run.attempt.stop()
 
-    def _retune(self, run: _Run, settings: list[int]) -> None:
+    def _retune(self, run: Run, settings: list[int]) -> None:
         cap_w, batch, mcpus, mem_mib, _ = settings
         cap_w = _least(cap_w, self.lives[run.jobs[0]].work.power_w)
         if cap_w != run.given.cap_w:
@@ -592,13 +473,12 @@ class Local:
             for job in run.jobs:
                 self._hear("retuned", job, {"cap_w": cap_w, "cpus": len(cores)})
 
-    def _leave_run(self, run: _Run, job: str) -> None:
+    def _leave_run(self, run: Run, job: str) -> None:
         """A job is in this run no more."""
         life, used_j = self.lives[job], self._seats.leave(job)
         life.energy_j = None if used_j is None or life.energy_j is None else life.energy_j + used_j
         life.service_s += max(self._now_s - run.since_s, 0.0)
-        team = str(life.asks.get("team", ""))
-        self._team_j[team] = self._team_j.get(team, 0.0) + (used_j or 0.0)
+        self._tally.add(life.team, used_j or 0.0)
         run.jobs.remove(job)
         if self._of.get(job) is run:
             del self._of[job]
@@ -625,7 +505,7 @@ class Local:
         due = [life for life in self._later.values() if life.due_s <= now_s]
         self._enter(due)
 
-    def _look_at(self, run: _Run) -> None:
+    def _look_at(self, run: Run) -> None:
         """What a run tells of itself."""
         run.looked_s = self._now_s
         self._seats.settle()
@@ -648,29 +528,21 @@ class Local:
                 run.said = self._now_s, rate
                 self._told.append(self._ran(run, job))
 
-    def _ran(self, run: _Run, job: str) -> Event:
+    def _ran(self, run: Run, job: str) -> Event:
         life, progress = self.lives[job], run.told.get(job)
-        total, step_s = float(self.jobs.steps[life.row]), float(self.jobs.step_s[life.row])
         fraction = life.done if progress is None or progress.fraction is None else progress.fraction
-        rate = None if progress is None else progress.rate
-        per_s = 1.0 / step_s if rate is None or life.base >= 1 else rate / (1.0 - life.base) * total
+        per_s = self._rows.rate(life, None if progress is None else progress.rate)
+        steps = self._rows.steps(life, fraction)
         watts = self._seats.watts(run.given.gpus)
         sharing = sum(len(other.jobs) for other in self._runs if other.given.gpus == run.given.gpus)
-        return Event(
-            RAN, life.row, self._now_s, self._steps(life, fraction), per_s, (watts or 0.0) / max(sharing, 1)
-        )
-
-    def _steps(self, life: Life, fraction: float) -> float:
-        """Steps of a job's row when so much of the job is done."""
-        part = (fraction - life.base) / (1.0 - life.base) if life.base < 1 else 1.0
-        return float(self.jobs.steps[life.row]) * min(max(part, 0.0), 1.0)
+        return Event(RAN, life.row, self._now_s, steps, per_s, (watts or 0.0) / max(sharing, 1))
 
     def _say(self, verb: int, life: Life, fraction: float) -> None:
         if life.row >= 0:
-            steps = self._steps(life, fraction)
+            steps = self._rows.steps(life, fraction)
             self._told.append(Event(verb, life.row, self._now_s, steps, 0.0, life.energy_j or 0.0))
 
-    def _member_ended(self, run: _Run, job: str) -> None:
+    def _member_ended(self, run: Run, job: str) -> None:
         """A member of an array is over while the array goes on."""
         life, progress = self.lives[job], run.told[job]
         self._leave_run(run, job)
@@ -683,7 +555,7 @@ class Local:
         else:
             self._over(life, "SUCCEEDED", "", told=progress)
 
-    def _ended(self, run: _Run, exit: Exit | None) -> None:
+    def _ended(self, run: Run, exit: Exit | None) -> None:
         """Processes are over: what becomes of who was in them."""
         assert run.attempt is not None
         if exit is None:
@@ -697,55 +569,38 @@ class Local:
             else:
                 self._job_ended(run, self.lives[job], exit)
 
-    def _job_ended(self, run: _Run, life: Life, exit: Exit | None) -> None:
-        progress, array, before = run.told[life.id], run.array, life.done
+    def _job_ended(self, run: Run, life: Life, exit: Exit | None) -> None:
+        progress, before = run.told[life.id], life.done
         life.done = max(life.done, progress.saved)
-        held = self._of.get(life.id) is run
+        held, lasted_s = self._of.get(life.id) is run, self._now_s - run.since_s
         self._leave_run(run, life.id)
-        state = "NODE_FAIL" if exit is None else exit.state
-        message = "Its processes vanished." if exit is None else exit.message
-        if life.cancelled:
-            self._over(life, "CANCELLED", "It was cancelled.", exit, progress)
-        elif run.why == "budget":
-            self._over(life, "FAILED", "It has used all of its own energy budget.", exit, progress)
-        elif state == "SUCCEEDED":
-            self._over(life, "SUCCEEDED", "", exit, progress)
-        elif run.why == "stop" or not held:
-            self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
-            self._say(STOPPED, life, life.done)
-        elif exit is not None and exit.asked == "stop":  # by a controller that is no more
-            self._hear("stopped", life.id, self._facts(life, progress, exit, "It was stopped for others."))
-            self._say(LOST, life, life.done)
-        elif state == "REQUEUE" and life.done <= before and self._now_s - run.since_s < _QUICK_S:
-            self._try_again(life, "It asked to be started again, and had done nothing.", exit, progress)
-        elif state == "REQUEUE":
-            self._hear("stopped", life.id, self._facts(life, progress, exit, "It asked to be started again."))
-            self._say(LOST, life, life.done)
-        elif state in ("TIMEOUT", "OUT_OF_MEMORY"):
-            self._over(life, state, message, exit, progress)
-        elif array or exit is None or exit.signal:
-            blameless = array or (exit is None and run.attempt is not None and run.attempt.rebooted())
-            life.kills += not blameless
-            life.fuse = "" if array else life.fuse  # one bad member must not take the others down again
-            self._give_up_or_retry(None, life, state, message, exit, progress)
+        said = verdict(life, run, exit, held=held, progressed=life.done > before, lasted_s=lasted_s)
+        if run.array:
+            life.fuse = ""  # one bad member must not take the others down again
+        if said.fate is Fate.OVER:
+            self._over(life, said.state, said.message, exit, progress)
+        elif said.fate in (Fate.WAITS, Fate.LOST):
+            self._hear("stopped", life.id, self._facts(life, progress, exit, said.message))
+            self._say(STOPPED if said.fate is Fate.WAITS else LOST, life, life.done)
+        elif said.fate is Fate.LATER:
+            self._try_again(life, said.message, exit, progress)
         else:
-            self._over(life, "FAILED", message, exit, progress)
+            self._blame(life, said.state, said.message, exit, progress)
 
-    def _give_up_or_retry(
+    def _blame(
         self,
-        run: _Run | None,
         life: Life,
         state: str,
         message: str,
         exit: Exit | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if run is not None:
-            self._leave_run(run, life.id)
+        """One try less; after the last it is over."""
+        life.kills += 1
         if life.kills > life.work.retries:
             self._over(life, state, f"{message} It was tried {life.kills} times.".strip(), exit, progress)
-            return
-        self._try_again(life, message, exit, progress)
+        else:
+            self._try_again(life, message, exit, progress)
 
     def _try_again(self, life: Life, message: str, exit: Exit | None, progress: Progress | None) -> None:
         """Out of the queue for a while, the longer the more often."""
@@ -810,39 +665,28 @@ class Local:
         fds = [run.pidfd for run in self._runs if run.pidfd is not None]
         if any(run.attempt is not None and run.pidfd is None for run in self._runs):
             timeout_s = min(timeout_s, _UNTOLD_S)
-        poll = select.poll()
-        for fd in (self._wake_out, *fds):
-            poll.register(fd, select.POLLIN)
-        poll.poll(None if timeout_s == math.inf else math.ceil(1000 * timeout_s))
+        self._bell.sleep(timeout_s, fds)
 
     def _read_meter(self) -> None:
-        """What all GPUs and each team have used; the host is not metered."""
+        """Tell what all GPUs and each team have used."""
+        used_j, now_s = self._tally.read(*self._using()), self._now()
+        for number, name in enumerate((ALL, *self.jobs.team.names), -1):
+            self._told.append(Event(METERED, number, now_s, 0.0, 0.0, used_j.get(name, 0.0)))
+
+    def _using(self) -> tuple[float, list[tuple[str, float]]]:
         self._seats.settle()
-        now_s = self._now()
-        teams = {name: self._team_j.get(name, 0.0) for name in self.jobs.team.names}
-        for run in self._runs:
-            for job in run.jobs:
-                team = str(self.lives[job].asks.get("team", ""))
-                teams[team] = teams.get(team, 0.0) + (self._seats.used_j(job) or 0.0)
-        used_j = {"*": self._seats.since_j() or 0.0, **teams}
-        for number, name in enumerate(("*", *self.jobs.team.names), -1):
-            energy_j = used_j[name] + self._before_j.get(name, 0.0)
-            self._told.append(Event(METERED, number, now_s, 0.0, 0.0, energy_j))
+        lives = [self.lives[job] for run in self._runs for job in run.jobs]
+        return self._seats.since_j() or 0.0, [(one.team, self._seats.used_j(one.id) or 0.0) for one in lives]
 
     def count_from(self, before_j: Mapping[str, float]) -> None:
-        """What was used before we began, by team; `*` is all of it."""
-        self._before_j = dict(before_j)
+        """What was used before we began, by team and in all."""
+        self._tally.count_from(before_j)
 
     def zero_meter(self) -> None:
         """Count from now on."""
-        self._before_j = {}
-        told = len(self._told)
-        self._read_meter()
-        names = ("*", *self.jobs.team.names)
-        self._before_j = {names[event.job + 1]: -event.energy_j for event in self._told[told:]}
-        del self._told[told:]
+        self._tally.zero(*self._using())
 
-    def _forget_pidfd(self, run: _Run) -> None:
+    def _forget_pidfd(self, run: Run) -> None:
         if run.pidfd is not None:
             os.close(run.pidfd)
             run.pidfd = None

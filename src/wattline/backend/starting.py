@@ -8,9 +8,10 @@ import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattline.backend.launch import Attempt, Launch, User
+from wattline.backend.life import Life
 from wattline.backend.limits import Limits
 from wattline.backend.machine import Machine
 from wattline.backend.work import (
@@ -26,9 +27,6 @@ from wattline.backend.work import (
     rank_environments,
 )
 from wattline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from wattline.backend.local import Life
 
 LEASE = "lease.json"
 _MEMBERS = "members.json"

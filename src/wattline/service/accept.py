@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattline.backend.local import Life
+from wattline.backend.life import Life
 from wattline.backend.work import Work
 from wattline.errors import ConfigError, NotAllowed
 from wattline.jobfile import JobFile, Member, expand, fusible
