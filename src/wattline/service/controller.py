@@ -80,7 +80,6 @@ class Controller:
         self._changing = threading.Lock()  # who changes a job looks at it first
         self._answering: dict[str, threading.Event] = {}
         self._next = 1 + int(self.store.rows("SELECT coalesce(max(number), 0) FROM job")[0][0])
-        self.changed = threading.Condition()
         self.turn: Turn | None = None
         self.epoch = int(self.store.rows("SELECT coalesce(max(number), 0) FROM epoch")[0][0])
         self.problem = ""  # why nothing is decided
@@ -145,7 +144,6 @@ class Controller:
             state = turn.state
             self._keep_round(number, log, state.now_s, turn.events, turn.actions, turn.held, turn.plan.gap)
             self._keep_readings(turn)
-            self._notify()
             self.problem = ""
             if self._stopping or len(self.local.jobs) > 4 * len(state.queue) + _SPARE_ROWS:
                 return
@@ -229,10 +227,6 @@ class Controller:
             what |= facts
         self._write(Happened(self.clock(), kind, job, what))
 
-    def _notify(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
-
     # -- what people ask for
 
     def submit(
@@ -302,7 +296,6 @@ class Controller:
                 "SELECT id FROM job WHERE cancelled AND number BETWEEN ? AND ?", last
             ):
                 self.local.cancel(name)  # by somebody who was faster than we are
-        self._notify()
         return taken
 
     def _lasted_s(self, job: JobFile) -> float | None:
@@ -330,7 +323,6 @@ class Controller:
             if not job.cancelled:
                 self.store.append(Happened(self.clock(), "cancel", name, {"by": by}))
             self.local.cancel(name)
-            self._notify()
             return self.job(name)
 
     def hold(self, name: str, held: bool, by: str = "") -> Folded:
@@ -345,7 +337,6 @@ class Controller:
                     self.local.withdraw(name)
                 else:
                     self.local.submit([life_of(self.job(name))])
-            self._notify()
             return self.job(name)
 
     def prioritise(self, name: str, priority: float, by: str = "") -> Folded:
@@ -355,7 +346,6 @@ class Controller:
             self.store.append(Happened(self.clock(), "priority", name, {"priority": priority, "by": by}))
             if job.state == "PENDING" and not job.held:
                 self.local.prioritise(name, priority)
-            self._notify()
             return self.job(name)
 
     def _live(self, name: str, done: str) -> Folded:
