@@ -116,7 +116,10 @@ def test_cancel_asks_and_needs_somebody_to_answer(
     monkeypatch.setattr(sys, "stdin", Person("y\n"))
     code, out, err = typed(capsys, "cancel", held)
     assert (code, out.strip()) == (0, held)
-    assert service.job(held).state == "CANCELLED"
+    until_s = time.monotonic() + 30
+    while service.job(held).state != "CANCELLED":
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
 
 
 def test_who_runs_is_told_to_end(capsys: Capsys, running: str) -> None:

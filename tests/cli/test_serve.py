@@ -44,7 +44,10 @@ def serve(folder: Path) -> Iterator[Serve]:
     def start(*words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", MAIN, "serve"]
         process = subprocess.Popen(
-            [*command, *GPUS, "--port", "0", *words], stderr=subprocess.PIPE, text=True
+            [*command, *GPUS, "--port", "0", *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whatever nohup has done
         )
         begun.append(process)
         until_s = time.monotonic() + LISTENS_S

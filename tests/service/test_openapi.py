@@ -49,7 +49,7 @@ def test_the_api_keeps_what_its_document_says(api: Any, token: str, mode: Genera
         operation = found.ok()
 
         @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         def holds(case: Any) -> None:
             case.call_and_validate(headers={"Authorization": f"Bearer {token}"})
 

@@ -177,6 +177,8 @@ class Sim:
 
     def _go_on_from(self, there: Snapshot) -> None:
         """Those who are in the queue have arrived; who runs goes on without having to start again."""
+        if not np.array_equal(there.queue.job, np.arange(len(there.queue))):
+            raise ConfigError("the jobs of a snapshot to go on from are not the first of all, expected these")
         self._now_s = there.now_s
         self._arrived = len(there.queue)
         self._power = Power(self.nodes, there.now_s)
