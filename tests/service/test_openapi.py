@@ -51,7 +51,10 @@ def test_the_api_keeps_what_its_document_says(api: Any, token: str, mode: Genera
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         def holds(case: Any) -> None:
-            case.call_and_validate(headers={"Authorization": f"Bearer {token}"})
+            parts = {str(where): part.mode for where, part in case.meta.components.items()}
+            wrong = any("header" in where.lower() and mode.is_negative for where, mode in parts.items())
+            # Where it is headers that are wrong, a good token would put right what may be wrong with them.
+            case.call_and_validate(headers={} if wrong else {"Authorization": f"Bearer {token}"})
 
         with suppress(SkipTest, Unsatisfiable):  # nothing of this can be wrong
             holds()
