@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from wattline.service.client import Client
+from wattline.service.states import OVER
 
 HERE = Path(__file__).resolve().parent
 GPUS = "simulated:4xv100"
@@ -34,7 +35,6 @@ WAYS = {
     "Wattline": ["--policy", "pollux:interval=5,restart=6+fuse+cap:slowdown=1.1,known=1", "--place", "tune"],
     "FIFO": ["--policy", "fifo", "--place", "pack"],
 }
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 _MODEL = {"model": "resnet50", "batch_size": 64}
 
 

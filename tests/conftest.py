@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples every time; `make check` takes few, `make test` many.
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
-settings.register_profile("test", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 

@@ -15,8 +15,8 @@ from wattline.service.api import create_app
 from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
 from wattline.service.fold import Folded
+from wattline.service.states import OVER
 
-OVER = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"))
 PATIENCE_S = 60.0
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest import SkipTest
 
 import pytest
@@ -16,6 +16,8 @@ from serving import serving
 from wattline.service.api import create_app
 from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
+from wattline.service.shapes import State
+from wattline.service.states import STATES
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,10 @@ def test_the_api_keeps_what_its_document_says(api: Any, token: str, mode: Genera
 
         with suppress(SkipTest, Unsatisfiable):  # nothing of this can be wrong
             holds()
+
+
+def test_the_document_knows_every_state() -> None:
+    assert get_args(State) == STATES
 
 
 def test_the_document_names_every_problem(controller: Controller, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError, StoreError
-from wattline.service.fold import OVER
+from wattline.service.states import OVER
 from wattline.service.store import Happened, Store
 
 ASKED = {"work": {"words": ["true"]}, "asks": {"gpus": 1, "key": ""}}

@@ -251,7 +251,6 @@ class Local:
         run = Run(jobs, other.node, other.given, other.at_s, attempt, attempt.pidfd())
         run.array = len(other.jobs) > 1
         run.told = {job: Progress(path) for job, path in other.events.items() if job in jobs}
-        run.why = other.why
         self._runs.append(run)
         self._seats.take(jobs, other.given.gpus, other.readings, len(other.jobs))
         if state == "running":

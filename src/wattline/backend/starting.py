@@ -45,7 +45,6 @@ class Started:
     cpus: int
     readings: tuple[float | None, ...]  # of the GPUs' counters when it started
     events: Mapping[str, Path]  # where each job tells of itself
-    why: str = ""
 
 
 def start(

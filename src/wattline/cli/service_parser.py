@@ -6,19 +6,9 @@ import argparse
 from collections.abc import Callable
 
 from wattline.cli.options import at_least_0, at_least_1, number, read_by
+from wattline.service.states import STATES
 from wattline.units import parse_seconds
 
-STATES = (
-    "PENDING",
-    "RUNNING",
-    "SUCCEEDED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "OUT_OF_MEMORY",
-    "NODE_FAIL",
-    "DEADLINE",
-)
 PORT = 7717
 _Command = Callable[..., argparse.ArgumentParser]
 

@@ -33,7 +33,8 @@ from wattline.policy.knobs import has_knob, refuse_budget, turned
 from wattline.policy.parse import parse_policy
 from wattline.service.accept import accept, life_of
 from wattline.service.clock import Clock
-from wattline.service.fold import LIVE, Folded
+from wattline.service.fold import Folded
+from wattline.service.states import LIVE
 from wattline.service.store import Happened, Store
 from wattline.types import Meter, Models, Placer, Policy
 

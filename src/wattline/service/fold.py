@@ -45,8 +45,6 @@ COLUMNS = (
     *("start_s", "end_s", "starts", "kills", "due_s", "done", "service_s", "energy_j", "method", "code"),
     *("message", "fuse", "asked", "given", "told"),
 )
-LIVE = ("PENDING", "RUNNING")
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from wattline.policy.knobs import turned
 from wattline.service import shapes
 from wattline.service.accept import accept
 from wattline.service.controller import Controller
-from wattline.service.fold import LIVE, Folded
+from wattline.service.fold import Folded
+from wattline.service.states import LIVE
 from wattline.types import ASKED, REASONS, Grants, Jobs, Leases, Policy, Queue, Reason, Snapshot
 from wattline.units import show_seconds
 
