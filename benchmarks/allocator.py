@@ -13,12 +13,17 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.budget import Budget
-from wattline.core import Decision, advance, begin, decide_nothing
-from wattline.messages import ARRIVED, RAN, START, Event, rows
+from wattline.core.actions import START
+from wattline.core.events import ARRIVED, RAN, Event, rows
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement
+from wattline.core.protocols import Policy
+from wattline.core.snapshot import Snapshot
+from wattline.energy.budgets import Budget
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.place.buddy import Buddy
 from wattline.profile.library import library
-from wattline.types import Jobs, Nodes, Placement, Policy, Snapshot
 
 NAMES = ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")
 
@@ -44,7 +49,7 @@ def arrived(jobs: Jobs, nodes: Nodes) -> Snapshot:
 
 def running(state: Snapshot, policy: Policy) -> Snapshot:
     """Half an hour after the policy's plan was placed."""
-    from wattline.core import reconcile
+    from wattline.loop.reconcile import reconcile
 
     placed: Placement = Buddy()(policy(state, library()), state, library())
     actions = reconcile(state.leases, placed.leases)

@@ -16,10 +16,11 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.messages import FINISHED
+from wattline.core.events import FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Placer
 from wattline.model.synergy import Published
 from wattline.place import Greedy, Pack, TunePublished
-from wattline.types import Jobs, Placer
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 PLACERS = {"fair": Pack("greedy"), "greedy": Greedy(), "tune": TunePublished()}

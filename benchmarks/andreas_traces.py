@@ -23,8 +23,10 @@ from andreas import DATA, SERVICE, rows, times
 
 import wattline as wl
 from wattline import policy as p
-from wattline.table import Labels
-from wattline.types import Grants, Jobs, Nodes
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.table import Labels
 
 PRICE = {"servers": wl.Price.flat(0.17168313, pue=1.33), "datacenter": wl.Price.flat(1.0)}
 
@@ -37,7 +39,7 @@ class Timed:
     alike: ClassVar[bool] = True
 
     def speed(self, jobs: Jobs, grants: Grants) -> np.ndarray:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         names, kinds = jobs.model.words(), grants.kind.words()
         found = []
         for job, gpus, kind in zip(grants.job.tolist(), grants.gpus.tolist(), kinds, strict=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from published import DATA, rows
 
-from wattline.table import Floats
+from wattline.core.table import Floats
 
 HEADER = """\
 # Iterations to the target at a constant batch size: steps = at_one * batch ** -power, from the last iteration

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wattline.core.jobs import Jobs
 from wattline.model.synergy import DEMANDS
-from wattline.types import Jobs
 
 ROUND_S, GPUS, CORES, GIB = 300.0, 8, 24.0, 500.0
 SHARE = (CORES / GPUS, GIB / GPUS)

@@ -25,17 +25,18 @@ import numpy as np
 
 import wattline as wl
 from wattline.backend.sim import Overheads, Sim
-from wattline.engine import run
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
+from wattline.loop.run import run
 from wattline.model.draw import draw_models
 from wattline.place.parse import parse_placer
 from wattline.policy import PowerFlow
 from wattline.policy.parse import parse_policy
 from wattline.profile.library import library
 from wattline.report import Report, report
-from wattline.sweep import match
-from wattline.table import Floats
+from wattline.report.knob_search import match
 from wattline.trace import read
-from wattline.types import Jobs, Nodes
 
 TRACES = {"philly": "philly/philly_jobs.csv.gz", "itp": "itp/elasticflow-traces.tar.gz"}
 CELLS = (

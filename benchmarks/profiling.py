@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from loader import samples_s as loader_samples_s
 
+from wattline.core.table import Floats
 from wattline.model.demand import Demand
 from wattline.profile.measure import Job, Limits, Patience, limits, measure
 from wattline.profile.sweep import MEMORY_SHARES, Sweep, between
-from wattline.table import Floats
 
 CORES = tuple(float(c) for c in range(1, 25))
 NOISE = 0.01

@@ -12,7 +12,7 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.messages import START
+from wattline.core.actions import START
 
 SERVICE_S, JOBS, SEEDS = 1000.0, 4000, 10
 STUDENT_95 = 2.262  # 9 degrees of freedom

@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from wattline.backend.sim import Overheads, Sim
-from wattline.engine import run
+from wattline.core.events import FINISHED, METERED
+from wattline.core.jobs import Jobs
 from wattline.jobfile import read_document
-from wattline.log import read_log
-from wattline.messages import FINISHED, METERED
+from wattline.loop.run import run
+from wattline.loop.runlog import read_log
 from wattline.profile.library import library
 from wattline.service.controller import Controller
-from wattline.types import Jobs
 
 GPUS = "simulated:4xv100"
 MODELS = ("resnet50", "shufflenetv2", "bert-sentiment", "deepspeech2")

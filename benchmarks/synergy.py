@@ -24,15 +24,16 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.host import with_shares
-from wattline.messages import FINISHED
+from wattline.core.events import FINISHED
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Placer, Policy
 from wattline.model.needs import needs
 from wattline.model.synergy import Published
 from wattline.place import Pack, Tune, TunePublished
 from wattline.place.optimum import allocate
 from wattline.profile.library import library
 from wattline.trace.synergy import STEP_S
-from wattline.types import Jobs, Placer, Policy
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 TASKS = {

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import wattline as wl
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
 from wattline.model import remaining_s
 from wattline.policy import fifo, ranked, sjf
-from wattline.types import Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim import Sim
-from wattline.messages import EVERY_EVENT, FINISHED, METERED, RETUNE, START, STOP, Event, each
-from wattline.types import Jobs, Nodes
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.events import EVERY_EVENT, FINISHED, METERED, Event, each
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 
 
 def one_job(**columns: Any) -> Jobs:

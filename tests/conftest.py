@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import wattline.engine
+import wattline.loop.run
 import wattline.report  # noqa: F401  both compile their loops now, before any test looks at what a command prints
 
 # PyTorch's threads of several test processes would wait for each other.

@@ -9,14 +9,22 @@ import numpy as np
 
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import nodes
-from wattline.core import Decision, advance, begin, decide_nothing, reconcile
-from wattline.engine import run
-from wattline.log import Log
-from wattline.messages import ARRIVED, START, Event, Events, rows
+from wattline.core.actions import START
+from wattline.core.events import ARRIVED, Event, Events, rows
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Policy
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats
+from wattline.loop.reconcile import reconcile
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.model.asked import efficiency
 from wattline.place.pack import Pack
-from wattline.table import Floats
-from wattline.types import Grants, Jobs, Leases, Nodes, Plan, Policy, Snapshot
 
 MAX_W = 300.0  # of a V100
 
@@ -31,7 +39,7 @@ class Curved:
     bite: float = 0.5
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         power = np.array([float(name) for name in jobs.model.names])[jobs.model.codes[grants.job]]
         asked = np.maximum(jobs.batch[grants.job], 1)
         batch = np.where(grants.batch > 0, grants.batch, asked)
@@ -40,7 +48,7 @@ class Curved:
         return np.asarray((grants.gpus / jobs.gpus[grants.job]) ** power * share * more)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         return np.where(grants.cap_w > 0, grants.cap_w, MAX_W).astype(np.float64)
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Curved:

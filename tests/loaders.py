@@ -11,15 +11,20 @@ from story import FREE
 from wattline import policy as p
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.core import check
-from wattline.engine import run
-from wattline.log import Log
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models, Placer, Policy
+from wattline.core.snapshot import Snapshot
+from wattline.loop.check import check
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model.demand import Demand
 from wattline.model.measured import Measured
 from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.model.workload import Workload
-from wattline.types import Grants, Jobs, Models, Nodes, Placement, Placer, Plan, Policy, Snapshot
 
 
 def workload(name: str, **demand: float) -> Workload:

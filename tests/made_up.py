@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Labels
 from wattline.model.array import Array
 from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
 from wattline.model.demand import Demand
@@ -17,7 +18,6 @@ from wattline.model.throttle import Throttle
 from wattline.model.workload import Workload
 from wattline.profile.points import MEASURED, Profile
 from wattline.profile.settings import KNOBS, Settings
-from wattline.table import Labels
 
 SPEED = Speed(0.02, 0.001, 0.0, 0.012, 0.003, 0.02, 0.005)
 DEMAND = Demand(0.0, 0.02, 0.01, 200.0)

@@ -8,10 +8,12 @@ import numpy as np
 
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import nodes
-from wattline.engine import run
-from wattline.log import Log
-from wattline.messages import FINISHED, START
-from wattline.types import Jobs, Placer, Policy
+from wattline.core.actions import START
+from wattline.core.events import FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Placer, Policy
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 
 FREE = Overheads(restart_s=0.0)
 

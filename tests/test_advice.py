@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders import MODELS, NAMES, models, some
-from wattline.advice import advise, sentence
 from wattline.cluster import nodes
-from wattline.host import with_shares
+from wattline.core.grants import Grants
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
 from wattline.model.measured import Measured
-from wattline.types import Grants, Jobs
+from wattline.report.advice import advise, sentence
 
 NODE = nodes("v100", gpus=8, cpus=48, mem_gib=480)
 

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wattline as wl
-from wattline.budget import DAY_S, Budget, parse_budget
-from wattline.core import begin
+from wattline.core.jobs import Jobs
+from wattline.core.snapshot import Meter, Snapshot
+from wattline.energy.budgets import DAY_S, Budget, parse_budget
+from wattline.energy.time_series import Series
 from wattline.errors import ConfigError
-from wattline.tariff import Series
-from wattline.types import Jobs, Meter, Snapshot
+from wattline.loop.state import begin
 
 
 def snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snapshot:

@@ -6,23 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.cluster import nodes
-from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.events import ARRIVED, FINISHED, LOST, NODE_BACK, NODE_LOST, RAN, STOPPED, Event, rows
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement
+from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
-from wattline.messages import (
-    ARRIVED,
-    FINISHED,
-    LOST,
-    NODE_BACK,
-    NODE_LOST,
-    RAN,
-    RETUNE,
-    START,
-    STOP,
-    STOPPED,
-    Event,
-    rows,
-)
-from wattline.types import Jobs, Leases, Placement, Snapshot
+from wattline.loop.check import check
+from wattline.loop.reconcile import reconcile
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 
 JOBS = Jobs.of(submit_s=[0, 0, 0, 0], gpus=[1, 2, 1, 4], duration_s=[100, 100, 100, 100])
 NODES = nodes("v100", count=2, gpus=4)

@@ -12,15 +12,20 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import nodes
-from wattline.core import Decision, advance
-from wattline.engine import run, turns
+from wattline.core.actions import POWER_OFF
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError
-from wattline.log import read_log, write_log
-from wattline.messages import POWER_OFF
+from wattline.loop.run import run, turns
+from wattline.loop.runlog import read_log, write_log
+from wattline.loop.state import Decision, advance
 from wattline.model.asked import Asked
 from wattline.place import Pack
 from wattline.trace import synth
-from wattline.types import REASONS, Jobs, Leases, Models, Placement, Plan, Reason, Snapshot
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
 
@@ -78,7 +83,7 @@ def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
 
 
 def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wattline.engine._PATIENCE", 50)
+    monkeypatch.setattr("wattline.loop.run._PATIENCE", 50)
 
     def nobody(snapshot: Snapshot, models: Models) -> Plan:
         none = np.empty(0, dtype=np.int64)
@@ -96,7 +101,7 @@ def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.Mon
 def test_a_run_reports_its_progress() -> None:
     from wattline.backend.sim import Sim
     from wattline.cluster import nodes
-    from wattline.engine import run
+    from wattline.loop.run import run
     from wattline.trace import synth
 
     seen: list[float] = []

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from wattline.cluster import join_nodes, nodes
-from wattline.core import advance, begin, check, decide_nothing
+from wattline.core.events import ARRIVED, Event, rows
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement
 from wattline.errors import Oversubscribed
-from wattline.host import with_shares
-from wattline.messages import ARRIVED, Event, rows
-from wattline.types import Jobs, Leases, Placement
+from wattline.loop.check import check
+from wattline.loop.state import advance, begin, decide_nothing
 
 MIXED = join_nodes(
     nodes("v100", gpus=8, cpus=24, mem_gib=400), nodes("a100", gpus=4, cpus=64, mem_gib=100, storage_mib_s=90)

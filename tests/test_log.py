@@ -16,16 +16,16 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim import Sim
 from wattline.cluster import nodes
-from wattline.engine import run
+from wattline.core.events import ENDS, METERED
+from wattline.core.jobs import Jobs
+from wattline.core.table import Labels, Table
 from wattline.errors import TraceError
-from wattline.log import Log, read_log, write_log
-from wattline.messages import ENDS, METERED
+from wattline.loop.run import run
+from wattline.loop.runlog import Log, read_log, write_log
 from wattline.place.pack import Pack
 from wattline.report import report
-from wattline.table import Labels, Table
 from wattline.testing import Scenario, scenarios
 from wattline.trace import synth
-from wattline.types import Jobs
 from whims import Switching, Whims, retold, whimsical_logs
 
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))

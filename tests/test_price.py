@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattline.energy.prices import Price, parse_price
+from wattline.energy.time_series import KWH_J, Series
 from wattline.errors import ConfigError
-from wattline.price import Price, parse_price
-from wattline.tariff import KWH_J, Series
 
 DAY = Price(Series((0.0, 25_200.0, 72_000.0), (0.1, 0.3, 0.1), every_s=86_400.0), pue=1.5)
 

@@ -7,7 +7,7 @@ import pytest
 
 from story import first_starts, play
 from wattline import policy as p
-from wattline.types import Jobs
+from wattline.core.jobs import Jobs
 
 pytestmark = pytest.mark.slow
 

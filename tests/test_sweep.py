@@ -8,7 +8,7 @@ import pytest
 
 from wattline.errors import ConfigError
 from wattline.report import Report
-from wattline.sweep import GRID, match
+from wattline.report.knob_search import GRID, match
 
 Law = Callable[[float], tuple[float, ...]]
 

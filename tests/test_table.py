@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattline.core.jobs import Jobs
+from wattline.core.table import Labels
 from wattline.model.alike import distinct
-from wattline.table import Labels
-from wattline.types import Jobs
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=8)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from wattline.energy.time_series import read_series
 from wattline.errors import ConfigError
-from wattline.tariff import read_series
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from wattline.cluster import nodes
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.table import Labels
 from wattline.errors import InputError
-from wattline.table import Labels
-from wattline.types import Jobs, Leases, Nodes
 
 
 def test_columns_cannot_be_written_to() -> None:

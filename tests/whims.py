@@ -8,14 +8,18 @@ import numpy as np
 from hypothesis import strategies as st
 
 from wattline.backend.sim import Sim
-from wattline.engine import run
-from wattline.log import Log
-from wattline.messages import METERED
+from wattline.core.events import METERED
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models, Policy
+from wattline.core.snapshot import Snapshot
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.place.pack import Pack
 from wattline.policy import Gandiva, Las, fifo, srtf
 from wattline.profile.library import library
 from wattline.testing import Scenario, scenarios
-from wattline.types import Jobs, Models, Nodes, Placement, Plan, Policy, Snapshot
 
 TUNED_S = 150.0  # so long a cap stays; batch sizes stay three times as long, because another one is a restart
 WORDS = ("resnet50", "bert", "unheard of", "")

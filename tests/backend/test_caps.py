@@ -13,11 +13,17 @@ from story import ends, play
 from wattline import policy as p
 from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
-from wattline.messages import FINISHED, LOST, RAN, RETUNE, START, STOP, STOPPED
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.events import FINISHED, LOST, RAN, STOPPED
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.loop.run import run
 from wattline.model.asked import Asked
 from wattline.profile.library import library
-from wattline.types import Grants, Jobs, Models, Nodes, Plan, Snapshot
 
 SLOW_TO_START = Overheads(start_s=60.0, restart_s=500.0, stop_s=5.0)
 TRUTHS = pytest.mark.parametrize("truth", [Asked(), library()], ids=["asked", "measured"])

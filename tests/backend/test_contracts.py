@@ -8,12 +8,13 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import nodes
-from wattline.engine import run
+from wattline.core.events import METERED
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Backend
 from wattline.errors import PlanError
-from wattline.log import Log
-from wattline.messages import METERED
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.testing import BackendContract
-from wattline.types import Backend, Jobs
 
 JOBS = Jobs.of(submit_s=[0, 5000], gpus=[1, 1], duration_s=[100, 20])
 

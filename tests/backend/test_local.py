@@ -20,20 +20,8 @@ from wattline.backend.launch import Attempt
 from wattline.backend.life import Life
 from wattline.backend.local import Local
 from wattline.backend.work import Work, attempts
-from wattline.messages import (
-    ACTION_COLUMNS,
-    ARRIVED,
-    FAILED,
-    FINISHED,
-    LOST,
-    RAN,
-    RETUNE,
-    START,
-    STOP,
-    STOPPED,
-    Event,
-    each,
-)
+from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
+from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, each
 from wattline.testing import BackendContract
 
 

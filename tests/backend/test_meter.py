@@ -12,10 +12,13 @@ from by_hand import Story, one_job
 from story import play
 from wattline import policy as p
 from wattline.cluster import nodes
-from wattline.log import Log
-from wattline.messages import METERED
+from wattline.core.events import METERED
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.loop.runlog import Log
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
-from wattline.types import Jobs, Models, Plan, Snapshot
 from whims import whimsical_logs
 
 

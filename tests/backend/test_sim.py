@@ -9,12 +9,12 @@ from story import ends, play
 from wattline import policy as p
 from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import nodes
-from wattline.engine import run
+from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.messages import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
+from wattline.loop.run import run
 from wattline.model.array import Array
 from wattline.model.asked import Asked
-from wattline.types import Jobs
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 20])
 

@@ -14,10 +14,15 @@ from story import ends, play
 from wattline import policy as p
 from wattline.backend.sim import Faults
 from wattline.cluster import nodes
-from wattline.messages import NODE_BACK, NODE_LOST, POWER_OFF, POWER_ON, each
+from wattline.core.actions import POWER_OFF, POWER_ON
+from wattline.core.events import NODE_BACK, NODE_LOST, each
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
 from wattline.place.pack import Pack
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
-from wattline.types import Jobs, Models, Nodes, Placement, Plan, Snapshot
 
 
 def booting(**more: Any) -> Nodes:

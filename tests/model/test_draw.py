@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import wattline as wl
+from wattline.core.table import Labels
 from wattline.errors import ConfigError
 from wattline.model.draw import draw_models
 from wattline.model.measured import Measured
-from wattline.table import Labels
 
 A100 = {
     f"elasticflow/{name}"

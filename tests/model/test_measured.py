@@ -10,8 +10,15 @@ from made_up import SPEED, a_workload, measured, off, renamed, together
 from story import FREE, ends
 from wattline import policy as p
 from wattline.cluster import nodes
+from wattline.core.events import ARRIVED, FINISHED, RAN, Event, rows
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Labels
 from wattline.errors import InputError, NotFitted, OutOfRange
-from wattline.messages import ARRIVED, FINISHED, RAN, Event, rows
 from wattline.model import Asked, Measured
 from wattline.model.array import Array, widest
 from wattline.model.asked import Misjudged
@@ -19,8 +26,6 @@ from wattline.model.fit import fit
 from wattline.model.synergy import Published
 from wattline.model.workload import Source
 from wattline.profile.settings import Settings
-from wattline.table import Labels
-from wattline.types import Grants, Jobs, Leases, Models, Plan, Snapshot
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
 WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline.cluster import join_nodes
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
 from wattline.model.asked import Asked
 from wattline.model.menu import CAPS, menu
 from wattline.profile.library import library
-from wattline.types import Grants, Jobs
 
 NODES = wl.nodes("a100", count=4)
 

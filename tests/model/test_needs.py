@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 
 from loaders import MODELS, NAMES, models
 from wattline.cluster import join_nodes, nodes
-from wattline.host import with_shares
+from wattline.core.grants import Grants
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models
 from wattline.model import Asked
 from wattline.model.measured import Measured
 from wattline.model.needs import Needs, needs, points, saturating
-from wattline.types import Grants, Jobs, Models, Nodes
 
 NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
 from wattline.model.synergy import Published
-from wattline.types import Grants, Jobs
 
 
 def speed(model: str, gpus: int, cores: float, gib: float) -> float:

@@ -8,13 +8,21 @@ from hypothesis import strategies as st
 from story import first_starts, play
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
-from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile
+from wattline.core.events import ARRIVED, RAN, Event, rows
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.messages import ARRIVED, RAN, Event, rows
+from wattline.loop.check import check
+from wattline.loop.reconcile import reconcile
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.model import Asked
 from wattline.place import Buddy
 from wattline.place.blocks import blocks
-from wattline.types import REASONS, Jobs, Leases, Models, Nodes, Placement, Plan, Reason, Snapshot
 
 Place = dict[int, int]  # node → GPUs
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from loaders import MODELS, Watched, models, played, some, worlds
 from wattline import policy as p
 from wattline.cluster import nodes
-from wattline.host import with_shares
-from wattline.messages import START
+from wattline.core.actions import START
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.model.measured import Measured
 from wattline.model.needs import needs
 from wattline.place import Optimum, Tune
 from wattline.place.optimum import allocate, pack_whole
-from wattline.types import Jobs, Nodes
 
 
 @given(

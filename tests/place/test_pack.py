@@ -7,12 +7,16 @@ from story import ends, first_starts, play
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
+from wattline.core.actions import START, STOP
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS
+from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, PlanError, UnknownJob
-from wattline.messages import START, STOP
+from wattline.loop.run import run
 from wattline.model import Asked
 from wattline.place import Pack
-from wattline.types import REASONS, Jobs, Models, Plan, Snapshot
 
 
 def many(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:

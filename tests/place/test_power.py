@@ -12,14 +12,20 @@ from story import ends, first_starts, play
 from wattline import policy as p
 from wattline.backend.sim import Faults, Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
+from wattline.core.actions import POWER_OFF, POWER_ON, START, STOP
+from wattline.core.events import FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import FINISHED, POWER_OFF, POWER_ON, START, STOP
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.place import Buddy, Pack, Power
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
 from wattline.trace import synth
-from wattline.types import REASONS, Jobs, Models, Nodes, Plan, Snapshot
 
 
 def machines(count: int = 1, gpus: int = 1, **more: Any) -> Nodes:

@@ -6,12 +6,14 @@ from story import FREE, ends
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import nodes
-from wattline.engine import run
-from wattline.log import Log
-from wattline.messages import START
+from wattline.core.actions import START
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Placer
+from wattline.core.reasons import REASONS, Reason
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model.synergy import Published
 from wattline.place import Greedy, TunePublished
-from wattline.types import REASONS, Jobs, Placer, Reason
 
 
 def played(place: Placer, *names: str, count: int = 1, gpus: list[int] | None = None) -> Log:

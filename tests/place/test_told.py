@@ -10,10 +10,13 @@ import pytest
 from story import ends, first_starts, play, starts
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
+from wattline.core.actions import POWER_ON, RETUNE, START, STOP
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError, GrantedTwice, PlanError
-from wattline.messages import POWER_ON, RETUNE, START, STOP
 from wattline.place import Buddy, Pack, Power
-from wattline.types import Jobs, Models, Plan, Snapshot
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 100])
 

@@ -10,12 +10,13 @@ from story import ends
 from wattline import policy as p
 from wattline.backend.sim import Overheads
 from wattline.cluster import nodes
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import RETUNE, START, STOP
+from wattline.loop.runlog import Log
 from wattline.model.measured import Measured
 from wattline.place import Pack, Tune
-from wattline.types import Jobs, Nodes
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
 

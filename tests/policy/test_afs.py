@@ -7,12 +7,15 @@ import pytest
 from curved import arrived, curved_jobs, play_curved, shares, sizes
 from story import ends, first_starts
 from wattline.cluster import join_nodes, nodes
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.model import Asked
 from wattline.policy import Afs, fifo, priority
 from wattline.policy.chain import Chain, Stage
 from wattline.policy.parse import parse_policy
-from wattline.types import Jobs, Models, Plan, Snapshot
 
 KNOWN = Afs("known")
 

@@ -8,13 +8,14 @@ import pytest
 import wattline as wl
 from story import ends, first_starts, play
 from wattline import policy as p
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.jobs import Jobs
+from wattline.core.reasons import REASONS, Reason
+from wattline.energy.time_series import Series
 from wattline.errors import ConfigError
-from wattline.messages import RETUNE, START, STOP
 from wattline.optimize import METHODS
 from wattline.place import Pack, Power
-from wattline.tariff import Series
 from wattline.testing import PolicyContract
-from wattline.types import REASONS, Jobs, Reason
 
 
 class TestAndreas(PolicyContract):

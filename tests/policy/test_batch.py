@@ -7,11 +7,11 @@ import pytest
 
 from story import play
 from wattline import policy as p
+from wattline.core.actions import START, STOP
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.messages import START, STOP
 from wattline.model.asked import Asked
 from wattline.testing import PolicyContract
-from wattline.types import Jobs
 
 
 class TestBatch(PolicyContract):

@@ -12,10 +12,16 @@ from curved import MAX_W, Curved, after, arrived, curved_jobs
 from story import ends
 from wattline.backend.sim import Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
+from wattline.core.actions import RETUNE, START
+from wattline.core.events import FINISHED
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import FINISHED, RETUNE, START
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model import Asked
 from wattline.model.cost import sample_cost
 from wattline.model.menu import menu
@@ -24,7 +30,6 @@ from wattline.policy.parse import parse_policy
 from wattline.profile.devices import DEVICES
 from wattline.profile.library import library
 from wattline.trace.synth import synth
-from wattline.types import Grants, Jobs, Models, Plan, Snapshot
 
 V100 = nodes("v100", gpus=8)
 CAPS_W = [100, 129, 157, 186, 214, 243, 271]  # of the menu, on a V100

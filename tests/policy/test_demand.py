@@ -10,13 +10,15 @@ from story import FREE, ends, first_starts
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import nodes
-from wattline.core import advance, begin, decide_nothing
-from wattline.engine import run
+from wattline.core.events import ARRIVED, Event, rows
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.host import with_shares
-from wattline.messages import ARRIVED, Event, rows
+from wattline.loop.run import run
+from wattline.loop.state import advance, begin, decide_nothing
 from wattline.place import Greedy, Tune
-from wattline.types import Jobs, Nodes, Snapshot
 
 NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 

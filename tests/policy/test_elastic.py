@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 from curved import arrived, curved_jobs
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
-from wattline.messages import FAILED, FINISHED
+from wattline.core.events import FAILED, FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models, Policy
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Labels
+from wattline.loop.run import run
 from wattline.model import Asked
 from wattline.place import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
 from wattline.policy.elastic import granted, offer
 from wattline.profile.library import library
-from wattline.table import Labels
 from wattline.testing import Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
-from wattline.types import Jobs, Models, Plan, Policy, Snapshot
 
 MODELS = ("resnet50", "vgg16", "bert", "gpt2", "deepspeech2", "unheard of", "")
 ELASTIC = (Afs(quantum_s=60.0), Afs("known"), Pollux(), chain(Pollux(), Cap()), chain(Afs("known"), Cap(1.0)))

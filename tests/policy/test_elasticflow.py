@@ -11,16 +11,20 @@ from story import ends, first_starts
 from wattline import policy as p
 from wattline.backend.sim import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
+from wattline.core.events import FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models, Policy
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Labels
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import FINISHED
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model import Asked
 from wattline.policy.parse import parse_policy
-from wattline.table import Bools, Labels
 from wattline.testing import PolicyContract
 from wattline.trace import synth
-from wattline.types import REASONS, Jobs, Models, Plan, Policy, Reason, Snapshot
 
 FREE = p.ElasticFlow(restart_s=0.0)
 EXACT_S = 1e-3  # what the policy itself takes for in time

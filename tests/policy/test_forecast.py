@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.cluster import join_nodes, nodes
-from wattline.core import advance, begin, decide_nothing
-from wattline.messages import ARRIVED, Event, rows
+from wattline.core.events import ARRIVED, Event, rows
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.snapshot import Snapshot
+from wattline.loop.state import advance, begin, decide_nothing
 from wattline.model.asked import Asked
 from wattline.model.remaining import last_s
 from wattline.policy.chain import asked
 from wattline.policy.forecast import starts_s
-from wattline.types import Jobs, Nodes, Plan, Snapshot
 
 
 def queued(jobs: Jobs, cluster: Nodes) -> Snapshot:

@@ -14,10 +14,16 @@ from story import FREE, ends
 from wattline import policy as p
 from wattline.backend.sim import Sim
 from wattline.cluster import join_nodes, nodes
-from wattline.engine import run
+from wattline.core.actions import START, STOP
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models, Policy
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import START, STOP
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model.array import Array
 from wattline.model.asked import Asked
 from wattline.place import Buddy, Pack, Power, Tune
@@ -26,7 +32,6 @@ from wattline.report import report
 from wattline.testing import PolicyContract, Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 from wattline.trace import synth
-from wattline.types import ACCEPTS, Grants, Jobs, Models, Plan, Policy, Snapshot
 
 CHEAP = Asked(array=Array(serial=0.1))  # of an array of eight each member has 0.59 of its speed alone
 

@@ -8,12 +8,15 @@ import pytest
 from story import ends, first_starts, play, starts
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
+from wattline.core.actions import STOP
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models, Policy
+from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.messages import STOP
 from wattline.model import Asked, Misjudged
 from wattline.place import Pack
 from wattline.policy.chain import asking_again
-from wattline.types import Jobs, Models, Plan, Policy, Snapshot
 
 
 def three(**more: list[float]) -> Jobs:
@@ -160,7 +163,7 @@ def test_policies_print_themselves() -> None:
 def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_the_ends() -> None:
     from wattline.backend.sim import Overheads, Sim
     from wattline.cluster import nodes
-    from wattline.engine import run
+    from wattline.loop.run import run
 
     jobs = Jobs.of(
         submit_s=np.zeros(40), gpus=np.ones(40, dtype=np.int64), duration_s=np.arange(1, 41) * 10.0

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from curved import Curved, after, arrived, curved_jobs, play_curved, shares, sizes
 from wattline.cluster import nodes
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.model import Asked
 from wattline.policy import Pollux
 from wattline.policy.parse import parse_policy
-from wattline.types import Jobs
 
 ALPHAS = ("0", "0.3", "0.5", "0.7", "0.9", "1")
 

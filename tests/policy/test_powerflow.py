@@ -13,14 +13,23 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline.backend.sim import Overheads, Sim
-from wattline.budget import DAY_S, Budget
 from wattline.cli.left import left
 from wattline.cluster import join_nodes, parse_cluster
-from wattline.core import advance, begin, decide_nothing
-from wattline.engine import run
+from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.events import FINISHED, METERED
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models, Placer
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Meter
+from wattline.core.table import Floats
+from wattline.energy.budgets import DAY_S, Budget
+from wattline.energy.time_series import Series
 from wattline.errors import ConfigError
-from wattline.log import Log
-from wattline.messages import FINISHED, METERED, RETUNE, START, STOP
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
+from wattline.loop.state import advance, begin, decide_nothing
 from wattline.model.asked import Asked, Misjudged
 from wattline.place.buddy import Buddy
 from wattline.place.pack import Pack
@@ -30,10 +39,7 @@ from wattline.policy.afs import Afs
 from wattline.policy.limits import limits
 from wattline.profile.library import library
 from wattline.report import report
-from wattline.table import Floats
-from wattline.tariff import Series
 from wattline.testing import PolicyContract
-from wattline.types import REASONS, Grants, Jobs, Meter, Models, Nodes, Placer, Reason
 
 NAMES = ("elasticflow/bert", "elasticflow/vgg16", "elasticflow/resnet50", "zeus/none")
 

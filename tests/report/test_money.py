@@ -9,8 +9,8 @@ import pytest
 
 import wattline as wl
 from wattline import policy as p
-from wattline.messages import FINISHED, METERED
-from wattline.tariff import KWH_J, Series
+from wattline.core.events import FINISHED, METERED
+from wattline.energy.time_series import KWH_J, Series
 
 NODES = wl.nodes("v100", count=1, gpus=2, base_w=100.0, idle_w=50.0, busy_w=250.0)
 # Two jobs of an hour, the second of which waits for an hour, because each wants both GPUs.

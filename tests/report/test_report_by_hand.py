@@ -5,9 +5,8 @@ import pytest
 
 import wattline as wl
 from wattline import policy
-from wattline.log import Log
-from wattline.messages import (
-    ACTION_COLUMNS,
+from wattline.core.actions import ACTION_COLUMNS, POWER_OFF, POWER_ON, RETUNE, START, STOP
+from wattline.core.events import (
     ARRIVED,
     FAILED,
     FINISHED,
@@ -15,20 +14,17 @@ from wattline.messages import (
     METERED,
     NODE_BACK,
     NODE_LOST,
-    POWER_OFF,
-    POWER_ON,
     RAN,
-    RETUNE,
-    START,
-    STOP,
     Event,
     rows,
 )
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.loop.runlog import Log
 from wattline.report import report, series
 from wattline.report.energy import MODELLED
 from wattline.report.metrics import course
 from wattline.report.spans import spans
-from wattline.types import Jobs, Nodes
 
 NO_HELD = np.empty((0, 2), dtype=np.int64)
 

@@ -8,20 +8,8 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline import policy
-from wattline.messages import (
-    ENDS,
-    FAILED,
-    FINISHED,
-    LOST,
-    NODE_BACK,
-    NODE_LOST,
-    POWER_OFF,
-    POWER_ON,
-    RETUNE,
-    START,
-    STOP,
-    STOPPED,
-)
+from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP
+from wattline.core.events import ENDS, FAILED, FINISHED, LOST, NODE_BACK, NODE_LOST, STOPPED
 from wattline.report import digest, report, series
 from wattline.report.metrics import course
 from whims import whimsical_logs

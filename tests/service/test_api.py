@@ -208,8 +208,8 @@ def test_decisions_can_be_decided_again_from_the_log(
     client: TestClient, controller: Controller, tmp_path: Path
 ) -> None:
     from wattline.backend.replay import Replay
-    from wattline.engine import run
-    from wattline.log import read_log
+    from wattline.loop.run import run
+    from wattline.loop.runlog import read_log
 
     jobs = submit(controller, "run: sleep 0.${n}\nmatrix: {n: 0..7}\nteam: late")
     for job in jobs:

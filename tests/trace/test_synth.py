@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.trace import read, synth, write_trace
-from wattline.types import Jobs
 
 
 def test_the_offered_load_is_what_was_asked_for() -> None:

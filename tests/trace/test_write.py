@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wattline.core.jobs import Jobs
 from wattline.errors import InputError
 from wattline.trace import read, read_trace, synth, write_trace
-from wattline.types import Jobs
 
 FLOATS = (
     *("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id"),

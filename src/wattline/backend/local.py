@@ -32,8 +32,8 @@ from wattline.backend.tally import ALL, Tally
 from wattline.backend.there import there
 from wattline.backend.verdict import Fate, verdict
 from wattline.backend.work import Given, attempts
-from wattline.errors import WattlineError
-from wattline.messages import (
+from wattline.core.actions import RETUNE, STOP, Actions
+from wattline.core.events import (
     ARRIVED,
     EVERY_EVENT,
     FAILED,
@@ -41,15 +41,16 @@ from wattline.messages import (
     LOST,
     METERED,
     RAN,
-    RETUNE,
-    STOP,
     STOPPED,
-    Actions,
     Event,
     Events,
     rows,
 )
-from wattline.types import Jobs, Leases, Nodes, Snapshot
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.snapshot import Snapshot
+from wattline.errors import WattlineError
 
 LOOK_S = 1.0
 """Between two looks at what jobs tell of themselves."""
@@ -66,7 +67,7 @@ Hear = Callable[[str, str, dict[str, Any]], None]
 
 
 class Local:
-    """Runs jobs on the GPUs of this machine; see `wattline.types.Backend`.
+    """Runs jobs on the GPUs of this machine; see `wattline.core.protocols.Backend`.
 
     Jobs come by `submit`, from any thread; *hear* is told what becomes of them. It is idle when nobody is
     left, unless it *stays*.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from wattline.backend.work import Given
 from wattline.cluster import join_nodes, nodes
+from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter, open_meter
-from wattline.types import Nodes
 
 _UNKNOWN = "v100"  # whose watts stand for GPUs that no table knows
 _KEEP_GIB = 1.0  # of the host's memory, for everybody else

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from wattline.table import Floats
-from wattline.types import Nodes
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
 
 _DOWN, _UP, _OFF, _BOOTING = range(4)
 

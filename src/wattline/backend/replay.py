@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.actions import NO_ACTIONS, Actions
+from wattline.core.events import EVERY_EVENT, Events, rows
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.errors import PlanError
-from wattline.log import Log, Round, read_begins
-from wattline.messages import EVERY_EVENT, NO_ACTIONS, Actions, Events, rows
-from wattline.types import Jobs, Nodes
+from wattline.loop.runlog import Log, Round, read_begins
 
 
 class Replay:

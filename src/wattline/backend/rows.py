@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.life import Life
-from wattline.host import with_shares
-from wattline.types import Jobs, Nodes
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 
 _LEAST_S = 1e-3  # of what is left of a job
 

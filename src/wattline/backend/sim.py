@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.power import Power
-from wattline.core import reconcile
-from wattline.errors import ConfigError
-from wattline.host import with_shares
-from wattline.messages import (
+from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, STOP, Actions
+from wattline.core.events import (
     ARRIVED,
     EVERY_EVENT,
     FAILED,
@@ -23,20 +21,23 @@ from wattline.messages import (
     METERED,
     NODE_BACK,
     NODE_LOST,
-    POWER_OFF,
-    POWER_ON,
     RAN,
-    RETUNE,
-    STOP,
     STOPPED,
-    Actions,
     Events,
     rows,
 )
+from wattline.core.grants import Grants
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Labels
+from wattline.errors import ConfigError
+from wattline.loop.reconcile import reconcile
 from wattline.model.alike import sorts
 from wattline.model.asked import Asked
-from wattline.table import Floats, Labels
-from wattline.types import Grants, Jobs, Leases, Models, Nodes, Snapshot
 
 
 @dataclass(frozen=True)

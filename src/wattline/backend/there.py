@@ -8,20 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from wattline.backend.life import Life
-from wattline.core import Decision, advance, begin, decide_nothing, reconcile
-from wattline.messages import ARRIVED, Event, rows
-from wattline.types import (
-    FIRST,
-    GPU_SERVICE,
-    RESTARTS,
-    SERVICE,
-    Jobs,
-    Leases,
-    Nodes,
-    Placement,
-    Queue,
-    Snapshot,
-)
+from wattline.core.events import ARRIVED, Event, rows
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement
+from wattline.core.queue import FIRST, GPU_SERVICE, RESTARTS, SERVICE, Queue
+from wattline.core.snapshot import Snapshot
+from wattline.loop.reconcile import reconcile
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 
 
 def there(

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from wattline.advice import Advice, advise, sentence
 from wattline.cli.known import finite
 from wattline.cli.terminal import show_json, tell, tell_skipped
 from wattline.cluster import parse_cluster
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.model.measured import Measured
 from wattline.profile.library import library, load_models
+from wattline.report.advice import Advice, advise, sentence
 from wattline.trace import read as read_trace
-from wattline.types import Jobs, Nodes
 
 
 def run(args: argparse.Namespace) -> int:

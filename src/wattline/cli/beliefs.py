@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.model.asked import Asked
 from wattline.model.draw import draw_models
 from wattline.model.measured import Measured
 from wattline.model.synergy import Published
 from wattline.profile.library import library, load_models
-from wattline.types import Jobs
 
 
 def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured | Published:

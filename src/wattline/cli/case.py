@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim import Faults, Overheads, Sim
-from wattline.budget import Budget, parse_budget
 from wattline.cli.beliefs import read_beliefs, with_drawn
 from wattline.cli.decide import check_teams, read_deciders
 from wattline.cluster import parse_cluster
-from wattline.engine import run
+from wattline.core.protocols import Placer, Policy
+from wattline.energy.budgets import Budget, parse_budget
+from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
-from wattline.log import Log
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model.asked import Asked
 from wattline.model.measured import Measured
 from wattline.model.synergy import Published
 from wattline.policy.knobs import has_knob, turned
-from wattline.price import Price, parse_price
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
-from wattline.types import Placer, Policy
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from wattline.cli.left import Left, blame, left, nobody
 from wattline.cli.pool import Pool
 from wattline.cli.terminal import bar, show_json, tell, tell_skipped
 from wattline.errors import ConfigError
-from wattline.log import write_log
+from wattline.loop.runlog import write_log
 from wattline.policy import ELASTIC, ORDERS
 from wattline.policy.knobs import has_knob, refuse_budget
 from wattline.report import Comparison, Digest, compare, digest, write_html
-from wattline.sweep import GRID
+from wattline.report.knob_search import GRID
 from wattline.trace import Trace
 
 _TRIES = 3  # of a search, on average

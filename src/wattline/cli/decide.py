@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattline.budget import parse_budget
 from wattline.cli.terminal import tell
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Placer, Policy
+from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
 from wattline.model.array import keyed
 from wattline.place.parse import parse_placer
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
 from wattline.policy.parse import parse_policy
-from wattline.types import Jobs, Placer, Policy
 
 
 def read_deciders(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:

@@ -13,7 +13,7 @@ from wattline.errors import ConfigError
 from wattline.policy.knobs import has_knob, who_has
 from wattline.report import Report, report
 from wattline.report.equal import Equal, Swept
-from wattline.sweep import GRID, Figure, match
+from wattline.report.knob_search import GRID, Figure, match
 from wattline.trace import Trace
 
 

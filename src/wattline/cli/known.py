@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from wattline.core.table import Floats
 from wattline.model.curves import Curves
 from wattline.model.throttle import INSENSITIVE
 from wattline.model.workload import WAITING, Workload
 from wattline.profile.devices import DEVICES
-from wattline.table import Floats
 
 
 def finite(value: float) -> float | None:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wattline.budget import Budget
 from wattline.cli.case import Case
 from wattline.cluster import parse_cluster
-from wattline.log import Log
-from wattline.messages import FAILED, FINISHED
+from wattline.core.events import FAILED, FINISHED
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.energy.budgets import Budget
+from wattline.loop.runlog import Log
 from wattline.model.menu import menu
 from wattline.place.power import Power
-from wattline.types import REASONS, Jobs, Models, Nodes, Reason
 
 _BUDGET = (Reason.NEVER_IN_BUDGET, Reason.OVER_BUDGET)
 

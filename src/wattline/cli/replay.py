@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from wattline.backend.replay import Replay
-from wattline.budget import parse_budget
 from wattline.cli.beliefs import read_beliefs
 from wattline.cli.decide import check_teams, read_deciders
 from wattline.cli.terminal import show_json
-from wattline.engine import run as run_loop
-from wattline.log import read_log
+from wattline.energy.budgets import parse_budget
+from wattline.energy.prices import Price
+from wattline.loop.run import run as run_loop
+from wattline.loop.runlog import read_log
 from wattline.policy.knobs import has_knob, refuse_budget, turned
-from wattline.price import Price
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 
 from wattline.cli.claim import claim
 from wattline.cli.terminal import show_json, tell
-from wattline.log import read_log
+from wattline.loop.runlog import read_log
 from wattline.report import compare, digest, write_html
 
 

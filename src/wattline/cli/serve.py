@@ -24,8 +24,8 @@ from wattline.errors import BackendError, ConfigError, WattlineError
 from wattline.service.client import service_folder
 
 if TYPE_CHECKING:
+    from wattline.core.protocols import Models
     from wattline.service.controller import Controller
-    from wattline.types import Models
 
 _GRACE_S = 2  # for requests that are being answered when we are told to end
 _SWITCH_S = 0.001  # a request waits no longer for the thread that decides

@@ -9,7 +9,7 @@ from wattline.cli.claim import claim
 from wattline.cli.decide import tell_elastic, tell_fuse
 from wattline.cli.left import blame, left, nobody
 from wattline.cli.terminal import bar, show_json, tell, tell_skipped
-from wattline.log import write_log
+from wattline.loop.runlog import write_log
 from wattline.policy.knobs import has_knob, refuse_budget
 from wattline.report import report, write_html
 

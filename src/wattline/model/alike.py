@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from wattline.table import Ints
-from wattline.types import Jobs
+from wattline.core.jobs import Jobs
+from wattline.core.table import Ints
 
 _KEPT = 64
 _tables: OrderedDict[tuple[object, ...], Jobs] = OrderedDict()

@@ -15,8 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from wattline.table import Bools, Floats, Ints
-from wattline.types import Grants, Jobs, Models
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.protocols import Models
+from wattline.core.table import Bools, Floats, Ints
 
 UNMEASURED = 0.65
 

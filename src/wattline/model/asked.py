@@ -9,13 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from wattline.core.events import Events
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.messages import Events
 from wattline.model.array import Array, widest
 from wattline.model.throttle import Throttle
 from wattline.profile.devices import DEVICES
-from wattline.table import Bools, Floats, Ints
-from wattline.types import Grants, Jobs, Leases, Models, Nodes
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Asked:
     packed: float = 0.6
     array: Array = field(default_factory=Array)
 
-    alike: ClassVar[bool] = True  # see `wattline.types.Models`
+    alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def __post_init__(self) -> None:
         if not 1 <= self.span_penalty < math.inf:
@@ -44,7 +48,7 @@ class Asked:
             raise ConfigError(f"packed must be above 0 and at most 1, got {self.packed}")
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         speed = grants.gpus / jobs.gpus[grants.job]
         if self.span_penalty != 1.0:
             speed = np.where(grants.nodes > 1, speed / self.span_penalty, speed)
@@ -61,7 +65,7 @@ class Asked:
         return np.asarray(speed)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`: nobody knows; the node's are taken, as far as a cap allows."""
+        """See `wattline.core.protocols.Models`: nobody knows; the node's are taken, as far as a cap allows."""
         return np.full(len(grants), np.nan)
 
     def company(self, members: Ints, fused: Bools) -> Floats:
@@ -131,15 +135,15 @@ class Misjudged:
     seed: int = 0
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         return np.asarray(self.truth.speed(jobs, grants) * self._factor(jobs, 0)[grants.job])
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         return np.asarray(self.truth.watts(jobs, grants) * self._factor(jobs, 1)[grants.job])
 
     def widest(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         return widest(self.truth, jobs, grants)
 
     def _factor(self, jobs: Jobs, of_what: int) -> Floats:

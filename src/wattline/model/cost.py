@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
-from wattline.table import Floats
 
 
 def energy_time_cost(energy_j: Floats, time_s: Floats, *, eta: float, max_w: float) -> Floats:

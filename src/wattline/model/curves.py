@@ -18,8 +18,8 @@ from functools import partial
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints
 from wattline.model import pace, ramp, volts
-from wattline.table import Floats, Ints
 
 REACH = 2.0
 """Predictions reach this factor beyond what was measured, in every knob that was ever varied."""

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
-from wattline.table import Floats
 
 _BOUND = 0.95  # of the best speed: below it a stage other than the GPU rules, above it may be noise
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
+from wattline.core.table import Bools, Ints, Labels
 from wattline.errors import ConfigError, NotFitted
 from wattline.model.array import keyed
 from wattline.model.measured import Measured
 from wattline.model.workload import Workload
-from wattline.table import Bools, Ints, Labels
-from wattline.types import Jobs
 
 _ENOUGH_GPUS = 8  # measured up to here, nothing has to be made up about how a job scales
 _STREAM = 6021  # of random numbers, for this and nothing else

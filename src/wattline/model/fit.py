@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import scipy.optimize  # noqa: F401  here, so that the first fit is as quick as the next
 
+from wattline.core.table import Floats
 from wattline.errors import NotFitted
 from wattline.model.array import Array, fit_array
 from wattline.model.curves import Curves, fit_caps, fit_clocks
@@ -23,7 +24,6 @@ from wattline.profile.devices import DEVICES
 from wattline.profile.merge import merged, unstarved, with_batches
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
-from wattline.table import Floats
 
 _NOISE = 0.01  # relative, of a measurement that states none
 _SIZES = 24  # batch sizes with curves of their own, at most

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ModelError
 from wattline.model.fit import fit_workload
 from wattline.model.workload import Workload
 from wattline.profile.merge import merged
 from wattline.profile.points import Profile
-from wattline.table import Floats
 
 _FOLDS = 20
 

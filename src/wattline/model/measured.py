@@ -9,16 +9,19 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from wattline.core.events import RAN, Events
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import ConfigError, NotFitted, did_you_mean
-from wattline.messages import RAN, Events
 from wattline.model.alike import sorts
 from wattline.model.asked import Asked, efficiency, starved
 from wattline.model.curves import REACH
 from wattline.model.workload import SURPRISE, Prediction, Workload
 from wattline.profile.devices import DEVICES
 from wattline.profile.settings import Settings, fewest_nodes
-from wattline.table import Bools, Floats, Ints, Labels
-from wattline.types import Grants, Jobs, Leases, Nodes
 
 _FEW = 512  # rows that are looked up one by one
 
@@ -34,7 +37,7 @@ class Measured:
     workloads: tuple[Workload, ...]
     otherwise: Asked = field(default_factory=Asked)
 
-    alike: ClassVar[bool] = True  # see `wattline.types.Models`
+    alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def __str__(self) -> str:
         sources = sorted({w.source.name for w in self.workloads} - {""})
@@ -106,7 +109,7 @@ class Measured:
         return Prediction(samples_s, watts)
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`: relative to what each job asked for, on as few nodes as it takes.
+        """See `wattline.core.protocols.Models`: relative to what each job asked for, on as few nodes as it takes.
 
         Beyond the reach of the measurements more GPUs make a job no faster.
         """
@@ -141,7 +144,7 @@ class Measured:
         return speed
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`: unknown where a job's model was measured on other GPUs only."""
+        """See `wattline.core.protocols.Models`: unknown where a job's model was measured on other GPUs only."""
         here, held = self._known(jobs, grants)
         kinds = np.array([self._kinds.get(name.casefold(), -1) for name in grants.kind.names])
         on = kinds[grants.kind.codes[here]]
@@ -153,7 +156,7 @@ class Measured:
         return watts
 
     def widest(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`: known where memory was measured, on a kind of GPU whose size is."""
+        """See `wattline.core.protocols.Models`: known where memory was measured, on a kind of GPU whose size is."""
         here, held = self._known(jobs, grants)
         most = np.full(len(grants), np.inf)
         for at, place in zip(here.tolist(), held.place.tolist(), strict=True):

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models
+from wattline.core.table import Floats, Ints, Labels
 from wattline.model.alike import distinct, examples, sorts
 from wattline.profile.devices import DEVICES
-from wattline.table import Floats, Ints, Labels
-from wattline.types import Grants, Jobs, Models, Nodes
 
 CAPS = 8
 """How many power caps are looked at, from the lowest that can be set to none."""

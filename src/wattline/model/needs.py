@@ -15,9 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import HOST, Nodes
+from wattline.core.protocols import Models
+from wattline.core.table import Floats, Ints
 from wattline.model.alike import examples, sorts
-from wattline.table import Floats, Ints
-from wattline.types import HOST, Grants, Jobs, Models, Nodes
 
 SPREADS = 3
 """How many more nodes than it takes a job may be spread over to have more of their hosts."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.model.ramp import nonnegative_line
-from wattline.table import Floats
 
 COEFFICIENTS = ("fixed", "work", "top", "soft")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.table import Floats
+from wattline.core.table import Floats
 
 COEFFICIENTS = ("low", "slope", "start", "end", "soft")
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.model.bandit import Outcome, Task, Trial, without
 from wattline.model.valley import draws, grid, looks_busy
-from wattline.table import Floats
 
 NOISE, NOISE_WEIGHT, NOISE_FLOOR = 0.10, 4.0, 0.02
 """How much epochs of equal runs differ, as if seen in so many runs; and the least that they ever do."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.nodes import HOST
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats
 from wattline.model.array import company
-from wattline.table import Floats
-from wattline.types import HOST, Grants, Models, Plan, Snapshot
 
 
 def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Floats:

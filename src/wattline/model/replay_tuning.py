@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.model.bandit import Optimizer, Outcome, Task
 from wattline.model.cost import energy_time_cost
 from wattline.profile.published import Published, Recorded
-from wattline.table import Floats, Ints
 
 TRIES = 20
 

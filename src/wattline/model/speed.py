@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from wattline.core.table import Bools, Floats
 from wattline.profile.settings import Settings, fewest_nodes
-from wattline.table import Bools, Floats
 
 _SAMPLE, _ROOT, _SECOND_NODE = 1, 2, 5
 _COMPUTES = 3  # the first coefficients are of computing

@@ -7,10 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from wattline.messages import Events
+from wattline.core.events import Events
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
 from wattline.model.asked import Asked
-from wattline.table import Floats
-from wattline.types import Grants, Jobs, Leases, Nodes
 
 _CORES, _GIB, _GPUS = 24.0, 500.0, 8  # of a server
 DEMANDS = {
@@ -41,10 +44,10 @@ class Published:
 
     otherwise: Asked = field(default_factory=Asked)
 
-    alike: ClassVar[bool] = True  # see `wattline.types.Models`
+    alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         speed = self.otherwise.speed(jobs, replace(grants, host=np.zeros_like(grants.host)))
         rows = np.array([DEMANDS.get(name, (0.0, 0.0, 1.0)) for name in jobs.model.names])
         cores, gib, gain = rows[jobs.model.codes[grants.job]].T
@@ -60,7 +63,7 @@ class Published:
         return np.asarray(np.where(short & (grants.host[0] > 0), 0.1 * speed, speed))
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.types.Models`."""
+        """See `wattline.core.protocols.Models`."""
         return self.otherwise.watts(jobs, grants)
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Published:

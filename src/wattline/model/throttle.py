@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import NotFitted
 from wattline.model.curves import Curves, between
 from wattline.profile.devices import DEVICES
-from wattline.table import Floats
 
 INSENSITIVE = 0.3
 """Share of a step that does not wait for the SM clock, until caps or clocks are measured."""

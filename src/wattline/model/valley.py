@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wattline.table import Floats
+from wattline.core.table import Floats
 
 DRAWS = 256
 LEVEL = 10.0  # nobody knows how many epochs a job takes, nor what one costs: e^±10

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.model.ramp import nonnegative_line
-from wattline.table import Floats
 
 COEFFICIENTS = ("still", "per_mhz", "knee", "rise")
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.table import Bools, Floats
 from wattline.errors import OutOfRange
 from wattline.model.array import Array, fit_array
 from wattline.model.curves import REACH
@@ -24,7 +25,6 @@ from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.profile.devices import DEVICES
 from wattline.profile.settings import Settings
-from wattline.table import Bools, Floats
 
 SURPRISE = 0.1
 """Relative error of a prediction above which a model learns from what it sees."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints
 from wattline.optimize.event import POSTPONED, Event, Schedule, at_most
 from wattline.optimize.exact import charged, nobody, solve
 from wattline.optimize.fold import Folded, fold
@@ -15,7 +16,6 @@ from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.relink import relink
 from wattline.optimize.search import improve
 from wattline.optimize.stick import stick
-from wattline.table import Floats, Ints
 
 _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
 

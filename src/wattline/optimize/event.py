@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import InputError
-from wattline.table import Bools, Floats, Ints
 
 POSTPONED = -1
 

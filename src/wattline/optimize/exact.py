@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints
 from wattline.optimize.event import POSTPONED, Event, Schedule
 from wattline.optimize.objective import Charges
-from wattline.table import Floats, Ints
 
 _GAP = 1e-3
 _TIME_S = 2.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.table import Ints
 from wattline.optimize.event import POSTPONED, Event, Schedule, busy
 from wattline.optimize.objective import Charges
-from wattline.table import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import F1, F3, FLOAT, I1, I2, INT, inner, kernel
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, F3, FLOAT, I1, I2, INT, inner, kernel
 from wattline.optimize.event import Event, Schedule
 from wattline.optimize.objective import Charges
-from wattline.table import Floats, Ints
 
 _SWAP = 0.05  # how much likelier than even it is that the heavier of two neighbours comes first
 _CHOICE = 0.3  # of the configurations that are in time, so many are tried

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.energy.prices import Price
 from wattline.model.menu import Menu, menu
 from wattline.optimize.event import POSTPONED, Event, Schedule, with_pauses
 from wattline.policy.elastic import with_own_batch
-from wattline.price import Price
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, Models, Plan, Snapshot
 
 _FAR_S = 30 * 86400.0  # prices are not looked at further ahead
 _LEAST_S = 1e-3  # who is nearly done still takes something

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.optimize.event import Event
-from wattline.table import Floats
 
 _AHEAD = 0.2  # of the median of what jobs take: for so long a decision is taken to stand
 _RATHER = (

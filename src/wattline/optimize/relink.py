@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import F1, F3, I1, inner, kernel
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, F3, I1, inner, kernel
 from wattline.optimize.event import Event, Schedule, at_most
 from wattline.optimize.exact import nobody
 from wattline.optimize.greedy import randomised
 from wattline.optimize.objective import Charges
 from wattline.optimize.search import improve, put, seated
-from wattline.table import Floats, Ints
 
 _ROUNDS = 2  # of local search for all of the pool but the first, and for what a walk finds
 _WALKS = 2  # for each of the pool at the start: who joins it is a target too

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import F1, F3, I1, INT, inner, kernel
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, F3, I1, INT, inner, kernel
 from wattline.optimize.event import Event, Schedule
 from wattline.optimize.objective import Charges
-from wattline.table import Floats, Ints
 
 _ROUNDS = 50
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattline.core.table import Bools, Floats, Ints
 from wattline.optimize.event import POSTPONED, Event, Schedule
 from wattline.optimize.exact import charged
 from wattline.optimize.objective import Charges
-from wattline.table import Bools, Floats, Ints
 
 _FIRST = 1e-6
 _SLACK = 1e-3  # of what a schedule costs: so much more is nothing

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.table import Ints, Table
-from wattline.types import Leases
+from wattline.core.leases import Leases
+from wattline.core.table import Ints, Table
 
 
 @dataclass(frozen=True, eq=False)

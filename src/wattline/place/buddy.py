@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.kernel import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import HELD, JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.jit import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
 from wattline.place.choose import (
     LEADER,
     NO_ROOM,
@@ -35,8 +40,6 @@ from wattline.place.rooms import (
     survey,
 )
 from wattline.place.write import write
-from wattline.table import Bools, Floats, Ints
-from wattline.types import HELD, JOB, Models, Placement, Plan, Snapshot
 
 _TRIES = 3  # how often who is chosen by number alone is thought over, when somebody finds no place
 _NOBODY = 1 << 62  # needs so much

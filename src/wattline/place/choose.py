@@ -6,11 +6,15 @@ from typing import Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, HELD, JOB
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob, did_you_mean
-from wattline.kernel import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
+from wattline.jit import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
 from wattline.model.remaining import last_s
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, HELD, JOB, REASONS, Models, Plan, Reason, Snapshot
 
 Backfill = Literal["none", "easy", "greedy"]
 """Who may overtake a job that does not fit."""

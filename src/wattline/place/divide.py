@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import inner
-from wattline.table import Bools, Floats, Ints
+from wattline.core.table import Bools, Floats, Ints
+from wattline.jit import inner
 
 
 @inner

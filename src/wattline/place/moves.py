@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import inner
+from wattline.core.table import Ints
+from wattline.jit import inner
 from wattline.place.rooms import (
     AFTER,
     BEFORE,
@@ -23,7 +24,6 @@ from wattline.place.rooms import (
     give,
     next_size,
 )
-from wattline.table import Ints
 
 
 @inner

@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.model.needs import Needs
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, check_backfill, choose
 from wattline.place.tune import needs_of, tuned
-from wattline.table import Ints
-from wattline.types import Models, Nodes, Placement, Plan, Snapshot
 
 _NODES = 200  # of the search tree for places; a limit of time would make runs differ
 _GAP = 1e-4  # relative distance to the best at which the search for whole numbers ends

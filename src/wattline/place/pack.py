@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.kernel import F1, I1, I2, inner, kernel
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, I1, I2, inner, kernel
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, check_backfill, choose
 from wattline.place.told import told
 from wattline.place.write import Seats, write
-from wattline.table import Floats, Ints
-from wattline.types import Models, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from wattline import place as home
+from wattline.core.protocols import Placer
 from wattline.errors import ConfigError, did_you_mean
 from wattline.policy.parse import make
-from wattline.types import Placer
 
 _ALONE = {
     "pack": "Pack",

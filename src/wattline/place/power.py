@@ -7,22 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models, Placer
+from wattline.core.queue import HELD, Queue
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Ints
 from wattline.errors import ConfigError
 from wattline.place.choose import NO_ROOM, OUTRANKED
 from wattline.place.pack import Pack
-from wattline.table import Bools, Ints
-from wattline.types import (
-    HELD,
-    REASONS,
-    Leases,
-    Models,
-    Placement,
-    Placer,
-    Plan,
-    Queue,
-    Reason,
-    Snapshot,
-)
 
 _BOOTING = REASONS.index(Reason.BOOTING)
 

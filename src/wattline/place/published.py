@@ -10,8 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import B1, BOOL, F2, I1, I2, inner, kernel
+from wattline.jit import B1, BOOL, F2, I1, I2, inner, kernel
 from wattline.place.choose import (
     LEADER,
     NO_HOST,
@@ -25,8 +30,6 @@ from wattline.place.choose import (
 )
 from wattline.place.write import write
 from wattline.policy.demand import demanded
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, JOB, Models, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True)

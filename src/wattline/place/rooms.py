@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import inner
-from wattline.table import Floats, Ints
+from wattline.core.table import Floats, Ints
+from wattline.jit import inner
 
 FREE, SIZE, KIND, SHAPE, _END, _ORDER, _LEFT, _RIGHT, FIRST, LOCK = range(10)
 # _END: the first node behind its shelf, which is a run of equal nodes of one rack

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import inner
+from wattline.core.table import Floats, Ints
+from wattline.jit import inner
 from wattline.model.needs import SPREADS
-from wattline.table import Floats, Ints
 
 _CLEARLY = 1.05  # times as fast is worth being on more nodes
 _MUCH = 100.0  # better than any other node is one that has all

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
 from wattline.errors import PlanError
 from wattline.place.choose import NO_ROOM, check_entries
-from wattline.table import Ints
-from wattline.types import LEASE_ROWS, REASONS, Leases, Placement, Plan, Reason, Snapshot
 
 _HELD = REASONS.index(Reason.HELD)
 

@@ -6,15 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ASKED, JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import F1, FLOAT, I1, I2, inner, kernel
+from wattline.jit import F1, FLOAT, I1, I2, inner, kernel
 from wattline.model.needs import SPREADS, Needs, needs, of_job, saturating
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
 from wattline.place.divide import divide, spread_out, swap
 from wattline.place.seat import find_seats, set_of, spread_seats
 from wattline.place.write import write
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ASKED, JOB, Models, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.kernel import F2, I1, I2, kernel
+from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.queue import JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
+from wattline.jit import F2, I1, I2, kernel
 from wattline.place.choose import LEADER, POOL, REASON, STAYS, Chosen
-from wattline.table import Floats, Ints
-from wattline.types import JOB, LEASE_ROWS, Leases, Placement, Plan, Snapshot
 
 _NOBODY = np.empty(0, dtype=np.int64)
 _NOTHING = np.empty((3, 0), dtype=np.int64)

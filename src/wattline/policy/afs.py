@@ -9,11 +9,13 @@ from typing import Literal
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import F1, F2, I1, I2, inner, kernel
+from wattline.jit import F1, F2, I1, I2, inner, kernel
 from wattline.policy.elastic import Offer, granted, grow, offer, pace
-from wattline.table import Floats, Ints
-from wattline.types import Models, Plan, Snapshot
 
 _LENGTHS = ("unknown", "known")
 _AHEAD = 1.25  # times the service of who waits: who runs goes on until then

@@ -8,14 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
+from wattline.energy.prices import Price
 from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.event import POSTPONED, Schedule, busy
 from wattline.optimize.moment import Moment, Terms, moment, plan_of
 from wattline.policy.chain import asked
-from wattline.price import Price
-from wattline.table import Ints
-from wattline.types import REASONS, Models, Plan, Reason, Snapshot
 
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)

@@ -7,13 +7,19 @@ from functools import lru_cache
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.model.alike import sorts
 from wattline.model.cost import sample_cost
 from wattline.policy.chain import asked
 from wattline.profile.devices import DEVICES
-from wattline.table import Ints
-from wattline.types import ACCEPTS, Grants, Jobs, Models, Nodes, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,21 @@ from functools import lru_cache
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import F2, I1, I2, kernel
+from wattline.jit import F2, I1, I2, kernel
 from wattline.model.alike import sorts
 from wattline.model.cost import sample_cost
 from wattline.model.menu import Menu, menu
 from wattline.policy.chain import asked
 from wattline.profile.devices import DEVICES
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, JOB, Grants, Jobs, Models, Nodes, Plan, Snapshot
 
 _ODD = -1  # a cap or a batch that the menu does not know
 _LOOSEST = 1 << 62

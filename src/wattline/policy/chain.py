@@ -8,10 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, ASKED
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import B1, F2, I1, inner, kernel
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, ASKED, Models, Plan, Snapshot
+from wattline.jit import B1, F2, I1, inner, kernel
 
 
 class Stage(Protocol):

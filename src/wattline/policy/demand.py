@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.model.needs import needs, saturating
 from wattline.policy.chain import asked
-from wattline.table import Ints
-from wattline.types import Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from wattline.kernel import B1, F1, F2, I1, I2, inner, kernel
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
 from wattline.model.menu import Menu, menu
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, JOB, Jobs, Models, Plan, Snapshot
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import HELD, RATE
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import F1, F2, FLOAT, I1, I2, inner, kernel
+from wattline.jit import F1, F2, FLOAT, I1, I2, inner, kernel
 from wattline.policy.chain import asked
 from wattline.policy.elastic import Offer, granted, grow, offer, pace
-from wattline.table import Bools, Floats, Ints
-from wattline.types import HELD, RATE, REASONS, Models, Plan, Reason, Snapshot
 
 _HELD = REASONS.index(Reason.HELD)
 _EXACT_S = 1e-3  # a deadline that is missed by less is met: sums of floats are no more exact

@@ -7,14 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
+from wattline.energy.prices import Price
 from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize.event import POSTPONED, Schedule
 from wattline.optimize.moment import Moment, Terms, moment, plan_of
 from wattline.policy.andreas import USUAL_PRICE
 from wattline.policy.chain import asked
-from wattline.price import Price
-from wattline.table import Floats, Ints
-from wattline.types import REASONS, Models, Plan, Reason, Snapshot
 
 _ORDERS = ("fifo", "edf", "priority")
 _HELD, _OUTRANKED, _NO_NODE = (

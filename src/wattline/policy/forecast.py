@@ -6,9 +6,11 @@ from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
-from wattline.kernel import F1, I1, kernel
-from wattline.table import Floats, Ints
-from wattline.types import ACCEPTS, Plan, Snapshot
+from wattline.core.plan import Plan
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, I1, kernel
 
 
 def starts_s(snapshot: Snapshot, plan: Plan, takes_s: Floats) -> Floats:

@@ -7,14 +7,20 @@ from functools import lru_cache
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.model.alike import sorts
 from wattline.model.array import keyed, widest
 from wattline.model.remaining import last_s
 from wattline.policy.chain import asked, in_order, likely
 from wattline.policy.forecast import starts_s
-from wattline.table import Bools, Floats, Ints
-from wattline.types import ACCEPTS, Grants, Jobs, Models, Nodes, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Ints
 from wattline.errors import ConfigError
 from wattline.policy.chain import all_fit, asked, likely, ranked
-from wattline.table import Bools, Ints
-from wattline.types import ACCEPTS, Grants, Models, Plan, Snapshot
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
+from wattline.core.protocols import Policy
 from wattline.errors import ConfigError
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
 from wattline.policy.parse import stage_names
-from wattline.types import Policy
 
 
 def has_knob(policy: object, name: str) -> bool:

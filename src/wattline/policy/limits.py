@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattline.budget import Budget
-from wattline.table import Bools, Floats, Ints
-from wattline.types import Snapshot
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.energy.budgets import Budget
 
 _LOOKS = 64  # how often, while nobody may run, an allowance that grows with time is looked at
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.grants import Grants
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import GPU_SERVICE, HELD, SINCE
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.kernel import B1, F2, FLOAT, I1, kernel
+from wattline.jit import B1, F2, FLOAT, I1, kernel
 from wattline.model.remaining import remaining_s
 from wattline.policy.chain import all_fit, asked, asking_again, in_order, likely, ranked, walk
-from wattline.table import Bools, Floats, Ints
-from wattline.types import GPU_SERVICE, HELD, SINCE, Grants, Models, Plan, Snapshot
 
 
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:

@@ -8,9 +8,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from wattline import policy as home
+from wattline.core.protocols import Policy
 from wattline.errors import ConfigError, did_you_mean
 from wattline.policy.chain import Chain, Stage, chain
-from wattline.types import Policy
 from wattline.units import parse_seconds
 
 BUDGETS = ("budgets", "price")

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.policy.elastic import Offer, granted, grow, offer
-from wattline.table import Floats
-from wattline.types import Models, Plan, Snapshot
 
 _NOTHING = 1e-3  # what no GPUs count as a speed-up, as in the authors' simulator
 

@@ -8,25 +8,19 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from wattline.budget import Budget
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import ACCEPTS, LAST_CAP, LAST_GPUS, LAST_NODE
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
+from wattline.energy.budgets import Budget
 from wattline.errors import ConfigError
-from wattline.kernel import BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel
+from wattline.jit import BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel
 from wattline.policy.afs import by_length
 from wattline.policy.elastic import Offer, offer, pace
 from wattline.policy.limits import NO_LIMITS, Limits, lasting_w, limits, resting_w
-from wattline.table import Floats, Ints
-from wattline.types import (
-    ACCEPTS,
-    LAST_CAP,
-    LAST_GPUS,
-    LAST_NODE,
-    REASONS,
-    Models,
-    Nodes,
-    Plan,
-    Reason,
-    Snapshot,
-)
 
 _HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
     REASONS.index(reason)

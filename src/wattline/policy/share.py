@@ -6,10 +6,12 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats, Ints
 from wattline.model.remaining import remaining_s
 from wattline.policy.chain import asked, ranked
-from wattline.table import Floats, Ints
-from wattline.types import Models, Plan, Snapshot
 
 
 def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.model.array import Array
 from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
@@ -25,7 +26,6 @@ from wattline.model.speed import Speed
 from wattline.model.throttle import Throttle
 from wattline.model.workload import WAITING, Source, Workload
 from wattline.profile.settings import Settings
-from wattline.table import Floats
 
 
 @cache

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
-from wattline.table import Floats, Ints
 
 AGREE = 1.2
 """Two measurements of one setting may differ by this factor; more is a contradiction."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints, Labels, Table
 from wattline.errors import ProfileError, did_you_mean
 from wattline.profile.settings import KNOBS, UNSET, Settings, fewest_nodes
-from wattline.table import Floats, Ints, Labels, Table
 
 MEASURED = ("samples_s", "watts", "peak_gib", "n", "stderr")
 COLUMNS = ("model", "gpu", *KNOBS, *MEASURED)

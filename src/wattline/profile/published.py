@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints, Labels, Table
 from wattline.errors import NotFound, ProfileError, did_you_mean
-from wattline.table import Floats, Ints, Labels, Table
 
 _POWER = "summary_power_"
 

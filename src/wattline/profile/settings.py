@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints, Table
 from wattline.errors import ConfigError, did_you_mean
-from wattline.table import Floats, Ints, Table
 
 NODE_GPUS = 8
 """GPUs of a node, where nobody says on how many nodes a job is."""

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.model.demand import Demand
 from wattline.profile.points import Profile
-from wattline.table import Floats
 
 MEMORY_SHARES = tuple(tenth / 10 for tenth in range(10))
 """Of the data set: for how much memory speeds are derived; all of it is what is measured."""

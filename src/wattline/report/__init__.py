@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from wattline.log import Log
+from wattline.loop.runlog import Log
 from wattline.report.compare import Comparison, compare
 from wattline.report.digest import Digest, digest
 from wattline.report.headline import headline_svg

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattline.errors import ConfigError
 from wattline.grid import grid
-from wattline.log import Log
+from wattline.loop.runlog import Log
 from wattline.report.digest import Digest, digest
 from wattline.report.equal import Equal, Swept, equal_text
 from wattline.report.front import front

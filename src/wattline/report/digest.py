@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattline.log import Log
+from wattline.core.table import Floats
+from wattline.loop.runlog import Log
 from wattline.report.gantt import Bars, Shades, gantt
 from wattline.report.metrics import Report, course, measure
 from wattline.report.series import Series, series_of
 from wattline.report.thin import quantiles
-from wattline.table import Floats
 
 QUANTILES = 1000
 

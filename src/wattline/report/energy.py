@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import ARRIVED, ENDS, METERED
+from wattline.core.events import ARRIVED, ENDS, METERED
+from wattline.loop.runlog import Log
 from wattline.report.spans import Spans
 from wattline.report.turns import BOOTING, OFF, UP, Turns, seconds, stretches
 

@@ -8,9 +8,9 @@ from html import escape
 from typing import Any
 
 from wattline.grid import grid
+from wattline.report.knob_search import Figure, Match
 from wattline.report.metrics import Report, finite
 from wattline.report.text import joules, percent, seconds
-from wattline.sweep import Figure, Match
 
 TITLES: dict[Figure, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
 _HEAD = ("baseline", "its mean JCT", "its energy", "eta", "our mean JCT", "our energy", "JCT", "energy", "")

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import ARRIVED, FAILED, FINISHED, START
+from wattline.core.actions import START
+from wattline.core.events import ARRIVED, FAILED, FINISHED
+from wattline.core.table import Bools, Floats, Ints, Table
+from wattline.loop.runlog import Log
 from wattline.report.spans import Spans
-from wattline.table import Bools, Floats, Ints, Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.model.held_out import HeldOut
 from wattline.model.workload import Workload
 from wattline.profile.points import Profile
 from wattline.profile.settings import KNOBS
 from wattline.report.fit_lines import WHOLE, Line, lines, steps, wide
 from wattline.report.style import axis, colour, layout, packed
-from wattline.table import Floats
 
 TITLES = {
     "gpus": "GPUs",

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats, Ints
 from wattline.report.metrics import Course
 from wattline.report.spans import Spans
 from wattline.report.turns import UP, Stretches, stretches
-from wattline.table import Floats, Ints
-from wattline.types import Jobs, Nodes
 
 MOST_NODES = 64
 MOST_BARS = 2000

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import ACTION_WORDS, LOST, POWER_ON, RETUNE, START, STOP
+from wattline.core.actions import ACTION_WORDS, POWER_ON, RETUNE, START, STOP
+from wattline.core.events import LOST
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
+from wattline.loop.runlog import Log
 from wattline.model.array import keyed
 from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
@@ -18,8 +21,6 @@ from wattline.report.money import money
 from wattline.report.spans import Spans, spans
 from wattline.report.timeline import Timeline, fragmentation, timeline
 from wattline.report.turns import Turns, turns
-from wattline.table import Floats
-from wattline.types import Nodes
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import ARRIVED, METERED
+from wattline.core.events import ARRIVED, METERED
+from wattline.core.table import Floats
+from wattline.energy.prices import Price
+from wattline.loop.runlog import Log
 from wattline.model.cost import tardiness_cost
-from wattline.price import Price
 from wattline.report.fates import Fates
 from wattline.report.timeline import Timeline
-from wattline.table import Floats
 
 
 @dataclass(frozen=True)

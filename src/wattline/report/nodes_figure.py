@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattline.core.table import Floats
 from wattline.report.gantt import Bars, Shades, shaded
 from wattline.report.style import COLOURS, axis, layout, packed, time_unit
 from wattline.report.turns import BOOTING, DOWN, OFF, STATES
-from wattline.table import Floats
 
 _HUES = COLOURS[:-1]  # grey is what nobody holds
 _GAP = 0.7  # lanes between two nodes

@@ -7,11 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from wattline.log import Log
+from wattline.loop.runlog import Log
 from wattline.report.compare import Comparison, compare
 from wattline.report.curves import jct_figure, time_figure
 from wattline.report.digest import Digest
 from wattline.report.equal import Equal, equal_notes, equal_table, equal_title
+from wattline.report.knob_search import Figure
 from wattline.report.metrics import Report
 from wattline.report.names import names
 from wattline.report.nodes_figure import nodes_figures
@@ -19,7 +20,6 @@ from wattline.report.shell import plot, plotly_source, section, shell, write_pag
 from wattline.report.tables import cards, comparison_table, facts
 from wattline.report.text import percent
 from wattline.report.tradeoff import tradeoff_figure
-from wattline.sweep import Figure
 
 Run = Log | Digest | Report
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.log import Log
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
+from wattline.loop.runlog import Log
 from wattline.report.metrics import Course, course
 from wattline.report.thin import thin
-from wattline.table import Floats
-from wattline.types import Nodes
 
 POINTS = 2000
 

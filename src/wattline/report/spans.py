@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.kernel import F1, FLOAT, I1, I2, INT, inner, kernel
-from wattline.log import Log
-from wattline.messages import FAILED, FINISHED, LOST, START, STOP, Actions
-from wattline.table import Bools, Floats, Ints, Table
+from wattline.core.actions import START, STOP, Actions
+from wattline.core.events import FAILED, FINISHED, LOST
+from wattline.core.table import Bools, Floats, Ints, Table
+from wattline.jit import F1, FLOAT, I1, I2, INT, inner, kernel
+from wattline.loop.runlog import Log
 
 _JOB, _GROUP, _NODE, _GPUS, _START_S, _END_S, _FIRST = range(7)
 

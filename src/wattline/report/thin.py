@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.table import Floats, Ints
+from wattline.core.table import Floats, Ints
 
 
 def thin(at_s: Floats, value: Floats, points: int) -> Ints:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.kernel import F1, I1, INT, inner, kernel
-from wattline.log import Log
-from wattline.messages import RAN
+from wattline.core.events import RAN
+from wattline.core.table import Floats, Ints, Table
+from wattline.jit import F1, I1, INT, inner, kernel
+from wattline.loop.runlog import Log
 from wattline.report.fates import Fates
 from wattline.report.spans import Spans
 from wattline.report.turns import BOOTING, OFF, UP, Turns
-from wattline.table import Floats, Ints, Table
 
 _AT_S, _WAITING, _HELD, _FREE, _PARTLY, _POWER_W = range(6)
 

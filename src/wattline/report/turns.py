@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import NODE_BACK, NODE_LOST, POWER_OFF, POWER_ON
-from wattline.table import Floats, Ints, Table
+from wattline.core.actions import POWER_OFF, POWER_ON
+from wattline.core.events import NODE_BACK, NODE_LOST
+from wattline.core.table import Floats, Ints, Table
+from wattline.loop.runlog import Log
 
 DOWN, UP, OFF, BOOTING = range(4)
 STATES = ("down", "up", "off", "booting")

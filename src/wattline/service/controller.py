@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.local import Local
-from wattline.budget import DAY_S, Budget, parse_budget
-from wattline.engine import Turn, first_round, header, turns
+from wattline.core.events import METERED
+from wattline.core.protocols import Models, Placer, Policy
+from wattline.core.snapshot import Meter
+from wattline.energy.budgets import DAY_S, Budget, parse_budget
 from wattline.errors import Conflict, NotFound, StoreError
 from wattline.jobfile import JobFile
-from wattline.log import Log, header_line, round_line
-from wattline.messages import METERED
+from wattline.loop.run import Turn, first_round, header, turns
+from wattline.loop.runlog import Log, header_line, round_line
 from wattline.place.parse import parse_placer
 from wattline.policy.chain import spell
 from wattline.policy.knobs import has_knob, refuse_budget, turned
@@ -36,7 +38,6 @@ from wattline.service.clock import Clock
 from wattline.service.fold import Folded
 from wattline.service.states import LIVE
 from wattline.service.store import Happened, Store
-from wattline.types import Meter, Models, Placer, Policy
 
 POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
 """Nobody is stopped for anybody else; cores, arrays and caps by what is known of jobs."""

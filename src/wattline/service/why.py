@@ -13,18 +13,25 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim import Overheads, Sim
-from wattline.core import Decision, advance, begin, resume
-from wattline.engine import Turn, turns
-from wattline.host import with_shares
+from wattline.core.actions import START
+from wattline.core.events import FAILED, FINISHED
+from wattline.core.grants import Grants
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.protocols import Policy
+from wattline.core.queue import ASKED, Queue
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
 from wattline.jobfile import JobFile
-from wattline.messages import FAILED, FINISHED, START
+from wattline.loop.run import Turn, turns
+from wattline.loop.state import Decision, advance, begin, resume
 from wattline.policy.knobs import turned
 from wattline.service import shapes
 from wattline.service.accept import accept
 from wattline.service.controller import Controller
 from wattline.service.fold import Folded
 from wattline.service.states import LIVE
-from wattline.types import ASKED, REASONS, Grants, Jobs, Leases, Policy, Queue, Reason, Snapshot
 from wattline.units import show_seconds
 
 _MOST_TURNS = 4000

@@ -6,20 +6,9 @@ import math
 
 import numpy as np
 
-from wattline.messages import (
-    ACTION_COLUMNS,
-    ARRIVED,
-    FAILED,
-    FINISHED,
-    METERED,
-    RAN,
-    START,
-    STOP,
-    STOPPED,
-    Event,
-    each,
-)
-from wattline.types import Backend
+from wattline.core.actions import ACTION_COLUMNS, START, STOP
+from wattline.core.events import ARRIVED, FAILED, FINISHED, METERED, RAN, STOPPED, Event, each
+from wattline.core.protocols import Backend
 
 
 class BackendContract:

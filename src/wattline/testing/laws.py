@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wattline.log import Log
-from wattline.messages import (
+from wattline.core.actions import POWER_OFF, POWER_ON, START, STOP, Actions
+from wattline.core.events import (
     ARRIVED,
     ENDS,
     FAILED,
@@ -17,17 +17,13 @@ from wattline.messages import (
     METERED,
     NODE_BACK,
     NODE_LOST,
-    POWER_OFF,
-    POWER_ON,
     RAN,
-    START,
-    STOP,
     STOPPED,
-    Actions,
     Event,
 )
-from wattline.table import Floats
-from wattline.types import Nodes
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
+from wattline.loop.runlog import Log
 
 
 class _World:

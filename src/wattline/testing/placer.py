@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from wattline.core import check, reconcile
-from wattline.engine import run
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models, Placer
+from wattline.core.snapshot import Snapshot
+from wattline.loop.check import check
+from wattline.loop.reconcile import reconcile
+from wattline.loop.run import run
 from wattline.policy.order import Las, fifo
 from wattline.testing.laws import no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios
-from wattline.types import Models, Placement, Placer, Plan, Snapshot
 
 # One contract serves many classes, and examples are whole runs.
 _CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])

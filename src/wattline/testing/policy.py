@@ -9,15 +9,17 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from wattline.backend.replay import Replay
-from wattline.engine import run
-from wattline.log import Log
-from wattline.messages import FAILED, FINISHED
+from wattline.core.events import FAILED, FINISHED
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models, Placer, Policy
+from wattline.core.snapshot import Snapshot
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios
-from wattline.types import Models, Placer, Plan, Policy, Snapshot
 
 # One contract serves many classes, and examples are whole runs.
 _CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])

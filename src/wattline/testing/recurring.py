@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.model.bandit import Task
 from wattline.model.replay_tuning import Case
-from wattline.table import Floats
 
 
 def made_up(seed: int, eta: float = 0.5) -> Case:

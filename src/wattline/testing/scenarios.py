@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.model.asked import Asked
-from wattline.types import Jobs, Nodes
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
-from wattline.table import Bools, Floats, Ints, Labels
 
 GPUS = "a whole number of GPUs, at least 1"
 SECONDS = "a number of seconds, at least 0"

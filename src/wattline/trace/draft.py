@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
+from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
-from wattline.table import Bools, Floats, Ints, Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.rows import Report
-from wattline.types import Jobs
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.profile.settings import Settings
-from wattline.table import Floats, Ints, Labels
 from wattline.trace import predicted
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft, seconds_per_step

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.table import Floats
+from wattline.core.table import Floats
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft, seconds_per_step
 from wattline.trace.format import Format, Head

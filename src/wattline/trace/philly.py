@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Ints
 from wattline.errors import TraceError
-from wattline.table import Ints
 from wattline.trace.chunk import Chunk, moment
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head

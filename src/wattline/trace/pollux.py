@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.table import Labels
 from wattline.profile.settings import Settings
-from wattline.table import Labels
 from wattline.trace import predicted
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft

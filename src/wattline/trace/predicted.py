@@ -8,10 +8,10 @@ from importlib.resources import files
 
 import numpy as np
 
+from wattline.core.table import Floats, Labels
 from wattline.errors import NotFitted
 from wattline.profile.library import library
 from wattline.profile.settings import Settings
-from wattline.table import Floats, Labels
 
 
 def known(source: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
 from wattline.errors import TraceError
 from wattline.trace.draft import Draft, finished, from_first_submission, joined, settled, unique, within
 from wattline.trace.format import Format
@@ -15,7 +16,6 @@ from wattline.trace.formats import FORMATS, named, recognised
 from wattline.trace.rows import Report
 from wattline.trace.source import Member, Source, open_source
 from wattline.trace.synth import parameters, synth
-from wattline.types import Jobs
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from itertools import islice
 
 import numpy as np
 
+from wattline.core.table import Ints
 from wattline.errors import TraceError
-from wattline.table import Ints
 from wattline.trace.chunk import Chunk
 from wattline.trace.source import Member
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from wattline.core.table import Floats, Ints, Labels
 from wattline.errors import TraceError
-from wattline.table import Floats, Ints, Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wattline.table import Floats, Ints, Labels
+from wattline.core.table import Floats, Ints, Labels
 from wattline.trace.chunk import GPUS, Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wattline.table import Labels
+from wattline.core.table import Labels
 from wattline.trace.chunk import Chunk
 from wattline.trace.draft import Draft
 from wattline.trace.format import Format, Head

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
+from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import ConfigError
-from wattline.table import Bools, Floats, Ints, Labels
-from wattline.types import Jobs
 
 GPU_MIX = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 """GPUs asked for, and the share of jobs that ask for so many."""

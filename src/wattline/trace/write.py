@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
+from wattline.core.table import Floats
 from wattline.errors import InputError
-from wattline.table import Floats
 from wattline.trace.plain_csv import WORDS
-from wattline.types import Jobs
 
 
 def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from wattline.core.snapshot import Snapshot
+from wattline.energy.time_series import KWH_J, Series, read_series
 from wattline.errors import ConfigError
-from wattline.tariff import KWH_J, Series, read_series
-from wattline.types import Snapshot
 from wattline.units import parse_seconds
 
 DAY_S = 86400.0

@@ -1,8 +1,4 @@
-"""The verbs: what happened (events), and what to do (actions).
-
-Both travel as rows of one array, because a round may carry thousands; `Event` names the columns of
-the first. The words of a log are in `EVENT_WORDS` and `ACTION_WORDS`.
-"""
+"""What happened."""
 
 from __future__ import annotations
 
@@ -31,13 +27,10 @@ EVENT_WORDS: Final = (
     "node_back",
     "metered",
 )
-
-
 EVERY_EVENT: Final = frozenset(range(METERED))
 """All that can wake somebody. Who names `METERED` too wants the meter read before each answer."""
 ENDS: Final = (STOPPED, LOST, FINISHED, FAILED)
 """Ends of leases: these tell what a lease has used."""
-
 NEWS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
 """What may make somebody start who could not before, other than GPUs that became free."""
 
@@ -67,24 +60,3 @@ def rows(*events: Event) -> Events:
 def each(events: Events) -> list[Event]:
     """The rows of *events*, one by one."""
     return [Event(int(row[0]), int(row[1]), *row[2:]) for row in events.tolist()]
-
-
-START: Final = 0  # run the job on `gpus` of `node`; several rows when it spans nodes
-STOP: Final = 1  # let it save its work and give its GPUs back
-RETUNE: Final = 2  # go on under another `cap_w`, with another share of the host
-POWER_OFF: Final = 3  # switch `node` off
-POWER_ON: Final = 4  # switch `node` on; it is back when it has booted
-ACTION_WORDS: Final = ("start", "stop", "retune", "power_off", "power_on")
-
-Actions = NDArray[np.int64]
-"""Columns verb, job, group, node, gpus, cap_w, batch, mcpus, mem_mib, read_mib_s; the rows of one job's
-start follow each other.
-
-The cap is of each GPU; 0: none. The batch is of the whole job; 0: as asked. The last three are what each
-GPU has of the host; 0: the proportional share.
-"""
-
-ACTION_COLUMNS: Final = 10
-
-NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
-NO_ACTIONS.setflags(write=False)

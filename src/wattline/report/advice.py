@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattline.host import with_shares
+from wattline.core.grants import Grants
+from wattline.core.host_share import with_shares
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.table import Ints
 from wattline.model.alike import sorts
 from wattline.model.measured import Measured
 from wattline.model.needs import needs, saturating
-from wattline.table import Ints
-from wattline.types import Grants, Jobs, Nodes
 
 _SAME = 0.005  # a change of speed that is none
 

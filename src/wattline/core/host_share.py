@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattline.types import Jobs, Nodes
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 
 
 def with_shares(jobs: Jobs, nodes: Nodes) -> Jobs:

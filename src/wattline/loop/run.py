@@ -9,38 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wattline import __version__
-from wattline.core import Decision, advance, begin, check, decide_nothing, reconcile, switch
-from wattline.log import Log, begins_words
-from wattline.messages import (
-    ARRIVED,
-    EVERY_EVENT,
-    METERED,
-    NEWS,
-    NO_ACTIONS,
-    Actions,
-    Event,
-    Events,
-    rows,
-)
+from wattline.core.actions import NO_ACTIONS, Actions
+from wattline.core.events import ARRIVED, EVERY_EVENT, METERED, NEWS, Event, Events, rows
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Backend, Models, Placer, Policy
+from wattline.core.queue import JOB, REASON
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Ints
+from wattline.energy.prices import Price
+from wattline.loop.check import check
+from wattline.loop.reconcile import reconcile, switch
+from wattline.loop.runlog import Log, begins_words
+from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.model.asked import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
-from wattline.price import Price
-from wattline.table import Ints
-from wattline.types import (
-    JOB,
-    REASON,
-    REASONS,
-    Backend,
-    Leases,
-    Models,
-    Placement,
-    Placer,
-    Plan,
-    Policy,
-    Reason,
-    Snapshot,
-)
 
 _NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
 _PATIENCE = 10_000  # rounds with nobody to come, in which who asks to be asked again starts nobody

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from wattline.core.table import Floats
+from wattline.energy.time_series import KWH_J, Series, read_prices
 from wattline.errors import ConfigError
-from wattline.table import Floats
-from wattline.tariff import KWH_J, Series, read_prices
 from wattline.units import parse_seconds
 
 _SOMETHING = 0.2  # per kWh, where energy is free

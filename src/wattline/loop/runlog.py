@@ -21,30 +21,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattline.core import resume
-from wattline.errors import ConfigError, InputError, TraceError
-from wattline.messages import (
-    ACTION_COLUMNS,
-    ACTION_WORDS,
+from wattline.core.actions import ACTION_COLUMNS, ACTION_WORDS, POWER_OFF, RETUNE, START, STOP, Actions
+from wattline.core.events import (
     ARRIVED,
     EVENT_WORDS,
     METERED,
     NODE_BACK,
     NODE_LOST,
-    POWER_OFF,
     RAN,
-    RETUNE,
-    START,
-    STOP,
-    Actions,
     Event,
     Events,
     each,
     rows,
 )
-from wattline.price import Price
-from wattline.table import Floats, Ints, Labels
-from wattline.types import HOST, LEASE_ROWS, QUEUE_ROWS, REASONS, Jobs, Leases, Meter, Nodes, Queue, Snapshot
+from wattline.core.jobs import Jobs
+from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.nodes import HOST, Nodes
+from wattline.core.queue import QUEUE_ROWS, Queue
+from wattline.core.reasons import REASONS
+from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.table import Floats, Ints, Labels
+from wattline.energy.prices import Price
+from wattline.errors import ConfigError, InputError, TraceError
+from wattline.loop.state import resume
 
 FORMAT = 3
 
@@ -131,7 +130,7 @@ class Log:
 
     @cached_property
     def actions(self) -> Actions:
-        """All actions: columns as in `wattline.messages.Actions`."""
+        """All actions: columns as in `wattline.core.actions.Actions`."""
         return _matrix(self._actions, np.int64, ACTION_COLUMNS)
 
     @cached_property

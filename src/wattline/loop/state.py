@@ -1,8 +1,4 @@
-"""What is, after what was decided and what happened; what to do to get from here to there.
-
-`advance`, `check` and `reconcile` are pure: no clock, no files, nothing written to. A new state is
-one copy of the queue's block, so a round costs microseconds with hundreds of jobs.
-"""
+"""Pure state transitions."""
 
 from __future__ import annotations
 
@@ -11,31 +7,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
-from wattline.kernel import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
-from wattline.messages import (
-    ACTION_COLUMNS,
+from wattline.core.actions import (
+    NO_ACTIONS,
+    POWER_OFF,
+    POWER_ON,
+    RETUNE,
+    START,
+    STOP,
+    Actions,
+)
+from wattline.core.events import (
     ARRIVED,
     FAILED,
     FINISHED,
     LOST,
     METERED,
-    NO_ACTIONS,
     NODE_BACK,
     NODE_LOST,
-    POWER_OFF,
-    POWER_ON,
     RAN,
-    RETUNE,
-    START,
-    STOP,
     STOPPED,
-    Actions,
     Events,
     each,
 )
-from wattline.table import Bools, Floats, Ints
-from wattline.types import (
+from wattline.core.jobs import Jobs
+from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.nodes import Nodes
+from wattline.core.plan import Placement
+from wattline.core.queue import (
     ACCEPTS,
     ASKED,
     DONE,
@@ -46,7 +44,6 @@ from wattline.types import (
     LAST_CAP,
     LAST_GPUS,
     LAST_NODE,
-    LEASE_ROWS,
     MARK,
     QUEUE_ROWS,
     RATE,
@@ -55,14 +52,11 @@ from wattline.types import (
     SERVICE,
     SINCE,
     WATTS,
-    Jobs,
-    Leases,
-    Meter,
-    Nodes,
-    Placement,
     Queue,
-    Snapshot,
 )
+from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.jit import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -372,168 +366,3 @@ def _advance(
         else:
             quiet_s[n] = min(quiet_s[n], now_s)
     return full, kept, free, quiet_s, turned, read
-
-
-def check(placement: Placement, snapshot: Snapshot) -> None:
-    """Raise a `PlanError` where leases give a node away twice or name jobs wrongly."""
-    leases = placement.leases
-    if len(placement.reason) != len(snapshot.queue):
-        raise PlanError(
-            f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue"
-        )
-    nodes = snapshot.nodes
-    if placement.on is not None and (at := np.flatnonzero(~placement.on[leases.node])).size:
-        name = nodes.name[int(leases.node[at[0]])]
-        raise PlanError(f"job {leases.job[at[0]]} got a lease on node {name}, which is to be switched off")
-    problem, row, node = _check(
-        leases.block,
-        snapshot.queue.block,
-        nodes.gpus,
-        nodes.kind.codes,
-        snapshot.up,
-        nodes.host,
-    )
-    if problem == 0:
-        return
-    if problem > 6:
-        unit = ("thousandths of a core", "MiB of memory", "MiB/s of storage")[problem - 7]
-        raise Oversubscribed(f"node {nodes.name[node]} was given {row} {unit} more than it has")
-    if problem == 4:
-        raise Oversubscribed(
-            f"node {snapshot.nodes.name[node]} was given {row} GPUs more than it has"
-            if snapshot.up[node]
-            else f"node {snapshot.nodes.name[node]} is down and was given {row} GPUs"
-        )
-    job = int(leases.job[row])
-    if problem == 5:
-        raise PlanError(f"job {job} got a lease on node {leases.node[row]} of {len(snapshot.nodes)}")
-    if problem == 6:
-        kind = snapshot.nodes.kind.word(int(leases.node[row]))
-        raise PlanError(f"job {job} got a lease on {kind}, which it does not accept")
-    if problem == 1:
-        raise UnknownJob(f"job {job} got a lease, but is not in the queue")
-    if problem == 2:
-        raise GrantedTwice(f"job {job} got two leases on node {snapshot.nodes.name[int(leases.node[row])]}")
-    raise PlanError(f"job {job} got {leases.gpus[row]} GPUs in group {leases.group[row]}, which nobody leads")
-
-
-@kernel(I2, F2, I1, I1, B1, I2)
-def _check(
-    leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools, node_host: Ints
-) -> tuple[int, int, int]:
-    job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
-    used = np.zeros(len(node_gpus), dtype=np.int64)
-    left = node_host.copy()
-    said = False
-    i = 0
-    for r in range(len(job)):
-        if r > 0 and (job[r] < job[r - 1] or (job[r] == job[r - 1] and node[r] <= node[r - 1])):
-            return 2, r, 0
-        while i < len(queue) and queue[i] < job[r]:
-            i += 1
-        if i == len(queue) or queue[i] != job[r]:
-            return 1, r, 0
-        if node[r] < 0 or node[r] >= len(node_gpus):
-            return 5, r, 0
-        if not (int(block[ACCEPTS, i]) >> node_kind[node[r]]) & 1:
-            return 6, r, 0
-        if job[r] == group[r]:
-            if gpus[r] <= 0:
-                return 3, r, 0
-            used[node[r]] += gpus[r]
-            for h in range(left.shape[0]):
-                each = leases[6 + h, r]
-                said = said or each > 0
-                left[h, node[r]] -= gpus[r] * (
-                    each if each > 0 else node_host[h, node[r]] // node_gpus[node[r]]
-                )
-        else:
-            at = find(job, len(job), group[r])
-            led = False
-            while at < len(job) and job[at] == group[r]:
-                led = led or (group[at] == job[at] and node[at] == node[r] and gpus[at] == gpus[r])
-                at += 1
-            if not led:
-                return 3, r, 0
-    for n in range(len(node_gpus)):
-        room = node_gpus[n] if up[n] else 0
-        if used[n] > room:
-            return 4, used[n] - room, n
-        for h in range(left.shape[0] if said else 0):
-            if left[h, n] < 0 and node_host[h, n] > 0:
-                return 7 + h, -left[h, n], n
-    return 0, 0, 0
-
-
-def reconcile(old: Leases, new: Leases) -> Actions:
-    """The fewest stops and starts that turn *old* into *new*; another cap alone is set without a stop.
-
-    Who joins or leaves a group that goes on moves to other GPUs, even on the same node.
-    """
-    if old is new:
-        return NO_ACTIONS
-    actions = _reconcile(old.block, new.block)
-    actions.setflags(write=False)
-    return actions
-
-
-@kernel(I2, I2)
-def _reconcile(old: Ints, new: Ints) -> Actions:
-    old_job, old_group, old_node, old_gpus = old[0], old[1], old[2], old[3]
-    job, group, node, gpus = new[0], new[1], new[2], new[3]
-    # One walk over both, job by job, notes what becomes of each; stops are written before starts,
-    # because what one job gives back another may take.
-    stops = np.zeros(len(old_job), dtype=np.bool_)  # on the first row of a job
-    starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
-    tunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
-    count = 0
-    a = b = 0
-    while a < len(old_job) or b < len(job):
-        who = old_job[a] if b == len(job) or (a < len(old_job) and old_job[a] <= job[b]) else job[b]
-        a_end, b_end = a, b
-        while a_end < len(old_job) and old_job[a_end] == who:
-            a_end += 1
-        while b_end < len(job) and job[b_end] == who:
-            b_end += 1
-        same = a_end - a == b_end - b and old_group[a] == group[b] and old[5, a] == new[5, b]
-        for k in range(a_end - a if same else 0):
-            same = same and old_node[a + k] == node[b + k] and old_gpus[a + k] == gpus[b + k]
-        if not same:
-            if a_end > a:
-                stops[a] = True
-                count += 1
-            starts[b:b_end] = True
-            count += b_end - b
-        else:
-            for c in range(4, LEASE_ROWS):
-                tunes[b] = tunes[b] or old[c, a] != new[c, b]
-            count += tunes[b]
-        a, b = a_end, b_end
-    actions = np.zeros((count, ACTION_COLUMNS), dtype=np.int64)
-    at = 0
-    for r in range(len(old_job)):
-        if stops[r]:
-            actions[at, :4] = (STOP, old_job[r], old_group[r], -1)
-            at += 1
-    for r in range(len(job)):  # before others start: who gives something back does so first
-        if tunes[r]:
-            actions[at, :4] = (RETUNE, job[r], group[r], -1)
-            actions[at, 5:] = new[4:, r]
-            at += 1
-    for r in range(len(job)):
-        if starts[r]:
-            actions[at, :5] = (START, job[r], group[r], node[r], gpus[r])
-            actions[at, 5:] = new[4:, r]
-            at += 1
-    return actions
-
-
-def switch(snapshot: Snapshot, on: Bools) -> Actions:
-    """What switches nodes so that *on* are on; a node that is down for another reason is left alone."""
-    off = np.flatnonzero(snapshot.up & ~on)
-    wake = np.flatnonzero((snapshot.wakes_s == math.inf) & on)
-    actions = np.zeros((len(off) + len(wake), ACTION_COLUMNS), dtype=np.int64)
-    actions[:, 0] = np.repeat((POWER_OFF, POWER_ON), (len(off), len(wake)))
-    actions[:, 1:3] = -1
-    actions[:, 3] = np.concatenate((off, wake))
-    return actions

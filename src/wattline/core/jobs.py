@@ -1,0 +1,170 @@
+"""The jobs of a trace or a service, as read-only columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattline.core.table import Bools, Floats, Ints, Labels, Table
+from wattline.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs(Table):
+    """What users asked for, one row per training job, in order of submission.
+
+    A job is *steps* units of work; one takes *step_s* seconds with what was asked for. Where only the
+    duration is known a step is one second and *whole* is False: progress then needs no whole steps.
+    """
+
+    id: NDArray[np.object_]
+    submit_s: Floats
+    gpus: Ints
+    steps: Floats
+    step_s: Floats
+    whole: Bools
+    deadline_s: Floats  # inf: none
+    late_per_h: Floats  # money for each hour that it ends after its deadline; 0: nobody said
+    priority: Floats  # larger goes first
+    batch: Ints  # 0: unknown
+    min_gpus: Ints  # fewest GPUs it may be given; 0: nobody said
+    max_gpus: Ints  # most GPUs it may be given; 0: nobody said
+    max_batch: Ints  # largest batch it may be trained with; 0: its batch is fixed
+    noise: Floats  # gradient noise scale in samples; 0: unknown
+    cpus: Floats  # cores of the whole job with which a step takes step_s; 0: nobody said
+    mem_gib: Floats  # likewise host memory
+    team: Labels  # virtual cluster, account
+    user: Labels
+    model: Labels
+    gpu_kind: Labels  # kinds it accepts, "|" between them; "": any
+    key: Labels  # equal for recurrences of one job; "": unknown
+    fuse: (
+        Labels  # equal for jobs that may be trained as one array, with "!" at its end should; "": it may not
+    )
+    status: Labels  # how it ended in the recorded world; "": unknown
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        submit_s: Sequence[float] | Floats,
+        gpus: Sequence[int] | Ints,
+        duration_s: Sequence[float] | Floats | None = None,
+        steps: Sequence[float] | Floats | None = None,
+        step_s: Sequence[float] | Floats | None = None,
+        id: Sequence[str] | None = None,
+        deadline_s: Sequence[float] | Floats | None = None,
+        late_per_h: Sequence[float] | Floats | None = None,
+        priority: Sequence[float] | Floats | None = None,
+        batch: Sequence[int] | Ints | None = None,
+        min_gpus: Sequence[int] | Ints | None = None,
+        max_gpus: Sequence[int] | Ints | None = None,
+        max_batch: Sequence[int] | Ints | None = None,
+        noise: Sequence[float] | Floats | None = None,
+        cpus: Sequence[float] | Floats | None = None,
+        mem_gib: Sequence[float] | Floats | None = None,
+        team: Sequence[str] | Labels | None = None,
+        user: Sequence[str] | Labels | None = None,
+        model: Sequence[str] | Labels | None = None,
+        gpu_kind: Sequence[str] | Labels | None = None,
+        key: Sequence[str] | Labels | None = None,
+        fuse: Sequence[str] | Labels | None = None,
+        status: Sequence[str] | Labels | None = None,
+    ) -> Jobs:
+        """Jobs from what is known of them: either *duration_s*, or *steps* and *step_s*.
+
+        Rows are sorted by submission (stable). Values that no job can have raise `InputError`.
+        """
+        count = len(submit_s)
+        if (duration_s is None) == (steps is None or step_s is None):
+            raise InputError("give either duration_s, or both steps and step_s")
+        if duration_s is not None:
+            whole = np.zeros(count, dtype=np.bool_)
+            steps, step_s = duration_s, np.ones(count)
+        else:
+            whole = np.ones(count, dtype=np.bool_)
+
+        def floats(values: Sequence[float] | Floats | None, missing: float) -> Floats:
+            return np.full(count, missing) if values is None else np.array(values, dtype=np.float64)
+
+        def counts(values: Sequence[int] | Ints | None) -> Ints:
+            return np.zeros(count, np.int64) if values is None else np.array(values, dtype=np.int64)
+
+        def labels(words: Sequence[str] | Labels | None) -> Labels:
+            if words is None:
+                return Labels.same("", count)
+            return words if isinstance(words, Labels) else Labels.of(words)
+
+        ids = np.empty(count, dtype=np.object_)
+        ids[:] = [str(row) for row in range(count)] if id is None else list(id)
+        jobs = cls(
+            id=ids,
+            submit_s=floats(submit_s, 0.0),
+            gpus=np.array(gpus, dtype=np.int64),
+            steps=floats(steps, 0.0),
+            step_s=floats(step_s, 1.0),
+            whole=whole,
+            deadline_s=floats(deadline_s, math.inf),
+            late_per_h=floats(late_per_h, 0.0),
+            priority=floats(priority, 0.0),
+            batch=counts(batch),
+            min_gpus=counts(min_gpus),
+            max_gpus=counts(max_gpus),
+            max_batch=counts(max_batch),
+            noise=floats(noise, 0.0),
+            cpus=floats(cpus, 0.0),
+            mem_gib=floats(mem_gib, 0.0),
+            team=labels(team),
+            user=labels(user),
+            model=labels(model),
+            gpu_kind=labels(gpu_kind),
+            key=labels(key),
+            fuse=labels(fuse),
+            status=labels(status),
+        )
+        jobs._check()
+        order = np.argsort(jobs.submit_s, kind="stable")
+        return jobs if np.array_equal(order, np.arange(count)) else jobs.take(order)
+
+    @property
+    def duration_s(self) -> Floats:
+        """Seconds each job runs when it gets what it asked for."""
+        return self.steps * self.step_s
+
+    def _check(self) -> None:
+        rules = (
+            ("submit_s", np.isfinite(self.submit_s), "a finite number of seconds"),
+            ("gpus", self.gpus > 0, "at least 1"),
+            ("steps", np.isfinite(self.steps) & (self.steps >= 0), "a finite number, not negative"),
+            ("step_s", np.isfinite(self.step_s) & (self.step_s > 0), "a finite number above 0"),
+            ("deadline_s", self.deadline_s > -np.inf, "a number of seconds, or inf for none"),
+            (
+                "late_per_h",
+                np.isfinite(self.late_per_h) & (self.late_per_h >= 0),
+                "a finite number, not negative",
+            ),
+            ("priority", np.isfinite(self.priority), "a finite number"),
+            ("min_gpus", (self.min_gpus >= 0) & (self.min_gpus <= self.gpus), "0, or at most gpus"),
+            (
+                "max_gpus",
+                (self.max_gpus == 0) | (self.max_gpus >= self.gpus),
+                "0, or at least gpus",
+            ),
+            ("max_batch", (self.max_batch == 0) | (self.max_batch >= self.batch), "0, or at least batch"),
+            ("noise", np.isfinite(self.noise) & (self.noise >= 0), "a finite number, not negative"),
+            ("cpus", np.isfinite(self.cpus) & (self.cpus >= 0), "a finite number, not negative"),
+            ("mem_gib", np.isfinite(self.mem_gib) & (self.mem_gib >= 0), "a finite number, not negative"),
+        )
+        for name, good, expected in rules:
+            if not good.all():
+                row = int(np.argmin(good))
+                value = getattr(self, name)[row]
+                raise InputError(f"job {self.id[row]}: {name} is {value}, expected {expected}")
+        if len(set(self.id.tolist())) != len(self):
+            seen: set[str] = set()
+            twice = next(i for i in self.id.tolist() if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise InputError(f"job {twice}: the id appears twice, expected unique ids")

@@ -1,0 +1,1 @@
+"""Energy budgets, energy prices, and the time series that they follow."""
