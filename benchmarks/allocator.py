@@ -22,8 +22,8 @@ from wattline.core.protocols import Policy
 from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget
 from wattline.loop.state import Decision, advance, begin, decide_nothing
+from wattline.models.library import library
 from wattline.place.buddy import Buddy
-from wattline.profile.library import library
 
 NAMES = ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")
 

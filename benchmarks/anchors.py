@@ -19,7 +19,7 @@ from wattline import policy as p
 from wattline.core.events import FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
-from wattline.model.synergy import Published
+from wattline.papers.synergy_speedups import Published
 from wattline.place import Greedy, Pack, TunePublished
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"

@@ -13,7 +13,7 @@ from collections import defaultdict
 import numpy as np
 from published import DATA, rows
 
-from wattline.profile.devices import DEVICES
+from wattline.measurement.devices import DEVICES
 
 
 def main() -> None:

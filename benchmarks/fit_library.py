@@ -1,9 +1,9 @@
-"""What comes with the package: fits every published workload and writes src/wattline/profile/library.toml.
+"""What comes with the package: fits every published workload and writes src/wattline/models/library.toml.
 
 Reads measurements under $WATTLINE_DATA (default ../shared/data). Only coefficients leave this script, with
 the source, the number of points and the mean error at points left out, of what the file itself predicts.
 
-    python benchmarks/fit_library.py > src/wattline/profile/library.toml
+    python benchmarks/fit_library.py > src/wattline/models/library.toml
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import published
 
 from wattline import Profile
 from wattline.errors import NotFitted
-from wattline.model.fit import fit_workload
-from wattline.model.held_out import held_out
-from wattline.model.speed import Speed
-from wattline.model.throttle import Throttle
-from wattline.model.workload import Source, Workload
-from wattline.profile.library import models_toml, reread
+from wattline.models.fit import fit_workload
+from wattline.models.held_out import held_out
+from wattline.models.library import models_toml, reread
+from wattline.models.power.throttle import Throttle
+from wattline.models.speed import Speed
+from wattline.models.workload import Source, Workload
 
 HEADER = """\
 # Fitted workloads: made by benchmarks/fit_library.py from published measurements, coefficients only.

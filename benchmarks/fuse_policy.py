@@ -3,7 +3,7 @@
     python benchmarks/fuse_policy.py [--seeds 5] [--count 400] [--policy fifo las] [--sweeps 0.5]
 
 Ratios below 1 are better with fusing: geometric mean over the seeds, and the range. *serial* is what each
-further member adds to a step (`wattline.model.Array`): 0.65 is what is assumed of arrays that nobody
+further member adds to a step (`wattline.models.Array`): 0.65 is what is assumed of arrays that nobody
 measured, 0.2 about what compiled arrays of small transformers did on a CPU. A GPU is taken to draw the same
 with an array as with one job; on a GPU nothing was measured.
 """
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import wattline as wl
-from wattline.model.array import Array
-from wattline.model.asked import Asked
+from wattline.models.array_speed import Array
+from wattline.models.trace_model import Asked
 
 FIGURES = {"mean JCT": "jct_mean_s", "makespan": "makespan_s", "energy": "energy_j"}
 CLUSTER, GPUS = "4xv100:8", 32

@@ -19,10 +19,10 @@ from loader import samples_s as loader_samples_s
 
 from wattline import Profile, Settings
 from wattline.core.table import Floats, Ints
-from wattline.model.demand import Demand, fit_demand
-from wattline.model.fit import fit, fit_workload
-from wattline.model.held_out import held_out
-from wattline.model.workload import Workload
+from wattline.models.demand import Demand, fit_demand
+from wattline.models.fit import fit, fit_workload
+from wattline.models.held_out import held_out
+from wattline.models.workload import Workload
 
 
 def main() -> int:

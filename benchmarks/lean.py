@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from wattline.core.jobs import Jobs
-from wattline.model.synergy import DEMANDS
+from wattline.papers.synergy_speedups import DEMANDS
 
 ROUND_S, GPUS, CORES, GIB = 300.0, 8, 24.0, 500.0
 SHARE = (CORES / GPUS, GIB / GPUS)

@@ -29,14 +29,14 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.run import run
-from wattline.model.draw import draw_models
+from wattline.models.library import library
+from wattline.models.model_assignment import draw_models
 from wattline.place.parse import parse_placer
 from wattline.policy import PowerFlow
 from wattline.policy.parse import parse_policy
-from wattline.profile.library import library
 from wattline.report import Report, report
 from wattline.report.knob_search import match
-from wattline.trace import read
+from wattline.trace import reader as read
 
 TRACES = {"philly": "philly/philly_jobs.csv.gz", "itp": "itp/elasticflow-traces.tar.gz"}
 CELLS = (

@@ -20,9 +20,9 @@ import numpy as np
 from loader import samples_s as loader_samples_s
 
 from wattline.core.table import Floats
-from wattline.model.demand import Demand
-from wattline.profile.measure import Job, Limits, Patience, limits, measure
-from wattline.profile.sweep import MEMORY_SHARES, Sweep, between
+from wattline.models.demand import Demand
+from wattline.profiler.core_sweep import MEMORY_SHARES, Sweep, between
+from wattline.profiler.run import Job, Limits, Patience, limits, measure
 
 CORES = tuple(float(c) for c in range(1, 25))
 NOISE = 0.01
@@ -114,7 +114,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, RandomSampler
-from wattline.profile.steps import cpus, steps
+from wattline.profiler.step_counter import cpus, steps
 
 folder, cached, mib_s, batch, gpu_s, each = Path(sys.argv[1]), *map(float, sys.argv[2:])
 

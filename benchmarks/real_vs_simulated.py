@@ -26,7 +26,7 @@ from wattline.core.jobs import Jobs
 from wattline.jobfile import read_document
 from wattline.loop.run import run
 from wattline.loop.runlog import read_log
-from wattline.profile.library import library
+from wattline.models.library import library
 from wattline.service.controller import Controller
 
 GPUS = "simulated:4xv100"

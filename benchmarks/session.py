@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 import wattline
-from wattline.profile.window import Length
+from wattline.profiler.cap_window import Length
 
 
 def job(width: int, batch: int) -> Callable[[], None]:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import lean
 import numpy as np
+from wattline.trace.formats.synergy import STEP_S
 
 import wattline as wl
 from wattline import policy as p
@@ -28,12 +29,11 @@ from wattline.core.events import FINISHED
 from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
-from wattline.model.needs import needs
-from wattline.model.synergy import Published
+from wattline.models.library import library
+from wattline.models.sensitivity import needs
+from wattline.papers.synergy_speedups import Published
 from wattline.place import Pack, Tune, TunePublished
 from wattline.place.optimum import allocate
-from wattline.profile.library import library
-from wattline.trace.synergy import STEP_S
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 TASKS = {

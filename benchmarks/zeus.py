@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from wattline.batch_size.bandit import Optimizer, Zeus
+from wattline.batch_size.bayesian import Recurring
+from wattline.batch_size.recorded_runs import read_published
+from wattline.batch_size.replay import Case, Score, cases, default_regret, replay, score
 from wattline.errors import ConfigError
-from wattline.model.bandit import Optimizer, Zeus
-from wattline.model.recurring import Recurring
-from wattline.model.replay_tuning import Case, Score, cases, default_regret, replay, score
-from wattline.profile.published import read_published
 from wattline.testing.recurring import made_up
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "zeus"

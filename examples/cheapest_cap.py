@@ -3,7 +3,7 @@
 import numpy as np
 
 import wattline as wl
-from wattline.model.cost import sample_cost
+from wattline.models.cost import sample_cost
 
 models = wl.library()
 caps = np.arange(100.0, 251.0, 25.0)

@@ -6,7 +6,7 @@ import wattline as wl
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
-from wattline.model import remaining_s
+from wattline.models import remaining_s
 from wattline.policy import fifo, ranked, sjf
 
 

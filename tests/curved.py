@@ -23,7 +23,7 @@ from wattline.loop.reconcile import reconcile
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.model.asked import efficiency
+from wattline.models.trace_model import efficiency
 from wattline.place.pack import Pack
 
 MAX_W = 300.0  # of a V100

@@ -20,11 +20,11 @@ from wattline.core.snapshot import Snapshot
 from wattline.loop.check import check
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model.demand import Demand
-from wattline.model.measured import Measured
-from wattline.model.speed import Speed
-from wattline.model.throttle import Throttle
-from wattline.model.workload import Workload
+from wattline.models.demand import Demand
+from wattline.models.power.throttle import Throttle
+from wattline.models.speed import Speed
+from wattline.models.workload import Workload
+from wattline.models.workload_models import Measured
 
 
 def workload(name: str, **demand: float) -> Workload:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from wattline.core.table import Labels
-from wattline.model.array import Array
-from wattline.model.curves import Curves, caps_from_laws, clocks_from_laws
-from wattline.model.demand import Demand
-from wattline.model.speed import Speed
-from wattline.model.throttle import Throttle
-from wattline.model.workload import Workload
-from wattline.profile.points import MEASURED, Profile
-from wattline.profile.settings import KNOBS, Settings
+from wattline.measurement.points import MEASURED, Profile
+from wattline.measurement.settings import KNOBS, Settings
+from wattline.models.array_speed import Array
+from wattline.models.demand import Demand
+from wattline.models.power.curves import Curves, caps_from_laws, clocks_from_laws
+from wattline.models.power.throttle import Throttle
+from wattline.models.speed import Speed
+from wattline.models.workload import Workload
 
 SPEED = Speed(0.02, 0.001, 0.0, 0.012, 0.003, 0.02, 0.005)
 DEMAND = Demand(0.0, 0.02, 0.01, 200.0)

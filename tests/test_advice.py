@@ -10,7 +10,7 @@ from wattline.cluster import nodes
 from wattline.core.grants import Grants
 from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
-from wattline.model.measured import Measured
+from wattline.models.workload_models import Measured
 from wattline.report.advice import advise, sentence
 
 NODE = nodes("v100", gpus=8, cpus=48, mem_gib=480)

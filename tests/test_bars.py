@@ -18,7 +18,7 @@ def test_the_library_is_what_its_script_makes_of_the_public_data(data: Path) -> 
     import fit_library
 
     from wattline import library
-    from wattline.profile.library import models_toml
+    from wattline.models.library import models_toml
 
     made = {(w.model, w.gpu): models_toml([w]) for w in fit_library.fit_source("elasticflow")}
     shipped = [w for w in library().workloads if w.source.name == "elasticflow"]

@@ -23,9 +23,9 @@ from wattline.errors import GrantedTwice, Oversubscribed, PlanError
 from wattline.loop.run import run, turns
 from wattline.loop.runlog import read_log, write_log
 from wattline.loop.state import Decision, advance
-from wattline.model.asked import Asked
+from wattline.models.trace_model import Asked
 from wattline.place import Pack
-from wattline.trace import synth
+from wattline.trace import synthetic as synth
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
 
@@ -102,7 +102,7 @@ def test_a_run_reports_its_progress() -> None:
     from wattline.backend.sim import Sim
     from wattline.cluster import nodes
     from wattline.loop.run import run
-    from wattline.trace import synth
+    from wattline.trace import synthetic as synth
 
     seen: list[float] = []
     run(

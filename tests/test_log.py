@@ -25,7 +25,7 @@ from wattline.loop.runlog import Log, read_log, write_log
 from wattline.place.pack import Pack
 from wattline.report import report
 from wattline.testing import Scenario, scenarios
-from wattline.trace import synth
+from wattline.trace import synthetic as synth
 from whims import Switching, Whims, retold, whimsical_logs
 
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))

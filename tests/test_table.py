@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
 from wattline.core.table import Labels
-from wattline.model.alike import distinct
+from wattline.models.job_classes import distinct
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=8)
 

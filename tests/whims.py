@@ -16,9 +16,9 @@ from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
+from wattline.models.library import library
 from wattline.place.pack import Pack
 from wattline.policy import Gandiva, Las, fifo, srtf
-from wattline.profile.library import library
 from wattline.testing import Scenario, scenarios
 
 TUNED_S = 150.0  # so long a cap stays; batch sizes stay three times as long, because another one is a restart

@@ -14,7 +14,7 @@ import numpy as np
 from wattline.core.nodes import Nodes
 from wattline.core.table import Labels
 from wattline.errors import ConfigError, did_you_mean
-from wattline.profile.devices import device
+from wattline.measurement.devices import device
 from wattline.units import parse_gib, parse_mib_s
 
 _WHOLE = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}

@@ -22,8 +22,8 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
-from wattline.model.asked import Asked
-from wattline.profile.library import library
+from wattline.models.library import library
+from wattline.models.trace_model import Asked
 
 SLOW_TO_START = Overheads(start_s=60.0, restart_s=500.0, stop_s=5.0)
 TRUTHS = pytest.mark.parametrize("truth", [Asked(), library()], ids=["asked", "measured"])

@@ -13,8 +13,8 @@ from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NOD
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.loop.run import run
-from wattline.model.array import Array
-from wattline.model.asked import Asked
+from wattline.models.array_speed import Array
+from wattline.models.trace_model import Asked
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 20])
 

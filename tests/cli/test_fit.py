@@ -9,7 +9,7 @@ from measurements import capped, scaled, written
 from typed import strict
 from wattline import Profile
 from wattline.cli import main
-from wattline.profile.library import load_models
+from wattline.models.library import load_models
 
 
 def fit(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:

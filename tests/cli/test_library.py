@@ -7,9 +7,9 @@ import pytest
 import wattline.cli.library
 from measurements import capped, scaled
 from typed import answered, typed
-from wattline.model.fit import fit
-from wattline.model.measured import Measured
-from wattline.profile.devices import DEVICES
+from wattline.measurement.devices import DEVICES
+from wattline.models.fit import fit
+from wattline.models.workload_models import Measured
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 import wattline.cli.profile as command
 from typed import answered, strict, typed
 from wattline.cli import main
-from wattline.profile.measure import Job, JobDied, Limits, Patience
-from wattline.profile.points import read_profile
-from wattline.profile.sweep import Point
+from wattline.measurement.points import read_profile
+from wattline.profiler.core_sweep import Point
+from wattline.profiler.run import Job, JobDied, Limits, Patience
 
 
 class Machine:
@@ -205,7 +205,7 @@ def test_the_size_of_data_is_found_and_its_storage_measured_once(
     data.mkdir()
     for i in range(128):
         (data / f"{i}.jpg").write_bytes(b"x" * 8192)
-    monkeypatch.setattr("wattline.profile.storage.read_mib_s", lambda *_, **__: 123.0)
+    monkeypatch.setattr("wattline.measurement.storage.read_mib_s", lambda *_, **__: 123.0)
     words = ["--data", str(data), "--json", *JOB]
     code, out, err = typed(capsys, "profile", *words)
     assert code == 0
@@ -275,7 +275,7 @@ def test_the_gpu_is_what_the_driver_says(tmp_path: Path) -> None:
 # Real commands
 
 STEPPING = """import itertools, time
-from wattline.profile.steps import steps
+from wattline.profiler.step_counter import steps
 for batch in steps(itertools.count()):
     time.sleep(0.001)
 """

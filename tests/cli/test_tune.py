@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from wattline.batch_size.bandit import Task
+from wattline.batch_size.history import Memory
 from wattline.cli import main
-from wattline.model.bandit import Task
-from wattline.train.memory import Memory
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from wattline.errors import ConfigError, MeterError, NotFitted, NotPermitted, OutOfRange
+from wattline.measurement.settings import Settings
 from wattline.meter import Meter, open_meter
-from wattline.profile.library import library
-from wattline.profile.settings import Settings
+from wattline.models.library import library
 
 
 def virtual(text: str = "1xv100,model=resnet50,batch=64") -> Meter:

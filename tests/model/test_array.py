@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
-from wattline.model.array import UNMEASURED, Array, company, fit_array
+from wattline.models.array_speed import UNMEASURED, Array, company, fit_array
 
 FUSE = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 UNKNOWN = np.full(5, np.nan)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from wattline.batch_size.bandit import Outcome, Task, Trial, Zeus, ZeusState, scaled_lr
+from wattline.batch_size.bayesian import Known, Recurring, believe
 from wattline.errors import ConfigError
-from wattline.model.bandit import Outcome, Task, Trial, Zeus, ZeusState, scaled_lr
-from wattline.model.recurring import Known, Recurring, believe
 
 TASK = Task((8, 16, 32, 64, 128), 32, 100)
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.model.cost import energy_cost, energy_time_cost, sample_cost, tardiness_cost
+from wattline.models.cost import energy_cost, energy_time_cost, sample_cost, tardiness_cost
 
 POSITIVE = st.floats(1e-3, 1e6)
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up import CAPS_W, CLOCKS_MHZ, caps, clocks, off
-from wattline.model.curves import Curves, between, fit_caps, fit_clocks
-from wattline.model.pace import pace
-from wattline.model.ramp import ramp
-from wattline.model.volts import clock_watts
+from wattline.models.power.clock_power import clock_watts
+from wattline.models.power.clock_speed import pace
+from wattline.models.power.curves import Curves, between, fit_caps, fit_clocks
+from wattline.models.power.ramp import ramp
 
 
 def at(curves: Curves, batch: float, knob: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from made_up import off
 from wattline.errors import ConfigError
-from wattline.model.demand import Demand, fit_demand
+from wattline.models.demand import Demand, fit_demand
 
 FREE = np.nan
 CPUS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])

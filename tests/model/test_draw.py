@@ -11,8 +11,8 @@ import pytest
 import wattline as wl
 from wattline.core.table import Labels
 from wattline.errors import ConfigError
-from wattline.model.draw import draw_models
-from wattline.model.measured import Measured
+from wattline.models.model_assignment import draw_models
+from wattline.models.workload_models import Measured
 
 A100 = {
     f"elasticflow/{name}"
@@ -65,7 +65,7 @@ def test_the_model_of_a_row_depends_on_the_seed_and_the_row_only() -> None:
 
 def test_another_process_draws_the_same() -> None:
     code = (
-        "import wattline as wl; from wattline.model.draw import draw_models\n"
+        "import wattline as wl; from wattline.models.model_assignment import draw_models\n"
         "jobs = wl.Jobs.of(submit_s=[0.0] * 40, gpus=[1] * 40, duration_s=[1.0] * 40)\n"
         "print(*draw_models(jobs, wl.library(), 'a100', 11).model.words())"
     )

@@ -26,13 +26,13 @@ from made_up import (
     together,
 )
 from wattline.errors import NotFitted, OutOfRange, ProfileError
-from wattline.model.array import UNMEASURED
-from wattline.model.demand import Demand
-from wattline.model.fit import fit, fit_workload
-from wattline.model.workload import WAITING, Workload
-from wattline.profile.merge import merged
-from wattline.profile.points import Profile, read_profile
-from wattline.profile.settings import Settings
+from wattline.measurement.merge import merged
+from wattline.measurement.points import Profile, read_profile
+from wattline.measurement.settings import Settings
+from wattline.models.array_speed import UNMEASURED
+from wattline.models.demand import Demand
+from wattline.models.fit import fit, fit_workload
+from wattline.models.workload import WAITING, Workload
 
 FREE = np.nan
 LOCAL = (16.0, 32.0, 64.0, 128.0)

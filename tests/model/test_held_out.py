@@ -5,10 +5,10 @@ import pytest
 
 from made_up import CAPS_W, a_throttle, a_workload, caps, grid, measured, together
 from wattline.errors import NotFitted
-from wattline.model.fit import fit_workload
-from wattline.model.held_out import HeldOut, held_out
-from wattline.model.workload import Workload
-from wattline.profile.points import Profile
+from wattline.measurement.points import Profile
+from wattline.models.fit import fit_workload
+from wattline.models.held_out import HeldOut, held_out
+from wattline.models.workload import Workload
 
 LOCAL = (8.0, 16.0, 32.0, 64.0, 128.0)
 

@@ -19,13 +19,13 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Labels
 from wattline.errors import InputError, NotFitted, OutOfRange
-from wattline.model import Asked, Measured
-from wattline.model.array import Array, widest
-from wattline.model.asked import Misjudged
-from wattline.model.fit import fit
-from wattline.model.synergy import Published
-from wattline.model.workload import Source
-from wattline.profile.settings import Settings
+from wattline.measurement.settings import Settings
+from wattline.models import Asked, Measured
+from wattline.models.array_speed import Array, widest
+from wattline.models.fit import fit
+from wattline.models.trace_model import Misjudged
+from wattline.models.workload import Source
+from wattline.papers.synergy_speedups import Published
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
 WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}

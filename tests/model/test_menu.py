@@ -10,9 +10,9 @@ import wattline as wl
 from wattline.cluster import join_nodes
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.model.asked import Asked
-from wattline.model.menu import CAPS, menu
-from wattline.profile.library import library
+from wattline.models.configurations import CAPS, menu
+from wattline.models.library import library
+from wattline.models.trace_model import Asked
 
 NODES = wl.nodes("a100", count=4)
 

@@ -11,9 +11,9 @@ from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
-from wattline.model import Asked
-from wattline.model.measured import Measured
-from wattline.model.needs import Needs, needs, points, saturating
+from wattline.models import Asked
+from wattline.models.sensitivity import Needs, needs, points, saturating
+from wattline.models.workload_models import Measured
 
 NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 

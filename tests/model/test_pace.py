@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.model.pace import fit_pace, pace
+from wattline.models.power.clock_speed import fit_pace, pace
 
 CLOCKS = np.linspace(300.0, 1800.0, 7)
 

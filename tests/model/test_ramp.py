@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up import off
-from wattline.model.ramp import fit_ramp, nonnegative_line, ramp
+from wattline.models.power.ramp import fit_ramp, nonnegative_line, ramp
 
 X = np.linspace(100.0, 400.0, 13)
 BETWEEN = np.linspace(110.0, 390.0, 40)

@@ -5,11 +5,11 @@ import pytest
 
 from wattline import Measured, Profile, Settings, fit
 from wattline.errors import NotFitted, ProfileError
-from wattline.model.fit import fit_workload
-from wattline.model.fitted import Fitted
-from wattline.model.held_out import held_out
-from wattline.model.volts import clock_watts
-from wattline.profile.library import load_models, write_models
+from wattline.models.fit import fit_workload
+from wattline.models.fit_quality import Fitted
+from wattline.models.held_out import held_out
+from wattline.models.library import load_models, write_models
+from wattline.models.power.clock_power import clock_watts
 
 CAPS = [100.0, 150.0, 200.0, 250.0]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattline.model.bandit import Outcome, Task, Trial, Zeus
-from wattline.model.recurring import Recurring
-from wattline.model.replay_tuning import Case, cases, default_regret, replay, score
-from wattline.profile.published import read_published
+from wattline.batch_size.bandit import Outcome, Task, Trial, Zeus
+from wattline.batch_size.bayesian import Recurring
+from wattline.batch_size.recorded_runs import read_published
+from wattline.batch_size.replay import Case, cases, default_regret, replay, score
 from wattline.testing.recurring import made_up
 
 SIMPLE = Case(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up import SPEED, off
-from wattline.model.speed import Speed, fit_speed
-from wattline.profile.settings import Settings
+from wattline.measurement.settings import Settings
+from wattline.models.speed import Speed, fit_speed
 
 WIDE = {(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (8, 2), (16, 2), (16, 4), (32, 4)}
 

@@ -5,7 +5,7 @@ import pytest
 
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.model.synergy import Published
+from wattline.papers.synergy_speedups import Published
 
 
 def speed(model: str, gpus: int, cores: float, gib: float) -> float:

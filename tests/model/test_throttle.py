@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from made_up import a_throttle, caps, clocks
 from wattline.errors import NotFitted
-from wattline.model.curves import fit_caps, fit_clocks
-from wattline.model.throttle import INSENSITIVE, Throttle
-from wattline.profile.devices import DEVICES
+from wattline.measurement.devices import DEVICES
+from wattline.models.power.curves import fit_caps, fit_clocks
+from wattline.models.power.throttle import INSENSITIVE, Throttle
 
 FREE = np.nan
 SIZE = 32.0

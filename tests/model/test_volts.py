@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up import off
-from wattline.model.volts import clock_watts, fit_volts
+from wattline.models.power.clock_power import clock_watts, fit_volts
 
 MHZ = np.linspace(500.0, 1400.0, 19)
 BETWEEN = np.linspace(520.0, 1380.0, 40)

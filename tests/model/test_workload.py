@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from made_up import ARRAY, DEMAND, SPEED, a_throttle, a_workload, caps, clocks, off
 from wattline.errors import OutOfRange
-from wattline.model.speed import Speed
-from wattline.model.throttle import Throttle
-from wattline.model.workload import Workload
-from wattline.profile.settings import Settings
+from wattline.measurement.settings import Settings
+from wattline.models.power.throttle import Throttle
+from wattline.models.speed import Speed
+from wattline.models.workload import Workload
 
 FREE = np.nan
 RICH = a_workload(

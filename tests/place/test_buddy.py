@@ -20,7 +20,7 @@ from wattline.errors import ConfigError
 from wattline.loop.check import check
 from wattline.loop.reconcile import reconcile
 from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.model import Asked
+from wattline.models import Asked
 from wattline.place import Buddy
 from wattline.place.blocks import blocks
 

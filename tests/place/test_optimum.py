@@ -14,8 +14,8 @@ from wattline.core.actions import START
 from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
-from wattline.model.measured import Measured
-from wattline.model.needs import needs
+from wattline.models.sensitivity import needs
+from wattline.models.workload_models import Measured
 from wattline.place import Optimum, Tune
 from wattline.place.optimum import allocate, pack_whole
 

@@ -15,7 +15,7 @@ from wattline.core.reasons import REASONS
 from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, PlanError, UnknownJob
 from wattline.loop.run import run
-from wattline.model import Asked
+from wattline.models import Asked
 from wattline.place import Pack
 
 

@@ -25,7 +25,7 @@ from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.place import Buddy, Pack, Power
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
-from wattline.trace import synth
+from wattline.trace import synthetic as synth
 
 
 def machines(count: int = 1, gpus: int = 1, **more: Any) -> Nodes:

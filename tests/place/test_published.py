@@ -12,7 +12,7 @@ from wattline.core.protocols import Placer
 from wattline.core.reasons import REASONS, Reason
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model.synergy import Published
+from wattline.papers.synergy_speedups import Published
 from wattline.place import Greedy, TunePublished
 
 

@@ -15,7 +15,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
-from wattline.model.measured import Measured
+from wattline.models.workload_models import Measured
 from wattline.place import Pack, Tune
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)

@@ -12,7 +12,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.model import Asked
+from wattline.models import Asked
 from wattline.policy import Afs, fifo, priority
 from wattline.policy.chain import Chain, Stage
 from wattline.policy.parse import parse_policy

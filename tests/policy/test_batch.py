@@ -10,7 +10,7 @@ from wattline import policy as p
 from wattline.core.actions import START, STOP
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.model.asked import Asked
+from wattline.models.trace_model import Asked
 from wattline.testing import PolicyContract
 
 

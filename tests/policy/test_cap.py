@@ -22,14 +22,14 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model import Asked
-from wattline.model.cost import sample_cost
-from wattline.model.menu import menu
+from wattline.measurement.devices import DEVICES
+from wattline.models import Asked
+from wattline.models.configurations import menu
+from wattline.models.cost import sample_cost
+from wattline.models.library import library
 from wattline.policy import Cap, Las, Pollux, chain, fifo, priority
 from wattline.policy.parse import parse_policy
-from wattline.profile.devices import DEVICES
-from wattline.profile.library import library
-from wattline.trace.synth import synth
+from wattline.trace.synthetic import synth
 
 V100 = nodes("v100", gpus=8)
 CAPS_W = [100, 129, 157, 186, 214, 243, 271]  # of the menu, on a V100

@@ -17,11 +17,11 @@ from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Labels
 from wattline.loop.run import run
-from wattline.model import Asked
+from wattline.models import Asked
+from wattline.models.library import library
 from wattline.place import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
 from wattline.policy.elastic import granted, offer
-from wattline.profile.library import library
 from wattline.testing import Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 
@@ -137,7 +137,7 @@ def test_who_keeps_its_size_is_seated_first_then_the_largest() -> None:
 @pytest.mark.parametrize("policy", ELASTIC)
 def test_jobs_of_the_library_all_end_and_earlier_than_without_elasticity(policy: Policy) -> None:
     from wattline.policy import Tiresias
-    from wattline.trace.synth import synth
+    from wattline.trace.synthetic import synth
 
     jobs, cluster = synth(count=60, seed=2, gpus_total=32), nodes("a100", count=4)
 

@@ -21,10 +21,10 @@ from wattline.core.table import Bools, Labels
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model import Asked
+from wattline.models import Asked
 from wattline.policy.parse import parse_policy
 from wattline.testing import PolicyContract
-from wattline.trace import synth
+from wattline.trace import synthetic as synth
 
 FREE = p.ElasticFlow(restart_s=0.0)
 EXACT_S = 1e-3  # what the policy itself takes for in time

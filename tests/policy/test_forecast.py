@@ -14,8 +14,8 @@ from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.snapshot import Snapshot
 from wattline.loop.state import advance, begin, decide_nothing
-from wattline.model.asked import Asked
-from wattline.model.remaining import last_s
+from wattline.models.remaining import last_s
+from wattline.models.trace_model import Asked
 from wattline.policy.chain import asked
 from wattline.policy.forecast import starts_s
 

@@ -24,14 +24,14 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model.array import Array
-from wattline.model.asked import Asked
+from wattline.models.array_speed import Array
+from wattline.models.trace_model import Asked
 from wattline.place import Buddy, Pack, Power, Tune
 from wattline.policy.parse import parse_policy
 from wattline.report import report
 from wattline.testing import PolicyContract, Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
-from wattline.trace import synth
+from wattline.trace import synthetic as synth
 
 CHEAP = Asked(array=Array(serial=0.1))  # of an array of eight each member has 0.59 of its speed alone
 

@@ -14,7 +14,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.model import Asked, Misjudged
+from wattline.models import Asked, Misjudged
 from wattline.place import Pack
 from wattline.policy.chain import asking_again
 

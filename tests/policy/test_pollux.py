@@ -12,7 +12,7 @@ from curved import Curved, after, arrived, curved_jobs, play_curved, shares, siz
 from wattline.cluster import nodes
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.model import Asked
+from wattline.models import Asked
 from wattline.policy import Pollux
 from wattline.policy.parse import parse_policy
 

@@ -30,14 +30,14 @@ from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.loop.state import advance, begin, decide_nothing
-from wattline.model.asked import Asked, Misjudged
+from wattline.models.library import library
+from wattline.models.trace_model import Asked, Misjudged
 from wattline.place.buddy import Buddy
 from wattline.place.pack import Pack
 from wattline.place.power import Power
 from wattline.policy import PowerFlow
 from wattline.policy.afs import Afs
 from wattline.policy.limits import limits
-from wattline.profile.library import library
 from wattline.report import report
 from wattline.testing import PolicyContract
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from wattline.errors import ConfigError
-from wattline.profile.devices import DEVICES, device
+from wattline.measurement.devices import DEVICES, device
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -23,12 +23,12 @@ from made_up import (
     together,
 )
 from wattline.errors import ConfigError, OutOfRange
-from wattline.model.fit import fit, fit_workload
-from wattline.model.measured import Measured
-from wattline.model.workload import Source
-from wattline.profile.library import library, load_models, models_toml, read_models, reread, write_models
-from wattline.profile.points import Profile
-from wattline.profile.settings import Settings
+from wattline.measurement.points import Profile
+from wattline.measurement.settings import Settings
+from wattline.models.fit import fit, fit_workload
+from wattline.models.library import library, load_models, models_toml, read_models, reread, write_models
+from wattline.models.workload import Source
+from wattline.models.workload_models import Measured
 
 FREE = np.nan
 SCALED = {

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError, NotFound
-from wattline.profile import measure as module
-from wattline.profile import steps as told
-from wattline.profile.measure import (
+from wattline.profiler import run as module
+from wattline.profiler import step_counter as told
+from wattline.profiler.run import (
     STEP_PATTERN,
     Counter,
     Job,
@@ -33,7 +33,7 @@ from wattline.profile.measure import (
 
 HERE = Limits(tuple(sorted(os.sched_getaffinity(0))))
 QUICK = Patience(warmup=5, most_s=0.2, first_step_s=30.0)
-STEPS = "from wattline.profile.steps import steps\nimport itertools, time\n"
+STEPS = "from wattline.profiler.step_counter import steps\nimport itertools, time\n"
 FOREVER = STEPS + "for _ in steps(itertools.count()): time.sleep(0.001)\n"
 
 Script = Callable[[str], Job]
@@ -226,7 +226,7 @@ def test_a_job_knows_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_imports_next_to_nothing() -> None:
-    code = "import sys, wattline.profile.steps; sys.exit(bool({'numpy', 'scipy', 'rich'} & set(sys.modules)))"
+    code = "import sys, wattline.profiler.step_counter; sys.exit(bool({'numpy', 'scipy', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -327,7 +327,7 @@ def test_a_loader_of_pytorch_is_measured(script: Script) -> None:
     job = script(
         "import torch\n"
         "from torch.utils.data import DataLoader, TensorDataset\n"
-        "from wattline.profile.steps import cpus, steps\n"
+        "from wattline.profiler.step_counter import cpus, steps\n"
         "if __name__ == '__main__':\n"
         "    data = TensorDataset(torch.zeros(100_000, 4))\n"
         "    loader = steps(DataLoader(data, batch_size=4, num_workers=cpus()))\n"

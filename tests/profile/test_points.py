@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ProfileError
-from wattline.profile.points import COLUMNS, MEASURED, Profile, read_profile, write_profile
-from wattline.profile.settings import KNOBS
+from wattline.measurement.points import COLUMNS, MEASURED, Profile, read_profile, write_profile
+from wattline.measurement.settings import KNOBS
 
 FULL = (
     "model,gpu,gpus,nodes,batch,cap_w,clock_mhz,cpus,mem_gib,read_mib_s,fuse,"

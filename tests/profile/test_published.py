@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wattline.batch_size.recorded_runs import read_published
 from wattline.errors import NotFound, ProfileError
-from wattline.profile.published import read_published
 
 TRAIN = """dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
 a,net,8,adam,1e-3,1,0.5,3

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.profile.points import Profile
-from wattline.profile.settings import KNOBS, Settings
+from wattline.measurement.points import Profile
+from wattline.measurement.settings import KNOBS, Settings
 
 
 def test_nobody_says_anything_means_one_gpu_on_one_node_and_the_rest_unset() -> None:

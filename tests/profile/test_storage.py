@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from wattline.errors import BackendError
-from wattline.profile import storage as module
-from wattline.profile.storage import default_cache, device, read_mib_s, storage
+from wattline.measurement import storage as module
+from wattline.measurement.storage import default_cache, device, read_mib_s, storage
 
 
 def clock() -> Callable[[], float]:

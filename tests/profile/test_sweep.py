@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.model.demand import Demand
-from wattline.model.fit import fit
-from wattline.profile.points import read_profile, write_profile
-from wattline.profile.sweep import MEMORY_SHARES, Point, Sweep, between, profile
+from wattline.measurement.points import read_profile, write_profile
+from wattline.models.demand import Demand
+from wattline.models.fit import fit
+from wattline.profiler.core_sweep import MEMORY_SHARES, Point, Sweep, between, profile
 
 CORES = tuple(float(c) for c in range(1, 25))
 GRID = np.array(CORES)

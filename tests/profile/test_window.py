@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.profile.window import Aim, Length, Sweep, Tried, best, caps_between
+from wattline.profiler.cap_window import Aim, Length, Sweep, Tried, best, caps_between
 
 SHORT = Length(wait=1, warmup=2, steps=5)
 

@@ -6,7 +6,7 @@ import pytest
 
 from measurements import CAPS, capped, scaled, written
 from wattline import Profile
-from wattline.model.fitted import fit_file
+from wattline.models.fit_quality import fit_file
 from wattline.report.fit_lines import MOST, lines, steps
 from wattline.report.fit_page import fit_figures, fit_page, write_fit_page
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from wattline.errors import TraceError
-from wattline.trace import Trace, read
+from wattline.trace import Trace
+from wattline.trace import reader as read
 
 
 def trace(folder: Path, text: str, expected_format: str) -> Trace:

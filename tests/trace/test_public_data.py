@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from wattline.errors import TraceError
-from wattline.trace import Trace, read
+from wattline.trace import Trace
+from wattline.trace import reader as read
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data"))
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.trace import read, synth, write_trace
+from wattline.trace import reader as read
+from wattline.trace import synthetic as synth
+from wattline.trace import write_trace
 
 
 def test_the_offered_load_is_what_was_asked_for() -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
 from wattline.errors import InputError
-from wattline.trace import read, read_trace, synth, write_trace
+from wattline.trace import read_trace, write_trace
+from wattline.trace import reader as read
+from wattline.trace import synthetic as synth
 
 FLOATS = (
     *("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wattline.batch_size.bandit import Task, Trial
+from wattline.batch_size.bayesian import Recurring
+from wattline.batch_size.history import Memory, Run
 from wattline.errors import ConfigError, NotFound
-from wattline.model.bandit import Task, Trial
-from wattline.model.recurring import Recurring
-from wattline.profile.window import Tried
-from wattline.train.memory import Memory, Run
+from wattline.profiler.cap_window import Tried
 
 TASK = Task((16, 32, 64), 32, 50)
 SWEEP = (Tried(100.0, 10.0, 2.0, 180.0), Tried(200.0, 10.0, 1.8, 300.0))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from wattline import Session
+from wattline.batch_size.history import Memory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
-from wattline.profile.window import Aim, Length, Tried, best, caps_between
-from wattline.train.memory import Memory
+from wattline.profiler.cap_window import Aim, Length, Tried, best, caps_between
 from wattline.train.settings import Target, Told
 
 SHORT = Length(wait=1, warmup=2, steps=5)

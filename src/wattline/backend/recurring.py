@@ -10,8 +10,8 @@ from pathlib import Path
 from wattline.backend.machine import Machine
 from wattline.backend.progress import Progress
 from wattline.backend.work import Given, Work
+from wattline.batch_size.history import Memory
 from wattline.errors import WattlineError
-from wattline.train.memory import Memory
 from wattline.train.recurrence import Recurrence
 
 _MOST_EPOCHS = 1000

@@ -36,8 +36,8 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Labels
 from wattline.errors import ConfigError
 from wattline.loop.reconcile import reconcile
-from wattline.model.alike import sorts
-from wattline.model.asked import Asked
+from wattline.models.job_classes import sorts
+from wattline.models.trace_model import Asked
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from wattline.cli.terminal import show_json, tell, tell_skipped
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
-from wattline.model.measured import Measured
-from wattline.profile.library import library, load_models
+from wattline.models.library import library, load_models
+from wattline.models.workload_models import Measured
 from wattline.report.advice import Advice, advise, sentence
-from wattline.trace import read as read_trace
+from wattline.trace import reader as read_trace
 
 
 def run(args: argparse.Namespace) -> int:

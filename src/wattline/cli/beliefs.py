@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.model.asked import Asked
-from wattline.model.draw import draw_models
-from wattline.model.measured import Measured
-from wattline.model.synergy import Published
-from wattline.profile.library import library, load_models
+from wattline.models.library import library, load_models
+from wattline.models.model_assignment import draw_models
+from wattline.models.trace_model import Asked
+from wattline.models.workload_models import Measured
+from wattline.papers.synergy_speedups import Published
 
 
 def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured | Published:

@@ -21,12 +21,12 @@ from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.model.asked import Asked
-from wattline.model.measured import Measured
-from wattline.model.synergy import Published
+from wattline.models.trace_model import Asked
+from wattline.models.workload_models import Measured
+from wattline.papers.synergy_speedups import Published
 from wattline.policy.knobs import has_knob, turned
 from wattline.trace import Trace
-from wattline.trace import read as read_any_trace
+from wattline.trace import reader as read_any_trace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
-from wattline.model.array import keyed
+from wattline.models.array_speed import keyed
 from wattline.place.parse import parse_placer
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain

@@ -12,12 +12,12 @@ from wattline.cli.known import finite, workload_data
 from wattline.cli.terminal import show_json, tell, tell_first_run
 from wattline.cli.words import workload_text
 from wattline.errors import ConfigError
-from wattline.model.fit import fit_workload
-from wattline.model.fitted import Fitted, fit_file
-from wattline.model.held_out import held_out
-from wattline.model.measured import Measured
-from wattline.model.workload import Workload
-from wattline.profile.library import reread, write_models
+from wattline.models.fit import fit_workload
+from wattline.models.fit_quality import Fitted, fit_file
+from wattline.models.held_out import held_out
+from wattline.models.library import reread, write_models
+from wattline.models.workload import Workload
+from wattline.models.workload_models import Measured
 
 
 def run(args: argparse.Namespace) -> int:

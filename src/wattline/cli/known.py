@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattline.core.table import Floats
-from wattline.model.curves import Curves
-from wattline.model.throttle import INSENSITIVE
-from wattline.model.workload import WAITING, Workload
-from wattline.profile.devices import DEVICES
+from wattline.measurement.devices import DEVICES
+from wattline.models.power.curves import Curves
+from wattline.models.power.throttle import INSENSITIVE
+from wattline.models.workload import WAITING, Workload
 
 
 def finite(value: float) -> float | None:

@@ -12,10 +12,10 @@ from wattline.cli.terminal import show_json
 from wattline.cli.words import percent, varied, workload_text
 from wattline.errors import NotFound, did_you_mean
 from wattline.grid import grid
-from wattline.model.measured import plain
-from wattline.model.workload import Workload
-from wattline.profile.devices import DEVICES, Device
-from wattline.profile.library import library
+from wattline.measurement.devices import DEVICES, Device
+from wattline.models.library import library
+from wattline.models.workload import Workload
+from wattline.models.workload_models import plain
 
 
 def run(args: argparse.Namespace) -> int:

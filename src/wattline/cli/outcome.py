@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wattline.cli.known import assumed
 from wattline.cli.words import percent
 from wattline.grid import grid
-from wattline.model.workload import Workload
+from wattline.models.workload import Workload
 
 
 class Outcome(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any
 from wattline.cli.known import finite, held_out_data
 from wattline.cli.outcome import Outcome, outcome_text, relied_on
 from wattline.cli.terminal import show_json, tell
-from wattline.model.measured import Measured
-from wattline.model.workload import Workload
-from wattline.profile.devices import DEVICES
-from wattline.profile.library import library, load_models
-from wattline.profile.settings import Settings, fewest_nodes
+from wattline.measurement.devices import DEVICES
+from wattline.measurement.settings import Settings, fewest_nodes
+from wattline.models.library import library, load_models
+from wattline.models.workload import Workload
+from wattline.models.workload_models import Measured
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _models(args: argparse.Namespace) -> Measured:
     if args.profile is not None:
-        from wattline.model.fitted import fit_file  # fitting needs scipy, which takes half a second
+        from wattline.models.fit_quality import fit_file  # fitting needs scipy, which takes half a second
 
         return Measured(tuple(f.workload for f in fit_file(args.profile)))
     return load_models(args.models) if args.models is not None else library()

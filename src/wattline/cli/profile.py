@@ -22,12 +22,12 @@ from wattline.cli.known import finite
 from wattline.cli.terminal import bar, show_error, show_json, tell
 from wattline.errors import ConfigError, ProfileError
 from wattline.grid import grid
-from wattline.model.demand import Demand
-from wattline.profile.devices import DEVICES
-from wattline.profile.measure import STEP_PATTERN, Job, Limits, NoSteps, Patience, limits, measure, shown
-from wattline.profile.points import write_profile
-from wattline.profile.storage import storage
-from wattline.profile.sweep import MEMORY_SHARES, Point, Sweep, between, profile
+from wattline.measurement.devices import DEVICES
+from wattline.measurement.points import write_profile
+from wattline.measurement.storage import storage
+from wattline.models.demand import Demand
+from wattline.profiler.core_sweep import MEMORY_SHARES, Point, Sweep, between, profile
+from wattline.profiler.run import STEP_PATTERN, Job, Limits, NoSteps, Patience, limits, measure, shown
 
 KEPT = 0.98
 """Of the best speed: as many cores and as much memory are enough."""

@@ -64,9 +64,9 @@ def _import() -> None:
 
 def _check(args: argparse.Namespace) -> Models | None:
     """Raise where the options make no sense, before anything is touched; the models that they name."""
+    from wattline.models.library import load_models
     from wattline.place.parse import parse_placer
     from wattline.policy.parse import parse_policy
-    from wattline.profile.library import load_models
 
     if args.policy != "auto":
         parse_policy(args.policy)

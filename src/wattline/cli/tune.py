@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from wattline.batch_size.bandit import Optimizer, Zeus
+from wattline.batch_size.bayesian import Known, Recurring, believe
+from wattline.batch_size.history import Memory
+from wattline.batch_size.recorded_runs import Published, read_published
+from wattline.batch_size.replay import GOALS, Case, Score, cases, default_regret, replay, score
 from wattline.cli.terminal import agreed, bar, show_json, tell
 from wattline.errors import ConfigError, NotFound
 from wattline.grid import grid
-from wattline.model.bandit import Optimizer, Zeus
-from wattline.model.recurring import Known, Recurring, believe
-from wattline.model.replay_tuning import GOALS, Case, Score, cases, default_regret, replay, score
-from wattline.profile.published import Published, read_published
-from wattline.train.memory import Memory
 
 OPTIMIZERS: dict[str, Optimizer[Any]] = {"zeus": Zeus(), "wattline": Recurring()}
 _SHOWN = ("last_energy", "regret", "settles10")

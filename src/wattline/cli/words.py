@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from wattline.cli.known import assumed
 from wattline.grid import grid
-from wattline.model.curves import Curves
-from wattline.model.workload import Workload
+from wattline.models.power.curves import Curves
+from wattline.models.workload import Workload
 
 _UNITS = {"cap_w": " W", "clock_mhz": " MHz", "mem_gib": " GiB", "read_mib_s": " MiB/s"}
 _WIDE = 100  # letters of a line

@@ -23,7 +23,7 @@ from wattline.loop.check import check
 from wattline.loop.reconcile import reconcile, switch
 from wattline.loop.runlog import Log, begins_words
 from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.model.asked import Asked
+from wattline.models.trace_model import Asked
 from wattline.place.pack import Pack
 from wattline.policy.chain import spell
 

@@ -26,7 +26,7 @@ class Gpu(Protocol):
 
     @property
     def kind(self) -> str:
-        """As `wattline.profile.devices` calls it; empty: none of these."""
+        """As `wattline.measurement.devices` calls it; empty: none of these."""
         ...
 
     @property

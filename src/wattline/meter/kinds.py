@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from wattline.profile.devices import DEVICES
+from wattline.measurement.devices import DEVICES
 
 
 def kind_of(name: str) -> str:
-    """The kind as `wattline.profile.devices` calls it; empty where its watts would be another's."""
+    """The kind as `wattline.measurement.devices` calls it; empty where its watts would be another's."""
     words = set(re.findall(r"[a-z0-9]+", name.casefold().replace("rtx 6000", "rtx6000")))
     if "rtx6000" in words and "ada" in words:
         return ""

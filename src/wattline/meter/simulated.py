@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
+from wattline.measurement.devices import Device, device
 from wattline.meter.base import Gpu
 from wattline.meter.options import one_of, read_options, whole_number, within
 from wattline.meter.simulated_state import Row, State
-from wattline.profile.devices import Device, device
 
 if TYPE_CHECKING:
-    from wattline.model.workload import Workload  # with numpy, which who only restores a cap does not need
+    from wattline.models.workload import Workload  # with numpy, which who only restores a cap does not need
 
 _OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "denied", "lost")
 _MEANT = "simulated:2xv100,model=resnet50"
@@ -214,7 +214,7 @@ class Simulated:
         return self._paces[key]
 
     def _predict(self, cap_w: float, clock_mhz: float) -> _Pace:
-        from wattline.profile.settings import Settings
+        from wattline.measurement.settings import Settings
 
         asked = Settings.of(gpus=self._of, batch=self.what.batch, cap_w=cap_w, clock_mhz=clock_mhz or None)
         samples_s, watts = self._workload.predict(asked)
@@ -222,7 +222,7 @@ class Simulated:
 
     @cached_property
     def _workload(self) -> Workload:
-        from wattline.profile.library import library
+        from wattline.models.library import library
 
         known, kind = library(), self.what.device.name
         if self.what.model:

@@ -12,7 +12,7 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.prices import Price
-from wattline.model.menu import Menu, menu
+from wattline.models.configurations import Menu, menu
 from wattline.optimize.event import POSTPONED, Event, Schedule, with_pauses
 from wattline.policy.elastic import with_own_batch
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from wattline.core.table import Ints
 from wattline.errors import ConfigError, InputError, did_you_mean
-from wattline.model.cost import energy_cost
+from wattline.models.cost import energy_cost
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.decide import Decided, Effort, charges_of, decide
 from wattline.optimize.event import POSTPONED, Event, Schedule, check, cost_of, with_pauses

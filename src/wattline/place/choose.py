@@ -14,7 +14,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob, did_you_mean
 from wattline.jit import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
-from wattline.model.remaining import last_s
+from wattline.models.remaining import last_s
 
 Backfill = Literal["none", "easy", "greedy"]
 """Who may overtake a job that does not fit."""

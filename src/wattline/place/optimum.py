@@ -18,7 +18,7 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
-from wattline.model.needs import Needs
+from wattline.models.sensitivity import Needs
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, check_backfill, choose
 from wattline.place.tune import needs_of, tuned
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.jit import inner
-from wattline.model.needs import SPREADS
+from wattline.models.sensitivity import SPREADS
 
 _CLEARLY = 1.05  # times as fast is worth being on more nodes
 _MUCH = 100.0  # better than any other node is one that has all

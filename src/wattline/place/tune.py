@@ -13,7 +13,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F1, FLOAT, I1, I2, inner, kernel
-from wattline.model.needs import SPREADS, Needs, needs, of_job, saturating
+from wattline.models.sensitivity import SPREADS, Needs, needs, of_job, saturating
 from wattline.place.choose import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
 from wattline.place.divide import divide, spread_out, swap
 from wattline.place.seat import find_seats, set_of, spread_seats

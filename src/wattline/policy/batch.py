@@ -16,10 +16,10 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
-from wattline.model.alike import sorts
-from wattline.model.cost import sample_cost
+from wattline.measurement.devices import DEVICES
+from wattline.models.cost import sample_cost
+from wattline.models.job_classes import sorts
 from wattline.policy.chain import asked
-from wattline.profile.devices import DEVICES
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Batch:
     still teaches. Sizes are the one that was asked for and its doubles, up to the job's `max_batch`. A job
     that has started keeps its batch, as another would be a restart; what a stage before has chosen stays.
     *Deviates:* the original tries batch sizes from one recurrence of a job to the next, which is what
-    `wattline.model.recurring` does outside of the scheduler; here the models are asked.
+    `wattline.batch_size.bayesian` does outside of the scheduler; here the models are asked.
     """
 
     eta: float = 0.5

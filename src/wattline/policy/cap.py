@@ -18,11 +18,11 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F2, I1, I2, kernel
-from wattline.model.alike import sorts
-from wattline.model.cost import sample_cost
-from wattline.model.menu import Menu, menu
+from wattline.measurement.devices import DEVICES
+from wattline.models.configurations import Menu, menu
+from wattline.models.cost import sample_cost
+from wattline.models.job_classes import sorts
 from wattline.policy.chain import asked
-from wattline.profile.devices import DEVICES
 
 _ODD = -1  # a cap or a batch that the menu does not know
 _LOOSEST = 1 << 62

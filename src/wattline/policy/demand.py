@@ -11,7 +11,7 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
-from wattline.model.needs import needs, saturating
+from wattline.models.sensitivity import needs, saturating
 from wattline.policy.chain import asked
 
 

@@ -16,7 +16,7 @@ from wattline.core.queue import ACCEPTS, JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
-from wattline.model.menu import Menu, menu
+from wattline.models.configurations import Menu, menu
 
 
 @dataclass(frozen=True, eq=False, slots=True)

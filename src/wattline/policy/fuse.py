@@ -16,9 +16,9 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.model.alike import sorts
-from wattline.model.array import keyed, widest
-from wattline.model.remaining import last_s
+from wattline.models.array_speed import keyed, widest
+from wattline.models.job_classes import sorts
+from wattline.models.remaining import last_s
 from wattline.policy.chain import asked, in_order, likely
 from wattline.policy.forecast import starts_s
 

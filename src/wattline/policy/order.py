@@ -15,7 +15,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import B1, F2, FLOAT, I1, kernel
-from wattline.model.remaining import remaining_s
+from wattline.models.remaining import remaining_s
 from wattline.policy.chain import all_fit, asked, asking_again, in_order, likely, ranked, walk
 
 

@@ -10,7 +10,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.model.remaining import remaining_s
+from wattline.models.remaining import remaining_s
 from wattline.policy.chain import asked, ranked
 
 

@@ -12,9 +12,9 @@ from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Ints
-from wattline.model.alike import sorts
-from wattline.model.measured import Measured
-from wattline.model.needs import needs, saturating
+from wattline.models.job_classes import sorts
+from wattline.models.sensitivity import needs, saturating
+from wattline.models.workload_models import Measured
 
 _SAME = 0.005  # a change of speed that is none
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from wattline.core.table import Floats
-from wattline.model.held_out import HeldOut
-from wattline.model.workload import Workload
-from wattline.profile.points import Profile
-from wattline.profile.settings import KNOBS
+from wattline.measurement.points import Profile
+from wattline.measurement.settings import KNOBS
+from wattline.models.held_out import HeldOut
+from wattline.models.workload import Workload
 from wattline.report.fit_lines import WHOLE, Line, lines, steps, wide
 from wattline.report.style import axis, colour, layout, packed
 

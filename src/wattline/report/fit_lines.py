@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.profile.points import Profile
-from wattline.profile.settings import KNOBS, Settings
+from wattline.measurement.points import Profile
+from wattline.measurement.settings import KNOBS, Settings
 
 MOST = 8
 """Lines of a plot; more cannot be told apart."""

@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from wattline.model.fitted import Fitted
-from wattline.model.workload import Workload
-from wattline.profile.merge import merged
-from wattline.profile.settings import KNOBS
+from wattline.measurement.merge import merged
+from wattline.measurement.settings import KNOBS
+from wattline.models.fit_quality import Fitted
+from wattline.models.workload import Workload
 from wattline.report.fit_figures import TITLES, error_figure, knob_figure
 from wattline.report.fit_lines import lines
 from wattline.report.shell import plot, plotly_source, section, shell, write_page

@@ -14,7 +14,7 @@ from wattline.core.events import LOST
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
-from wattline.model.array import keyed
+from wattline.models.array_speed import keyed
 from wattline.report.energy import energy
 from wattline.report.fates import Fates, fates
 from wattline.report.money import money

@@ -11,7 +11,7 @@ from wattline.core.events import ARRIVED, METERED
 from wattline.core.table import Floats
 from wattline.energy.prices import Price
 from wattline.loop.runlog import Log
-from wattline.model.cost import tardiness_cost
+from wattline.models.cost import tardiness_cost
 from wattline.report.fates import Fates
 from wattline.report.timeline import Timeline
 

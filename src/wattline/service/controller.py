@@ -442,6 +442,6 @@ def _digest(job: JobFile, workdir: str) -> str:
 
 
 def _library() -> Models:
-    from wattline.profile.library import library
+    from wattline.models.library import library
 
     return library()

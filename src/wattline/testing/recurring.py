@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from wattline.batch_size.bandit import Task
+from wattline.batch_size.replay import Case
 from wattline.core.table import Floats
-from wattline.model.bandit import Task
-from wattline.model.replay_tuning import Case
 
 
 def made_up(seed: int, eta: float = 0.5) -> Case:

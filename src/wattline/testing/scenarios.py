@@ -11,7 +11,7 @@ from wattline.backend.sim import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
-from wattline.model.asked import Asked
+from wattline.models.trace_model import Asked
 
 
 @dataclass(frozen=True)

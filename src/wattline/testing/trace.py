@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wattline.errors import TraceError
-from wattline.trace import read
+from wattline.trace import reader as read
 
 
 class TraceContract:

@@ -1,8 +1,8 @@
 """Jobs from the world: traces of clusters in many formats, and made-up ones."""
 
-from wattline.trace.formats import FORMATS
-from wattline.trace.read import Trace, read, read_trace
-from wattline.trace.synth import synth
-from wattline.trace.write import write_trace
+from wattline.trace.formats.registry import FORMATS
+from wattline.trace.reader import Trace, read, read_trace
+from wattline.trace.synthetic import synth
+from wattline.trace.writer import write_trace
 
 __all__ = ["FORMATS", "Trace", "read", "read_trace", "synth", "write_trace"]

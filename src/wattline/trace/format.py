@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from wattline.trace.chunk import Chunk
-from wattline.trace.draft import Draft
-from wattline.trace.rows import Report
-from wattline.trace.source import Member
+from wattline.trace.builder import Draft
+from wattline.trace.field_parser import Chunk
+from wattline.trace.file_source import Member
+from wattline.trace.row_reader import Report
 
 _HEAD_BYTES = 1 << 16
 

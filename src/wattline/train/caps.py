@@ -9,7 +9,7 @@ from contextlib import suppress
 from wattline.errors import MeterError
 from wattline.meter.base import Gpu
 from wattline.meter.hold import Hold
-from wattline.profile.window import Aim, Length, Sweep, Tried, caps_between
+from wattline.profiler.cap_window import Aim, Length, Sweep, Tried, caps_between
 from wattline.train.ranks import Ranks
 
 Tell = Callable[[str], None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wattline.batch_size.bandit import Task, Trial
+from wattline.batch_size.history import Memory
 from wattline.errors import ConfigError
-from wattline.model.bandit import Task, Trial
-from wattline.train.memory import Memory
 
 
 class Recurrence:
@@ -22,7 +22,7 @@ class Recurrence:
         """The batch size of this run, which is under way from now on."""
         import numpy as np
 
-        from wattline.model.recurring import Recurring  # takes scipy
+        from wattline.batch_size.bayesian import Recurring  # takes scipy
 
         if default not in batches:
             raise ConfigError(f"batch_size is {default}, expected one of batch_sizes, {tuple(batches)}")

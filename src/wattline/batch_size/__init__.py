@@ -1,0 +1,1 @@
+"""Batch sizes of recurring jobs: Zeus' bandit, the Bayesian tuner, and their history."""

@@ -1,0 +1,1 @@
+"""Measurements: points of a profile, device data, and the storage under a folder."""

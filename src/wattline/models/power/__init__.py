@@ -1,0 +1,1 @@
+"""Speed and power of a GPU under a power cap or a locked clock."""

@@ -1,0 +1,48 @@
+"""How long until a job is done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattline.core.grants import Grants
+from wattline.core.nodes import HOST
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats
+from wattline.models.array_speed import company
+
+
+def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Floats:
+    """Seconds each queued job still needs with what it asked for, as *models* believe.
+
+    Where *plan* says what of the host jobs should have, who waits is taken to get that, and who runs to
+    keep what it has.
+    """
+    queue, jobs = snapshot.queue, snapshot.jobs
+    host = None
+    if plan is not None and plan.host is not None:
+        host = np.zeros((len(HOST), len(queue)), dtype=np.int64)
+        host[:, plan.row] = plan.host
+        runs = np.flatnonzero(queue.running)
+        host[:, runs] = snapshot.leases.host[:, np.searchsorted(snapshot.leases.job, queue.job[runs])]
+    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus, host=host))
+    return np.asarray(snapshot.steps_left * jobs.step_s[queue.job] / speed)
+
+
+def last_s(snapshot: Snapshot, models: Models, plan: Plan) -> Floats:
+    """Seconds until the last of each queued job's group is done on what *plan* gives it.
+
+    As if all went on as they begin: the rest of a group is faster when the first of it has ended.
+    """
+    queue, jobs = snapshot.queue, snapshot.jobs
+    gpus, leader = queue.gpus, np.arange(len(queue), dtype=np.int64)
+    gpus[plan.row], leader[plan.row] = plan.gpus, plan.group
+    grants = Grants.of(queue.job, gpus)
+    if (plan.group != plan.row).any():
+        members, fused = company(jobs, queue.job, leader)
+        grants = Grants.of(queue.job, gpus, members=members, fused=fused)
+    end_s = snapshot.steps_left * jobs.step_s[queue.job] / models.speed(jobs, grants)
+    last = np.zeros(len(queue))
+    np.maximum.at(last, leader, end_s)
+    return last[leader]

@@ -1,0 +1,1 @@
+"""Mechanisms of other systems as published, to compare with."""

@@ -1,1 +1,0 @@
-"""Measurements: what devices and jobs are known to do."""

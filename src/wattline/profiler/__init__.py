@@ -1,0 +1,1 @@
+"""Measure commands and running jobs."""

@@ -1,0 +1,142 @@
+"""How do converted columns become jobs: bad rows out, parts joined, ids unique, clock at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from wattline.core.jobs import Jobs
+from wattline.core.table import Bools, Floats, Ints, Labels
+from wattline.errors import TraceError
+from wattline.trace.field_parser import Chunk
+from wattline.trace.row_reader import Report
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Columns on their way to `Jobs`. Work is *duration_s*, or *steps* of *step_s*; None: not known."""
+
+    id: list[str]
+    submit_s: Floats
+    gpus: Ints
+    duration_s: Floats | None = None
+    steps: Floats | None = None
+    step_s: Floats | None = None
+    deadline_s: Floats | None = None
+    late_per_h: Floats | None = None
+    priority: Floats | None = None
+    batch: Ints | None = None
+    min_gpus: Ints | None = None
+    max_gpus: Ints | None = None
+    max_batch: Ints | None = None
+    noise: Floats | None = None
+    cpus: Floats | None = None
+    mem_gib: Floats | None = None
+    team: Labels | None = None
+    user: Labels | None = None
+    model: Labels | None = None
+    gpu_kind: Labels | None = None
+    key: Labels | None = None
+    fuse: Labels | None = None
+    status: Labels | None = None
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+def seconds_per_step(chunk: Chunk, steps: Floats, duration_s: Floats, field: str) -> Floats:
+    """Seconds per step of jobs that did *steps* in *duration_s*, which is in the column *field*."""
+    chunk.reject(duration_s <= 0, lambda row: f"{field} is {chunk.words(field)[row]!r}, expected above 0")
+    return np.maximum(duration_s, 1e-9) / np.maximum(steps, 1.0)
+
+
+def settled(chunk: Chunk, draft: Draft, report: Report) -> tuple[Draft, Ints]:
+    """The rows of *draft* that are jobs, and their lines; the bad ones are reported in order."""
+    keep = ~chunk.ignored
+    for row in sorted(chunk.problems):
+        if not chunk.ignored[row]:
+            keep[row] = False
+            report(TraceError(chunk.label, int(chunk.line[row]) or None, chunk.problems[row]))
+    return (draft, chunk.line) if keep.all() else (_rows(draft, keep), chunk.line[keep])
+
+
+def unique(label: str, draft: Draft, line: Ints, report: Report) -> Draft:
+    """*draft* without the rows whose id an earlier row has; each is reported."""
+    if len(set(draft.id)) == len(draft):
+        return draft
+    seen: dict[str, int] = {}
+    keep = np.ones(len(draft), dtype=np.bool_)
+    for row, name in enumerate(draft.id):
+        if name in seen:
+            keep[row] = False
+            problem = f"the id {name!r} is taken by line {seen[name]}"
+            report(TraceError(label, int(line[row]) or None, problem))
+        seen.setdefault(name, int(line[row]))
+    return _rows(draft, keep)
+
+
+def joined(parts: Sequence[Draft]) -> Draft:
+    """All rows of *parts*, one after the other; a column that only some parts have is filled up."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for field in fields(Draft):
+        columns[field.name] = _joined_column(field.name, parts)
+    return Draft(**columns)
+
+
+def within(draft: Draft, stem: str) -> Draft:
+    """*draft* as one of several members of a tar: ids say which, and so does the team if unknown."""
+    team = Labels.same(stem, len(draft)) if draft.team is None else draft.team
+    return replace(draft, id=[f"{stem}/{name}" for name in draft.id], team=team)
+
+
+def from_first_submission(draft: Draft) -> Draft:
+    """*draft* with its clock at zero when the first job is submitted."""
+    start_s = draft.submit_s.min()
+    deadline_s = None if draft.deadline_s is None else draft.deadline_s - start_s
+    return replace(draft, submit_s=draft.submit_s - start_s, deadline_s=deadline_s)
+
+
+def finished(draft: Draft) -> Jobs:
+    """The jobs, in order of submission."""
+    return Jobs.of(**{field.name: getattr(draft, field.name) for field in fields(Draft)})
+
+
+def _rows(draft: Draft, keep: Bools) -> Draft:
+    def kept(column: Any) -> Any:
+        if isinstance(column, list):
+            return [value for value, stays in zip(column, keep.tolist(), strict=True) if stays]
+        return None if column is None else column[keep]
+
+    return Draft(**{field.name: kept(getattr(draft, field.name)) for field in fields(Draft)})
+
+
+def _joined_column(name: str, parts: Sequence[Draft]) -> Any:
+    columns = [getattr(part, name) for part in parts]
+    known = [column for column in columns if column is not None]
+    if not known:
+        return None
+    if isinstance(known[0], list):
+        return [value for column in columns for value in column]
+    sizes = [len(part) for part in parts]
+    if isinstance(known[0], Labels):
+        filled = [Labels.same("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
+        return _joined_labels(filled)
+    missing = np.inf if name == "deadline_s" else 0
+    blank = known[0].dtype
+    return np.concatenate(
+        [np.full(n, missing, blank) if c is None else c for c, n in zip(columns, sizes, strict=True)]
+    )
+
+
+def _joined_labels(parts: Sequence[Labels]) -> Labels:
+    seen: dict[str, int] = {}
+    codes = []
+    for part in parts:
+        renumbered = [seen.setdefault(name, len(seen)) for name in part.names]
+        codes.append(np.array(renumbered, dtype=np.int64)[part.codes])
+    return Labels(np.concatenate(codes), tuple(seen))

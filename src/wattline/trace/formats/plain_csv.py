@@ -1,0 +1,132 @@
+"""How does our own CSV read: a header that names columns of `Jobs`, the unneeded ones left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from wattline.errors import TraceError
+from wattline.trace.builder import Draft
+from wattline.trace.field_parser import Chunk
+from wattline.trace.file_source import Member
+from wattline.trace.format import Format, Head
+from wattline.trace.row_reader import Report, delimited
+
+WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
+COLUMNS = (
+    *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
+    *("priority", "batch"),
+    *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib"),
+    *WORDS,
+)
+"""The columns there are, in the order in which `write_trace` writes them."""
+
+ALIASES = {"tardiness_weight": "late_per_h", "fusion_key": "fuse"}
+"""Other names of columns, as job files have them."""
+
+_ABOVE_0 = math.ulp(0.0)
+_COUNTED = {"batch": "samples", "min_gpus": "GPUs", "max_gpus": "GPUs", "max_batch": "samples"}
+
+
+def _recognises(head: Head) -> bool:
+    named = set(head.fields(",")) & set(COLUMNS)
+    # Two of the needed names are enough, so that a slip in a third is named instead of the whole file.
+    return len(named & {"submit_s", "gpus", "duration_s", "steps", "step_s"}) >= 2
+
+
+def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+    _check_header(member.label, Head.of(member.data).fields(","))
+    return delimited(member, report)
+
+
+def _check_header(label: str, header: tuple[str, ...]) -> None:
+    for name in header:
+        if name not in (*COLUMNS, *ALIASES):
+            near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
+            hint = f"the columns are: {', '.join(COLUMNS)}"
+            raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
+    for alias, name in ALIASES.items():
+        if {alias, name} <= set(header):
+            raise TraceError(label, 1, f"{name} and {alias} are the same, expected one of them")
+    for name in ("submit_s", "gpus"):
+        if name not in header:
+            raise TraceError(label, 1, f"the column {name} is missing")
+    if ("duration_s" in header) == bool({"steps", "step_s"} & set(header)):
+        raise TraceError(label, 1, "expected either the column duration_s, or both steps and step_s")
+
+
+def _draft(chunk: Chunk) -> Draft:
+    return Draft(
+        id=chunk.ids("id") if chunk.has("id") else chunk.numbered(),
+        submit_s=chunk.numbers("submit_s", "a number of seconds"),
+        gpus=chunk.gpus("gpus"),
+        **_work(chunk),
+        **_wishes(chunk),
+        **_labels(chunk),
+    )
+
+
+def _labels(chunk: Chunk) -> dict[str, Any]:
+    return {name: chunk.labels(_called(chunk, name)) for name in WORDS}
+
+
+def _called(chunk: Chunk, name: str) -> str:
+    """What *chunk* calls the column *name*."""
+    return next((alias for alias, own in ALIASES.items() if own == name and chunk.has(alias)), name)
+
+
+def _work(chunk: Chunk) -> dict[str, Any]:
+    if chunk.has("duration_s"):
+        return {"duration_s": chunk.seconds("duration_s")}
+    return {
+        "steps": chunk.numbers("steps", "a number of steps, at least 0", low=0.0),
+        "step_s": chunk.numbers("step_s", "a number of seconds, above 0", low=_ABOVE_0),
+    }
+
+
+def _wishes(chunk: Chunk) -> dict[str, Any]:
+    wishes: dict[str, Any] = {}
+    if chunk.has("deadline_s"):
+        none = {"": math.inf, "inf": math.inf}
+        wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
+    if chunk.has(late := _called(chunk, "late_per_h")):
+        expected = "money for each hour late, at least 0, or nothing"
+        wishes["late_per_h"] = chunk.numbers(late, expected, low=0.0, missing={"": 0.0})
+    if chunk.has("priority"):
+        wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
+    for name, unit in _COUNTED.items():
+        if chunk.has(name):
+            wishes[name] = chunk.whole(name, f"a whole number of {unit}, at least 0", 0, {"": 0.0})
+    for name, unit in (("noise", "samples"), ("cpus", "cores"), ("mem_gib", "GiB")):
+        if chunk.has(name):
+            expected = f"a number of {unit}, at least 0"
+            wishes[name] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
+    _check_bounds(chunk, wishes)
+    return wishes
+
+
+def _check_bounds(chunk: Chunk, wishes: dict[str, Any]) -> None:
+    """A job that asks for more or less than it says it can be given is a slip of somebody's."""
+    known = {"gpus": chunk.gpus("gpus"), "batch": 0, **wishes}
+    for name, of, sign in (("min_gpus", "gpus", 1), ("max_gpus", "gpus", -1), ("max_batch", "batch", -1)):
+        if name in wishes:
+            bad = (wishes[name] > 0) & (sign * wishes[name] > sign * known[of])
+            bound = "most" if sign > 0 else "least"
+            found, said = chunk.words(name), f"expected at {bound} {of}, or nothing"
+            chunk.reject(bad, partial(_complain, name, found, said))
+
+
+def _complain(name: str, found: Sequence[str], expected: str, row: int) -> str:
+    return f"{name} is {found[row]!r}, {expected}"
+
+
+PLAIN_CSV = Format(
+    name="csv",
+    says="Wattline's own CSV: submit_s, gpus, and duration_s or steps and step_s; more columns if known",
+    recognises=_recognises,
+    chunks=_chunks,
+    draft=_draft,
+)

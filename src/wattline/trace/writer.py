@@ -1,0 +1,74 @@
+"""How is a trace kept: our own CSV, byte for byte the same for the same jobs."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from wattline.core.jobs import Jobs
+from wattline.core.table import Floats
+from wattline.errors import InputError
+from wattline.trace.formats.plain_csv import WORDS
+
+
+def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:
+    """Write *jobs* as the format `csv`, compressed if *path* ends in .gz; reading gives equal jobs.
+
+    Columns that say nothing of any job are left out.
+    """
+    columns = _columns(jobs)
+    text = _text(columns, csv.QUOTE_MINIMAL)
+    if "\r" in text:  # which Python before 3.13 leaves unquoted, so that it would end the row
+        text = _text(columns, csv.QUOTE_ALL)
+    data = text.encode("utf-8")
+    if os.fspath(path).endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    Path(path).write_bytes(data)
+
+
+def _text(columns: Mapping[str, Iterable[Any]], quoting: Literal[0, 1]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n", quoting=quoting)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
+    columns: dict[str, Iterable[Any]] = {"id": jobs.id.tolist(), "submit_s": _exact(jobs.submit_s)}
+    columns["gpus"] = jobs.gpus.tolist()
+    if jobs.whole.any():
+        if not jobs.whole.all():
+            raise InputError("some jobs count steps and others seconds, which no trace can say")
+        columns |= {"steps": _exact(jobs.steps), "step_s": _exact(jobs.step_s)}
+    else:
+        columns["duration_s"] = _exact(jobs.duration_s)
+    if np.isfinite(jobs.deadline_s).any():
+        columns["deadline_s"] = _exact(jobs.deadline_s)
+    if jobs.late_per_h.any():
+        columns["late_per_h"] = _exact(jobs.late_per_h)
+    if jobs.priority.any():
+        columns["priority"] = _exact(jobs.priority)
+    for name in ("batch", "min_gpus", "max_gpus", "max_batch"):
+        if getattr(jobs, name).any():
+            columns[name] = getattr(jobs, name).tolist()
+    for name in ("noise", "cpus", "mem_gib"):
+        if getattr(jobs, name).any():
+            columns[name] = _exact(getattr(jobs, name))
+    for name in WORDS:
+        words = getattr(jobs, name).words()
+        if any(words):
+            columns[name] = words
+    return columns
+
+
+def _exact(values: Floats) -> list[str]:
+    """The shortest text that reads back as the same number; nothing for infinity."""
+    return ["" if v == np.inf else repr(int(v)) if v == int(v) else repr(v) for v in values.tolist()]
