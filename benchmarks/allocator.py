@@ -23,7 +23,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models.library import library
-from wattline.place.buddy import Buddy
+from wattline.placement.buddy.placer import Buddy
 
 NAMES = ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")
 

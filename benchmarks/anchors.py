@@ -20,7 +20,7 @@ from wattline.core.events import FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
 from wattline.papers.synergy_speedups import Published
-from wattline.place import Greedy, Pack, TunePublished
+from wattline.placement import Greedy, Pack, TunePublished
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 PLACERS = {"fair": Pack("greedy"), "greedy": Greedy(), "tune": TunePublished()}

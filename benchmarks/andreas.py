@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from wattline.optimize.event import Event, check
 from wattline.optimize.exact import solve
 from wattline.optimize.greedy import greedy, randomised
+from wattline.optimize.instance import Event, check
 from wattline.optimize.objective import rolling, to_the_end
 from wattline.optimize.search import improve
 

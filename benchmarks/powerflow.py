@@ -24,16 +24,16 @@ from pathlib import Path
 import numpy as np
 
 import wattline as wl
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.run import run
 from wattline.models.library import library
 from wattline.models.model_assignment import draw_models
-from wattline.place.parse import parse_placer
+from wattline.placement.parser import parse_placer
 from wattline.policy import PowerFlow
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 from wattline.report import Report, report
 from wattline.report.knob_search import match
 from wattline.trace import reader as read

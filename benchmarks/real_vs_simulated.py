@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.core.events import FINISHED, METERED
 from wattline.core.jobs import Jobs
 from wattline.jobfile import read_document
@@ -91,8 +91,8 @@ def figures(log: object, jobs: int) -> tuple[np.ndarray, np.ndarray]:
 
 def compare(seed: int, policy: str, count: int) -> tuple[float, float, float, float]:
     """Of JCT: how far off each is, at the median and at most, and pairs in another order; energy in sum."""
-    from wattline.place.parse import parse_placer
-    from wattline.policy.parse import parse_policy
+    from wattline.placement.parser import parse_placer
+    from wattline.policy.parser import parse_policy
 
     jobs = drawn(seed, count)
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import lean
 import numpy as np
-from wattline.trace.formats.synergy import STEP_S
 
 import wattline as wl
 from wattline import policy as p
@@ -32,8 +31,9 @@ from wattline.core.protocols import Placer, Policy
 from wattline.models.library import library
 from wattline.models.sensitivity import needs
 from wattline.papers.synergy_speedups import Published
-from wattline.place import Pack, Tune, TunePublished
-from wattline.place.optimum import allocate
+from wattline.placement import Pack, Tune, TunePublished
+from wattline.placement.host.optimum import allocate
+from wattline.trace.formats.synergy import STEP_S
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 TASKS = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattline.backend.launch import Attempt, Exit, Launch
+from wattline.backend.engine.local.attempt import Attempt, Exit, Launch
 
 PATIENCE_S = 30.0
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.events import EVERY_EVENT, FINISHED, METERED, Event, each
 from wattline.core.jobs import Jobs

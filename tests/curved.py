@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import nodes
 from wattline.core.actions import START
 from wattline.core.events import ARRIVED, Event, Events, rows
@@ -24,7 +24,7 @@ from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models.trace_model import efficiency
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 
 MAX_W = 300.0  # of a V100
 

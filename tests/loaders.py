@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from story import FREE
 from wattline import policy as p
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs

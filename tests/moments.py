@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
-from wattline.optimize.event import Event
+from wattline.optimize.instance import Event
 from wattline.optimize.objective import Charges
 
 TESLA_W, TURING_W = (0, 530, 700, 870, 1040), (0, 400, 470, 0, 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import uvicorn
 
-from wattline.service.api import create_app
 from wattline.service.controller import Controller
+from wattline.service.http.app import create_app
 
 GPUS = "simulated:4xa100"
 

@@ -11,11 +11,11 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from wattline.jobfile import read_job
-from wattline.service.api import create_app
-from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
-from wattline.service.fold import Folded
+from wattline.service.http.app import create_app
+from wattline.service.http.auth import Tokens
 from wattline.service.states import OVER
+from wattline.service.storage.projection import Folded
 
 PATIENCE_S = 60.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import nodes
 from wattline.core.actions import START
 from wattline.core.events import FINISHED

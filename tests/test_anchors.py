@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from story import ends, play
-from wattline.place import Pack
-from wattline.policy.parse import parse_policy
+from wattline.placement import Pack
+from wattline.policy.parser import parse_policy
 from wattline.trace import read_trace
 
 pytestmark = pytest.mark.slow

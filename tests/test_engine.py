@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from story import ends, play
 from wattline import policy as p
 from wattline.backend.replay import Replay
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import nodes
 from wattline.core.actions import POWER_OFF
 from wattline.core.jobs import Jobs
@@ -24,7 +24,7 @@ from wattline.loop.run import run, turns
 from wattline.loop.runlog import read_log, write_log
 from wattline.loop.state import Decision, advance
 from wattline.models.trace_model import Asked
-from wattline.place import Pack
+from wattline.placement import Pack
 from wattline.trace import synthetic as synth
 
 JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
@@ -99,7 +99,7 @@ def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.Mon
 
 
 def test_a_run_reports_its_progress() -> None:
-    from wattline.backend.sim import Sim
+    from wattline.backend.sim.simulator import Sim
     from wattline.cluster import nodes
     from wattline.loop.run import run
     from wattline.trace import synthetic as synth

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wattline import policy as p
 from wattline.backend.replay import Replay
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.events import ENDS, METERED
 from wattline.core.jobs import Jobs
@@ -22,7 +22,7 @@ from wattline.core.table import Labels, Table
 from wattline.errors import TraceError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log, read_log, write_log
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.report import report
 from wattline.testing import Scenario, scenarios
 from wattline.trace import synthetic as synth

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.core.events import METERED
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -17,7 +17,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.library import library
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.policy import Gandiva, Las, fifo, srtf
 from wattline.testing import Scenario, scenarios
 

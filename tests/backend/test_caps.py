@@ -11,7 +11,7 @@ import pytest
 from by_hand import Story, one_job
 from story import ends, play
 from wattline import policy as p
-from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.events import FINISHED, LOST, RAN, STOPPED

@@ -6,7 +6,7 @@ import pytest
 from story import play
 from wattline import policy as p
 from wattline.backend.replay import Replay
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import nodes
 from wattline.core.events import METERED
 from wattline.core.jobs import Jobs

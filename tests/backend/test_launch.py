@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from attempts import ENV, PATIENCE_S, begun, ended, lives, python, said, until, written
-from wattline.backend import shim
-from wattline.backend.launch import ATTEMPT, Attempt, Exit, Launch
+from wattline.backend.engine.local import supervisor as shim
+from wattline.backend.engine.local.attempt import ATTEMPT, Attempt, Exit, Launch
 from wattline.errors import BackendError, ConfigError
 from wattline.meter.owner import started
 

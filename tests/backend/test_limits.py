@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from attempts import begun, ended, lives, python, said, until, written
-from wattline.backend import shim
-from wattline.backend.launch import Attempt
-from wattline.backend.limits import Limits, Prepared
+from wattline.backend.engine.local import supervisor as shim
+from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.cgroups import Limits, Prepared
 
 FIRST = Path("/sys/fs/cgroup")
 V2 = {

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from asks import ASKS
-from wattline.backend import local as module
-from wattline.backend.launch import Attempt
-from wattline.backend.life import Life
-from wattline.backend.local import Local
-from wattline.backend.work import Work, attempts
+from wattline.backend.engine.job_record import Life
+from wattline.backend.engine.job_spec import Work, attempts
+from wattline.backend.engine.local import backend as module
+from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.backend import Local
 from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
 from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, each
 from wattline.testing import BackendContract

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.backend.progress import Progress
+from wattline.backend.engine.progress import Progress
 
 
 def line(**words: Any) -> str:

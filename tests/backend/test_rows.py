@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from asks import ASKS
-from wattline.backend.life import Life
-from wattline.backend.rows import Rows
-from wattline.backend.work import Work
+from wattline.backend.engine.job_record import Life
+from wattline.backend.engine.job_spec import Work
+from wattline.backend.engine.job_table import Rows
 from wattline.cluster import nodes
 
 

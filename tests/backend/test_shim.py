@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from attempts import ENV, begun, ended, lives, python, said, until, written
-from wattline.backend import shim
-from wattline.backend.launch import ATTEMPT, User
+from wattline.backend.engine.local import supervisor as shim
+from wattline.backend.engine.local.attempt import ATTEMPT, User
 
 IGNORES = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 NOBODY = pwd.getpwnam("nobody")
@@ -356,7 +356,7 @@ def test_a_shim_survives_who_started_it(tmp_path: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 sys.path[:] = {sys.path}
-from wattline.backend.launch import Attempt
+from wattline.backend.engine.local.attempt import Attempt
 Attempt(Path({str(attempt.folder)!r})).start()
 os.killpg(0, signal.SIGKILL)
 """

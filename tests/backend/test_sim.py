@@ -7,7 +7,7 @@ import pytest
 
 from story import ends, play
 from wattline import policy as p
-from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cluster import nodes
 from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
 from wattline.core.jobs import Jobs

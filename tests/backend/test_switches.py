@@ -12,7 +12,7 @@ import pytest
 from by_hand import Story, one_job
 from story import ends, play
 from wattline import policy as p
-from wattline.backend.sim import Faults
+from wattline.backend.sim.simulator import Faults
 from wattline.cluster import nodes
 from wattline.core.actions import POWER_OFF, POWER_ON
 from wattline.core.events import NODE_BACK, NODE_LOST, each
@@ -21,7 +21,7 @@ from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
 
 

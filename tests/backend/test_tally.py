@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from wattline.backend.tally import ALL, Tally
+from wattline.backend.engine.energy_ledger import ALL, Tally
 
 
 def test_teams_have_what_left_and_what_runs() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from wattline.backend.launch import Attempt, Exit
-from wattline.backend.life import Life, Run
-from wattline.backend.verdict import Fate, verdict
-from wattline.backend.work import Given, Work
+from wattline.backend.engine.exit_policy import Fate, verdict
+from wattline.backend.engine.job_record import Life, Run
+from wattline.backend.engine.job_spec import Given, Work
+from wattline.backend.engine.local.attempt import Attempt, Exit
 
 
 def exit_(code: int = 0, **more: Any) -> Exit:

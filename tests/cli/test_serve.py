@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from typed import typed
-from wattline.service.store import Store
+from wattline.service.storage.store import Store
 
 Capsys = pytest.CaptureFixture[str]
 GPUS = ("--gpus", "simulated:2xa100")
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_touched(capsys: Caps
 def test_where_there_are_no_gpus_it_says_what_needs_none(
     capsys: Capsys, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wattline.backend import machine
+    from wattline.backend.engine.local import machine
     from wattline.errors import MeterError
 
     def nothing(text: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.jobfile.job import LIMIT_BYTES, JobFile, read_document, read_job
+from wattline.jobfile.schema import LIMIT_BYTES, JobFile, read_document, read_job
 from wattline.train.settings import Target
 
 WHOLE = """\

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.jobfile.job import JobFile, read_document, read_job
 from wattline.jobfile.matrix import LIMIT_MEMBERS, expand
+from wattline.jobfile.schema import JobFile, read_document, read_job
 
 
 def job_with(**more: Any) -> JobFile:

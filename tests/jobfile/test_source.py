@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from wattline.jobfile.source import LIMIT_BYTES, fusible
+from wattline.jobfile.script_check import LIMIT_BYTES, fusible
 
 _SCRIPT = "from wattline.fusion import main\nmain(build, train)\n"
 

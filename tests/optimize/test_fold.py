@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from moments import by_node, events
 from wattline.optimize import METHODS
+from wattline.optimize.cap_elimination import fold
 from wattline.optimize.decide import Effort, decide
-from wattline.optimize.event import POSTPONED, Event, check, cost_of
 from wattline.optimize.exact import charged
-from wattline.optimize.fold import fold
+from wattline.optimize.instance import POSTPONED, Event, check, cost_of
 from wattline.optimize.objective import rolling, to_the_end
 
 OBJECTIVES = (to_the_end, rolling)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from moments import by_node, event, events
 from wattline.errors import InputError
-from wattline.optimize.event import POSTPONED, Event, Schedule, busy, check, cost_of
 from wattline.optimize.exact import Pattern, charged, patterns, solve
 from wattline.optimize.greedy import greedy, randomised
+from wattline.optimize.instance import POSTPONED, Event, Schedule, busy, check, cost_of
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.search import improve
 

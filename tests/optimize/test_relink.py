@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moments import event, events
-from wattline.optimize.event import POSTPONED, Event, Schedule, check
 from wattline.optimize.exact import charged, solve
 from wattline.optimize.greedy import randomised
+from wattline.optimize.instance import POSTPONED, Event, Schedule, check
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.relink import _between, _pool, relink
 from wattline.optimize.search import improve

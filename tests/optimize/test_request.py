@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from moments import event, events
 from wattline.cli import main
 from wattline.errors import ConfigError
-from wattline.optimize.event import POSTPONED, Event, Schedule, check
 from wattline.optimize.exact import charged, solve
+from wattline.optimize.instance import POSTPONED, Event, Schedule, check
+from wattline.optimize.node_assignment import stick
 from wattline.optimize.objective import rolling
 from wattline.optimize.request import optimize
-from wattline.optimize.stick import stick
 
 REQUEST: dict[str, Any] = {
     "now_s": 0,

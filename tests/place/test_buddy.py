@@ -21,8 +21,8 @@ from wattline.loop.check import check
 from wattline.loop.reconcile import reconcile
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models import Asked
-from wattline.place import Buddy
-from wattline.place.blocks import blocks
+from wattline.placement import Buddy
+from wattline.placement.buddy.gpu_indices import blocks
 
 Place = dict[int, int]  # node → GPUs
 

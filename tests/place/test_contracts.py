@@ -3,7 +3,7 @@
 import pytest
 
 from wattline import policy as p
-from wattline.place import Buddy, Greedy, Optimum, Pack, Power, Tune, TunePublished
+from wattline.placement import Buddy, Greedy, Optimum, Pack, Power, Tune, TunePublished
 from wattline.testing import PlacerContract, PolicyContract
 
 

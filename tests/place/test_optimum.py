@@ -16,8 +16,8 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.models.sensitivity import needs
 from wattline.models.workload_models import Measured
-from wattline.place import Optimum, Tune
-from wattline.place.optimum import allocate, pack_whole
+from wattline.placement import Optimum, Tune
+from wattline.placement.host.optimum import allocate, pack_whole
 
 
 @given(

@@ -5,7 +5,7 @@ import pytest
 
 from story import ends, first_starts, play
 from wattline import policy as p
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import START, STOP
 from wattline.core.jobs import Jobs
@@ -16,7 +16,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, PlanError, UnknownJob
 from wattline.loop.run import run
 from wattline.models import Asked
-from wattline.place import Pack
+from wattline.placement import Pack
 
 
 def many(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:

@@ -1,8 +1,8 @@
 import pytest
 
 from wattline.errors import ConfigError
-from wattline.place import Buddy, Pack, Power, Tune, TunePublished
-from wattline.place.parse import parse_placer
+from wattline.placement import Buddy, Pack, Power, Tune, TunePublished
+from wattline.placement.parser import parse_placer
 
 
 def test_names_and_knobs_make_placers() -> None:

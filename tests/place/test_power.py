@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from story import ends, first_starts, play
 from wattline import policy as p
-from wattline.backend.sim import Faults, Sim
+from wattline.backend.sim.simulator import Faults, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import POWER_OFF, POWER_ON, START, STOP
 from wattline.core.events import FINISHED
@@ -23,7 +23,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.place import Buddy, Pack, Power
+from wattline.placement import Buddy, Pack, Power
 from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
 from wattline.trace import synthetic as synth
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from story import FREE, ends
 from wattline import policy as p
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.actions import START
 from wattline.core.jobs import Jobs
@@ -13,7 +13,7 @@ from wattline.core.reasons import REASONS, Reason
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.papers.synergy_speedups import Published
-from wattline.place import Greedy, TunePublished
+from wattline.placement import Greedy, TunePublished
 
 
 def played(place: Placer, *names: str, count: int = 1, gpus: list[int] | None = None) -> Log:

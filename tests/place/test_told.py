@@ -16,7 +16,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError, GrantedTwice, PlanError
-from wattline.place import Buddy, Pack, Power
+from wattline.placement import Buddy, Pack, Power
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 100])
 

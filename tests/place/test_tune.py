@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loaders import Watched, models, played, some, worlds
 from story import ends
 from wattline import policy as p
-from wattline.backend.sim import Overheads
+from wattline.backend.sim.simulator import Overheads
 from wattline.cluster import nodes
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.jobs import Jobs
@@ -16,7 +16,7 @@ from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
 from wattline.models.workload_models import Measured
-from wattline.place import Pack, Tune
+from wattline.placement import Pack, Tune
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
 

@@ -15,7 +15,7 @@ from wattline.errors import ConfigError
 from wattline.models import Asked
 from wattline.policy import Afs, fifo, priority
 from wattline.policy.chain import Chain, Stage
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 
 KNOWN = Afs("known")
 

@@ -14,7 +14,7 @@ from wattline.core.reasons import REASONS, Reason
 from wattline.energy.time_series import Series
 from wattline.errors import ConfigError
 from wattline.optimize import METHODS
-from wattline.place import Pack, Power
+from wattline.placement import Pack, Power
 from wattline.testing import PolicyContract
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from curved import MAX_W, Curved, after, arrived, curved_jobs
 from story import ends
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import RETUNE, START
 from wattline.core.events import FINISHED
@@ -28,7 +28,7 @@ from wattline.models.configurations import menu
 from wattline.models.cost import sample_cost
 from wattline.models.library import library
 from wattline.policy import Cap, Las, Pollux, chain, fifo, priority
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 from wattline.trace.synthetic import synth
 
 V100 = nodes("v100", gpus=8)

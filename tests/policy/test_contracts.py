@@ -1,7 +1,7 @@
 import pytest
 
 from wattline import policy as p
-from wattline.place import Pack
+from wattline.placement import Pack
 from wattline.testing import PolicyContract
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loaders import MODELS
 from story import FREE, ends, first_starts
 from wattline import policy as p
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.events import ARRIVED, Event, rows
 from wattline.core.host_share import with_shares
@@ -18,7 +18,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.state import advance, begin, decide_nothing
-from wattline.place import Greedy, Tune
+from wattline.placement import Greedy, Tune
 
 NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 

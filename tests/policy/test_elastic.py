@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curved import arrived, curved_jobs
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import FAILED, FINISHED
 from wattline.core.jobs import Jobs
@@ -19,9 +19,9 @@ from wattline.core.table import Labels
 from wattline.loop.run import run
 from wattline.models import Asked
 from wattline.models.library import library
-from wattline.place import Pack
+from wattline.placement import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
-from wattline.policy.elastic import granted, offer
+from wattline.policy.elastic.capacity import granted, offer
 from wattline.testing import Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 

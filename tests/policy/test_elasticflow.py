@@ -9,7 +9,7 @@ import pytest
 from curved import Curved, after, arrived, curved_jobs, play_curved, shares, sizes
 from story import ends, first_starts
 from wattline import policy as p
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import FINISHED
 from wattline.core.jobs import Jobs
@@ -22,7 +22,7 @@ from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models import Asked
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 from wattline.testing import PolicyContract
 from wattline.trace import synthetic as synth
 

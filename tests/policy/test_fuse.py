@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from story import FREE, ends
 from wattline import policy as p
-from wattline.backend.sim import Sim
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import START, STOP
 from wattline.core.grants import Grants
@@ -26,8 +26,8 @@ from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.array_speed import Array
 from wattline.models.trace_model import Asked
-from wattline.place import Buddy, Pack, Power, Tune
-from wattline.policy.parse import parse_policy
+from wattline.placement import Buddy, Pack, Power, Tune
+from wattline.policy.parser import parse_policy
 from wattline.report import report
 from wattline.testing import PolicyContract, Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed

@@ -15,7 +15,7 @@ from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.models import Asked, Misjudged
-from wattline.place import Pack
+from wattline.placement import Pack
 from wattline.policy.chain import asking_again
 
 
@@ -161,7 +161,7 @@ def test_policies_print_themselves() -> None:
 
 
 def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_the_ends() -> None:
-    from wattline.backend.sim import Overheads, Sim
+    from wattline.backend.sim.simulator import Overheads, Sim
     from wattline.cluster import nodes
     from wattline.loop.run import run
 

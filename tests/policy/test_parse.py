@@ -2,7 +2,7 @@ import pytest
 
 from wattline import policy as p
 from wattline.errors import ConfigError
-from wattline.policy.parse import parse_policy, stage_names
+from wattline.policy.parser import parse_policy, stage_names
 
 
 def test_names_and_knobs_make_policies() -> None:

@@ -14,7 +14,7 @@ from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.models import Asked
 from wattline.policy import Pollux
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 
 ALPHAS = ("0", "0.3", "0.5", "0.7", "0.9", "1")
 

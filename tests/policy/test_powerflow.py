@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wattline as wl
-from wattline.backend.sim import Overheads, Sim
+from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cli.left import left
 from wattline.cluster import join_nodes, parse_cluster
 from wattline.core.actions import RETUNE, START, STOP
@@ -32,12 +32,12 @@ from wattline.loop.runlog import Log
 from wattline.loop.state import advance, begin, decide_nothing
 from wattline.models.library import library
 from wattline.models.trace_model import Asked, Misjudged
-from wattline.place.buddy import Buddy
-from wattline.place.pack import Pack
-from wattline.place.power import Power
+from wattline.placement.buddy.placer import Buddy
+from wattline.placement.pack import Pack
+from wattline.placement.power import Power
 from wattline.policy import PowerFlow
-from wattline.policy.afs import Afs
-from wattline.policy.limits import limits
+from wattline.policy.budget_limits import limits
+from wattline.policy.elastic.afs import Afs
 from wattline.report import report
 from wattline.testing import PolicyContract
 

@@ -9,7 +9,7 @@ import pytest
 import wattline as wl
 from wattline import policy
 from wattline.errors import ConfigError
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.report import compare, digest, headline_svg, report, write_html
 from wattline.report.labels import place
 from wattline.report.page import figures, page

@@ -7,7 +7,7 @@ import pytest
 
 import wattline as wl
 from wattline import policy
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.report import digest, write_html
 from whims import Switching, Whims
 

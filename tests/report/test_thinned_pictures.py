@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline import policy
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.report import report
 from wattline.report.gantt import BINS, Bars, Shades, gantt, shaded
 from wattline.report.metrics import course

@@ -7,9 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving import answering, ended, running, serving, submit, until
-from wattline.service.api import create_app
-from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
+from wattline.service.http.app import create_app
+from wattline.service.http.auth import Tokens
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from serving import ended, running, serving, submit, until
 from wattline.errors import ConfigError, Conflict, NotAllowed, NotFound, StoreError
 from wattline.jobfile import read_job
 from wattline.service.controller import Controller
-from wattline.service.store import Happened
+from wattline.service.storage.store import Happened
 
 SWEEP = Path(__file__).parent.parent.parent / "demo" / "sweep.py"
 
@@ -216,7 +216,7 @@ env: {{OMP_NUM_THREADS: 1}}
 
 
 def test_who_is_held_in_its_back_off_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wattline.backend.local._BACK_OFF_S", (0.3,))
+    monkeypatch.setattr("wattline.backend.engine.local.backend._BACK_OFF_S", (0.3,))
     with serving(tmp_path) as controller:
         job = submit(controller, "run: [sh, -c, 'kill -9 $$$$']")[0].id
         until(lambda: controller.job(job).kills == 1)

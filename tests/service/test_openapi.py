@@ -13,10 +13,10 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from serving import serving
-from wattline.service.api import create_app
-from wattline.service.auth import Tokens
 from wattline.service.controller import Controller
-from wattline.service.shapes import State
+from wattline.service.http.app import create_app
+from wattline.service.http.auth import Tokens
+from wattline.service.http.schemas import State
 from wattline.service.states import STATES
 
 

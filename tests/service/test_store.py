@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wattline.errors import ConfigError, StoreError
 from wattline.service.states import OVER
-from wattline.service.store import Happened, Store
+from wattline.service.storage.store import Happened, Store
 
 ASKED = {"work": {"words": ["true"]}, "asks": {"gpus": 1, "key": ""}}
 FACTS = {"message": "", "done": 0.5, "service_s": 1.0, "energy_j": 2.0, "method": "simulated"}
@@ -42,7 +42,7 @@ def test_what_was_appended_is_there_after_opening_again(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_refused_and_told_who_serves(tmp_path: Path) -> None:
-    code = f"from wattline.service.store import Store; Store.open({str(tmp_path)!r})"
+    code = f"from wattline.service.storage.store import Store; Store.open({str(tmp_path)!r})"
     with Store.open(tmp_path):
         with pytest.raises(ConfigError, match=f"process {os.getpid()} serves it already"):
             Store.open(tmp_path)
@@ -125,7 +125,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_older_schema_is_brought_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wattline.service import store as module
+    from wattline.service.storage import store as module
 
     with Store.open(tmp_path) as store:
         store.append(accepted("1"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cli.beliefs import read_beliefs, with_drawn
 from wattline.cli.decide import check_teams, read_deciders
 from wattline.cluster import parse_cluster

@@ -10,10 +10,10 @@ from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
 from wattline.models.array_speed import keyed
-from wattline.place.parse import parse_placer
+from wattline.placement.parser import parse_placer
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
-from wattline.policy.parse import parse_policy
+from wattline.policy.parser import parse_policy
 
 
 def read_deciders(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:

@@ -17,7 +17,7 @@ from wattline.core.reasons import REASONS, Reason
 from wattline.energy.budgets import Budget
 from wattline.loop.runlog import Log
 from wattline.models.configurations import menu
-from wattline.place.power import Power
+from wattline.placement.power import Power
 
 _BUDGET = (Reason.NEVER_IN_BUDGET, Reason.OVER_BUDGET)
 

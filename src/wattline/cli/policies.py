@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from wattline.cli.terminal import show_json
-from wattline.policy.parse import stage_names
+from wattline.policy.parser import stage_names
 
 
 def run(args: argparse.Namespace) -> int:

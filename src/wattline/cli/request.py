@@ -52,7 +52,7 @@ def read_request(args: argparse.Namespace) -> Request:
 
 def _read_file(name: str) -> JobFile:
     from wattline.jobfile import read_job
-    from wattline.jobfile.job import LIMIT_BYTES
+    from wattline.jobfile.schema import LIMIT_BYTES
 
     where = "stdin" if name == "-" else name
     try:

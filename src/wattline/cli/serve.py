@@ -55,7 +55,7 @@ def _import() -> None:
     try:
         import uvicorn  # noqa: F401
 
-        import wattline.service.api  # noqa: F401
+        import wattline.service.http.app  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("wattline"):
             raise
@@ -65,8 +65,8 @@ def _import() -> None:
 def _check(args: argparse.Namespace) -> Models | None:
     """Raise where the options make no sense, before anything is touched; the models that they name."""
     from wattline.models.library import load_models
-    from wattline.place.parse import parse_placer
-    from wattline.policy.parse import parse_policy
+    from wattline.placement.parser import parse_placer
+    from wattline.policy.parser import parse_policy
 
     if args.policy != "auto":
         parse_policy(args.policy)
@@ -94,7 +94,7 @@ def _open(folder: Path, args: argparse.Namespace, models: Models | None) -> Cont
 def _serve(controller: Controller, bound: socket.socket, args: argparse.Namespace, signals: _Signals) -> None:
     import uvicorn
 
-    from wattline.service.api import create_app
+    from wattline.service.http.app import create_app
 
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(controller, rate=args.rate)

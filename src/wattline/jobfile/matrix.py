@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattline.errors import did_you_mean
+from wattline.jobfile.errors import Path, WrongField, dotted, shown
 from wattline.jobfile.template import Dollar, fill, names
-from wattline.jobfile.wrong import Path, WrongField, dotted, shown
-from wattline.jobfile.yamltext import read_scalar
+from wattline.jobfile.yaml_reader import read_scalar
 
 if TYPE_CHECKING:
-    from wattline.jobfile.job import JobFile
+    from wattline.jobfile.schema import JobFile
 
 LIMIT_MEMBERS = 10_000
 LIMIT_ALL_LETTERS = 2**26  # of the words of all members

@@ -24,7 +24,7 @@ from wattline.loop.reconcile import reconcile, switch
 from wattline.loop.runlog import Log, begins_words
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models.trace_model import Asked
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
 _NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]

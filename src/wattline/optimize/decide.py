@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.optimize.event import POSTPONED, Event, Schedule, at_most
+from wattline.optimize.cap_elimination import Folded, fold
 from wattline.optimize.exact import charged, nobody, solve
-from wattline.optimize.fold import Folded, fold
 from wattline.optimize.greedy import greedy, randomised
+from wattline.optimize.instance import POSTPONED, Event, Schedule, at_most
+from wattline.optimize.node_assignment import stick
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.relink import relink
 from wattline.optimize.search import improve
-from wattline.optimize.stick import stick
 
 _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
 

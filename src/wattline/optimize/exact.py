@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.optimize.event import POSTPONED, Event, Schedule
+from wattline.optimize.instance import POSTPONED, Event, Schedule
 from wattline.optimize.objective import Charges
 
 _GAP = 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, F3, FLOAT, I1, I2, INT, inner, kernel
-from wattline.optimize.event import Event, Schedule
+from wattline.optimize.instance import Event, Schedule
 from wattline.optimize.objective import Charges
 
 _SWAP = 0.05  # how much likelier than even it is that the heavier of two neighbours comes first

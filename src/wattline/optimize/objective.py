@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattline.core.table import Floats
-from wattline.optimize.event import Event
+from wattline.optimize.instance import Event
 
 _AHEAD = 0.2  # of the median of what jobs take: for so long a decision is taken to stand
 _RATHER = (

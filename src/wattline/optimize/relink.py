@@ -6,9 +6,9 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, F3, I1, inner, kernel
-from wattline.optimize.event import Event, Schedule, at_most
 from wattline.optimize.exact import nobody
 from wattline.optimize.greedy import randomised
+from wattline.optimize.instance import Event, Schedule, at_most
 from wattline.optimize.objective import Charges
 from wattline.optimize.search import improve, put, seated
 

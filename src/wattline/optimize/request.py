@@ -16,7 +16,7 @@ from wattline.errors import ConfigError, InputError, did_you_mean
 from wattline.models.cost import energy_cost
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.decide import Decided, Effort, charges_of, decide
-from wattline.optimize.event import POSTPONED, Event, Schedule, check, cost_of, with_pauses
+from wattline.optimize.instance import POSTPONED, Event, Schedule, check, cost_of, with_pauses
 
 _KEYS = {
     *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current", "restart_s"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, F3, I1, INT, inner, kernel
-from wattline.optimize.event import Event, Schedule
+from wattline.optimize.instance import Event, Schedule
 from wattline.optimize.objective import Charges
 
 _ROUNDS = 50

@@ -1,19 +1,19 @@
 """Plans: who should run, with what. A name here is a name on the command line."""
 
-from wattline.policy.afs import Afs
 from wattline.policy.andreas import Andreas
-from wattline.policy.batch import Batch
-from wattline.policy.cap import Cap
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
-from wattline.policy.demand import Demand
-from wattline.policy.elasticflow import ElasticFlow
-from wattline.policy.first import FirstPrinciple
-from wattline.policy.fuse import Fuse
+from wattline.policy.elastic.afs import Afs
+from wattline.policy.elastic.elasticflow import ElasticFlow
+from wattline.policy.elastic.pollux import Pollux
+from wattline.policy.elastic.powerflow import PowerFlow
+from wattline.policy.first_principle import FirstPrinciple
 from wattline.policy.gandiva import Gandiva
-from wattline.policy.order import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
-from wattline.policy.pollux import Pollux
-from wattline.policy.powerflow import PowerFlow
-from wattline.policy.share import drf, drf_published, ftf_published, tetris, tetris_published
+from wattline.policy.multi_resource import drf, drf_published, ftf_published, tetris, tetris_published
+from wattline.policy.ordering import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
+from wattline.policy.stages.batch import Batch
+from wattline.policy.stages.cap import Cap
+from wattline.policy.stages.demand import Demand
+from wattline.policy.stages.fuse import Fuse
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """The policies that only say who goes first: everybody gets the GPUs it asked for."""

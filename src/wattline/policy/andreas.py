@@ -16,8 +16,8 @@ from wattline.core.table import Ints
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
-from wattline.optimize.event import POSTPONED, Schedule, busy
-from wattline.optimize.moment import Moment, Terms, moment, plan_of
+from wattline.optimize.from_snapshot import Moment, Terms, moment, plan_of
+from wattline.optimize.instance import POSTPONED, Schedule, busy
 from wattline.policy.chain import asked
 
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
@@ -40,7 +40,7 @@ class Andreas:
     *method* `exact` solves the decision to *gap* (in *time_s*, else the best of `search` is taken); `relink`,
     `search`, `randomised` and `greedy` are quicker and say nothing of how good they are. *objective*
     `rolling` takes a decision to stand for a while, `to_the_end` to stand for ever. *tries* of chance come
-    first. *restart_s*, *off*, *urgency* and *patience*: see `wattline.optimize.moment.Terms`. A job runs on
+    first. *restart_s*, *off*, *urgency* and *patience*: see `wattline.optimize.from_snapshot.Terms`. A job runs on
     one node.
     *Deviates:* the objective, power caps, restarts that cost something, prices that change; the original's
     rules are the method `greedy`, its randomised greedy `randomised`.

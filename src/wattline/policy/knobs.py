@@ -11,7 +11,7 @@ from wattline.core.protocols import Policy
 from wattline.errors import ConfigError
 from wattline.policy import DUE, ELASTIC
 from wattline.policy.chain import Chain
-from wattline.policy.parse import stage_names
+from wattline.policy.parser import stage_names
 
 
 def has_knob(policy: object, name: str) -> bool:

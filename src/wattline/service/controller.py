@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.local import Local
+from wattline.backend.engine.local.backend import Local
 from wattline.core.events import METERED
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.core.snapshot import Meter
@@ -29,15 +29,15 @@ from wattline.errors import Conflict, NotFound, StoreError
 from wattline.jobfile import JobFile
 from wattline.loop.run import Turn, first_round, header, turns
 from wattline.loop.runlog import Log, header_line, round_line
-from wattline.place.parse import parse_placer
+from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
 from wattline.policy.knobs import has_knob, refuse_budget, turned
-from wattline.policy.parse import parse_policy
-from wattline.service.accept import accept, life_of
+from wattline.policy.parser import parse_policy
 from wattline.service.clock import Clock
-from wattline.service.fold import Folded
 from wattline.service.states import LIVE
-from wattline.service.store import Happened, Store
+from wattline.service.storage.projection import Folded
+from wattline.service.storage.store import Happened, Store
+from wattline.service.submission import accept, life_of
 
 POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
 """Nobody is stopped for anybody else; cores, arrays and caps by what is known of jobs."""

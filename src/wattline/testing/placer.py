@@ -11,7 +11,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.loop.check import check
 from wattline.loop.reconcile import reconcile
 from wattline.loop.run import run
-from wattline.policy.order import Las, fifo
+from wattline.policy.ordering import Las, fifo
 from wattline.testing.laws import no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios
 

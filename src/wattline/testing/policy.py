@@ -16,7 +16,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.trace_model import Asked
-from wattline.place.pack import Pack
+from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios

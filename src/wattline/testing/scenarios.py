@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from wattline.backend.sim import Faults, Overheads, Sim
+from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes

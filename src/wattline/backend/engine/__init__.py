@@ -1,0 +1,1 @@
+"""What every real execution engine shares: job records, the job table, exit policy, energy."""

@@ -1,0 +1,1 @@
+"""The engine that runs jobs as processes of this machine."""

@@ -1,0 +1,1 @@
+"""The simulator: a backend with a virtual clock."""

@@ -1,0 +1,244 @@
+"""A job as its user writes it: YAML, or the same document as JSON. Everything is optional but `run`.
+
+Fields keep the user's words (`4h`); properties give what they mean (14400.0).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from signal import Signals
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wattline.jobfile import fields as f
+from wattline.jobfile.errors import Path, WrongField
+from wattline.jobfile.matrix import check
+from wattline.jobfile.template import split
+from wattline.jobfile.validation_errors import explain
+from wattline.jobfile.yaml_reader import LIMIT_BYTES as LIMIT_BYTES
+from wattline.jobfile.yaml_reader import read_yaml
+from wattline.train.settings import Target
+from wattline.units import parse_gib, parse_joules, parse_seconds, parse_watts
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Resources(_Part):
+    """What a job needs to run."""
+
+    gpus: f.GpuCount | f.GpuRange = Field(
+        default=1, description="a number of GPUs such as 2, 1..4, or 8.. for at least 8"
+    )
+    gpu_type: f.Kind | f.Kinds = Field(
+        default=(), description="a kind of GPU such as a100, or a list of kinds"
+    )
+    cpus_per_gpu: f.Auto | f.Cpus = Field(default="auto", description="auto, or a number above 0")
+    memory_per_gpu: f.Auto | f.Gib | f.GibText = Field(
+        default="auto", description="auto, or a size such as 32G"
+    )
+    time: f.Seconds | f.Duration | None = Field(
+        default=None, description="a duration such as 300s, 4h or 1-12:00:00"
+    )
+
+    @property
+    def gpu_range(self) -> tuple[int, int, int]:
+        """The least, the asked and the most GPUs; most is 0 where there is no limit."""
+        if isinstance(self.gpus, int):
+            return self.gpus, self.gpus, self.gpus
+        first, dots, last = self.gpus.partition("..")
+        if dots and not last:
+            return int(first), int(first), 0
+        least, most = sorted((int(first), int(last or first)))
+        return least, most, most
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The kinds of GPUs that will do, in lower case; empty: any."""
+        kinds = (self.gpu_type,) if isinstance(self.gpu_type, str) else self.gpu_type
+        return tuple(kind.casefold() for kind in kinds)
+
+    @property
+    def cpus(self) -> float | None:
+        """CPUs for each GPU; None: as many as it takes."""
+        return None if self.cpus_per_gpu == "auto" else self.cpus_per_gpu
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory for each GPU; None: as much as it takes."""
+        if self.memory_per_gpu == "auto":
+            return None
+        return parse_gib(self.memory_per_gpu) if isinstance(self.memory_per_gpu, str) else self.memory_per_gpu
+
+    @property
+    def time_s(self) -> float | None:
+        """How long a job may run; None: no limit."""
+        return parse_seconds(self.time) if isinstance(self.time, str) else self.time
+
+
+class Energy(_Part):
+    """How a job may be slowed down to use less energy, and how much it may use."""
+
+    max_slowdown: f.Ratio | f.Percent | None = Field(
+        default=None, description="a slowdown such as 5%, or a ratio of at least 1 such as 1.05"
+    )
+    power: f.Auto | f.Watts | f.WattsText = Field(
+        default="auto", description="auto, or watts of one GPU such as 250W"
+    )
+    budget: f.Joules | f.JoulesText | None = Field(
+        default=None, description="an energy such as 3kWh, 2MJ or 500kJ"
+    )
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long a job may take; None: not said."""
+        if isinstance(self.max_slowdown, str):
+            return 1 + float(self.max_slowdown.removesuffix("%")) / 100
+        return self.max_slowdown
+
+    @property
+    def power_w(self) -> float | None:
+        """The power limit of each GPU; None: Wattline chooses."""
+        if self.power == "auto":
+            return None
+        return parse_watts(self.power) if isinstance(self.power, str) else self.power
+
+    @property
+    def budget_j(self) -> float | None:
+        """What a job may use in all; None: no limit."""
+        return parse_joules(self.budget) if isinstance(self.budget, str) else self.budget
+
+
+class Checkpoint(_Part):
+    """How a job is told to stop, how long it then has, and where it keeps its checkpoints."""
+
+    signal: f.StopName = Field(
+        default="SIGTERM", description="the name of a signal such as SIGTERM or SIGUSR2"
+    )
+    grace: f.Grace | f.GraceText = Field(
+        default="30s", description="a duration of at most a day such as 120s or 5m"
+    )
+    dir: f.FolderTemplate | None = Field(default=None, description="a folder such as ckpt/")
+
+    @property
+    def stop(self) -> Signals:
+        """The signal that tells a job to stop."""
+        return Signals[self.signal]
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from that signal to SIGKILL."""
+        return parse_seconds(self.grace) if isinstance(self.grace, str) else self.grace
+
+
+class Recurring(_Part):
+    """A job that comes again and again, and what may be tuned from one time to the next."""
+
+    group: Annotated[f.Line, Field(min_length=1)] = Field(
+        description="the name of what recurs such as nightly-nmt"
+    )
+    tune: f.Tuned = Field(
+        default=("batch_size", "power_limit"),
+        description="a list of what may be tuned: batch_size, power_limit",
+    )
+    batch_sizes: f.Batches = Field(
+        default=(), description="a list of whole numbers above 0 such as [32, 64, 128]"
+    )
+    target: f.TargetText | None = Field(default=None, description="a goal such as accuracy>=0.6 or wer<=40")
+
+    @property
+    def goal(self) -> Target | None:
+        """The metric that decides whether a recurrence has succeeded; None: its exit code does."""
+        return None if self.target is None else Target.parse(self.target)
+
+
+class JobFile(_Part):
+    """A job, or with a `matrix` many, as its user describes it."""
+
+    run: f.Command | f.Words = Field(
+        description="one command such as python train.py, or a list of its words"
+    )
+    name: f.Label = Field(default="", description="a name of at most 200 letters on one line")
+    workdir: f.Folder | None = Field(default=None, description="an absolute path such as /home/me/project")
+    env: f.Env = Field(default={}, description="environment variables such as {OMP_NUM_THREADS: 4}")
+    model: f.Line | None = Field(default=None, description="the name of a known workload such as resnet50")
+    batch_size: f.Count | None = Field(default=None, description="a whole number above 0")
+    resources: Resources = Field(default=Resources(), description="a mapping such as {gpus: 1..4, time: 4h}")
+    matrix: f.Matrix = Field(default={}, description="a list of values, or a range such as 0..7")
+    fuse: f.Width | f.Members = Field(
+        default="auto", description="off, auto, or how many members are trained as one"
+    )
+    energy: Energy = Field(default=Energy(), description="a mapping such as {max_slowdown: 5%, budget: 3kWh}")
+    deadline: f.Instant | None = Field(
+        default=None, description="a time with its zone such as 2026-11-16T09:00+01:00 or 2026-11-16T08:00Z"
+    )
+    tardiness_weight: Annotated[float, Field(ge=0, le=1e9)] | None = Field(
+        default=None, description="what an hour of being late costs, a number of at least 0"
+    )
+    elastic: bool = Field(default=False, description="true or false")
+    checkpoint: Checkpoint = Field(
+        Checkpoint(), description="a mapping such as {signal: SIGUSR2, grace: 120s}"
+    )
+    recurring: Recurring | None = Field(default=None, description="a mapping such as {group: nightly-nmt}")
+    team: f.Team = Field(default="", description="a name of at most 200 letters without * and :")
+    priority: float = Field(default=0.0, ge=-1e9, le=1e9, description="a number from -1e9 to 1e9")
+    retries: f.Retries = Field(
+        default=3, description="how often it is started again after it was killed, 0 to 100"
+    )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command, before the matrix is filled in."""
+        return split(self.run) if isinstance(self.run, str) else self.run
+
+    @property
+    def width(self) -> int | None:
+        """How many members are trained as one; 1: fusion is off; None: Wattline chooses."""
+        return self.fuse if isinstance(self.fuse, int) else {"off": 1, "auto": None}[self.fuse]
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """When the job should be over, with its time zone."""
+        return None if self.deadline is None else datetime.fromisoformat(self.deadline)
+
+
+_AS_WRITTEN: frozenset[Path] = frozenset(
+    (
+        *((key,) for key in ("name", "run", "workdir", "env", "model", "team", "deadline", "matrix")),
+        *(("resources", "gpu_type"), ("checkpoint", "dir"), ("recurring", "group"), ("recurring", "target")),
+    )
+)
+_SWITCH = {"yes": True, "on": True, "no": False, "off": False}
+
+
+def read_job(text: str, where: str) -> JobFile:
+    """A job from YAML; *where* names the text in errors, which say `where:line: …`."""
+    node = read_yaml(text, where)
+    document = node.plain(lambda path: path[:1] in _AS_WRITTEN or path[:2] in _AS_WRITTEN)
+    if isinstance(document, dict) and isinstance(document.get("elastic"), str):
+        document["elastic"] = _SWITCH.get(document["elastic"].casefold(), document["elastic"])
+    try:
+        return _read(document)
+    except WrongField as error:
+        raise error.at(where, node.line_of(error.path)) from None
+
+
+def read_document(document: object, where: str) -> JobFile:
+    """A job from a document that was parsed already; errors say `where: …`."""
+    try:
+        return _read(document)
+    except WrongField as error:
+        raise error.at(where, None) from None
+
+
+def _read(document: object) -> JobFile:
+    if not isinstance(document, dict):
+        raise WrongField((), "is not a mapping, expected at least run: followed by a command")
+    try:
+        job = JobFile.model_validate(document)
+    except ValidationError as error:
+        raise explain(error, document, JobFile) from None
+    check(job)
+    return job

@@ -1,0 +1,1 @@
+"""Buddy placement: aligned blocks of GPUs and of whole nodes."""

@@ -1,0 +1,1 @@
+"""Placers that also divide cores, memory and storage bandwidth."""

@@ -1,0 +1,1 @@
+"""Policies that also choose the number of GPUs."""

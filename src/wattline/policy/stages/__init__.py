@@ -1,0 +1,1 @@
+"""Stages that rewrite a plan: power cap, batch size, host demand, fusion."""

@@ -1,0 +1,1 @@
+"""The service's state in SQLite: events and the job table projected from them."""
