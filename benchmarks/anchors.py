@@ -19,8 +19,9 @@ from wattline import policy as p
 from wattline.core.events import FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
+from wattline.papers import Greedy, TunePublished, drf_published, ftf_published, tetris_published
 from wattline.papers.synergy_speedups import Published
-from wattline.placement import Greedy, Pack, TunePublished
+from wattline.placement import Pack
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
 PLACERS = {"fair": Pack("greedy"), "greedy": Greedy(), "tune": TunePublished()}
@@ -28,9 +29,9 @@ ORDERS: dict[str, Sequence[p.Stage]] = {
     "FIFO": (p.fifo, p.preempt),
     "SRTF": (p.srtf,),
     "LAS": (p.Las(),),
-    "DRF": (p.drf_published,),
-    "TETRIS": (p.tetris_published,),
-    "FTF": (p.ftf_published,),
+    "DRF": (drf_published,),
+    "TETRIS": (tetris_published,),
+    "FTF": (ftf_published,),
     "FTF desc.": (p.Ftf(quantum_s=300.0),),
 }
 PUBLISHED_H = {

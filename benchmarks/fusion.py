@@ -25,7 +25,7 @@ from fusion_models import CASES, Case
 from torch import Tensor, nn
 
 from wattline import fusion
-from wattline.fusion.way import Way
+from wattline.fusion.step.execution_mode import Way
 
 BARS = {
     "tiny MLP": (12, 4),

@@ -21,8 +21,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from wattline import fusion
-from wattline.fusion.step import Step
-from wattline.fusion.tuning.result import Result, State
+from wattline.fusion.search.result import Result, State
+from wattline.fusion.step.train_step import Step
 
 SPACE = {
     "lr": fusion.Float(1e-4, 1e-1, log=True),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import wattline as wl
 from wattline.policy import ORDERS
-from wattline.report import digest, headline_svg
+from wattline.reports import digest, headline_svg
 
 
 def main(path: str) -> int:

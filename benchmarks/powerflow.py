@@ -34,9 +34,9 @@ from wattline.models.model_assignment import draw_models
 from wattline.placement.parser import parse_placer
 from wattline.policy import PowerFlow
 from wattline.policy.parser import parse_policy
-from wattline.report import Report, report
-from wattline.report.knob_search import match
-from wattline.trace import reader as read
+from wattline.reports import Report, report
+from wattline.reports.knob_search import match
+from wattline.trace import read
 
 TRACES = {"philly": "philly/philly_jobs.csv.gz", "itp": "itp/elasticflow-traces.tar.gz"}
 CELLS = (

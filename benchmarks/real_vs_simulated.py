@@ -5,7 +5,7 @@
 Real: the service runs scripts with a session on simulated GPUs, whose steps take and draw what the library
 says. Simulated: the same jobs, arrivals, policy and placer in `Sim`, with the library as the truth and one
 number besides: the seconds that a process needs before its first step, measured with one job alone. Both
-write run logs; figures are `wattline.report`'s of the two.
+write run logs; figures are `wattline.reports`'s of the two.
 """
 
 from __future__ import annotations

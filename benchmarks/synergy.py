@@ -30,8 +30,9 @@ from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.models.library import library
 from wattline.models.sensitivity import needs
+from wattline.papers import TunePublished
 from wattline.papers.synergy_speedups import Published
-from wattline.placement import Pack, Tune, TunePublished
+from wattline.placement import Pack, Tune
 from wattline.placement.host.optimum import allocate
 from wattline.trace.formats.synergy import STEP_S
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 import wattline.loop.run
-import wattline.report  # noqa: F401  both compile their loops now, before any test looks at what a command prints
+import wattline.reports  # noqa: F401  both compile their loops now, before any test looks at what a command prints
 
 # PyTorch's threads of several test processes would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

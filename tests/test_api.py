@@ -11,7 +11,7 @@ import wattline
 
 SOURCE = Path(wattline.__file__).parent
 IMPURE = {"backend", "meter", "train", "fusion", "service", "cli", "testing"}
-STARTS = {"profile/measure.py"}  # runs commands and looks at the clock
+STARTS = {"profiler/run.py", "batch_size/history.py"}  # runs commands; opens SQLite
 BANNED = {"time", "subprocess", "random", "torch", "pynvml", "fastapi", "sqlite3"}
 
 

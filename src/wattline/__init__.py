@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MODULES = {
     "Asked": "wattline.models.trace_model",
     "Budget": "wattline.energy.budgets",
     "Buddy": "wattline.placement.buddy.placer",
@@ -26,12 +26,12 @@ _HOME = {
     "Price": "wattline.energy.prices",
     "Profile": "wattline.measurement.points",
     "Replay": "wattline.backend.replay",
-    "Report": "wattline.report",
+    "Report": "wattline.reports",
     "Session": "wattline.train.session",
     "Settings": "wattline.measurement.settings",
     "Sim": "wattline.backend.sim.simulator",
     "WattlineError": "wattline.errors",
-    "compare": "wattline.report",
+    "compare": "wattline.reports",
     "fit": "wattline.models.fit",
     "fuse": "wattline.fusion",
     "join_nodes": "wattline.cluster",
@@ -47,26 +47,26 @@ _HOME = {
     "read_profile": "wattline.measurement.points",
     "read_series": "wattline.energy.time_series",
     "read_trace": "wattline.trace",
-    "report": "wattline.report",
+    "report": "wattline.reports",
     "run": "wattline.loop.run",
     "scaled_lr": "wattline.batch_size.bandit",
     "steps": "wattline.profiler.step_counter",
     "synth": "wattline.trace",
-    "write_html": "wattline.report",
+    "write_html": "wattline.reports",
     "write_log": "wattline.loop.runlog",
     "write_profile": "wattline.measurement.points",
     "write_trace": "wattline.trace",
 }
 
-_FOLDERS = frozenset(("fusion", "policy", "testing"))
+_PACKAGES = frozenset(("fusion", "policy", "testing"))
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    if name in _FOLDERS:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    if name in _PACKAGES:
         return import_module(f"wattline.{name}")
     raise AttributeError(f"module 'wattline' has no attribute {name!r}")
 

@@ -14,7 +14,7 @@ from wattline import fusion
 
 @pytest.mark.parametrize("name", fusion.__all__)
 def test_a_name_is_the_same_thing_however_often_it_is_asked_for(name: str) -> None:
-    import_module(f"wattline.fusion.{fusion._HOMES[name]}")
+    import_module(f"wattline.fusion.{fusion._MODULES[name]}")
     first, second = getattr(fusion, name), getattr(fusion, name)
     assert first is second
     assert not isinstance(first, ModuleType)

@@ -28,7 +28,7 @@ from twins import (  # noqa: E402
     whole,
 )
 from wattline.fusion import FusionWarning, Ways, fuse  # noqa: E402
-from wattline.fusion.lower import Lowering  # noqa: E402
+from wattline.fusion.lowering.rules import Lowering  # noqa: E402
 
 
 class Calls(nn.Module):

@@ -24,7 +24,7 @@ def stub(tmp_path: Path, library: Path) -> Stub:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where caps are remembered: nowhere that another test or a person looks at."""
-    monkeypatch.setattr("wattline.meter.hold._told", set())  # what this process has said before
+    monkeypatch.setattr("wattline.meter.caps.guard._told", set())  # what this process has said before
     folder = tmp_path / "state"
     monkeypatch.setenv("WATTLINE_STATE", str(folder))
     monkeypatch.delenv("WATTLINE_METER", raising=False)

@@ -1,6 +1,7 @@
 import pytest
 
 from wattline import policy as p
+from wattline.papers import drf_published, ftf_published, tetris_published
 from wattline.placement import Pack
 from wattline.testing import PolicyContract
 
@@ -102,12 +103,12 @@ class TestDemandBeforeSrtf(PolicyContract):
 
 
 class TestDrfPublished(PolicyContract):
-    policy = p.drf_published
+    policy = drf_published
 
 
 class TestTetrisPublished(PolicyContract):
-    policy = p.tetris_published
+    policy = tetris_published
 
 
 class TestFtfPublished(PolicyContract):
-    policy = p.ftf_published
+    policy = ftf_published

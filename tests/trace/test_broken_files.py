@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError, TraceError
-from wattline.trace import FORMATS, read_trace
-from wattline.trace import reader as read
+from wattline.trace import FORMATS, read, read_trace
 
 HEADER = "job_id,vc,submit_time,submit_s,gpus,duration_s\n"
 GOOD = "a,vc1,2017-09-04 10:30:41,0,1,60\n"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from wattline.errors import TraceError
-from wattline.trace import Trace
-from wattline.trace import reader as read
+from wattline.trace import Trace, read
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data"))
 

@@ -16,7 +16,7 @@ from wattline.batch_size.history import Memory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
 from wattline.profiler.cap_window import Aim, Length, Tried, best, caps_between
-from wattline.train.settings import Target, Told
+from wattline.train.environment import Target, Told
 
 SHORT = Length(wait=1, warmup=2, steps=5)
 BATCH = np.zeros((64, 3))
@@ -30,7 +30,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("wattline.meter.hold._told", set())  # what this process has said before
+    monkeypatch.setattr("wattline.meter.caps.guard._told", set())  # what this process has said before
 
 
 def gpus(tmp_path: Path, count: int = 1, **more: str) -> str:

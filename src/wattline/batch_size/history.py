@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from wattline.batch_size.bandit import Outcome, Task, Trial
 from wattline.errors import ConfigError, NotFound, did_you_mean
-from wattline.meter.record import state_folder
+from wattline.meter.caps.record import state_folder
 from wattline.profiler.cap_window import Tried
 
 if TYPE_CHECKING:

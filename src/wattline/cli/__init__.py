@@ -14,8 +14,8 @@ from wattline.errors import Conflict, InputError, NotAllowed, NotFound, Unreacha
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; answers the exit code."""
+    from wattline.cli.output import show_error
     from wattline.cli.parser import build_parser
-    from wattline.cli.terminal import show_error
 
     words = list(sys.argv[1:] if argv is None else argv)
     ours = words[: words.index("--")] if "--" in words else words  # what follows is of another command

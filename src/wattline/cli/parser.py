@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from wattline import __version__
 from wattline.cli.options import add_case, add_deciders, at_least_0, at_least_1, number, read_by, share
-from wattline.cli.service_parser import add_service
-from wattline.cli.terminal import tell_first_run
+from wattline.cli.output import tell_first_run
+from wattline.cli.service.service_parser import add_service
 from wattline.errors import ConfigError
 from wattline.units import parse_gib, parse_mhz, parse_mib_s, parse_seconds, parse_watts
 
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
 
-    simulate = _command(commands, "simulate", "one policy on one trace")
+    simulate = _command(commands, "simulate", "simulation.simulate", "one policy on one trace")
     add_case(simulate)
     simulate.add_argument(
         "--policy",
@@ -66,59 +66,90 @@ def build_parser() -> argparse.ArgumentParser:
     simulate.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
     _add_output(simulate)
 
-    compare = _command(commands, "compare", "several policies on one trace")
+    compare = _command(commands, "compare", "simulation.compare", "several policies on one trace")
     _add_compare(compare)
     _add_output(compare)
 
-    report = _command(commands, "report", "what run logs say")
+    report = _command(commands, "report", "simulation.report", "what run logs say")
     report.add_argument("logs", nargs="+", metavar="LOG", help="run logs written by --log")
     _add_output(report)
 
-    replay = _command(commands, "replay", "decide again from a run log and insist on the same actions")
+    replay = _command(
+        commands, "replay", "simulation.replay", "decide again from a run log and insist on the same actions"
+    )
     replay.add_argument("log_file", metavar="LOG", help="a run log written by --log")
     replay.add_argument("--policy", required=True, metavar="P", help="the policy to hold against the log")
     add_deciders(replay)
     replay.add_argument("--json", action="store_true")
 
-    fit = _command(commands, "fit", "models of speed and power from a table of measurements")
+    fit = _command(commands, "fit", "models.fit", "models of speed and power from a table of measurements")
     fit.add_argument("profile", metavar="PROFILE.csv", help="measurements, one row each (.csv or .csv.gz)")
     fit.add_argument("--out", metavar="FILE", help="write the fitted models, for predict --models")
     _add_output(fit)
 
-    _add_profile(_command(commands, "profile", "how the speed of a command depends on cores and memory"))
+    _add_profile(
+        _command(
+            commands, "profile", "models.profile", "how the speed of a command depends on cores and memory"
+        )
+    )
 
-    _add_predict(_command(commands, "predict", "speed, watts and energy of a job, and what a cap would save"))
+    _add_predict(
+        _command(
+            commands,
+            "predict",
+            "models.predict",
+            "speed, watts and energy of a job, and what a cap would save",
+        )
+    )
 
-    _add_advise(_command(commands, "advise", "how many cores and how much memory jobs should ask for"))
+    _add_advise(
+        _command(
+            commands, "advise", "models.advise", "how many cores and how much memory jobs should ask for"
+        )
+    )
 
-    _add_measure(_command(commands, "measure", "seconds and joules of a command, and how they are known"))
+    _add_measure(
+        _command(
+            commands, "measure", "models.measure", "seconds and joules of a command, and how they are known"
+        )
+    )
 
-    doctor = _command(commands, "doctor", "what can be read and set on this machine, and if not, why")
+    doctor = _command(
+        commands, "doctor", "models.doctor", "what can be read and set on this machine, and if not, why"
+    )
     _add_meter(doctor)
     doctor.add_argument("--json", action="store_true", help="machine-readable result on stdout")
 
-    optimise = _command(commands, "optimize", "one plan for jobs and nodes that a file describes")
+    optimise = _command(
+        commands, "optimize", "simulation.optimize", "one plan for jobs and nodes that a file describes"
+    )
     optimise.add_argument(
         "--input", required=True, metavar="FILE", help="jobs, nodes and prices as JSON; - is stdin"
     )
     optimise.add_argument("--json", action="store_true", help="machine-readable result on stdout")
 
-    known = _command(commands, "library", "the workloads and devices that are known")
+    known = _command(commands, "library", "models.library", "the workloads and devices that are known")
     actions = known.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     _add_actions(actions)
 
-    tune = _command(commands, "tune", "which batch size a recurring job should use")
+    tune = _command(commands, "tune", "models.tune", "which batch size a recurring job should use")
     _add_tune(tune.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
 
-    fuse = _command(commands, "fuse", "many jobs of one architecture as one training array")
+    fuse = _command(commands, "fuse", "models.fuse", "many jobs of one architecture as one training array")
     _add_fuse(fuse.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser))
 
-    add_service(lambda name, summary, **more: _command(commands, name, summary, **more))
+    add_service(
+        lambda name, summary, module="", **more: _command(
+            commands, name, f"service.{module or name}", summary, **more
+        )
+    )
 
-    policies = _command(commands, "policies", "the stages policies are made of, and their knobs")
+    policies = _command(
+        commands, "policies", "simulation.policies", "the stages policies are made of, and their knobs"
+    )
     policies.add_argument("--json", action="store_true")
 
-    version = _command(commands, "version", "the version of wattline and of what it stands on")
+    version = _command(commands, "version", "version", "the version of wattline and of what it stands on")
     version.add_argument("--json", action="store_true")
     return parser
 
@@ -126,15 +157,15 @@ def build_parser() -> argparse.ArgumentParser:
 def _command(
     commands: argparse._SubParsersAction[_Parser],
     name: str,
+    module: str,
     summary: str,
-    module: str = "",
     aliases: Sequence[str] = (),
     splits: bool = False,
 ) -> argparse.ArgumentParser:
     def run(args: argparse.Namespace) -> int:
         if name in _COMPILED:
             tell_first_run()
-        command: Command = import_module(f"wattline.cli.{module or name}").run
+        command: Command = import_module(f"wattline.cli.{module}").run
         return command(args)
 
     parser = commands.add_parser(

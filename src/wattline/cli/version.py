@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from wattline import __version__
-from wattline.cli.terminal import show_json
+from wattline.cli.output import show_json
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,42 +5,42 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
+_MODULES = {
     "FusedArray": "array",
-    "FusionWarning": "settle",
+    "FusionWarning": "lowering.fallback",
     "SGD": "optim",
-    "Step": "step",
+    "Step": "step.train_step",
     "Adadelta": "optim",
     "Adam": "optim",
     "AdamW": "optim",
     "RMSprop": "optim",
-    "Scaler": "scale",
-    "Schedule": "schedule",
-    "Session": "members",
-    "Ways": "lower",
-    "clip_grad_norm_": "clip",
-    "clip_grad_value_": "clip",
-    "check": "equality",
-    "explain": "lowered",
+    "Scaler": "optim.loss_scale",
+    "Schedule": "optim.schedule",
+    "Session": "session",
+    "Ways": "lowering.rules",
+    "clip_grad_norm_": "optim.clip",
+    "clip_grad_value_": "optim.clip",
+    "check": "equality_check",
+    "explain": "lowering.report",
     "fuse": "array",
-    "main": "entry",
-    "train_step": "step",
-    "Objective": "tuning.objective",
-    "Float": "tuning.space",
-    "Int": "tuning.space",
-    "Choice": "tuning.space",
-    "Hyperband": "tuning.halving",
-    "ASHA": "tuning.halving",
-    "tune": "tuning.drive",
+    "main": "script_main",
+    "train_step": "step.train_step",
+    "Objective": "search.objective",
+    "Float": "search.space",
+    "Int": "search.space",
+    "Choice": "search.space",
+    "Hyperband": "search.halving",
+    "ASHA": "search.halving",
+    "tune": "search.tune",
 }
 
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from wattline.errors import NotFusible
-from wattline.fusion.alike import check_alike, is_same, shared
-from wattline.fusion.alone import bare
-from wattline.fusion.inputs import Inputs
-from wattline.fusion.lower import Ways
+from wattline.fusion.architecture_check import check_alike, is_same, shared
+from wattline.fusion.lowering.fallback import settle, warn_alone, warn_slow
+from wattline.fusion.lowering.forward import Where, each, each_alone, run
+from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.per_member import bare
+from wattline.fusion.lowering.rules import Ways
+from wattline.fusion.module_state import FRAME, state_of
 from wattline.fusion.optim import optimisers_of
-from wattline.fusion.run import Where, each, each_alone, run
-from wattline.fusion.settle import settle, warn_alone, warn_slow
-from wattline.fusion.state import FRAME, state_of
 
 
 def fuse(models: Sequence[nn.Module]) -> FusedArray:

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from wattline.errors import ConfigError, NotFound
-from wattline.fusion import entry, pulse
-from wattline.fusion.alike import fingerprint
-from wattline.fusion.alone import why_alone
+from wattline.fusion import script_main as entry
+from wattline.fusion.architecture_check import fingerprint
 from wattline.fusion.array import FusedArray, fuse
-from wattline.fusion.lowered import Part, explain
-from wattline.fusion.settle import FusionWarning
+from wattline.fusion.lowering.fallback import FusionWarning
+from wattline.fusion.lowering.per_member import why_alone
+from wattline.fusion.lowering.report import Part, explain
+from wattline.fusion.step import listeners
 
 _WARM = 3  # steps that are not counted: the first finds out what can be fused, the second compiles
 
@@ -102,7 +103,7 @@ def _timed(build: Any, train: Any, configs: list[entry.Config], seconds: float) 
         if len(times) > _WARM + 3 and times[-1] - times[_WARM] > seconds:
             raise _Enough
 
-    with warnings.catch_warnings(), pulse.listening(listen):
+    with warnings.catch_warnings(), listeners.listening(listen):
         warnings.simplefilter("ignore", FusionWarning)
         with suppress(_Enough):
             train(array, [dict(config) for config in configs])

@@ -11,8 +11,8 @@ from typing import Any
 
 from wattline.errors import ConfigError
 from wattline.train.checkpoint import Where
-from wattline.train.events import Events
-from wattline.train.settings import Target
+from wattline.train.environment import Target
+from wattline.train.progress_events import Events
 
 MEMBERS = "WATTLINE_MEMBERS"
 CANCEL = "cancel"

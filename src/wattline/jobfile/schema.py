@@ -18,7 +18,7 @@ from wattline.jobfile.template import split
 from wattline.jobfile.validation_errors import explain
 from wattline.jobfile.yaml_reader import LIMIT_BYTES as LIMIT_BYTES
 from wattline.jobfile.yaml_reader import read_yaml
-from wattline.train.settings import Target
+from wattline.train.environment import Target
 from wattline.units import parse_gib, parse_joules, parse_seconds, parse_watts
 
 

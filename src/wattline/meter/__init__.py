@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from wattline.errors import ConfigError, MeterError, did_you_mean
-from wattline.meter.base import Gpu, Meter
+from wattline.meter.protocol import Gpu, Meter
 
 __all__ = ["METERS", "Gpu", "Meter", "open_meter"]
 
@@ -47,6 +47,6 @@ def _auto() -> Meter:
 
 def _opener(name: str) -> Callable[[str], Meter]:
     """Imported when it is asked for: no process pays for meters that it does not use."""
-    module = import_module(f"wattline.meter.{'unmetered' if name == 'none' else name}")
+    module = import_module(f"wattline.meter.drivers.{'unmetered' if name == 'none' else name}")
     opener: Callable[[str], Meter] = module.open_text
     return opener

@@ -165,3 +165,9 @@ def _batches(jobs: Jobs, job: Ints) -> Ints:
     allowed[:, 0] = False  # it is what was asked
     wide = 1 + int(allowed.sum(axis=1).max(initial=0))
     return np.where(allowed, doubled, 0)[:, :wide].astype(np.int64)
+
+
+@lru_cache(maxsize=4)
+def with_own_batch(jobs: Jobs) -> Jobs:
+    """*jobs* whose batch size nobody may change."""
+    return replace(jobs, max_batch=np.zeros(len(jobs), dtype=np.int64)) if jobs.max_batch.any() else jobs

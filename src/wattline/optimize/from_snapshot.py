@@ -12,9 +12,8 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.prices import Price
-from wattline.models.configurations import Menu, menu
+from wattline.models.configurations import Menu, menu, with_own_batch
 from wattline.optimize.instance import POSTPONED, Event, Schedule, with_pauses
-from wattline.policy.elastic.capacity import with_own_batch
 
 _FAR_S = 30 * 86400.0  # prices are not looked at further ahead
 _LEAST_S = 1e-3  # who is nearly done still takes something

@@ -9,19 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wattline.papers.synergy_placers import Greedy, TunePublished
     from wattline.placement.buddy.placer import Buddy
     from wattline.placement.host.optimum import Optimum
     from wattline.placement.host.synergy_tune import Tune
     from wattline.placement.pack import Pack
     from wattline.placement.power import Power
 
-__all__ = ["Buddy", "Greedy", "Optimum", "Pack", "Power", "Tune", "TunePublished"]
+__all__ = ["Buddy", "Optimum", "Pack", "Power", "Tune"]
 
-_HOMES = {"Greedy": "published", "TunePublished": "published"}
+_MODULES = {
+    "Buddy": "buddy.placer",
+    "Optimum": "host.optimum",
+    "Pack": "pack",
+    "Power": "power",
+    "Tune": "host.synergy_tune",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(f"wattline.placement.{_HOMES.get(name, name.casefold())}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"wattline.placement.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'wattline.placement' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from wattline.policy.elastic.pollux import Pollux
 from wattline.policy.elastic.powerflow import PowerFlow
 from wattline.policy.first_principle import FirstPrinciple
 from wattline.policy.gandiva import Gandiva
-from wattline.policy.multi_resource import drf, drf_published, ftf_published, tetris, tetris_published
+from wattline.policy.multi_resource import drf, tetris
 from wattline.policy.ordering import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 from wattline.policy.stages.batch import Batch
 from wattline.policy.stages.cap import Cap
@@ -44,10 +44,8 @@ __all__ = [
     "asked",
     "chain",
     "drf",
-    "drf_published",
     "edf",
     "fifo",
-    "ftf_published",
     "keep",
     "preempt",
     "priority",
@@ -57,5 +55,4 @@ __all__ = [
     "srsf",
     "srtf",
     "tetris",
-    "tetris_published",
 ]

@@ -22,7 +22,7 @@ def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     is what a stage `demand` before says, or else its proportional share.
     """
     plan = asked(snapshot) if plan is None else plan
-    takes, tenant = _parts(snapshot, plan), _tenants(snapshot, plan)
+    takes, tenant = cluster_shares(snapshot, plan), _tenants(snapshot, plan)
     names, tenant = np.unique(tenant, return_inverse=True)
     waiting: list[list[int]] = [[] for _ in names]
     for p in reversed(np.argsort(plan.row, kind="stable").tolist()):
@@ -48,7 +48,7 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
     `demand` before says, or else its proportional share.
     """
     plan = asked(snapshot) if plan is None else plan
-    takes = _parts(snapshot, plan)
+    takes = cluster_shares(snapshot, plan)
     work = remaining_s(snapshot, models, plan)[plan.row] * takes.sum(axis=0)
     left, order = np.ones(len(takes)), np.empty(len(plan), dtype=np.int64)
     open_ = np.ones(len(plan), dtype=np.bool_)
@@ -70,28 +70,7 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
     return ranked(snapshot, plan, key)
 
 
-def drf_published(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Smallest dominant share of one job first, whoever's it is: DRF as in Synergy's code."""
-    plan = asked(snapshot) if plan is None else plan
-    return ranked(snapshot, plan, _by_row(plan, snapshot, _parts(snapshot, plan).max(axis=0)))
-
-
-def tetris_published(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Least remaining time, times the sum of what it takes, first: Tetris as in Synergy's code."""
-    plan = asked(snapshot) if plan is None else plan
-    takes = _by_row(plan, snapshot, _parts(snapshot, plan).sum(axis=0))
-    return ranked(snapshot, plan, takes * remaining_s(snapshot, models, plan))
-
-
-def ftf_published(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Who is treated best first: finish-time fairness as in Synergy's code, which sorts the wrong way."""
-    queue, jobs = snapshot.queue, snapshot.jobs
-    in_system_s = snapshot.now_s - jobs.submit_s[queue.job]
-    alone_s = np.maximum(jobs.duration_s[queue.job], 1.0)
-    return ranked(snapshot, plan, (in_system_s + remaining_s(snapshot, models, plan)) / alone_s)
-
-
-def _parts(snapshot: Snapshot, plan: Plan) -> Floats:
+def cluster_shares(snapshot: Snapshot, plan: Plan) -> Floats:
     """What each entry of the plan takes of the cluster's GPUs, cores and memory."""
     nodes = snapshot.nodes
     host = nodes.share[:2, :1] if plan.host is None else plan.host[:2]
@@ -108,7 +87,7 @@ def _tenants(snapshot: Snapshot, plan: Plan) -> Ints:
     return job
 
 
-def _by_row(plan: Plan, snapshot: Snapshot, key: Floats) -> Floats:
+def by_queue_row(plan: Plan, snapshot: Snapshot, key: Floats) -> Floats:
     """*key*, which is by entry of the plan, by row of the queue."""
     rows = np.zeros(len(snapshot.queue))
     rows[plan.row] = key

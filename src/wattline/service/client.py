@@ -27,7 +27,7 @@ from wattline.errors import (
     Unreachable,
     WattlineError,
 )
-from wattline.meter.record import state_folder
+from wattline.meter.caps.record import state_folder
 
 API = "/api/v1"
 PATIENCE_S = 300.0

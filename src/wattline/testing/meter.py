@@ -7,7 +7,7 @@ import math
 import pytest
 
 from wattline.errors import ConfigError, NotPermitted
-from wattline.meter.base import Gpu, Meter
+from wattline.meter.protocol import Gpu, Meter
 
 _STEPS = 20
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wattline.errors import TraceError
-from wattline.trace import reader as read
+from wattline.trace import read
 
 
 class TraceContract:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from wattline.errors import MeterError
-from wattline.meter.base import Gpu
-from wattline.meter.hold import Hold
+from wattline.meter.caps.guard import Hold
+from wattline.meter.protocol import Gpu
 from wattline.profiler.cap_window import Aim, Length, Sweep, Tried, caps_between
 from wattline.train.ranks import Ranks
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.errors import ConfigError, InputError
-from wattline.meter.record import sync
+from wattline.meter.caps.record import sync
 
 _STATE = "wattline.json"
 _USER = "user"

@@ -30,17 +30,17 @@ import numpy as np
 from wattline.batch_size.history import Memory
 from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter, open_meter
-from wattline.meter.energy import Window
-from wattline.meter.hold import hold
+from wattline.meter.caps.guard import hold
+from wattline.meter.energy_window import Window
 from wattline.models.cost import energy_time_cost
 from wattline.profiler import step_counter as pipe
 from wattline.profiler.cap_window import Aim, Length
 from wattline.train.caps import Caps
 from wattline.train.checkpoint import Checkpoints, Keep, Where
-from wattline.train.events import Events
+from wattline.train.environment import Target, Told
+from wattline.train.progress_events import Events
 from wattline.train.ranks import Ranks
 from wattline.train.recurrence import Recurrence
-from wattline.train.settings import Target, Told
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lower import Declined, Many, Ways, lowers, rewrites, spread
+from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, rewrites, spread
 from wattline.fusion.ops.noise import drop
 
 

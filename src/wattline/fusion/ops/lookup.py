@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lower import Declined, Many, Ways, lowers
+from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers
 
 
 @lowers(F.embedding, how="one table with the rows of all members")

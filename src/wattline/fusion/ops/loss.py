@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lower import Declined, rewrites
+from wattline.fusion.lowering.rules import Declined, rewrites
 
 
 @rewrites(F.kl_div, how="the same sums in simpler operators")

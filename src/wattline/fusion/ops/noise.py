@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from wattline.fusion.lower import Declined, Many, Ways, lowers, spread
+from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, spread
 
 
 @lowers(F.dropout, how="one dropout with a mask of its own for each member")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from wattline.fusion.lower import Declined, Many, Ways, lowers, rewrites, rows, spread
+from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, rewrites, rows, spread
 
 
 @lowers(F.batch_norm, how="one batch norm over the channels of all members")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattline.fusion.lower import Declined, Many, Ways, lowers
+from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers
 
 
 @lowers(torch.Tensor.view, how="a view, or a copy where members are not laid out for it")

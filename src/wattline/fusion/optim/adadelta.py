@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from wattline.fusion.optim.broadcast import Spread
 from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Params
-from wattline.fusion.optim.spread import Spread
 from wattline.fusion.optim.update import Flags, Hyper, State, counters
-from wattline.fusion.optim.values import Range
 
 
 def adadelta(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.spread import Spread
+from wattline.fusion.optim.broadcast import Spread
 from wattline.fusion.optim.update import Flags, Hyper
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from wattline.errors import ConfigError
-from wattline.fusion import pulse
-from wattline.fusion.optim import ordinary
+from wattline.fusion.optim import member_state
+from wattline.fusion.optim.hyperparameters import Range, chosen, for_all, joining, pair, vector
 from wattline.fusion.optim.update import Flags, Layout, Rule, Update
-from wattline.fusion.optim.values import Range, chosen, for_all, joining, pair, vector
+from wattline.fusion.step import listeners
 
 Params = Any  # an iterable of stacked parameters or of parameter groups, or what has `.parameters()`
 Numbers = float | Sequence[float] | Tensor
@@ -131,7 +131,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
             active = None
         tensors = self.tensors()
         self._update(tensors)(params, grads, tensors, hyper, active)
-        pulse.beat(self.width)
+        listeners.beat(self.width)
         return loss
 
     def keep(self, rows: Sequence[int], params: Mapping[Any, Any]) -> None:
@@ -175,12 +175,12 @@ class ArrayOptimizer(torch.optim.Optimizer):
 
     def member_state_dict(self, member: int) -> dict[str, Any]:
         """The state of one member, as the ordinary optimiser of the same name loads it."""
-        return ordinary.state_dict(self, member)
+        return member_state.state_dict(self, member)
 
     @torch.no_grad()
     def load_member(self, member: int, state: Mapping[str, Any]) -> None:
         """Continue one member from the state of an ordinary optimiser of the same name."""
-        ordinary.load(self, member, state)
+        member_state.load(self, member, state)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from wattline.errors import ConfigError
+from wattline.fusion.optim.broadcast import Spread
 from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.hyperparameters import ANY, Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Group, Numbers, Params
-from wattline.fusion.optim.spread import Spread
 from wattline.fusion.optim.update import Flags, Hyper, State, counters
-from wattline.fusion.optim.values import ANY, Range
 
 
 def sgd(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:

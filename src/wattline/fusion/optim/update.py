@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.spread import spread
+from wattline.fusion.optim.broadcast import spread
 
 State = dict[str, Tensor]
 Hyper = Mapping[str, Tensor]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import ACCEPTS, JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
-from wattline.models.configurations import Menu, menu
+from wattline.models.configurations import Menu, menu, with_own_batch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,12 +48,6 @@ def offer(snapshot: Snapshot, models: Models, plan: Plan | None, *, batches: boo
         queue.block, snapshot.leases.block, nodes.kind.codes, takes, room, ways.sort, ways.gpus
     )
     return Offer(ways, sort, pool, room, queue.held.astype(np.int64))
-
-
-@lru_cache(maxsize=4)
-def with_own_batch(jobs: Jobs) -> Jobs:
-    """*jobs* whose batch size nobody may change."""
-    return replace(jobs, max_batch=np.zeros(len(jobs), dtype=np.int64)) if jobs.max_batch.any() else jobs
 
 
 @kernel(F2, I2, I1, B1, I1, I2, I2)

@@ -15,7 +15,7 @@ import numpy as np
 from wattline.core.table import Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.measurement.settings import Settings
-from wattline.trace import work_estimates as predicted
+from wattline.trace import work_estimates
 from wattline.trace.builder import Draft, seconds_per_step
 from wattline.trace.field_parser import Chunk
 from wattline.trace.file_source import Member
@@ -83,8 +83,8 @@ def _step_s(chunk: Chunk, family: Labels, batch: Ints, gpus: Ints, steps: Floats
         return seconds_per_step(chunk, steps, chunk.seconds("duration"), "duration")
     each = np.maximum(batch, 1).astype(np.float64)  # of one GPU; families without a batch count steps
     settings = Settings.of(gpus=gpus, batch=each * gpus)
-    step_s = each / predicted.samples_s("gavel", "v100", family, settings)  # of all GPUs together
-    known = ", ".join(predicted.known("gavel"))
+    step_s = each / work_estimates.samples_s("gavel", "v100", family, settings)  # of all GPUs together
+    known = ", ".join(work_estimates.known("gavel"))
     chunk.reject(
         np.isnan(step_s),
         lambda row: f"job_type is {chunk.words('job_type')[row]!r}, expected one of {known}",

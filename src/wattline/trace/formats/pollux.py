@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.core.table import Labels
 from wattline.measurement.settings import Settings
-from wattline.trace import work_estimates as predicted
+from wattline.trace import work_estimates
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
 from wattline.trace.format import Format, header_has
@@ -23,8 +23,8 @@ def _draft(chunk: Chunk) -> Draft:
     batch = chunk.whole("batch_size", "a whole number of samples, at least 1", 1)
     application = Labels.of(chunk.words("application"))
     settings = Settings.of(gpus=gpus, nodes=np.ceil(gpus / _NODE_GPUS), batch=batch)
-    step_s = batch / predicted.samples_s("pollux", "t4", application, settings)
-    known = ", ".join(predicted.known("pollux"))
+    step_s = batch / work_estimates.samples_s("pollux", "t4", application, settings)
+    known = ", ".join(work_estimates.known("pollux"))
     chunk.reject(
         np.isnan(step_s), lambda row: f"application is {application.word(row)!r}, expected one of {known}"
     )
@@ -32,7 +32,7 @@ def _draft(chunk: Chunk) -> Draft:
         id=chunk.ids("name"),
         submit_s=chunk.seconds("time"),
         gpus=gpus,
-        steps=np.nan_to_num(predicted.pollux_steps(application, batch.astype(np.float64)), nan=1.0),
+        steps=np.nan_to_num(work_estimates.pollux_steps(application, batch.astype(np.float64)), nan=1.0),
         step_s=np.nan_to_num(step_s, nan=1.0),
         batch=batch,
         model=application,

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from wattline.backend.engine.local import supervisor as shim
 from wattline.errors import BackendError, ConfigError
-from wattline.meter.owner import started
+from wattline.meter.caps.process_identity import started
 
 ATTEMPT = "WATTLINE_ATTEMPT"
 """In the environment of a job: the folder of its attempt."""

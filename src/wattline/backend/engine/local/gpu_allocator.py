@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from wattline.errors import MeterError, WattlineError
-from wattline.meter.base import Gpu, Meter
-from wattline.meter.hold import Hold, hold
+from wattline.meter.caps.guard import Hold, hold
+from wattline.meter.protocol import Gpu, Meter
 
 
 class Seats:

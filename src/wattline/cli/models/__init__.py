@@ -1,0 +1,1 @@
+"""Commands about measurements, fitted models and tuning."""

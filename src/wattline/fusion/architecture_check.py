@@ -1,0 +1,269 @@
+"""Whether models are of one architecture: an array has one forward, only tensors differ between members."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from wattline.errors import NotFusible
+from wattline.fusion.module_state import FRAME, state_of, state_of_chance
+
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def check_alike(models: Sequence[nn.Module]) -> None:
+    """`NotFusible` with the name of what differs, unless *models* differ only in values of their tensors."""
+    if not models:
+        raise NotFusible("no models were given, expected at least one")
+    for index, model in enumerate(models):
+        if not isinstance(model, nn.Module):
+            raise NotFusible(f"member {index} is {type(model).__name__}, expected a torch.nn.Module")
+    first = models[0]
+    for model in models:
+        _check_one(model)
+    for index, model in enumerate(models[1:], 1):
+        if model is first or any(model is other for other in models[1:index]):
+            raise NotFusible(f"member {index} is the same object as another, expected a model of its own")
+        for problem in _differences(first, model):
+            raise NotFusible(f"member {index} differs from member 0: {problem}")
+    _check_apart(models)
+
+
+def shared(models: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Frozen parameters and buffers that all members have in common, by name: a base under adapters."""
+    if len(models) == 1:
+        return {}
+    all_have = [state_of(model) for model in models]
+    return {
+        name: p
+        for name, p in all_have[0].items()
+        if not p.requires_grad and all(other[name] is p for other in all_have[1:])
+    }
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Equal for models that may be fused: a hash of modules, shapes, types and settings."""
+    lines = []
+    for where, module in model.named_modules():
+        settings = {k: _short(v) for k, v in vars(module).items() if k not in FRAME and isinstance(v, _PLAIN)}
+        kind = type(module)
+        lines.append(
+            f"{where}|{kind.__module__}.{kind.__qualname__}|{module.training}|{sorted(settings.items())}"
+        )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        lines.append(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|{tensor.requires_grad}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _check_one(model: nn.Module) -> None:
+    """What no array can have, whatever the other members are."""
+    own = {id(t) for t in [*model.parameters(), *model.buffers()]}
+    modules = {id(m) for m in model.modules()}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise NotFusible(f"{name} has no shape yet", "run a batch through each model first")
+        if tensor.is_sparse or tensor.is_quantized:
+            raise NotFusible(f"{name} is sparse or quantised, expected a dense tensor")
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            raise NotFusible(
+                f"{name} has hooks on its gradient, which an array would not run",
+                "change gradients between backward() and step()",
+            )
+    for where, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise NotFusible(
+                f"{where or type(module).__name__} has hooks on its gradient, which an array would not run",
+                "change gradients between backward() and step()",
+            )
+        for name, value in [*vars(module).items(), *_hooks(module).items()]:
+            for function in _functions(value):
+                for thing in (t for cell in function.__closure__ or () for t in _within(_inside(cell))):
+                    if isinstance(thing, nn.Module) or (isinstance(thing, Tensor) and id(thing) in own):
+                        raise NotFusible(
+                            f"{where or type(module).__name__}.{name} is a function that has a "
+                            f"{type(thing).__name__} in it, which would be that of one member for all",
+                            "make it a method",
+                        )
+            if name in FRAME:
+                continue
+            for thing in _within(value):
+                place = f"{where or type(module).__name__}.{name}"
+                if isinstance(thing, Tensor) and (id(thing) in own or isinstance(thing, nn.Parameter)):
+                    raise NotFusible(
+                        f"{place} holds a parameter beside the registered ones, which an array would not see",
+                        "keep parameters in attributes, nn.ParameterList or nn.ParameterDict",
+                    )
+                if (
+                    isinstance(thing, nn.Module)
+                    and id(thing) not in modules
+                    and next(thing.parameters(), None) is not None
+                ):
+                    raise NotFusible(
+                        f"{place} holds a module that is not registered, so that its weights are not trained",
+                        "keep modules in attributes, nn.ModuleList or nn.ModuleDict",
+                    )
+
+
+def _check_apart(models: Sequence[nn.Module]) -> None:
+    """`NotFusible` where two members train the same tensor."""
+    common = {id(t) for t in shared(models).values()}
+    owner: dict[int, int] = {}
+    for index, model in enumerate(models):
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if id(tensor) in common:
+                continue
+            if owner.setdefault(id(tensor), index) != index:
+                raise NotFusible(
+                    f"members {owner[id(tensor)]} and {index} share {name}",
+                    "give each its own copy (copy.deepcopy), or freeze it (requires_grad_(False)) in all",
+                )
+
+
+def _differences(first: nn.Module, other: nn.Module) -> Iterator[str]:
+    """What differs, in the order in which a reader would look for it."""
+    ours, theirs = dict(first.named_modules()), dict(other.named_modules())
+    if list(ours) != list(theirs):
+        odd = next(iter([*(n for n in ours if n not in theirs), *(n for n in theirs if n not in ours)]), "")
+        yield f"module {odd} is in only one of them" if odd else "their modules have another order"
+    for where, module in ours.items():
+        if where in theirs and _kind(module) != _kind(theirs[where]):
+            yield f"{where or 'it'} is a {type(theirs[where]).__name__}, expected {type(module).__name__}"
+    for kind in ("named_parameters", "named_buffers"):
+        yield from _tensor_differences(dict(getattr(first, kind)()), dict(getattr(other, kind)()))
+    for where, module in ours.items():
+        if where not in theirs:
+            continue
+        mine, yours = module, theirs[where]
+        if mine.training != yours.training:
+            modes = {True: "training", False: "evaluation"}
+            yield f"{where or 'it'} is in {modes[yours.training]} mode, expected {modes[mine.training]}"
+        yield from _attribute_differences(where, mine, yours)
+        for kind, hooks in _hooks(mine).items():
+            if not is_same(hooks, _hooks(yours)[kind]):
+                yield f"{where or 'it'} has other {kind.strip('_').replace('_', ' ')}"
+
+
+def _hooks(module: nn.Module) -> dict[str, list[Any]]:
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    return {kind: list(vars(module)[kind].values()) for kind in kinds}
+
+
+def _functions(value: Any) -> list[types.FunctionType]:
+    return [thing for thing in _within(value) if isinstance(thing, types.FunctionType)]
+
+
+def _inside(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def _kind(module: nn.Module) -> Any:
+    """Its class; parametrised modules have classes of their own."""
+    kind = type(module)
+    return (
+        (kind.__bases__, list(vars(module)["_modules"]["parametrizations"]))
+        if is_parametrized(module)
+        else kind
+    )
+
+
+def _tensor_differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Iterator[str]:
+    for name in [*(n for n in ours if n not in theirs), *(n for n in theirs if n not in ours)]:
+        yield f"{name} is in only one of them (or tied in only one)"
+    for name, mine in ours.items():
+        yours = theirs.get(name)
+        if yours is None:
+            continue
+        if mine.shape != yours.shape:
+            yield f"{name} has the shape {tuple(yours.shape)}, expected {tuple(mine.shape)}"
+        if mine.dtype != yours.dtype:
+            yield f"{name} is {yours.dtype}, expected {mine.dtype}"
+        if mine.device != yours.device:
+            yield f"{name} is on {yours.device}, expected {mine.device}"
+        if mine.requires_grad != yours.requires_grad:
+            yield f"{name} is {'trained' if yours.requires_grad else 'frozen'}, unlike member 0's"
+
+
+def _attribute_differences(where: str, mine: nn.Module, yours: nn.Module) -> Iterator[str]:
+    ours = {k: v for k, v in vars(mine).items() if k not in FRAME or k == "forward"}
+    theirs = {k: v for k, v in vars(yours).items() if k not in FRAME or k == "forward"}
+    prefix = f"{where}." if where else ""
+    for name in [*ours, *(n for n in theirs if n not in ours)]:
+        if name not in ours or name not in theirs:
+            yield f"{prefix}{name} is set in only one of them"
+        elif is_kept(ours[name], theirs[name]):
+            continue
+        elif not is_same(ours[name], theirs[name]):
+            yield f"{prefix}{name} is {_short(theirs[name])}, expected {_short(ours[name])}"
+
+
+def is_kept(a: Any, b: Any) -> bool:
+    """Whether attributes are tensors of one shape, of which each member may have its own."""
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+    )
+
+
+def is_same(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> bool:
+    """Whether two attributes would make a forward do the same."""
+    seen = set() if seen is None else seen
+    if a is b or (id(a), id(b)) in seen:
+        return True
+    if type(a) is not type(b):
+        return False
+    seen.add((id(a), id(b)))
+    if isinstance(a, nn.Module):
+        return True  # compared as modules
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
+    if isinstance(a, float):
+        return a == b or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(is_same(a[k], b[k], seen) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(is_same(x, y, seen) for x, y in zip(a, b, strict=True))
+    if isinstance(a, types.FunctionType):
+        cells = [[_inside(c) for c in f.__closure__ or ()] for f in (a, b)]
+        return (
+            a.__code__ is b.__code__
+            and is_same(a.__defaults__, b.__defaults__, seen)
+            and is_same(cells[0], cells[1], seen)
+        )
+    if isinstance(a, types.MethodType):
+        return a.__func__ is b.__func__ and is_same(a.__self__, b.__self__, seen)
+    if isinstance(a, functools.partial):
+        return is_same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), seen)
+    if (state := state_of_chance(a)) is not None:
+        return is_same(state, state_of_chance(b), seen)
+    if getattr(type(a), "__eq__") is object.__eq__:  # noqa: B009  # mypy knows too much
+        return is_same(getattr(a, "__dict__", None), getattr(b, "__dict__", None), seen)
+    same = a == b
+    return bool(same.all() if hasattr(same, "all") else same)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _within(inner)
+    elif isinstance(value, list | tuple | set):
+        for inner in value:
+            yield from _within(inner)
+    else:
+        yield value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

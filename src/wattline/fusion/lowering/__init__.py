@@ -1,0 +1,1 @@
+"""From members' operators to batched operators: rules, forward pass, and fallback."""

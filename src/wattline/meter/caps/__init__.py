@@ -1,0 +1,1 @@
+"""Power caps that are restored however the process ends."""

@@ -1,0 +1,1 @@
+"""Meters, one file per source of readings."""

@@ -1,0 +1,1 @@
+"""Columns derived from a run log that reports and figures share."""

@@ -1,0 +1,121 @@
+"""`wattline doctor` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvml_stub import UUIDS, Stub, build
+from typed import answered, typed
+from wattline.meter import open_meter
+from wattline.meter.caps.guard import hold
+from wattline.meter.caps.process_identity import myself
+from wattline.meter.caps.record import Record, write
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "state"
+    monkeypatch.setenv("WATTLINE_STATE", str(folder))
+    monkeypatch.delenv("WATTLINE_METER", raising=False)
+    return folder
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    return f"simulated:2xv100,time=virtual,state={tmp_path / 'gpus'}"
+
+
+def test_doctor_answers_with_these_keys(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+    found = answered(capsys, "doctor", "--meter", spec)
+    assert set(found) == {
+        "meter",
+        "meters",
+        "gpus",
+        "left_behind",
+        "held",
+        "tools",
+        "cgroup",
+        "packages",
+        "state",
+    }
+    assert [meter["name"] for meter in found["meters"]] == ["nvml", "rapl", "zeusd"]
+    assert all(meter["works"] or meter["says"] for meter in found["meters"])
+    gpu = found["gpus"][0]
+    assert (gpu["kind"], gpu["cap_w"], gpu["least_cap_w"], gpu["most_cap_w"]) == ("v100", 300, 100, 300)
+    assert (gpu["caps"], gpu["clocks"], gpu["power_w"]) == (True, None, 40)
+
+
+def test_looking_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+    meter = open_meter(spec)
+    meter.gpus[0].set_cap(177)
+    assert answered(capsys, "doctor", "--meter", spec)["gpus"][0]["cap_w"] == 177
+    assert meter.gpus[0].cap_w() == 177
+    meter.close()
+
+
+def test_what_cannot_be_set_is_told_with_why(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+    code, out, _ = typed(capsys, "doctor", "--meter", f"{spec},denied=yes")
+    assert code == 0
+    assert "caps and clocks cannot be set: simulated v100 was told to refuse" in out
+    assert answered(capsys, "doctor", "--meter", f"{spec},denied=yes")["gpus"][0]["caps"] is False
+
+
+def test_without_gpus_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed(capsys, "doctor", "--meter", "none")
+    assert code == 0
+    assert "energy is unmetered" in out
+
+
+def test_caps_left_behind_are_restored_and_told(
+    capsys: pytest.CaptureFixture[str], spec: str, state: Path
+) -> None:
+    meter = open_meter(spec)
+    dead = replace(myself(), started=1)
+    state.mkdir()
+    for gpu, cap_w in zip(meter.gpus, (150, 200), strict=True):
+        gpu.set_cap(150)
+        write(state, Record(gpu.uuid, spec, 300, (cap_w,), dead), safely=True)
+    write(state, Record("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), safely=True)
+    _, out, _ = typed(capsys, "doctor", "--meter", spec)
+    assert [gpu.cap_w() for gpu in meter.gpus] == [300, 150]
+    assert "left a cap behind: restored to 300 W" in out
+    assert "changed since, left alone" in out
+    assert "GPU-gone" in out
+    assert "could not be restored" in out
+    meter.close()
+
+
+def test_who_holds_a_gpu_is_told(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+    meter = open_meter(spec)
+    with hold(meter.gpus[:1], 150):
+        found = answered(capsys, "doctor", "--meter", spec)
+        assert [(one["pid"], one["set_w"], one["lives"]) for one in found["held"]] == [
+            (os.getpid(), 150, True)
+        ]
+        assert [gpu["caps"] for gpu in found["gpus"]] == [False, True]
+        assert "holds its cap at 150 W" in typed(capsys, "doctor", "--meter", spec)[1]
+    meter.close()
+
+
+def test_on_nvml_the_driver_and_its_gpus_are_shown(tmp_path: Path) -> None:
+    stub = Stub(tmp_path / "nvml.bin", build(tmp_path))
+    stub["denied", 1] = 1
+    said = stub.run("from wattline.cli import main\nmain(['doctor', '--json'])")
+    found = json.loads(said)
+    assert found["meters"][0] == {
+        "name": "nvml",
+        "works": True,
+        "says": "2 GPUs, driver stub 1.0",
+        "hint": "",
+    }
+    assert [(gpu["uuid"], gpu["kind"], gpu["caps"]) for gpu in found["gpus"]] == [
+        (UUIDS[0], "a100", True),
+        (UUIDS[1], "a100", False),
+    ]
+    assert "administrator" in found["gpus"][1]["why"]
+    assert stub["cap_mw", 0] == 400_000

@@ -1,0 +1,318 @@
+"""The commands that look at jobs of a service and change them, as a user types them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from typed import answered, strict, typed
+from wattline.cli.service.job_text import clean, energy, lasts, show_joules, totals
+from wattline.cli.service.top import Watts, text
+from wattline.service.controller import POLICY, Controller
+
+Capsys = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def submitted(capsys: Capsys, *words: str) -> str:
+    code, out, err = typed(capsys, "submit", *words)
+    assert code in (0, 3), err
+    return out.strip()
+
+
+@pytest.fixture
+def held(capsys: Capsys) -> str:
+    return submitted(capsys, "--name", "held", "--hold", "--team", "vision", "--", "sleep", "30")
+
+
+@pytest.fixture
+def ended(capsys: Capsys) -> str:
+    return submitted(capsys, "--name", "ended", "--wait", "--", "bash", "-c", "echo one; echo two; exit 3")
+
+
+@pytest.fixture
+def running(capsys: Capsys, service: Controller) -> str:
+    job = submitted(capsys, "--name", "runs", "--", "sleep", "30")
+    until_s = time.monotonic() + 10
+    while service.job(job).state != "RUNNING":
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    return job
+
+
+def test_the_queue_of_nobody_is_empty_also_as_json(capsys: Capsys) -> None:
+    assert typed(capsys, "queue", "--user", "nobody") == (0, "no jobs\n", "")
+    assert answered(capsys, "queue", "--user", "nobody") == {"jobs": []}
+    assert answered(capsys, "queue", "--state", "deadline") == {"jobs": []}
+
+
+def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held: str, ended: str) -> None:
+    code, out, _ = typed(capsys, "ps", "--all")
+    assert code == 0
+    head, *rows, total = out.splitlines()
+    assert head.split() == ["job", "name", "state", "gpus", "time", "progress", "energy", "why"]
+    assert [row.split()[0] for row in rows] == sorted((row.split()[0] for row in rows), key=int)
+    row = next(row for row in rows if row.split()[0] == ended)
+    assert "FAILED" in row
+    assert "(simulated)" in row
+    assert "exit code was 3" in row
+    row = next(row for row in rows if row.split()[0] == held)
+    assert "PENDING (held)" in row
+    assert f"{len(rows)} jobs: " in total
+    assert "(simulated)" in total
+
+
+def test_only_who_is_not_over_is_listed_unless_all_are_wanted(capsys: Capsys, held: str, ended: str) -> None:
+    live = [job["id"] for job in answered(capsys, "queue")["jobs"]]
+    assert held in live
+    assert ended not in live
+    assert ended in [job["id"] for job in answered(capsys, "queue", "--all")["jobs"]]
+    assert {job["state"] for job in answered(capsys, "queue", "--state", "failed")["jobs"]} == {"FAILED"}
+    assert {job["team"] for job in answered(capsys, "queue", "--team", "vision")["jobs"]} == {"vision"}
+
+
+def test_all_that_is_known_of_a_job_is_shown(capsys: Capsys, ended: str) -> None:
+    code, out, _ = typed(capsys, "show", ended)
+    assert code == 0
+    assert "bash -c 'echo one; echo two; exit 3'" in out
+    assert "(simulated)" in out
+    assert "exit code  3" in out
+    assert answered(capsys, "show", ended)["exit_code"] == 3
+
+
+def test_logs_are_printed_as_they_are(capsys: Capsys, ended: str) -> None:
+    assert typed(capsys, "logs", ended)[:2] == (0, "one\ntwo\n")
+    assert typed(capsys, "logs", ended, "--tail", "1")[:2] == (0, "two\n")
+    code, out, err = typed(capsys, "logs", "-f", ended)
+    assert (code, out) == (0, "one\ntwo\n")
+    assert f"job {ended} is FAILED" in err
+    code, _, err = typed(capsys, "logs", ended, "--attempt", "9")
+    assert code == 3
+    assert "no attempt 9" in err
+
+
+def test_cancel_asks_and_needs_somebody_to_answer(
+    capsys: Capsys, held: str, monkeypatch: pytest.MonkeyPatch, service: Controller
+) -> None:
+    code, _, err = typed(capsys, "cancel", held)
+    assert code == 2
+    assert "-y cancels without asking" in err
+
+    class Person(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Person("n\n"))
+    code, _, err = typed(capsys, "cancel", held)
+    assert code == 1
+    assert f"cancel 1 job: {held} (held, PENDING)? [y/n]" in err
+    assert service.job(held).state == "PENDING"
+    monkeypatch.setattr(sys, "stdin", Person("y\n"))
+    code, out, err = typed(capsys, "cancel", held)
+    assert (code, out.strip()) == (0, held)
+    until_s = time.monotonic() + 30
+    while service.job(held).state != "CANCELLED":
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_who_runs_is_told_to_end(capsys: Capsys, running: str) -> None:
+    code, out, err = typed(capsys, "cancel", "-y", running)
+    assert (code, out.strip()) == (0, running)
+    assert "was told to end" in err
+
+
+def test_one_job_that_cannot_be_changed_keeps_no_other_from_it(capsys: Capsys, held: str, ended: str) -> None:
+    code, out, err = typed(capsys, "cancel", "-y", ended, held, "999999")
+    assert (code, out.strip()) == (1, held)
+    assert f"job {ended} is FAILED" in err
+    assert "no job '999999'" in err
+    code, out, _ = typed(capsys, "cancel", "-y", "--json", ended)
+    assert code == 1
+    assert strict(out)["error"]["code"] == "conflict"
+
+
+def test_jobs_are_held_released_and_put_before_others(capsys: Capsys, held: str) -> None:
+    assert answered(capsys, "priority", held, "-7.5")["priority"] == -7.5
+    assert typed(capsys, "priority", held, "3")[1] == f"job {held} has priority 3\n"
+    assert not answered(capsys, "release", held)["jobs"][0]["held"]
+    typed(capsys, "cancel", "-y", held)
+
+
+def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
+    job = submitted(capsys, "--gpus", "4", "--", "true")
+    time.sleep(0.2)
+    code, out, _ = typed(capsys, "explain", job)
+    assert code == 0
+    assert f"job {job} is PENDING" in out
+    assert "It asks for 4 GPUs" in out
+    assert "what would change that" in out
+    assert answered(capsys, "explain", job)["job"] == job
+    typed(capsys, "cancel", "-y", job, running)
+
+
+def test_budgets_are_shown_set_and_cleared(capsys: Capsys) -> None:
+    assert answered(capsys, "budget", "show") == {"budgets": []}
+    assert typed(capsys, "budget", "show") == (0, "", "energy is not limited\n")
+    assert typed(capsys, "budget", "set", "12kW", "vision:300kWh/day")[:2] == (0, "12kW\nvision:300kWh/day\n")
+    assert answered(capsys, "budget", "show")["budgets"] == ["12kW", "vision:300kWh/day"]
+    for words in (["set"], ["set", "--clear", "1kW"], ["set", "12 bananas"], ["set", "tariff.csv"]):
+        code, _, err = typed(capsys, "budget", *words)
+        assert code == 2
+        assert "300kWh/day" in err
+    assert answered(capsys, "budget", "set", "--clear") == {"budgets": []}
+
+
+def test_one_frame_is_enough_where_nobody_looks(capsys: Capsys, running: str) -> None:
+    code, out, _ = typed(capsys, "top")
+    assert code == 0
+    assert "4 GPUs (SIMULATED)" in out
+    assert "[#...]  1/4" in out
+    frame = answered(capsys, "top")
+    assert [job["id"] for job in frame["running"]] == [running]
+    typed(capsys, "cancel", "-y", running)
+
+
+def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = typed(capsys, "token", "add", "ann", "--role", "viewer", "--lasts", "30d")
+    assert code == 0
+    assert "shown this once" in err
+    assert "ann" in typed(capsys, "token", "list")[1]
+    made = answered(capsys, "token", "add", "bob", "--role", "user", "--user", "nobody")
+    assert made["role"] == "user"
+    assert [one["name"] for one in answered(capsys, "token", "list")["tokens"]] == ["service", "ann", "bob"]
+    monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
+    code, _, err = typed(capsys, "submit", "--", "true")
+    assert code == 1
+    assert "ann is viewer, expected user" in err
+    assert typed(capsys, "queue")[0] == 0
+    monkeypatch.delenv("WATTLINE_TOKEN")
+    assert answered(capsys, "token", "revoke", "ann") == {"revoked": "ann"}
+    assert typed(capsys, "token", "revoke", "ann")[0] == 3
+    monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
+    code, out, _ = typed(capsys, "queue", "--json")
+    assert code == 1
+    assert strict(out)["error"]["code"] == "unknown_token"
+
+
+def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: Path) -> None:
+    code, out, _ = typed(capsys, "log")
+    assert code == 0
+    assert all(strict(line) for line in out.splitlines())
+    (here / "run.jsonl").write_text(out)
+    deciders = ["--policy", POLICY, "--place", "tune", "--models", "library"]
+    code, said, _ = typed(capsys, "replay", "run.jsonl", *deciders, "--json")
+    assert code == 0, f"{said}\n{out}"
+    assert strict(said)["same"]
+    assert typed(capsys, "log", "999")[0] == 3
+
+
+@pytest.mark.parametrize("words", ["show", "logs", "explain", "cancel -y", "hold", "release", "priority"])
+def test_a_job_that_is_not_there_is_not_found(capsys: Capsys, words: str) -> None:
+    for name in ("999999", "../cluster", "seven"):
+        more = ["1"] if words == "priority" else []
+        code, out, err = typed(capsys, *words.split(), name, *more)
+        assert (code, out) == (3, "")
+        assert name in err
+
+
+EVERY = [
+    "submit --json -- true",
+    "submit --dry-run --json -- true",
+    "plan --json -- true",
+    "queue --json",
+    "show 1 --json",
+    "cancel -y 1 --json",
+    "hold 1 --json",
+    "release 1 2 --json",
+    "priority 1 2 --json",
+    "explain 1 --json",
+    "budget show --json",
+    "budget set 1kW --json",
+    "top --json",
+    "token add x --role user --json",
+    "token list --json",
+    "token revoke x --json",
+]
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_nobody_there_is_told_in_words_and_as_json(
+    capsys: Capsys, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATTLINE_DIR", str(tmp_path / "nobody"))
+    code, out, _ = typed(capsys, *words.split())
+    error = strict(out)["error"]
+    assert code == 5
+    assert error["code"] == "unreachable"
+    assert "wattline serve" in error["hint"]
+    monkeypatch.setenv("WATTLINE_URL", "http://127.0.0.1:9")
+    code, out, err = typed(capsys, *words.replace("--json", "").split())
+    assert (code, out) == (5, "")
+    assert "does not answer" in err
+
+
+def test_looking_needs_neither_numpy_nor_the_parts_of_the_service(here: Path) -> None:
+    look = (
+        "import sys, wattline.cli\n"
+        "code = wattline.cli.main(['queue'])\n"
+        "heavy = {'numpy', 'numba', 'rich', 'pydantic', 'fastapi', 'yaml', 'uvicorn', 'sqlite3'}\n"
+        "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "0 []"
+
+
+# -- words
+
+
+def job(**other: Any) -> dict[str, Any]:
+    given = {"gpus": [0], "kind": "a100", "cap_w": None, "batch": None, "cpus": 1, "fused_with": []}
+    usual = {
+        "id": "1", "name": "a", "state": "RUNNING", "held": False, "reason": "", "gpus_asked": 1,
+        "submit_s": 0.0, "start_s": 100.0, "end_s": None, "starts": 1, "progress": 0.42, "energy_j": 7200.0,
+        "energy_method": "nvml energy counter", "exit_code": None, "given": given, "power_w": None,
+    }  # fmt: skip
+    return {**usual, **other}
+
+
+def test_energy_is_told_with_its_method_and_never_as_0_where_nobody_measured() -> None:
+    assert energy(job()) == "2 Wh (nvml energy counter)"
+    assert energy(job(energy_j=None)) == "unmetered"
+    assert energy(job(energy_j=0.0, energy_method="unmetered")) == "unmetered"
+    assert energy(job(starts=0, energy_j=0.0)) == "-"
+    assert totals([job(), job(energy_j=None)]) == "2 jobs: 2 RUNNING; 2 Wh (nvml energy counter), 1 unmetered"
+
+
+def test_energies_and_times_have_units_of_their_size() -> None:
+    assert [show_joules(j) for j in (0, 850, 3600, 5e5, 3.6e6, 7.2e9)] == [
+        "0 J", "850 J", "1 Wh", "139 Wh", "1 kWh", "2 MWh",
+    ]  # fmt: skip
+    assert lasts(job(), 400.0) == "runs 5 min"
+    assert lasts(job(state="PENDING"), 42.0) == "waits 42 s"
+    assert lasts(job(state="CANCELLED", start_s=None), 42.0) == "never ran"
+
+
+def test_names_cannot_move_the_cursor() -> None:
+    assert clean("a\x1b[2Jb\n") == "a?[2Jb?"
+
+
+def test_watts_are_what_was_used_since_a_moment_ago() -> None:
+    watts = Watts()
+    assert watts.look([job(energy_j=100.0)], 10.0) == {}
+    assert watts.look([job(energy_j=700.0)], 12.0) == {"1": 300.0}
+    assert watts.look([job(energy_method="unmetered")], 14.0) == {}
+    cluster = {
+        "nodes": [{"name": "n", "kind": "a100", "gpus": 2}], "simulated": False, "gpus_free": 1,
+        "budgets": ["1kW"], "policy": "fifo", "energy_method": "nvml energy counter", "decision_s": 0.001,
+        "jobs": {"RUNNING": 1, "FAILED": 2}, "problem": "the disk is full",
+    }  # fmt: skip
+    shown = text({"at_s": 160.0, "cluster": cluster, "running": [job(power_w=300.0)], "waiting": {"No.": 3}})
+    for words in ("[#.]", "300 W", "####------  42 %", "3 jobs waiting", "budget 1kW", "PROBLEM: the disk"):
+        assert words in shown

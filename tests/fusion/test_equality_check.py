@@ -1,0 +1,100 @@
+"""Whether an array does what its members would: what `check` finds, and what it would find if not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import Tensor, nn  # noqa: E402
+
+from twins import members_of, normal, whole  # noqa: E402
+from wattline.fusion import SGD, FusionWarning  # noqa: E402
+from wattline.fusion.equality_check import check  # noqa: E402
+from wattline.fusion.lowering import rules  # noqa: E402
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 2, bias=False), nn.BatchNorm2d(3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(27, 3)
+    )
+
+
+X = normal(4, 2, 4, 4)
+
+
+def test_members_and_array_agree() -> None:
+    found = check(members_of(net), (X, whole(3, 4)), lr=[0.1, 0.01, 0.001])
+    assert found.largest < 1e-10
+    assert not found.drawn
+    assert found.steps == 5
+    assert str(found).startswith("largest deviation after 5 steps: outputs ")
+
+
+def test_without_a_target_and_with_one_of_numbers_and_with_an_own_loss() -> None:
+    assert check(members_of(net), X, steps=2).largest < 1e-10
+    assert check(members_of(net), (X, normal(4, 3)), steps=2).largest < 1e-10
+    loss: Any = lambda out, target: F.l1_loss(out, target, reduction="sum")  # noqa: E731
+    assert (
+        check(members_of(net), (X, normal(4, 3)), loss=loss, optimiser=SGD, lr=0.01, steps=2).largest < 1e-9
+    )
+
+
+def test_single_precision_deviates_a_little() -> None:
+    found = check(members_of(net, dtype=torch.float32), (X.float(), whole(3, 4)), steps=2)
+    assert 0 < found.largest < 1e-3
+
+
+def test_models_are_left_as_they_were() -> None:
+    models = members_of(net)
+    before = copy.deepcopy([m.state_dict() for m in models])
+    check(models, X, steps=1)
+    for model, old in zip(models, before, strict=True):
+        assert all(torch.equal(t, old[n]) for n, t in model.state_dict().items())
+        assert model[3].p == 0.5
+
+
+def test_random_numbers_are_told() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) + torch.randn(2, dtype=x.dtype)
+
+    found = check(members_of(Noisy), normal(3, 4), steps=1)
+    assert found.drawn
+    assert found.outputs > 0.01
+    assert "differ by design" in str(found)
+
+
+def test_what_runs_for_each_member_is_announced_and_agrees() -> None:
+    class Decides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.fc(x)
+            return y if y.sum() > 0 else y * 2
+
+    with pytest.warns(FusionWarning, match="Decides"):
+        assert check(members_of(Decides), normal(3, 4)).largest < 1e-10
+
+
+def test_a_wrong_rule_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(size: int, ways: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+        rule, _ = right
+        y = rule(size, ways, input, weight, bias)
+        return rules.Many(y.values * 1.001, y.at)
+
+    right = rules._RULES[F.linear]
+    monkeypatch.setitem(rules._RULES, F.linear, (wrong, "wrong"))
+    found = check(members_of(net), (X, whole(3, 4)), steps=1)
+    assert found.outputs > 1e-5
+    assert found.gradients > 1e-6

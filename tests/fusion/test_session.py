@@ -1,0 +1,699 @@
+"""The members of an array under the service: each is a job of its own, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import Tensor, nn  # noqa: E402
+
+from twins import assert_same, assert_same_state, members_of, normal, whole  # noqa: E402
+from wattline import fusion  # noqa: E402
+from wattline.errors import ConfigError, InputError, NotFusible  # noqa: E402
+from wattline.train.checkpoint import Checkpoints, Where  # noqa: E402
+
+RATES = [0.01, 0.02, 0.03, 0.04]
+STEPS = 4  # of an epoch
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job around us, and a state of our own."""
+    for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("wattline.meter.caps.guard._told", set())
+    monkeypatch.setattr("wattline.fusion.session._LOOK_S", 0.0)  # cancelled means at the next step
+
+
+def net() -> nn.Module:
+    # A bias before a batch norm has no gradient but rounding, of which Adam makes steps.
+    return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def data(epoch: int) -> list[tuple[Tensor, Tensor]]:
+    return [(normal(6, 4, seed=9 * epoch + n), whole(3, 6, seed=9 * epoch + n)) for n in range(STEPS)]
+
+
+class Served:
+    """What the service prepares for an array, and what it finds afterwards."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, attempt: int = 1) -> None:
+        self.root, self.names = tmp_path, [f"job-{index}" for index in range(count)]
+        self.attempt = attempt
+        for name in self.names:
+            self.folder(name).mkdir(parents=True)
+        members = [
+            {
+                "id": name,
+                "name": "",
+                "folder": str(self.folder(name)),
+                "checkpoint": str(self.kept(name)),
+                "config": {"lr": lr},
+            }
+            for name, lr in zip(self.names, RATES, strict=False)
+        ]
+        lead = self.folder(self.names[0])
+        (lead / "members.json").write_text(json.dumps(members))
+        self.environment = {
+            "WATTLINE_MEMBERS": str(lead / "members.json"),
+            "WATTLINE_JOB_ID": self.names[0],
+            "WATTLINE_EVENTS": str(lead / "events.jsonl"),
+            "WATTLINE_CHECKPOINT_DIR": str(self.kept(self.names[0])),
+        }
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+
+    def folder(self, name: str) -> Path:
+        return self.root / "jobs" / name / str(self.attempt)
+
+    def kept(self, name: str) -> Path:
+        return self.root / "jobs" / name / "checkpoint"
+
+    def where(self, name: str) -> Where | None:
+        return Checkpoints(self.kept(name), None, None).read()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return lines(self.folder(name) / "events.jsonl")
+
+    def said(self, name: str) -> list[str]:
+        return [line["event"] for line in self.events(name)]
+
+    def log(self, name: str) -> str:
+        return (self.folder(name) / "rank0.log").read_text()
+
+    def cancel(self, name: str) -> None:
+        (self.folder(name) / "cancel").touch()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    return Served(tmp_path, monkeypatch, 3)
+
+
+class Stop(BaseException):
+    """The process is killed: nothing is done any more."""
+
+
+def train(
+    count: int = 3,
+    epochs: int = 3,
+    at: Callable[[Any, int], None] = lambda run, step: None,
+    rates: list[float] | None = None,
+    scheduled: bool = True,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Train an array as a script would; *at* is called after each step with its number."""
+    rates = RATES[:count] if rates is None else rates
+    chosen = [RATES.index(rate) for rate in rates]
+    models = members_of(net, 4)
+    array = fusion.fuse([models[index] for index in chosen])
+    configs = [{"lr": rate} for rate in rates]
+    optimiser = fusion.Adam(array, lr=rates)
+    kind = torch.optim.lr_scheduler.StepLR
+    parts = [fusion.Schedule(optimiser, kind, step_size=1, gamma=0.7)] if scheduled else []
+    step = fusion.train_step(array, F.cross_entropy, optimiser, compile=False, clip_norm=1.0)
+    with fusion.Session(array, configs, optimiser, *parts, **options) as run:
+        for epoch in run.epochs(epochs):
+            for x, y in run.steps(data(epoch)):
+                losses = step(x, y)
+                at(run, run.process.where.steps + 1)
+            run.report(loss=losses)
+            for schedule in parts:
+                schedule.step()
+    return run, array
+
+
+def twin(index: int, steps: int, scheduled: bool = True) -> nn.Module:
+    """A member that is trained by itself with plain PyTorch."""
+    model = members_of(net, 4)[index]
+    optimiser = torch.optim.Adam(model.parameters(), lr=RATES[index])
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1, gamma=0.7 if scheduled else 1.0)
+    for number in range(steps):
+        x, y = data(number // STEPS)[number % STEPS]
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        if number % STEPS == STEPS - 1:
+            schedule.step()
+    return model
+
+
+def assert_kept(folder: Path, model: nn.Module) -> None:
+    """The newest checkpoint has the weights of *model*."""
+    state = torch.load(max(folder.glob("0*")) / "user", weights_only=False)
+    for name, tensor in model.state_dict().items():
+        assert_same(state["model"][name], tensor, name)
+
+
+def interrupt(number: int) -> Callable[[Any, int], None]:
+    def at(run: Any, step: int) -> None:
+        if step == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return at
+
+
+# -- leaving
+
+
+def test_a_member_that_is_cancelled_leaves_before_the_next_step_and_the_others_do_not_notice(
+    three: Served,
+) -> None:
+    def at(run: Any, step: int) -> None:
+        if step == 6:
+            three.cancel("job-1")
+
+    run, array = train(at=at)
+    assert run.ids == ["job-0", "job-2"]
+    assert [config["lr"] for config in run.configs] == [RATES[0], RATES[2]]
+    assert_same_state(array, [twin(0, 12), twin(2, 12)])
+    assert_kept(three.kept("job-1"), twin(1, 6))
+    last = three.events("job-1")[-1]
+    assert (last["event"], last["how"], last["job"], last["steps"]) == ("ended", "cancelled", "job-1", 6)
+    where = three.where("job-1")
+    assert where is not None
+    assert (where.epoch, where.step, where.over) == (1, 2, False)
+    assert [three.events(name)[-1]["how"] for name in run.ids] == ["ended", "ended"]
+
+
+def test_the_member_that_leads_can_be_cancelled_too(three: Served) -> None:
+    run, array = train(at=lambda run, step: three.cancel("job-0") if step == 6 else None)
+    assert run.ids == ["job-1", "job-2"]
+    assert_same_state(array, [twin(1, 12), twin(2, 12)])
+    assert three.said("job-0").count("ended") == 1
+    assert three.said("job-0")[-1] == "ended"  # and nothing is said or kept after that
+    assert_kept(three.kept("job-0"), twin(0, 6))
+    assert_kept(three.kept("job-1"), twin(1, 12))
+
+
+def test_without_members_the_process_ends_well(three: Served) -> None:
+    def at(run: Any, step: int) -> None:
+        for name in three.names:
+            three.cancel(name)
+
+    with pytest.raises(SystemExit) as ended:
+        train(at=at)
+    assert ended.value.code == 0
+    assert [three.events(name)[-1]["how"] for name in three.names] == ["cancelled"] * 3
+    assert_kept(three.kept("job-2"), twin(2, 1))
+
+
+def test_a_member_that_is_done_leaves_and_is_kept(three: Served) -> None:
+    run, array = train(at=lambda run, step: run.finish(0) if step == 5 else None)
+    assert run.ids == ["job-1", "job-2"]
+    assert_same_state(array, [twin(1, 12), twin(2, 12)])
+    assert_kept(three.kept("job-0"), twin(0, 5))
+    where = three.where("job-0")
+    assert where is not None
+    assert where.over
+    assert three.events("job-0")[-1]["how"] == "reached"
+
+
+def test_who_reaches_the_target_leaves_after_the_epoch_with_its_schedule(
+    three: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATTLINE_TARGET", "accuracy>=0.6")
+    models = members_of(net)
+    array = fusion.fuse(models)
+    optimiser = fusion.SGD(array, lr=0.1)
+    said = []
+    with fusion.Session(array, [{}] * 3, optimiser) as run:
+        for epoch in run.epochs(9):
+            for _ in run.steps(data(epoch)):
+                pass
+            good = {"job-0": 0.1, "job-1": 0.2, "job-2": 0.05}
+            said.append(run.report(accuracy=[good[name] * (epoch + 1) for name in run.ids]))
+    assert said[1:3] == [[False, False, False], [False, True, False]]
+    assert said[5] == [True, False]
+    assert said[-1] == [False]  # the last epoch, and 0.45
+    assert [three.events(name)[-1]["how"] for name in three.names] == ["reached", "reached", "ended"]
+    wheres = [three.where(name) for name in three.names]
+    assert [where.epoch for where in wheres if where] == [6, 3, 9]
+    assert [where.reached for where in wheres if where] == [True, True, False]
+
+
+def test_when_all_are_done_the_loop_ends() -> None:
+    run, _ = train(at=lambda run, step: [run.finish(0), run.finish(1), run.finish(2)] if step == 6 else None)
+    assert run.process.where.steps == 6
+    assert run.process.reached
+
+
+def test_a_member_that_is_not_a_number_goes_on_and_leaves_the_others_alone(three: Served) -> None:
+    models = members_of(net, 4)
+    with torch.no_grad():
+        models[1][0].weight.fill_(float("nan"))
+    array = fusion.fuse(models[:3])
+    optimiser = fusion.Adam(array, lr=RATES[:3])
+    step = fusion.train_step(array, F.cross_entropy, optimiser, compile=False, clip_norm=1.0)
+    with fusion.Session(array, [{}] * 3, optimiser) as run:
+        for epoch in run.epochs(3):
+            for x, y in run.steps(data(epoch)):
+                losses = step(x, y)
+            run.report(loss=losses)
+    assert len(array) == 3
+    assert three.log("job-1").count("loss is nan") == 1
+    assert "nan" not in three.log("job-2")
+    for index in (0, 2):
+        state = array.member_state_dict(index)
+        for name, tensor in twin(index, 12, scheduled=False).state_dict().items():
+            assert_same(state[name], tensor, name)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: Served) -> None:
+    array = fusion.fuse(members_of(net))
+    optimiser, scaler = fusion.Adam(array, lr=RATES[:3]), fusion.Scaler(3, init_scale=[2.0, 4.0, 8.0])
+    step = fusion.train_step(array, F.cross_entropy, optimiser, clip_norm=1.0, scaler=scaler)
+    with fusion.Session(array, [{}] * 3, optimiser, scaler) as run:
+        for epoch in run.epochs(3):
+            for x, y in run.steps(data(epoch)):
+                run.add(loss=step(x, y))
+                if run.process.where.steps == 5:
+                    three.cancel("job-0")
+            run.report()
+    assert run.ids == ["job-1", "job-2"]
+    assert scaler.scales.tolist() == [4.0, 8.0]
+    assert_same_state(array, [twin(index, 12, scheduled=False) for index in (1, 2)], 1e-8)
+    assert [len(line["metrics"]) for line in three.events("job-1") if line["event"] == "report"] == [1] * 3
+
+
+# -- telling
+
+
+def test_each_member_has_its_own_events_and_log(three: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    meter = f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={three.root / 'gpus'}"
+    run, _ = train(meter=meter, aim="none", at=lambda run, step: run.finish(0) if step == 8 else None)
+    for index, name in enumerate(three.names):
+        said = three.events(name)
+        assert {line["job"] for line in said} == {name}
+        assert said[0]["event"] == "began"
+        reports = [line for line in said if line["event"] == "report"]
+        assert [line["epoch"] for line in reports] == ([0, 1] if index == 0 else [0, 1, 2])
+        assert all(isinstance(line["metrics"]["loss"], float) for line in reports)
+        assert 0 < reports[0]["fraction"] <= 1 / 3
+    losses = {three.events(name)[1]["metrics"]["loss"] for name in three.names if len(three.said(name)) > 1}
+    assert len(losses) == 3
+    used = [three.events(name)[-1]["joules"] for name in three.names]
+    assert used[1] == pytest.approx(used[2])
+    assert used[0] == pytest.approx(run.process.energy_j * 8 / 12 / 3, rel=0.05)  # a third of eight steps
+    assert sum(used) == pytest.approx(run.process.energy_j)
+    assert "epoch 2  loss 0." in three.log("job-1") or "epoch 2  loss 1." in three.log("job-1")
+    assert three.log("job-1").startswith("begins, member 1 of 3\n")
+    assert "is over (ended)" in three.log("job-1")
+    assert not (three.folder("job-0") / "rank0.log").exists()  # what the process says is captured there
+    out = capsys.readouterr().out
+    assert out.count("epoch ") >= 2
+    assert "is over (reached) at epoch 2, step 0" in out
+
+
+def test_a_script_that_fails_says_so_of_all_who_were_not_over(three: Served) -> None:
+    def at(run: Any, step: int) -> None:
+        if step == 3:
+            run.finish(1)
+        if step == 6:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(at=at)
+    assert three.events("job-1")[-1]["how"] == "reached"
+    for name in ("job-0", "job-2"):
+        last = three.events(name)[-1]
+        assert (last["event"], last["how"]) == ("failed", "failed")
+    assert "is over (failed)" in three.log("job-2")
+
+
+def test_a_log_that_cannot_be_written_costs_the_log_only(
+    three: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (three.folder("job-1") / "rank0.log").mkdir()
+    train(epochs=1)
+    assert capsys.readouterr().err.count("a member has no log") == 1
+
+
+# -- going on
+
+
+def test_an_array_that_is_asked_to_stop_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Served(tmp_path, monkeypatch, 3)
+    with pytest.raises(SystemExit) as ended:
+        train(at=interrupt(6))
+    assert ended.value.code == 75
+    assert [first.said(name)[-1] for name in first.names] == ["yielded"] * 3
+    second = Served(tmp_path, monkeypatch, 3, attempt=2)
+    run, array = train()
+    assert run.resumed
+    assert_same_state(array, [twin(index, 12) for index in range(3)])
+    assert second.log("job-1").startswith("goes on at epoch 1, step 2, member 1 of 3\n")
+    assert second.events("job-1")[-1]["steps"] == 12
+
+
+def test_a_member_goes_on_alone_from_the_checkpoint_of_an_array_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, monkeypatch, 3)
+    with pytest.raises(SystemExit):
+        train(at=interrupt(3))
+    for name in served.environment:
+        monkeypatch.delenv(name)
+    for index, name in enumerate(served.names):
+        monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(served.kept(name)))
+        with pytest.raises(SystemExit):
+            train(rates=[RATES[index]], at=interrupt(7))
+        assert_kept(served.kept(name), twin(index, 7))
+    Served(tmp_path, monkeypatch, 3, attempt=2)
+    _, array = train()
+    assert_same_state(array, [twin(index, 12) for index in range(3)])
+
+
+def test_an_ordinary_optimiser_loads_what_a_member_keeps(three: Served) -> None:
+    train(epochs=1)
+    state = torch.load(max(three.kept("job-1").glob("0*")) / "user", weights_only=False)
+    model = net().double()
+    model.load_state_dict(state["model"])
+    torch.optim.Adam(model.parameters()).load_state_dict(state["optimiser"])
+
+
+def test_members_at_different_steps_are_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(tmp_path, monkeypatch, 2)
+    for name in served.environment:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(served.kept("job-1")))
+    with pytest.raises(SystemExit):
+        train(rates=[RATES[1]], at=interrupt(6))
+    Served(tmp_path, monkeypatch, 2, attempt=2)
+    with pytest.raises(NotFusible, match="job-0 at the beginning, job-1 at epoch 1, step 2"):
+        train(2)
+    assert served.where("job-1") is not None  # which is still there
+
+
+def test_who_was_done_need_not_be_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Served(tmp_path, monkeypatch, 3)
+
+    def at(run: Any, step: int) -> None:
+        if step == 3:
+            run.finish(0)
+        interrupt(6)(run, step)
+
+    with pytest.raises(SystemExit):
+        train(at=at)
+    again = Served(tmp_path, monkeypatch, 3, attempt=2)
+    run, array = train()
+    assert run.ids == ["job-1", "job-2"]
+    assert again.said("job-0") == ["began", "ended"]
+    assert_same_state(array, [twin(1, 12), twin(2, 12)])
+    assert_kept(again.kept("job-0"), twin(0, 3))
+
+
+def test_who_is_killed_while_it_saves_goes_on_from_where_all_had_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Served(tmp_path, monkeypatch, 3)
+    commit, commits = fusion.checkpoints.Folder.commit, [0]
+
+    def dying(folder: Any) -> None:
+        commits[0] += 1
+        if commits[0] == 5:  # the second member at the second save
+            raise Stop
+        commit(folder)
+
+    monkeypatch.setattr(fusion.checkpoints.Folder, "commit", dying)
+    with pytest.raises(Stop):
+        train()
+    monkeypatch.setattr(fusion.checkpoints.Folder, "commit", commit)
+    again = Served(tmp_path, monkeypatch, 3, attempt=2)
+    _, array = train()
+    assert again.log("job-1").startswith("goes on at epoch 1, step 0")
+    assert_same_state(array, [twin(index, 12) for index in range(3)])
+
+
+def test_random_numbers_and_the_order_of_a_loader_are_gone_on_with(tmp_path: Path) -> None:
+    xs, ys = normal(24, 4), whole(3, 24)
+
+    def weights(folder: str, stop: int) -> Tensor:
+        torch.manual_seed(3)
+        array = fusion.fuse(
+            members_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 2)
+        )
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(xs, ys), 4, shuffle=True)
+        optimiser = fusion.SGD(array, lr=0.1, momentum=0.9)
+        torch.manual_seed(4)
+        with fusion.Session(array, [{}, {}], optimiser, checkpoints=tmp_path / folder) as run:
+            for _ in run.epochs(3):
+                for x, y in run.steps(loader):
+                    optimiser.zero_grad()
+                    array.loss(F.cross_entropy, array(x), y).sum().backward()
+                    optimiser.step()
+                    interrupt(stop)(run, run.process.where.steps + 1)
+        return torch.cat([tensor.flatten() for tensor in array.stacked.values()]).detach()
+
+    whole_way = weights("a", 0)
+    for stop in (9, 12):
+        with pytest.raises(SystemExit):
+            weights(f"b{stop}", stop)
+        torch.rand(17)
+        assert torch.equal(weights(f"b{stop}", 0), whole_way)
+
+
+@pytest.mark.parametrize("bad", [b"", b"nonsense"])
+def test_a_checkpoint_of_something_else_is_named(tmp_path: Path, bad: bytes) -> None:
+    kept = Checkpoints(tmp_path / "kept", lambda path: path.write_bytes(bad), None)
+    kept.claim()
+    kept.write(Where(epoch=1))
+    kept.release()
+    with pytest.raises(InputError, match="is not the state of a member"):
+        train(1, checkpoints=tmp_path / "kept")
+
+
+# -- without a service
+
+
+def test_without_a_service_members_are_numbered_and_leave_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    run, array = train()
+    assert run.ids == ["0", "1", "2"]
+    assert_same_state(array, [twin(index, 12) for index in range(3)])
+    assert list((tmp_path / "here").iterdir()) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_one_member_is_an_ordinary_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WATTLINE_JOB_ID", "sweep-7")
+    monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
+    monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(tmp_path / "kept"))
+    _, array = train(1)
+    assert_same_state(array, [twin(0, 12)])
+    said = lines(tmp_path / "events.jsonl")
+    assert {line["job"] for line in said} == {"sweep-7"}
+    assert said[-1]["how"] == "ended"
+    assert set(said[1]["metrics"]) == {"loss"}
+    assert "epoch 2  loss " in capsys.readouterr().out
+    found = Checkpoints(tmp_path / "kept", None, None).read()
+    assert found is not None
+    assert (found.epoch, found.over) == (3, True)
+
+
+def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
+    train(2, checkpoints=tmp_path / "kept", at=lambda run, step: run.finish(0) if step == 5 else None)
+    said = [line["event"] for line in lines(tmp_path / "events.jsonl") if line["event"] != "progress"]
+    assert said == ["began", "report", "left", "report", "report", "ended"]
+    metrics = [line["metrics"] for line in lines(tmp_path / "events.jsonl") if line["event"] == "report"]
+    assert [list(each) for each in metrics] == [["loss.0", "loss.1"], ["loss.1"], ["loss.1"]]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["member0", "member1"]
+
+
+def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
+    def gan(stop: int) -> tuple[Any, Any]:
+        one, two = fusion.fuse(members_of(net)), fusion.fuse(members_of(lambda: nn.Linear(3, 3)))
+        first, second = fusion.Adam(one, lr=RATES[:3]), fusion.SGD(two, lr=RATES[:3])
+        with fusion.Session(one, [{}] * 3, first, two, second, checkpoints=tmp_path) as run:
+            for epoch in run.epochs(2):
+                for x, y in run.steps(data(epoch)):
+                    out = two(one(x), members=True)
+                    first.zero_grad()
+                    second.zero_grad()
+                    two.loss(F.cross_entropy, out, y).sum().backward()
+                    first.step()
+                    second.step()
+                    interrupt(stop)(run, run.process.where.steps + 1)
+                    if run.process.where.steps == 6:
+                        run.finish(0)
+        return one, two
+
+    with pytest.raises(SystemExit):
+        gan(5)
+    ours = gan(0)
+    assert [len(array) for array in ours] == [2, 2]
+    heads = members_of(lambda: nn.Linear(3, 3))
+    models = [nn.Sequential(body, head) for body, head in zip(members_of(net), heads, strict=True)]
+    for index in (1, 2):
+        model = models[index]
+        made = [
+            torch.optim.Adam(model[0].parameters(), lr=RATES[index]),
+            torch.optim.SGD(model[1].parameters(), lr=RATES[index]),
+        ]
+        for number in range(2 * STEPS):
+            x, y = data(number // STEPS)[number % STEPS]
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for optimiser in made:
+                optimiser.step()
+        for part, array in zip(model, ours, strict=True):
+            for name, tensor in part.state_dict().items():
+                assert_same(array.member_state_dict(index - 1)[name], tensor, name)
+
+
+def test_wrong_use_is_said(three: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    array = fusion.fuse(members_of(net))
+    with pytest.raises(ConfigError, match="2 configs, the array has 3"):
+        fusion.Session(array, [{}, {}])
+    with pytest.raises(ConfigError, match="save is not for arrays"):
+        fusion.Session(array, [{}] * 3, save=print)
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        fusion.Session(array, [{}] * 3, object())
+    with fusion.Session(array, [{}] * 3) as run:
+        with pytest.raises(ConfigError, match=r"loss has \[2\] values, expected one or 3"):
+            run.report(loss=[1.0, 2.0])
+        with pytest.raises(NotFusible, match="no member 3"):
+            run.finish(3)
+    with pytest.raises(ConfigError, match="names 3 members, the array has 2"):
+        fusion.Session(fusion.fuse(members_of(net, 2)), [{}] * 2)
+    (tmp_path / "bad.json").write_text('{"a": 1}')
+    monkeypatch.setenv("WATTLINE_MEMBERS", str(tmp_path / "bad.json"))
+    with pytest.raises(ConfigError, match="is no list of members"):
+        fusion.Session(array, [{}] * 3)
+
+
+# -- real processes
+
+SCRIPT = """
+import sys, time
+import torch
+import torch.nn.functional as F
+from torch import nn
+from wattline import fusion
+
+def build(config):
+    torch.manual_seed(config["seed"])
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+def batches(epoch):
+    g = torch.Generator().manual_seed(epoch)
+    return [
+        (torch.randn(6, 4, generator=g, dtype=torch.float64), torch.randint(3, (6,), generator=g))
+        for _ in range(20)
+    ]
+
+def train(array, configs):
+    optimiser = fusion.Adam(array, lr=[c["lr"] for c in configs])
+    step = fusion.train_step(array, F.cross_entropy, optimiser, compile=False)
+    with fusion.Session(array, configs, optimiser) as run:
+        for epoch in run.epochs(3):
+            for x, y in run.steps(batches(epoch)):
+                losses = step(x, y)
+                print("stepped", flush=True)
+                time.sleep(PAUSE)
+            run.report(loss=losses)
+
+fusion.main(build, train)
+"""
+
+
+def start(served: Served, pause_s: float, *words: str, **more: str) -> subprocess.Popen[str]:
+    script = served.root / "train.py"
+    script.write_text(SCRIPT.replace("PAUSE", str(pause_s)))
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("WATTLINE_")}
+    told = more or served.environment
+    return subprocess.Popen(
+        [sys.executable, str(script), *words],
+        env={**keep, **told, "WATTLINE_STATE": str(served.root / "state"), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ends(job: subprocess.Popen[str]) -> int:
+    job.communicate(timeout=120)
+    return job.returncode
+
+
+def first_of(lines: Iterable[str] | None, word: str) -> None:
+    assert lines is not None
+    assert any(line.startswith(word) for line in lines)
+
+
+def states(served: Served) -> list[dict[str, Tensor]]:
+    newest = [max(served.kept(name).glob("0*")) / "user" for name in served.names]
+    return [torch.load(path, weights_only=False)["model"] for path in newest]
+
+
+@pytest.mark.slow
+def test_processes_that_are_stopped_and_started_again_end_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["lr=0.01,0.02", "seed=1"]
+    undisturbed = Served(tmp_path / "whole", monkeypatch, 2)
+    assert ends(start(undisturbed, 0.0, *words)) == 0
+    served = Served(tmp_path / "stopped", monkeypatch, 2)
+    job = start(served, 0.05, *words)
+    first_of(job.stdout, "stepped")
+    job.terminate()
+    assert ends(job) == 75
+    assert [served.said(name)[-1] for name in served.names] == ["yielded"] * 2
+    second = Served(tmp_path / "stopped", monkeypatch, 2, attempt=2)
+    assert ends(start(second, 0.0, *words)) == 0
+    for ours, theirs in zip(states(second), states(undisturbed), strict=True):
+        for name, tensor in theirs.items():
+            assert torch.equal(ours[name], tensor), name
+
+
+@pytest.mark.slow
+def test_a_member_is_cancelled_from_outside_and_another_killed_array_goes_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, monkeypatch, 2)
+    job = start(served, 0.1, "lr=0.01,0.02", "seed=1")
+    first_of(job.stdout, "stepped")
+    served.cancel("job-0")  # who leads
+    for _ in range(600):
+        if served.said("job-0")[-1:] == ["ended"]:
+            break
+        time.sleep(0.05)
+    assert served.events("job-0")[-1]["how"] == "cancelled"
+    job.terminate()
+    assert ends(job) == 75
+    assert served.said("job-1")[-1] == "yielded"
+    alone = {"WATTLINE_CHECKPOINT_DIR": str(served.kept("job-1"))}
+    assert ends(start(served, 0.0, "lr=0.02", "seed=1", **alone)) == 0
+    whole = {"WATTLINE_CHECKPOINT_DIR": str(tmp_path / "whole")}
+    assert ends(start(served, 0.0, "lr=0.02", "seed=1", **whole)) == 0
+    theirs = torch.load(max((tmp_path / "whole").glob("0*")) / "user", weights_only=False)["model"]
+    for name, tensor in theirs.items():
+        assert_same(states(served)[1][name], tensor, name)

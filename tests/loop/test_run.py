@@ -1,0 +1,172 @@
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from story import ends, play
+from wattline import policy as p
+from wattline.backend.replay import Replay
+from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.cluster import nodes
+from wattline.core.actions import POWER_OFF
+from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
+from wattline.core.plan import Placement, Plan
+from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.errors import GrantedTwice, Oversubscribed, PlanError
+from wattline.loop.run import run, turns
+from wattline.loop.runlog import read_log, write_log
+from wattline.loop.state import Decision, advance
+from wattline.models.trace_model import Asked
+from wattline.placement import Pack
+from wattline.trace import synth
+
+JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
+
+
+class Counting:
+    """A policy that counts how often it is asked."""
+
+    def __init__(self, lasts: bool) -> None:
+        self.asked = 0
+        self.lasts = lasts
+
+    def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
+        self.asked += 1
+        plan = p.asked(snapshot)
+        return Plan(plan.row, plan.gpus, plan.group, lasts=self.lasts)
+
+
+def test_a_plan_that_lasts_is_not_asked_for_again_when_jobs_end() -> None:
+    lasting, fleeting = Counting(True), Counting(False)
+    assert ends(play(JOBS, lasting, gpus=4)) == ends(play(JOBS, fleeting, gpus=4))
+    assert lasting.asked == 4  # three arrivals, and the end
+    assert fleeting.asked == 6
+
+
+def test_a_policy_is_asked_again_at_its_tick_and_not_otherwise() -> None:
+    times: list[float] = []
+
+    def ticking(snapshot: Snapshot, models: Models) -> Plan:
+        times.append(snapshot.now_s)
+        plan = p.asked(snapshot)
+        return Plan(plan.row, plan.gpus, plan.group, tick_s=snapshot.now_s + 4, lasts=True)
+
+    play(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)
+    assert times == [0, 4, 8, 10]
+
+
+def test_a_placer_that_gives_too_much_is_stopped() -> None:
+    def generous(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        job = snapshot.queue.job
+        leases = Leases.of(job, job, np.zeros(len(job)), np.full(len(job), 3))  # type: ignore[arg-type]
+        return Placement(leases, np.zeros(len(job), dtype=np.int64), 0)
+
+    with pytest.raises(Oversubscribed, match="2 GPUs more than it has"):
+        play(JOBS, p.fifo, place=generous)
+
+
+def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
+    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+        none = np.empty(0, dtype=np.int64)
+        return Plan(none, none, none)
+
+    log = play(JOBS, nobody)
+    assert ends(log) == {}
+    assert set(log.held[:, 0].tolist()) == {0, 1, 2}
+
+
+def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattline.loop.run._PATIENCE", 50)
+
+    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+        none = np.empty(0, dtype=np.int64)
+        return Plan(none, none, none, tick_s=snapshot.now_s + 60.0)
+
+    def flapping(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        reason = np.full(len(snapshot.queue), REASONS.index(Reason.OVER_BUDGET), dtype=np.int64)
+        return Placement(snapshot.leases, reason, len(reason), on=~snapshot.up)
+
+    log = play(JOBS, nobody, place=flapping)
+    assert ends(log) == {}
+    assert 5 <= np.count_nonzero(log.actions[:, 0] == POWER_OFF) <= 60
+
+
+def test_a_run_reports_its_progress() -> None:
+    from wattline.backend.sim.simulator import Sim
+    from wattline.cluster import nodes
+    from wattline.loop.run import run
+    from wattline.trace import synth
+
+    seen: list[float] = []
+    run(
+        Sim(synth(count=600, seed=0), nodes("v100", count=4)),
+        p.srtf,
+        progress=lambda now_s, _: seen.append(now_s),
+    )
+    assert seen
+    assert seen == sorted(seen)
+
+
+def test_granting_a_job_twice_is_refused() -> None:
+    def twice(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        job = int(snapshot.queue.job[0])
+        leases = Leases.of([job, job], [job, job], [0, 0], [1, 1])
+        return Placement(leases, np.zeros(len(snapshot.queue), dtype=np.int64), 0)
+
+    with pytest.raises(GrantedTwice):
+        play(JOBS, p.fifo, gpus=4, place=twice)
+
+
+def test_a_placer_that_forgets_reasons_is_stopped() -> None:
+    def forgetful(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
+        return Placement(snapshot.leases, np.zeros(0, dtype=np.int64), 0)
+
+    with pytest.raises(PlanError, match="0 reasons were given for 1 jobs"):
+        play(JOBS, p.fifo, place=forgetful)
+
+
+# -- from where another run was
+
+
+@given(seed=st.integers(0, 10_000), cut=st.integers(1, 12))
+def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut: int) -> None:
+    jobs = synth(count=12, seed=seed, load=1.5, gpus_total=4)
+    jobs, cluster = replace(jobs, gpus=np.minimum(jobs.gpus, 4)), nodes("v100", gpus=4)
+    free = Overheads(restart_s=0.0)
+    policy, models = p.chain(p.fifo), Asked()
+    whole = run(Sim(jobs, cluster, overheads=free), policy)
+    first = list(islice(turns(Sim(jobs, cluster, overheads=free), policy, models, Pack()), cut))[-1]
+    state = first.state
+    there = advance(
+        state,
+        Decision(first.placement, first.actions),
+        state.now_s,
+        np.empty((0, 6)),
+        jobs,
+        cluster.accepts(jobs.gpu_kind),
+    )
+    assume(np.array_equal(there.queue.job, np.arange(len(there.queue))))  # nobody is over yet
+    rest = run(Sim(jobs, cluster, overheads=free, begins=there), policy, begins=there)
+    late = ends(rest)
+    assert late == pytest.approx({job: end_s for job, end_s in ends(whole).items() if job in late})
+    assert len(late) >= len(there.queue)
+    again = Replay(rest)
+    assert len(run(again, policy, begins=again.begins)) == len(rest)
+
+
+def test_a_log_that_began_in_the_middle_is_written_and_read(tmp_path: Path) -> None:
+    cluster = nodes("v100", gpus=1)
+    first = list(islice(turns(Sim(JOBS, cluster), p.fifo, Asked(), Pack()), 2))[-1]
+    rest = run(Sim(JOBS, cluster, begins=first.state), p.fifo, begins=first.state)
+    write_log(rest, tmp_path / "run.jsonl")
+    again = Replay(read_log(tmp_path / "run.jsonl"))
+    assert again.begins is not None
+    assert np.array_equal(again.begins.queue.block, first.state.queue.block, equal_nan=True)
+    run(again, p.fifo, begins=again.begins)

@@ -1,0 +1,187 @@
+"""NVML through NVIDIA's own bindings, against a stub: the calls are right, which says nothing of a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvml_stub import UUIDS, Stub
+from wattline.errors import MeterError
+from wattline.meter import open_meter
+from wattline.meter.gpu_names import kind_of
+from wattline.meter.visible_devices import visible
+
+SHOW = "m = open_meter('nvml')\nimport json\nprint(json.dumps([[g.index, g.uuid, g.method] for g in m.gpus]))"
+
+
+def test_a_gpu_is_read(stub: Stub) -> None:
+    stub["draw_mw", 0] = 123_000
+    said = stub.run(
+        "import json\n"
+        "g = open_meter('nvml').gpus[0]\n"
+        "print(json.dumps([g.uuid, g.name, g.kind, g.method, g.power_w(), g.cap_w(), g.cap_range_w(),"
+        " g.temperature_c()]))"
+    )
+    name, method = "NVIDIA A100-SXM4-80GB", "nvml energy counter"
+    assert json.loads(said) == [UUIDS[0], name, "a100", method, 123, 400, [100, 400], 41]
+
+
+SPAN = (
+    "import time\n"
+    "m = open_meter('nvml'); g = m.gpus[0]\n"
+    "t = [m.now_s()]; before = g.energy_j(); t.append(m.now_s())\n"
+    "time.sleep(0.3)\n"
+    "t.append(m.now_s()); after = g.energy_j(); t.append(m.now_s())\n"
+    "print(g.method, after - before, t[2] - t[1], t[3] - t[0], sep='|')\n"
+    "m.close()"
+)
+
+
+def test_the_driver_s_counter_is_what_counts(stub: Stub) -> None:
+    method, joules, least_s, most_s = stub.run(SPAN).split("|")
+    assert method == "nvml energy counter"
+    assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
+
+
+def test_a_cap_clips_what_is_drawn(stub: Stub) -> None:
+    stub.run("g = open_meter('nvml').gpus[1]; g.set_cap(120.5); assert g.power_w() == 120.5, g.power_w()")
+    assert (stub["cap_mw", 0], stub["cap_mw", 1]) == (400_000, 120_500)
+
+
+def test_without_a_counter_power_is_integrated_by_a_thread(stub: Stub) -> None:
+    stub["counterless", 0] = 1
+    method, joules, least_s, most_s = stub.run(SPAN).split("|")
+    assert method == "nvml power, integrated"
+    assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
+
+
+def test_a_counter_that_falls_goes_on(stub: Stub) -> None:
+    stub["energy_mj", 0] = 5_000_000.0
+    said = stub.run(
+        "import mmap, os, struct\n"
+        "g = open_meter('nvml').gpus[0]\n"
+        "before = g.energy_j()\n"
+        "box = mmap.mmap(os.open(os.environ['STUB_FILE'], os.O_RDWR), 0)\n"
+        "struct.pack_into('d', box, 8 + 192 + 32, 0.0)\n"
+        "print(before, g.energy_j() - before)"
+    )
+    before, more = map(float, said.split())
+    assert before >= 5000
+    assert 0 <= more < 5000
+
+
+def test_clocks_are_locked_and_let_go(stub: Stub) -> None:
+    stub.run("open_meter('nvml').gpus[0].lock_clock(1005.4)")
+    assert stub["clock_mhz", 0] == 1005
+    stub.run("open_meter('nvml').gpus[0].lock_clock(None)")
+    assert stub["clock_mhz", 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "places"),
+    [
+        ("", []),
+        ("1", [1]),
+        ("1,0", [1, 0]),
+        ("1,-1,0", [1]),
+        ("0,7", [0]),
+        (f"{UUIDS[1]},{UUIDS[0]}", [1, 0]),
+        ("GPU-1111", [1]),
+        ("GPU-nothing", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_only_what_cuda_sees_is_seen_in_its_order(stub: Stub, seen: str, places: list[int]) -> None:
+    found = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
+    assert [uuid for _, uuid, _ in found] == [UUIDS[place] for place in places]
+    assert [index for index, _, _ in found] == list(range(len(places)))
+
+
+@pytest.mark.parametrize(
+    "seen", ["MIG-part-of-1", f"MIG-{UUIDS[1]}/1/0", f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0"]
+)
+def test_a_part_of_a_gpu_is_metered_as_the_whole_and_once(stub: Stub, seen: str) -> None:
+    stub["mig", 1] = b"MIG-part-of-1"
+    ((index, uuid, method),) = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
+    assert (index, uuid) == (0, UUIDS[1])
+    assert method == "nvml energy counter, of the whole GPU (MIG)"
+
+
+def test_by_its_uuid_a_gpu_is_found_whatever_is_visible(stub: Stub) -> None:
+    code = f"print([g.uuid for g in open_meter('nvml:{UUIDS[0]}').gpus])"
+    assert stub.run(code, CUDA_VISIBLE_DEVICES="1") == f"['{UUIDS[0]}']"
+
+
+def test_without_permission_that_is_said_and_nothing_set(stub: Stub) -> None:
+    stub["denied", 0] = 1
+    said = stub.run(
+        "from wattline.errors import NotPermitted\n"
+        "g = open_meter('nvml').gpus[0]\n"
+        "for call in (lambda: g.set_cap(200), lambda: g.lock_clock(1000)):\n"
+        "    try: call()\n"
+        "    except NotPermitted as error: print(error.message, '|', error.hint)"
+    )
+    assert said.count("needs an administrator") == 2
+    assert "zeusd" in said
+    assert stub["sets", 0] == 0
+
+
+def test_a_lost_gpu_is_an_error_and_not_0_watts(stub: Stub) -> None:
+    stub.run(
+        "import mmap, os, struct\n"
+        "from wattline.errors import MeterError\n"
+        "g = open_meter('nvml').gpus[0]\n"
+        "g.energy_j()\n"
+        "box = mmap.mmap(os.open(os.environ['STUB_FILE'], os.O_RDWR), 0)\n"
+        "struct.pack_into('I', box, 8 + 192 + 20, 1)\n"
+        "for call in (g.energy_j, g.power_w, g.cap_w, g.temperature_c):\n"
+        "    try: call()\n"
+        "    except MeterError as error: assert 'lost' in error.message, error.message\n"
+        "    else: raise SystemExit('read something')"
+    )
+    assert stub["lost", 0] == 1
+
+
+def test_auto_finds_nvml_where_it_works(stub: Stub) -> None:
+    assert stub.run("print(open_meter().name)") == "nvml"
+    assert stub.run("print(open_meter().name)", CUDA_VISIBLE_DEVICES="") in ("none", "rapl")
+
+
+def test_importing_meters_loads_neither_nvml_nor_numpy(stub: Stub) -> None:
+    said = stub.run(
+        "import sys, wattline.meter.caps.guard, wattline.meter.energy_window\n"
+        "import wattline.meter.drivers.simulated\n"
+        "print(sorted({'pynvml', 'numpy', 'numba'} & set(sys.modules)))"
+    )
+    assert said == "[]"
+
+
+def test_without_a_driver_nvml_says_so() -> None:
+    with pytest.raises(MeterError, match="NVML does not start"):
+        open_meter("nvml")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Quadro RTX 6000", "rtx6000"),
+        ("NVIDIA RTX 6000 Ada Generation", ""),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", ""),
+        ("Tesla T4", "t4"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA GeForce RTX 4090", ""),
+    ],
+)
+def test_the_kind_is_told_by_the_maker_s_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_without_a_word_on_what_is_visible_all_is() -> None:
+    assert visible(None, ["GPU-a", "GPU-b"], lambda part: None) == (0, 1)
+    assert visible("GPU-", ["GPU-a", "GPU-b"], lambda part: None) == (), "it could be either"

@@ -1,0 +1,121 @@
+import base64
+import re
+
+import numpy as np
+import pytest
+
+from measurements import CAPS, capped, scaled, written
+from wattline import Profile
+from wattline.models.fit_quality import fit_file
+from wattline.reports.figures.fit_lines import MOST, lines, steps
+from wattline.reports.html.fit_page import fit_figures, fit_page, write_fit_page
+
+
+@pytest.fixture
+def fits(tmp_path):
+    return [*fit_file(written(capped(), tmp_path)), *fit_file(written(scaled(), tmp_path))]
+
+
+def unpacked(packed):
+    return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=np.float32)
+
+
+def test_plotly_accepts_every_figure(fits):
+    from plotly.graph_objects import Figure
+
+    for figure in fit_figures(fits).values():
+        Figure(figure)  # raises where a property does not exist
+
+
+def test_a_fit_has_a_figure_for_every_knob_that_was_varied(fits):
+    assert list(fit_figures(fits)) == [
+        "fit-0-batch",
+        "fit-0-cap_w",
+        "fit-0-errors",
+        "fit-1-gpus",
+        "fit-1-errors",
+    ]
+
+
+def test_every_measured_point_is_in_the_figure(fits):
+    points = [t for t in fit_figures(fits)["fit-0-cap_w"]["data"] if t["mode"] == "markers"]
+    rows = fits[0].rows
+    for axis, column in ((None, rows.samples_s), ("x2", rows.watts)):
+        drawn = [t for t in points if t["xaxis"] == (axis or "x")]
+        assert len(drawn) == 3
+        assert all(t["x"] == CAPS.tolist() for t in drawn)
+        assert sorted(y for t in drawn for y in t["y"]) == sorted(column.tolist())
+
+
+def test_the_curves_are_what_the_models_predict(fits):
+    figure = fit_figures(fits)["fit-0-cap_w"]
+    curve = next(t for t in figure["data"] if t["mode"] == "lines" and t["xaxis"] == "x2")
+    cap_w, watts = unpacked(curve["x"]), unpacked(curve["y"])
+    settings = fits[0].rows.settings.take(np.zeros(len(cap_w), dtype=np.int64))
+    assert curve["name"] == "batch 32"
+    expected = fits[0].workload.throttle.at(settings.batch, cap_w.astype(np.float64), settings.clock_mhz)[1]
+    np.testing.assert_allclose(watts, expected, rtol=1e-5)
+
+
+def test_without_watts_there_is_no_plot_of_watts(fits):
+    layout = fit_figures(fits)["fit-1-gpus"]["layout"]
+    assert "yaxis2" not in layout
+    assert layout["xaxis"]["title"]["text"] == "GPUs"
+
+
+def test_axes_have_titles_with_units(fits):
+    layout = fit_figures(fits)["fit-0-cap_w"]["layout"]
+    titles = [layout[name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")]
+    assert titles == [
+        "power cap of a GPU (W)",
+        "samples/s",
+        "power cap of a GPU (W)",
+        "watts of the job (W)",
+    ]
+
+
+def test_a_page_of_a_fit_holds_its_figures_and_its_errors(fits, tmp_path):
+    write_fit_page(tmp_path / "new" / "fit.html", "data/mine.csv", fits)
+    text = (tmp_path / "new" / "fit.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-figure="([a-z0-9_-]+)"', text) == list(fit_figures(fits))
+    assert "<h1>Fit of mine.csv</h1>" in text
+    assert f"Held out: {fits[0]}." in text
+    assert "Watts were not measured." in text
+
+
+def test_a_page_of_a_fit_loads_nothing_from_anywhere(fits):
+    text = fit_page("mine.csv", fits, plotly="")
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text
+
+
+def test_names_from_a_profile_cannot_write_into_the_page(tmp_path):
+    evil = list(fit_file(written(capped(model="</script><b>"), tmp_path)))
+    text = fit_page("<i>.csv", evil, plotly="")
+    assert "<b>" not in text
+    assert "<i>" not in text
+    assert text.count("</script>") == 3
+
+
+def test_rows_that_differ_in_two_knobs_are_not_on_one_line():
+    rows = Profile.of(model="m", gpu="t4", batch=[8, 16, 8], cap_w=[50, 60, 70], samples_s=[1, 2, 3])
+    found, there = lines(rows, "cap_w")
+    assert there == len(found) == 1
+    assert found[0].rows.tolist() == [0, 2]
+
+
+def test_of_many_lines_the_longest_are_drawn_from_the_first_to_the_last():
+    batch, cap_w = np.meshgrid(2.0 ** np.arange(12), CAPS, indexing="ij")
+    rows = Profile.of(model="m", gpu="t4", batch=batch.ravel(), cap_w=cap_w.ravel(), samples_s=1.0)
+    found, there = lines(rows, "cap_w")
+    assert (len(found), there) == (MOST, 12)
+    assert (found[0].name, found[-1].name) == ("batch 1", "batch 2048")
+
+
+def test_numbers_of_gpus_are_on_their_fewest_nodes_and_at_one_batch_of_each():
+    rows = Profile.of(
+        model="m", gpu="t4", gpus=[1, 4, 4, 8], nodes=[1, 2, 1, 2], batch=[8, 32, 32, 64], samples_s=1.0
+    )
+    (line,), _ = lines(rows, "gpus")
+    assert line.rows.tolist() == [0, 2, 3]
+    assert steps(rows, "gpus", line).nodes.tolist() == [1, 1, 2]

@@ -1,0 +1,120 @@
+import re
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+import wattline as wl
+from wattline import policy
+from wattline.errors import ConfigError
+from wattline.placement.pack import Pack
+from wattline.reports import compare, digest, headline_svg, report, write_html
+from wattline.reports.figures.labels import place
+from wattline.reports.html.page import figures, page
+from whims import Switching, Whims
+
+
+@pytest.fixture(scope="module")
+def digests():
+    jobs = wl.synth(count=80, seed=5, gpus_total=16, load=1.3)
+    policies = (policy.fifo, policy.srtf, policy.Gandiva(slice_s=3600))
+    return [digest(wl.run(wl.Sim(jobs, wl.parse_cluster("2xv100:8")), p)) for p in policies]
+
+
+@pytest.fixture(scope="module")
+def log():
+    jobs = wl.synth(count=30, seed=6, gpus_total=16)
+    return wl.run(wl.Sim(jobs, wl.parse_cluster("70xv100:8")), policy.fifo)
+
+
+@pytest.fixture(scope="module", params=["3xv100:8", "70xv100:8"])
+def switched(request):
+    """A run in which caps change and nodes are switched off and on."""
+    jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
+    return wl.run(wl.Sim(jobs, wl.parse_cluster(request.param)), Whims(policy.fifo), place=Switching(Pack()))
+
+
+def test_plotly_accepts_every_figure(digests, log, switched):
+    from plotly.graph_objects import Figure
+
+    for drawn in (figures(compare(*digests)), figures(compare(log)), figures(compare(switched))):
+        for figure in drawn.values():
+            Figure(figure)  # raises where a property does not exist
+
+
+def test_a_page_of_one_run_has_its_figures_and_no_chooser(log, tmp_path):
+    write_html(tmp_path / "new" / "one.html", log)
+    text = (tmp_path / "new" / "one.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-figure="([a-z0-9-]+)"', text) == ["jct", "time", "nodes-0"]
+    assert '<select id="run">' not in text
+    assert "70xv100:8" in text
+
+
+def test_a_page_tells_of_boots_and_caps_where_there_were_any(log, switched):
+    words = ("caps changed", "nodes switched on", "<td>boots</td>", "<td>nodes off</td>")
+    quiet, lively = (page(compare(run), plotly="") for run in (log, switched))
+    assert [word in lively for word in words] == [True] * 4
+    assert [word in quiet for word in words] == [False] * 4
+
+
+def test_a_page_of_several_runs_has_all_of_them_to_choose_from(digests, tmp_path):
+    write_html(tmp_path / "cmp.html", compare(*digests))
+    text = (tmp_path / "cmp.html").read_text(encoding="utf-8")
+    assert text.count('<option value="nodes-') == 3
+    assert len(text) < 6e6
+
+
+def test_a_page_of_mere_reports_has_the_table_and_the_tradeoff(digests):
+    assert list(figures(compare(*(d.report for d in digests)))) == ["tradeoff"]
+
+
+def test_a_page_with_thirty_runs_stays_small(digests):
+    many = [replace(d, report=replace(d.report, policy=f"p{i}")) for i in range(10) for d in digests]
+    assert len(page(compare(*many), plotly="")) < 1.1e6
+
+
+def test_a_page_loads_nothing_from_anywhere(digests):
+    text = page(compare(*digests), plotly="")
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text
+
+
+def test_names_from_a_trace_cannot_write_into_the_page(digests):
+    evil = replace(digests[0], report=replace(digests[0].report, policy="</script><b>", trace="<i>"))
+    text = page(compare(evil, digests[1]), plotly="")
+    assert "<b>" not in text.replace("<b title", "")
+    assert "<i>" not in text
+    assert text.count("</script>") == 3
+
+
+def test_without_plotly_the_user_is_told_what_to_install(log, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ConfigError) as caught:
+        write_html(tmp_path / "x.html", log)
+    assert caught.value.hint == "pip install 'wattline[report]'"
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_the_headline_is_valid_xml_with_every_run_in_it(digests):
+    drawn = ET.fromstring(headline_svg(digests))
+    words = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"fifo", "srtf", "Gandiva"} <= set(words)
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 3
+    assert (drawn.get("width"), drawn.get("height")) == ("900", "420")
+
+
+def test_the_headline_of_one_report_is_valid_xml(log):
+    ET.fromstring(headline_svg([replace(report(log), policy="<&>")]))
+
+
+def test_names_of_near_points_do_not_cover_each_other():
+    points = [(300.0 + 4 * i, 200.0 + 3 * i) for i in range(6)]
+    labels = place(points, ["some policy"] * 6, (0, 0, 900, 400))
+    spots = {(x + label.dx, y + label.dy) for (x, y), label in zip(points, labels, strict=True)}
+    assert len(spots) == 6
+    tops = sorted(
+        y + label.dy for (_, y), label in zip(points, labels, strict=True) if label.anchor == "start"
+    )
+    assert all(high - low >= 6 for low, high in pairwise(tops))
