@@ -20,6 +20,8 @@ start follow each other.
 The cap is of each GPU; 0: none. The batch is of the whole job; 0: as asked. The last three are what each
 GPU has of the host; 0: the proportional share.
 """
+ACTION_VERB, ACTION_JOB, ACTION_GROUP, ACTION_NODE, ACTION_GPUS = range(5)
+ACTION_CAP_W, ACTION_BATCH, ACTION_HOST = range(5, 8)  # ACTION_HOST: the first of the three host columns
 ACTION_COLUMNS: Final = 10
 NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
 NO_ACTIONS.setflags(write=False)

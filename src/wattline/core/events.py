@@ -46,13 +46,16 @@ class Event(NamedTuple):
     energy_j: float = 0.0
 
 
+EVENT_VERB, EVENT_JOB, EVENT_AT_S, EVENT_STEPS, EVENT_RATE, EVENT_ENERGY_J = range(6)
+EVENT_COLUMNS: Final = 6
+
 Events = NDArray[np.float64]
 """One row per event, in the columns of `Event`, in the order in which things happened."""
 
 
 def rows(*events: Event) -> Events:
     """*events* as one array."""
-    table = np.array(events, dtype=np.float64).reshape(-1, 6)
+    table = np.array(events, dtype=np.float64).reshape(-1, EVENT_COLUMNS)
     table.setflags(write=False)
     return table
 

@@ -10,7 +10,8 @@ import numpy as np
 from wattline.core.table import INT64, Ints, check_array
 from wattline.errors import PlanError
 
-LEASE_ROWS = 9
+LEASE_JOB, LEASE_GROUP, LEASE_NODE, LEASE_GPUS, LEASE_CAP_W, LEASE_BATCH, LEASE_HOST = range(7)
+LEASE_ROWS = 9  # LEASE_HOST is the first of the three host rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
