@@ -1,16 +1,23 @@
-"""Compile an array loop to machine code: the one place that knows numba.
+"""Compilation of array loops to machine code: the one place that knows numba.
 
-Signatures are given, so compiling happens at import (and is cached on disk), never inside a run.
+Signatures are given, so a kernel is compiled when its module is imported and cached on disk, never
+inside a run. The cache of a kernel is keyed by the sources of its module and of everything that the
+module imports from wattline, because a kernel contains the code of the functions that it calls.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba import types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,16 +34,22 @@ INT = types.int64
 FLOAT = types.float64
 BOOL = types.boolean
 
+_PACKAGE = Path(__file__).parent
+_IMPORT = re.compile(r"^\s*from (wattline[\w.]*) import", re.MULTILINE)
+
 
 def kernel(*arguments: object) -> Callable[[F], F]:
     """Compile a function of these argument types (arrays are read-only inside).
 
-    It is called without numba's look at the types of its arguments, which would cost more than the
-    work itself. So only columns of tables go in: these are checked when the table is made.
+    The result is called without numba's dispatch on argument types, which would cost more than the work
+    itself. So only columns of tables may go in: a table checks them when it is built.
     """
 
     def compile_now(function: F) -> F:
-        dispatcher = numba.njit(tuple(arguments), cache=True)(function)
+        dispatcher = numba.njit(function)
+        dispatcher._cache = _SourceCache(function)
+        dispatcher.compile(tuple(arguments))
+        dispatcher.disable_compile()
         compiled: Any
         (compiled,) = dispatcher.overloads.values()
         _ALIVE.append(dispatcher)
@@ -54,7 +67,7 @@ def inner(function: F) -> F:
 
 @inner
 def find(column: NDArray[np.generic], length: int, value: float) -> int:
-    """First of the *length* leading rows of an ascending *column* that is not below *value*."""
+    """Return the first of the *length* leading rows of an ascending *column* that is not below *value*."""
     low, high = 0, length
     while low < high:
         middle = (low + high) // 2
@@ -63,3 +76,42 @@ def find(column: NDArray[np.generic], length: int, value: float) -> int:
         else:
             high = middle
     return low
+
+
+class _SourceCache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache on disk, valid as long as no source that the kernel may contain has changed.
+
+    Numba itself looks at the kernel's own file only, and would run stale code after an edit of another.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=compute_stamp(Path(function.__code__.co_filename)),
+        )
+
+
+def compute_stamp(source: Path) -> str:
+    """Return a digest of *source* and of every module of wattline that it imports, directly or not."""
+    seen: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += _read_source(path)[1]
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(seen):
+        digest.update(_read_source(path)[0])
+    return digest.hexdigest()
+
+
+@cache
+def _read_source(path: Path) -> tuple[bytes, tuple[Path, ...]]:
+    """Return the digest of one source, and the modules that it imports from wattline."""
+    text = path.read_text(encoding="utf-8")
+    stems = {_PACKAGE.joinpath(*name.split(".")[1:]) for name in _IMPORT.findall(text)}
+    files = (stem.with_suffix(".py") for stem in stems)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest(), tuple(f for f in files if f.is_file())
