@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from story import first_starts, play
+from support.simulations import first_start_times, simulate
 from wattline import policy as p
 from wattline.core.jobs import Jobs
 
@@ -31,7 +31,7 @@ def mean_wait_s(servers: int, load: float, seed: int, count: int) -> float:
         gpus=np.ones(count, dtype=np.int64),
         duration_s=rng.exponential(service_s, count),
     )
-    started = first_starts(play(jobs, p.fifo, gpus=servers))
+    started = first_start_times(simulate(jobs, p.fifo, gpus=servers))
     waits = np.array([started[str(row)] for row in range(count)]) - jobs.submit_s
     return float(waits[count // 2 :].mean())
 

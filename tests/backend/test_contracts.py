@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from story import play
+from support.simulations import simulate
 from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Overheads, Sim
@@ -30,7 +30,7 @@ class TestSimInRounds(BackendContract):
 
 
 def test_a_replay_gives_the_same_log_again() -> None:
-    log = play(JOBS, p.Las())
+    log = simulate(JOBS, p.Las())
     again = run(Replay(log), p.Las())
     assert again.header == log.header
     assert np.array_equal(again.events, log.events)
@@ -39,11 +39,11 @@ def test_a_replay_gives_the_same_log_again() -> None:
 
 def test_a_replay_under_another_policy_names_the_first_difference() -> None:
     jobs = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[100, 50, 10])
-    log: Log = play(jobs, p.fifo)
+    log: Log = simulate(jobs, p.fifo)
     with pytest.raises(PlanError, match=r"at 100\.0 s the log has 1 actions"):
         run(Replay(log), p.sjf)
 
 
 def test_a_replay_of_nothing_ends_at_once() -> None:
-    log = play(Jobs.of(submit_s=[], gpus=[], duration_s=[]), p.fifo)
+    log = simulate(Jobs.of(submit_s=[], gpus=[], duration_s=[]), p.fifo)
     assert run(Replay(log), p.fifo).events[:, 0].tolist() == [METERED]

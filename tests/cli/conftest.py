@@ -25,9 +25,9 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     """A service on simulated GPUs, for the tests of one file."""
-    from served import served
+    from support.http_service import serve_http
 
-    with served(tmp_path_factory.mktemp("service")) as controller:
+    with serve_http(tmp_path_factory.mktemp("service")) as controller:
         yield controller
 
 

@@ -13,7 +13,14 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from twins import B, assert_same, assert_trains_alike, members_of, normal, row  # noqa: E402
+from support.fusion_equality import (  # noqa: E402
+    B,
+    assert_same,
+    assert_same_training,
+    build_members,
+    normal_tensor,
+    select_member,
+)
 from wattline.errors import NotFusible  # noqa: E402
 from wattline.fusion import fuse  # noqa: E402
 
@@ -152,8 +159,8 @@ def test_tensors_in_plain_attributes_may_differ_and_each_member_keeps_its_own() 
     def make() -> nn.Module:
         return Scaled(factor=torch.randn(2, dtype=torch.float64))
 
-    array = assert_trains_alike(make, normal(4, 3))
-    models = members_of(make)
+    array = assert_same_training(make, normal_tensor(4, 3))
+    models = build_members(make)
     assert all(torch.equal(m.factor, a.factor) for m, a in zip(models, array.split(), strict=True))
 
 
@@ -171,16 +178,16 @@ def test_nothing_and_what_is_no_module_is_refused() -> None:
 
 
 def test_one_model_is_an_array_of_one() -> None:
-    models = members_of(net, 1)
+    models = build_members(net, 1)
     array = fuse(models)
-    assert_same(row(array(normal(4, 3)), 0), models[0](normal(4, 3)), "output")
+    assert_same(select_member(array(normal_tensor(4, 3)), 0), models[0](normal_tensor(4, 3)), "output")
 
 
 def test_models_are_left_as_they_are() -> None:
-    models = members_of(net)
+    models = build_members(net)
     before = copy.deepcopy([m.state_dict() for m in models])
     array = fuse(models)
-    array(normal(4, 3)).sum().backward()
+    array(normal_tensor(4, 3)).sum().backward()
     with torch.no_grad():
         for p in array.parameters():
             p.zero_()
@@ -204,15 +211,15 @@ def test_trained_weights_that_all_members_share_are_refused() -> None:
 
 def test_a_shared_buffer_that_is_written_to_is_refused_and_left_as_it_was() -> None:
     base = nn.BatchNorm1d(3).requires_grad_(False).double()
-    array = fuse(members_of(lambda: nn.Sequential(base, nn.Linear(3, 2))))
+    array = fuse(build_members(lambda: nn.Sequential(base, nn.Linear(3, 2))))
     with pytest.raises(NotFusible, match=r"0\.\w+ is shared by all members"):
-        array(normal(4, 3))
+        array(normal_tensor(4, 3))
     assert base.num_batches_tracked == 0
     assert not base.running_mean.any()
 
 
 def test_tied_weights_stay_tied() -> None:
-    array = assert_trains_alike(tied, normal(4, 3))
+    array = assert_same_training(tied, normal_tensor(4, 3))
     assert array.body[0].weight is array.body[1].weight
     member = array.member(1)
     assert member[0].weight is member[1].weight
@@ -260,9 +267,9 @@ def test_hooks_on_gradients_are_refused() -> None:
 
 
 def test_members_may_number_more_than_samples() -> None:
-    assert_trains_alike(net, normal(1, 3))
-    assert_trains_alike(net, normal(B, 3))  # as many as members: nothing is mixed up
-    assert_trains_alike(net, normal(B, B, 3), members=True)
+    assert_same_training(net, normal_tensor(1, 3))
+    assert_same_training(net, normal_tensor(B, 3))  # as many as members: nothing is mixed up
+    assert_same_training(net, normal_tensor(B, B, 3), members=True)
 
 
 def test_functions_that_have_a_model_inside_are_refused() -> None:

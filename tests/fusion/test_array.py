@@ -15,7 +15,15 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 from torch.optim.lr_scheduler import StepLR  # noqa: E402
 
-from twins import B, assert_same, assert_same_state, assert_trains_alike, members_of, normal, row  # noqa: E402
+from support.fusion_equality import (  # noqa: E402
+    B,
+    assert_same,
+    assert_same_state,
+    assert_same_training,
+    build_members,
+    normal_tensor,
+    select_member,
+)
 from wattline.errors import NotFusible  # noqa: E402
 from wattline.fusion import SGD, Adam, FusedArray, FusionWarning, Schedule, fuse  # noqa: E402
 
@@ -35,7 +43,7 @@ class Decides(nn.Module):
         return x * 2 if x.sum() > 0 else x - 1
 
 
-X = normal(4, 2, 4, 4)
+X = normal_tensor(4, 2, 4, 4)
 
 
 def small() -> nn.Module:
@@ -52,20 +60,20 @@ def trained(array: FusedArray, steps: int = 3) -> FusedArray:
 
 
 def test_it_prints_its_width_and_its_body() -> None:
-    text = str(fuse(members_of(small)))
+    text = str(fuse(build_members(small)))
     assert "3 members" in text
     assert "Conv2d" in text
-    assert len(fuse(members_of(small))) == 3
+    assert len(fuse(build_members(small))) == 3
 
 
 def test_members_come_out_as_ordinary_models_with_copies_of_their_weights() -> None:
-    array = trained(fuse(members_of(small)))
+    array = trained(fuse(build_members(small)))
     array.eval()
     out, parts = array(X), array.split()
     for index, model in enumerate(parts):
         assert type(model) is nn.Sequential
         assert not model.training
-        assert_same(model(X), row(out, index), "output")
+        assert_same(model(X), select_member(out, index), "output")
         assert_same(model.state_dict(), array.member_state_dict(index), "state")
         assert all(p.is_leaf and p.requires_grad for p in model.parameters())
     with torch.no_grad():
@@ -75,13 +83,13 @@ def test_members_come_out_as_ordinary_models_with_copies_of_their_weights() -> N
 
 
 def test_what_comes_out_can_be_fused_again() -> None:
-    array = trained(fuse(members_of(small)))
+    array = trained(fuse(build_members(small)))
     again = fuse(array.split())
     assert_same(dict(again.stacked), dict(array.stacked), "tensors")
 
 
 def test_state_dicts_go_in_and_out_of_a_slot() -> None:
-    array, other = trained(fuse(members_of(small))), members_of(small, 5)[4]
+    array, other = trained(fuse(build_members(small))), build_members(small, 5)[4]
     other.train()
     other(X)
     before = [array.member_state_dict(i) for i in range(B)]
@@ -91,11 +99,11 @@ def test_state_dicts_go_in_and_out_of_a_slot() -> None:
         assert_same(array.member_state_dict(index), before[index], "the others")
     array.load_member(-1, before[0])
     assert_same(array.member_state_dict(2), before[0], "the last")
-    assert_same(other.eval()(X), row(array.eval()(X), 1), "output")
+    assert_same(other.eval()(X), select_member(array.eval()(X), 1), "output")
 
 
 def test_members_leave_and_join_and_nobody_notices() -> None:
-    models = members_of(small)
+    models = build_members(small)
     array = fuse(models)
     rates, gammas = [0.1, 0.05, 0.02], [0.5, 0.9, 0.7]
     fused = Adam(array, lr=rates, betas=[(0.9, 0.99), (0.8, 0.9), (0.5, 0.9)])
@@ -113,13 +121,13 @@ def test_members_leave_and_join_and_nobody_notices() -> None:
             array.drop([1])
             del ordinary[1]
         if step == 9:
-            new = members_of(small, 5)[3:]
+            new = build_members(small, 5)[3:]
             array.add(new, lr=[0.03, 0.01], betas=(0.9, 0.9), gamma=0.8)
             ordinary += [ready(m, lr, (0.9, 0.9), 0.8) for m, lr in zip(new, (0.03, 0.01), strict=True)]
         if step == 14:
             array.drop([0, -1])
             ordinary = ordinary[1:-1]
-        x = normal(4, 2, 4, 4, seed=step)
+        x = normal_tensor(4, 2, 4, 4, seed=step)
         fused.zero_grad()
         array.loss(lambda o: (o.square() + o).mean(), array(x)).sum().backward()
         fused.step()
@@ -147,16 +155,16 @@ def test_members_leave_while_they_keep_state_between_calls() -> None:
             self.state = torch.tanh(self.fc(x if self.state is None else x + self.state)).detach()
             return self.state
 
-    models = members_of(Remembers)
+    models = build_members(Remembers)
     array = fuse(models)
     for step in range(4):
         if step == 2:
             array.drop([0])
             del models[0]
-        out = array(normal(2, 4, seed=step))
+        out = array(normal_tensor(2, 4, seed=step))
         assert array.carries
         for index, model in enumerate(models):
-            assert_same(row(out, index), model(normal(2, 4, seed=step)), "output")
+            assert_same(select_member(out, index), model(normal_tensor(2, 4, seed=step)), "output")
     assert_same(array.member(0).state, models[0].state, "state")
     with pytest.raises(NotFusible, match="from one call to the next"):
         array.add([Remembers().double()])
@@ -184,7 +192,7 @@ def test_who_joins_an_array_over_a_shared_base_must_have_the_same() -> None:
 
 
 def test_training_and_evaluation() -> None:
-    array, models = fuse(members_of(Net)), members_of(Net)
+    array, models = fuse(build_members(Net)), build_members(Net)
     assert array.training
     assert not torch.equal(array(X), array(X))
     array.eval()
@@ -192,7 +200,7 @@ def test_training_and_evaluation() -> None:
     array = fuse([m.eval() for m in models])
     assert not array.training
     assert torch.equal(array(X), array(X))
-    assert_same(row(array(X), 2), models[2](X), "output")
+    assert_same(select_member(array(X), 2), models[2](X), "output")
     array.train()
     assert array.body.drop.training
     assert array.member(0).training
@@ -206,7 +214,7 @@ def test_a_frozen_batch_norm_inside_of_a_training_model() -> None:
         nn.init.uniform_(model[1].running_mean)
         return model
 
-    array = assert_trains_alike(make, X)
+    array = assert_same_training(make, X)
     assert array.training
     assert not array.body[1].training
     assert array.body[1].num_batches_tracked.tolist() == [0] * B
@@ -215,7 +223,7 @@ def test_a_frozen_batch_norm_inside_of_a_training_model() -> None:
 
 
 def test_parts_can_be_frozen_after_fusing() -> None:
-    array = fuse(members_of(small))
+    array = fuse(build_members(small))
     array.body[0].requires_grad_(False)
     before = array.stacked["0.weight"].clone()
     trained(array)
@@ -224,18 +232,18 @@ def test_parts_can_be_frozen_after_fusing() -> None:
 
 
 def test_types_can_be_changed() -> None:
-    models = members_of(small, dtype=torch.float32)
+    models = build_members(small, dtype=torch.float32)
     array = fuse(models).to(torch.float64)
     assert array.stacked["0.weight"].dtype == torch.float64
     assert array.stacked["1.num_batches_tracked"].dtype == torch.int64
     for model in models:
         model.double()
-    assert_same(row(array(X), 1), models[1](X), "output")
+    assert_same(select_member(array(X), 1), models[1](X), "output")
     assert array.member(0)[0].weight.dtype == torch.float64
 
 
 def test_single_precision_deviates_by_rounding_only() -> None:
-    assert_trains_alike(small, X.float(), dtype=torch.float32, tolerance=1e-5)
+    assert_same_training(small, X.float(), dtype=torch.float32, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("fallback", [False, True])
@@ -243,7 +251,7 @@ def test_state_dicts_are_saved_and_loaded(fallback: bool) -> None:
     def make() -> nn.Module:
         return nn.Sequential(small(), Decides()) if fallback else small()
 
-    array = fuse(members_of(make))
+    array = fuse(build_members(make))
     if fallback:
         with pytest.warns(FusionWarning):
             trained(array)
@@ -252,17 +260,17 @@ def test_state_dicts_are_saved_and_loaded(fallback: bool) -> None:
     file = io.BytesIO()
     torch.save(array.state_dict(), file)
     file.seek(0)
-    other = fuse(members_of(make, 6)[3:])
+    other = fuse(build_members(make, 6)[3:])
     other.load_state_dict(torch.load(file))
     assert_same(dict(other.stacked), dict(array.stacked), "tensors")
     with pytest.raises(RuntimeError, match="size mismatch"):
-        fuse(members_of(make, 2)).load_state_dict(array.state_dict())
+        fuse(build_members(make, 2)).load_state_dict(array.state_dict())
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 @pytest.mark.parametrize("fallback", [False, True])
 def test_arrays_are_copied_with_all_they_know(way: str, fallback: bool) -> None:
-    array = fuse(members_of(lambda: nn.Sequential(small(), Decides()) if fallback else small()))
+    array = fuse(build_members(lambda: nn.Sequential(small(), Decides()) if fallback else small()))
     if fallback:
         with pytest.warns(FusionWarning):
             array(X)
@@ -276,27 +284,29 @@ def test_arrays_are_copied_with_all_they_know(way: str, fallback: bool) -> None:
 
 
 def test_gradients_can_be_switched_off() -> None:
-    array, models = fuse(members_of(small)), members_of(small)
+    array, models = fuse(build_members(small)), build_members(small)
     with torch.no_grad():
         assert not array(X).requires_grad
         models[1](X)
     with torch.inference_mode():
-        assert_same(row(array.eval()(X), 1), models[1].eval()(X), "output")
+        assert_same(select_member(array.eval()(X), 1), models[1].eval()(X), "output")
 
 
 def test_input_gradients_of_members_add_up_for_a_shared_input_and_are_own_otherwise() -> None:
-    assert_trains_alike(small, X)
-    assert_trains_alike(small, torch.stack([X, X + 1, X - 1]), members=True)
+    assert_same_training(small, X)
+    assert_same_training(small, torch.stack([X, X + 1, X - 1]), members=True)
 
 
 def test_some_arguments_are_of_each_member_and_some_of_all() -> None:
-    assert_trains_alike(lambda: nn.Bilinear(4, 3, 2), normal(B, 5, 4), normal(5, 3), members=[True, False])
+    assert_same_training(
+        lambda: nn.Bilinear(4, 3, 2), normal_tensor(B, 5, 4), normal_tensor(5, 3), members=[True, False]
+    )
 
 
 def test_second_derivatives_are_each_members_own() -> None:
-    models = members_of(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)))
+    models = build_members(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)))
     array = fuse(models)
-    x = normal(5, 4).requires_grad_()
+    x = normal_tensor(5, 4).requires_grad_()
     own = x.detach().expand(B, 5, 4).clone().requires_grad_()
     out = array(own, members=True)
     (slope,) = torch.autograd.grad(out.sum(), own, create_graph=True)
@@ -308,21 +318,21 @@ def test_second_derivatives_are_each_members_own() -> None:
 
 
 def test_two_arrays_of_the_same_models_do_not_share_anything() -> None:
-    models = members_of(small)
+    models = build_members(small)
     a, b = fuse(models), fuse(models)
     trained(a)
     assert_same(b.member_state_dict(0), models[0].state_dict(), "state")
 
 
 def test_an_optimiser_of_the_array_trains_members_at_their_own_rates() -> None:
-    models, array = members_of(small), fuse(members_of(small))
+    models, array = build_members(small), fuse(build_members(small))
     fused = SGD(array, lr=[0.1, 0.0, 0.3], momentum=0.9)
     ordinary = [
         torch.optim.SGD(m.parameters(), lr=lr, momentum=0.9)
         for m, lr in zip(models, (0.1, 0.0, 0.3), strict=True)
     ]
     for step in range(5):
-        x = normal(4, 2, 4, 4, seed=step)
+        x = normal_tensor(4, 2, 4, 4, seed=step)
         fused.zero_grad()
         array.loss(lambda o: o.square().mean(), array(x)).sum().backward()
         fused.step()

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 
-from twins import members_of, normal, whole  # noqa: E402
+from support.fusion_equality import build_members, integer_tensor, normal_tensor  # noqa: E402
 from wattline.fusion import SGD, FusionWarning  # noqa: E402
 from wattline.fusion.equality_check import check  # noqa: E402
 from wattline.fusion.lowering import rules  # noqa: E402
@@ -24,11 +24,11 @@ def net() -> nn.Module:
     )
 
 
-X = normal(4, 2, 4, 4)
+X = normal_tensor(4, 2, 4, 4)
 
 
 def test_members_and_array_agree() -> None:
-    found = check(members_of(net), (X, whole(3, 4)), lr=[0.1, 0.01, 0.001])
+    found = check(build_members(net), (X, integer_tensor(3, 4)), lr=[0.1, 0.01, 0.001])
     assert found.largest < 1e-10
     assert not found.drawn
     assert found.steps == 5
@@ -36,21 +36,24 @@ def test_members_and_array_agree() -> None:
 
 
 def test_without_a_target_and_with_one_of_numbers_and_with_an_own_loss() -> None:
-    assert check(members_of(net), X, steps=2).largest < 1e-10
-    assert check(members_of(net), (X, normal(4, 3)), steps=2).largest < 1e-10
+    assert check(build_members(net), X, steps=2).largest < 1e-10
+    assert check(build_members(net), (X, normal_tensor(4, 3)), steps=2).largest < 1e-10
     loss: Any = lambda out, target: F.l1_loss(out, target, reduction="sum")  # noqa: E731
     assert (
-        check(members_of(net), (X, normal(4, 3)), loss=loss, optimiser=SGD, lr=0.01, steps=2).largest < 1e-9
+        check(
+            build_members(net), (X, normal_tensor(4, 3)), loss=loss, optimiser=SGD, lr=0.01, steps=2
+        ).largest
+        < 1e-9
     )
 
 
 def test_single_precision_deviates_a_little() -> None:
-    found = check(members_of(net, dtype=torch.float32), (X.float(), whole(3, 4)), steps=2)
+    found = check(build_members(net, dtype=torch.float32), (X.float(), integer_tensor(3, 4)), steps=2)
     assert 0 < found.largest < 1e-3
 
 
 def test_models_are_left_as_they_were() -> None:
-    models = members_of(net)
+    models = build_members(net)
     before = copy.deepcopy([m.state_dict() for m in models])
     check(models, X, steps=1)
     for model, old in zip(models, before, strict=True):
@@ -67,7 +70,7 @@ def test_random_numbers_are_told() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.fc(x) + torch.randn(2, dtype=x.dtype)
 
-    found = check(members_of(Noisy), normal(3, 4), steps=1)
+    found = check(build_members(Noisy), normal_tensor(3, 4), steps=1)
     assert found.drawn
     assert found.outputs > 0.01
     assert "differ by design" in str(found)
@@ -84,7 +87,7 @@ def test_what_runs_for_each_member_is_announced_and_agrees() -> None:
             return y if y.sum() > 0 else y * 2
 
     with pytest.warns(FusionWarning, match="Decides"):
-        assert check(members_of(Decides), normal(3, 4)).largest < 1e-10
+        assert check(build_members(Decides), normal_tensor(3, 4)).largest < 1e-10
 
 
 def test_a_wrong_rule_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +98,6 @@ def test_a_wrong_rule_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = rules._RULES[F.linear]
     monkeypatch.setitem(rules._RULES, F.linear, (wrong, "wrong"))
-    found = check(members_of(net), (X, whole(3, 4)), steps=1)
+    found = check(build_members(net), (X, integer_tensor(3, 4)), steps=1)
     assert found.outputs > 1e-5
     assert found.gradients > 1e-6

@@ -16,16 +16,16 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
-from twins import (  # noqa: E402
-    EVERY_WAY,
+from support.fusion_equality import (  # noqa: E402
+    ALL_WAYS,
     B,
     assert_same,
     assert_same_state,
-    assert_trains_alike,
-    members_of,
-    normal,
-    row,
-    whole,
+    assert_same_training,
+    build_members,
+    integer_tensor,
+    normal_tensor,
+    select_member,
 )
 from wattline.fusion import FusionWarning, Ways, fuse  # noqa: E402
 
@@ -370,29 +370,45 @@ class Kept(nn.Module):
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any]]] = {
     "MLP": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)),
-        (normal(5, 2, 4),),
+        (normal_tensor(5, 2, 4),),
         {},
     ),
-    "LeNet": (LeNet, (normal(4, 1, 12, 12),), {"loss": F.cross_entropy, "target": whole(3, 4)}),
-    "ResNet": (ResNet, (normal(4, 2, 6, 6),), {"loss": F.cross_entropy, "target": whole(3, 4)}),
-    "MobileNet": (lambda: nn.Sequential(Inverted(2, 2, 1), Inverted(2, 3, 2)), (normal(4, 2, 6, 6),), {}),
+    "LeNet": (
+        LeNet,
+        (normal_tensor(4, 1, 12, 12),),
+        {"loss": F.cross_entropy, "target": integer_tensor(3, 4)},
+    ),
+    "ResNet": (
+        ResNet,
+        (normal_tensor(4, 2, 6, 6),),
+        {"loss": F.cross_entropy, "target": integer_tensor(3, 4)},
+    ),
+    "MobileNet": (
+        lambda: nn.Sequential(Inverted(2, 2, 1), Inverted(2, 3, 2)),
+        (normal_tensor(4, 2, 6, 6),),
+        {},
+    ),
     "PointNet": (
         PointClassifier,
-        (normal(5, 3, 7),),
-        {"lr": 0.01, "loss": point_loss, "target": whole(3, 5)},
+        (normal_tensor(5, 3, 7),),
+        {"lr": 0.01, "loss": point_loss, "target": integer_tensor(3, 5)},
     ),
     "PointNet segmentation": (
         PointSegmenter,
-        (normal(5, 3, 7),),
-        {"lr": 0.01, "loss": point_loss, "target": whole(3, 5, 7)},
+        (normal_tensor(5, 3, 7),),
+        {"lr": 0.01, "loss": point_loss, "target": integer_tensor(3, 5, 7)},
     ),
-    "transformer": (EncoderClassifier, (whole(7, 3, 5),), {}),
-    "GPT, flash": (lambda: GPT(True), (whole(7, 2, 6), whole(7, 2, 6)), {}),
-    "GPT, by hand": (lambda: GPT(False), (whole(7, 2, 6), whole(7, 2, 6)), {}),
-    "GPT, answering": (lambda: GPT(True), (whole(7, 2, 6),), {}),
-    "U-Net": (UNet, (normal(2, 2, 5, 5),), {}),
-    "DenseNet": (Dense, (normal(3, 2, 4, 4),), {}),
-    "squeeze and excite": (lambda: nn.Sequential(nn.Conv2d(2, 4, 1), Squeeze(4)), (normal(3, 2, 4, 4),), {}),
+    "transformer": (EncoderClassifier, (integer_tensor(7, 3, 5),), {}),
+    "GPT, flash": (lambda: GPT(True), (integer_tensor(7, 2, 6), integer_tensor(7, 2, 6)), {}),
+    "GPT, by hand": (lambda: GPT(False), (integer_tensor(7, 2, 6), integer_tensor(7, 2, 6)), {}),
+    "GPT, answering": (lambda: GPT(True), (integer_tensor(7, 2, 6),), {}),
+    "U-Net": (UNet, (normal_tensor(2, 2, 5, 5),), {}),
+    "DenseNet": (Dense, (normal_tensor(3, 2, 4, 4),), {}),
+    "squeeze and excite": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 1), Squeeze(4)),
+        (normal_tensor(3, 2, 4, 4),),
+        {},
+    ),
     "autoencoder": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3, 2, 1),
@@ -404,38 +420,38 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any]
             nn.ConvTranspose2d(4, 1, 3, 2, 1, 1),
             nn.Sigmoid(),
         ),
-        (normal(3, 1, 4, 4),),
+        (normal_tensor(3, 1, 4, 4),),
         {},
     ),
-    "ViT": (ViT, (normal(3, 2, 4, 4),), {}),
-    "containers": (Kept, (normal(3, 4),), {}),
+    "ViT": (ViT, (normal_tensor(3, 2, 4, 4),), {}),
+    "containers": (Kept, (normal_tensor(3, 4),), {}),
     "weight norm": (
         lambda: nn.Sequential(
             parametrizations.weight_norm(nn.Linear(4, 3)),
             nn.Tanh(),
             parametrizations.weight_norm(nn.Linear(3, 2)),
         ),
-        (normal(5, 4),),
+        (normal_tensor(5, 4),),
         {},
     ),
     "spectral norm": (
         lambda: nn.Sequential(parametrizations.spectral_norm(nn.Conv2d(2, 3, 2)), nn.Tanh()),
-        (normal(3, 2, 4, 4),),
+        (normal_tensor(3, 2, 4, 4),),
         {"alone": True},
     ),
     "orthogonal": (
         lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(4, 4)), nn.Tanh()),
-        (normal(3, 4),),
+        (normal_tensor(3, 4),),
         {},
     ),
     "old weight norm": (
         lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.Tanh(), nn.Linear(3, 2)),
-        (normal(5, 4),),
+        (normal_tensor(5, 4),),
         {"old": True},
     ),
     "old spectral norm": (
         lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 3)), nn.Tanh(), nn.Linear(3, 2)),
-        (normal(5, 4),),
+        (normal_tensor(5, 4),),
         {"alone": True},
     ),
 }
@@ -446,12 +462,12 @@ def trained(name: str, **more: Any) -> None:
     options = {**options, **more}
     if options.pop("old", False):
         with pytest.warns(FutureWarning, match="weight_norm"):
-            options["models"] = members_of(make)
+            options["models"] = build_members(make)
     if options.pop("alone", False):
         with pytest.warns(FusionWarning):
-            assert_trains_alike(make, *args, **options)
+            assert_same_training(make, *args, **options)
     else:
-        assert_trains_alike(make, *args, **options)
+        assert_same_training(make, *args, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -488,22 +504,22 @@ def test_models_are_evaluated_as_alone(name: str) -> None:
     trained(name, evaluate=True, steps=1)
 
 
-@pytest.mark.parametrize("ways", EVERY_WAY, ids=str)
+@pytest.mark.parametrize("ways", ALL_WAYS, ids=str)
 @pytest.mark.parametrize("name", ["ResNet", "MobileNet", "PointNet segmentation", "U-Net"])
 def test_convolutional_models_in_every_way(name: str, ways: Ways) -> None:
     trained(name, ways=ways, steps=1)
 
 
 def test_an_lstm_language_model_with_tied_weights_hands_on_its_state() -> None:
-    models = members_of(LanguageModel)
+    models = build_members(LanguageModel)
     array = fuse(models)
     assert array.body.decoder.weight is array.body.encoder.weight
     ours = torch.optim.SGD(array.parameters(), lr=0.1)
     theirs = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
     state = (torch.zeros(B, 2, 3, 4, dtype=torch.float64),) * 2
-    states = [row(state, i) for i in range(B)]
+    states = [select_member(state, i) for i in range(B)]
     for step in range(4):
-        words, target = whole(7, 5, 3, seed=step), whole(7, 15, seed=step)
+        words, target = integer_tensor(7, 5, 3, seed=step), integer_tensor(7, 15, seed=step)
         out, state = array(words, tuple(s.detach() for s in state), members=[False, True])
         ours.zero_grad()
         array.loss(F.nll_loss, out, target).sum().backward()
@@ -513,8 +529,8 @@ def test_an_lstm_language_model_with_tied_weights_hands_on_its_state() -> None:
             theirs[i].zero_grad()
             F.nll_loss(mine, target).backward()
             torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)
-            assert_same(row(out, i), mine, "output")
-            assert_same(row(state, i), states[i], "state")
+            assert_same(select_member(out, i), mine, "output")
+            assert_same(select_member(state, i), states[i], "state")
             theirs[i].step()
         ours.step()
     assert_same_state(array, models)
@@ -540,7 +556,7 @@ def test_a_dcgan_of_two_arrays() -> None:
             nn.Flatten(0),
         )
 
-    gs, ds = members_of(generator), members_of(discriminator)
+    gs, ds = build_members(generator), build_members(discriminator)
     g, d = fuse(gs), fuse(ds)
     of_g, of_d = torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
     alone = [
@@ -550,7 +566,7 @@ def test_a_dcgan_of_two_arrays() -> None:
     one, zero = torch.ones(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
     bce = F.binary_cross_entropy
     for step in range(4):
-        real, noise = normal(4, 2, 4, 4, seed=step), normal(4, 3, 1, 1, seed=10 + step)
+        real, noise = normal_tensor(4, 2, 4, 4, seed=step), normal_tensor(4, 3, 1, 1, seed=10 + step)
         of_d.zero_grad()
         fake = g(noise)
         d.loss(bce, d(real), one).sum().backward()
@@ -655,16 +671,19 @@ class Answering(nn.Module):
     "how", ["tuple", "dict", "dataclass", "nested dataclass", "named tuple", "list", "constant", "max"]
 )
 def test_answers_keep_their_structure(how: str) -> None:
-    models = members_of(lambda: Answering(how))
-    out, alone = fuse(models)(normal(5, 4)), models[1](normal(5, 4))
+    models = build_members(lambda: Answering(how))
+    out, alone = fuse(models)(normal_tensor(5, 4)), models[1](normal_tensor(5, 4))
     if how != "max":
         assert type(out) is type(alone)
-    assert_same(row(out, 1), alone, how)
+    assert_same(select_member(out, 1), alone, how)
     if how == "dataclass":
         assert out.logits.shape == (B, 5, 3)
         assert out.note == "fine"
-    assert_trains_alike(
-        lambda: Answering(how), normal(5, 4), loss=lambda o: _first(o).square().mean(), input_grad=False
+    assert_same_training(
+        lambda: Answering(how),
+        normal_tensor(5, 4),
+        loss=lambda o: _first(o).square().mean(),
+        input_grad=False,
     )
 
 
@@ -673,11 +692,11 @@ def _first(out: Any) -> Tensor:
 
 
 def test_keyword_arguments_and_nested_ones_reach_every_member() -> None:
-    words = {"scale": 2.0, "bias": normal(3), "deep": {"a": [normal(5, 3)]}}
-    assert_trains_alike(lambda: Answering("list"), normal(5, 4), kwargs=words, input_grad=False)
-    own = {"bias": normal(B, 3), "deep": {"a": [normal(B, 5, 3)]}}
-    assert_trains_alike(
-        lambda: Answering("list"), normal(B, 5, 4), kwargs=own, members=True, input_grad=False
+    words = {"scale": 2.0, "bias": normal_tensor(3), "deep": {"a": [normal_tensor(5, 3)]}}
+    assert_same_training(lambda: Answering("list"), normal_tensor(5, 4), kwargs=words, input_grad=False)
+    own = {"bias": normal_tensor(B, 3), "deep": {"a": [normal_tensor(B, 5, 3)]}}
+    assert_same_training(
+        lambda: Answering("list"), normal_tensor(B, 5, 4), kwargs=own, members=True, input_grad=False
     )
 
 
@@ -692,16 +711,19 @@ class Adapted(nn.Module):
 
 
 BASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
-    "linear": (lambda: nn.Linear(4, 3), normal(5, 4)),
+    "linear": (lambda: nn.Linear(4, 3), normal_tensor(5, 4)),
     "deep": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3)),
-        normal(5, 4),
+        normal_tensor(5, 4),
     ),
     "convolutional": (
         lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(27, 3)),
-        normal(5, 2, 4, 4),
+        normal_tensor(5, 2, 4, 4),
     ),
-    "batch norm, evaluated": (lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval(), normal(5, 4)),
+    "batch norm, evaluated": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval(),
+        normal_tensor(5, 4),
+    ),
 }
 
 
@@ -710,10 +732,10 @@ def test_adapters_over_a_frozen_base_that_is_kept_once(name: str) -> None:
     make, x = BASES[name]
     base = make().double().requires_grad_(False)
     before = copy.deepcopy(base.state_dict())
-    models = members_of(lambda: Adapted(base))
+    models = build_members(lambda: Adapted(base))
     if "evaluated" in name:
         base.eval()
-    array = assert_trains_alike(lambda: Adapted(base), x, models=models)
+    array = assert_same_training(lambda: Adapted(base), x, models=models)
     assert array.common.keys() == {f"base.{n}" for n in before}
     assert array.stacked.keys() == {"a", "b"}
     assert all(torch.equal(before[n], t) for n, t in base.state_dict().items())
@@ -734,4 +756,4 @@ def test_adapters_inside_of_a_frozen_base() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.last(torch.tanh(self.frozen(self.first(x))))
 
-    assert_trains_alike(Inside, normal(5, 4), models=members_of(Inside))
+    assert_same_training(Inside, normal_tensor(5, 4), models=build_members(Inside))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 
-from twins import EVERY_WAY, B, assert_trains_alike, normal  # noqa: E402
+from support.fusion_equality import ALL_WAYS, B, assert_same_training, normal_tensor  # noqa: E402
 from wattline.fusion import Ways  # noqa: E402
 
 IMAGES = (
@@ -224,7 +224,7 @@ class Drawn(nn.Module):
     how=st.integers(0, 3),
     vectors=steps(VECTORS),
     own=st.booleans(),
-    ways=st.sampled_from(EVERY_WAY),
+    ways=st.sampled_from(ALL_WAYS),
     evaluate=st.booleans(),
 )
 @settings(max_examples=15)
@@ -240,7 +240,7 @@ def test_whatever_is_drawn_trains_as_alone(
     how=st.integers(0, 3),
     vectors=steps(VECTORS),
     own=st.booleans(),
-    ways=st.sampled_from(EVERY_WAY),
+    ways=st.sampled_from(ALL_WAYS),
     evaluate=st.booleans(),
 )
 @settings(max_examples=300)
@@ -253,8 +253,8 @@ def test_whatever_else_is_drawn_trains_as_alone(
 def _check(
     images: tuple[Step, ...], how: int, vectors: tuple[Step, ...], own: bool, ways: Ways, evaluate: bool
 ) -> None:
-    x = normal(B, 3, 2, 4, 4) if own else normal(3, 2, 4, 4)
-    assert_trains_alike(lambda: Drawn(images, how, vectors), x, members=own, ways=ways, evaluate=evaluate)
+    x = normal_tensor(B, 3, 2, 4, 4) if own else normal_tensor(3, 2, 4, 4)
+    assert_same_training(lambda: Drawn(images, how, vectors), x, members=own, ways=ways, evaluate=evaluate)
 
 
 @pytest.mark.parametrize("kind", IMAGES)

@@ -19,7 +19,13 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 
-from twins import assert_same, assert_same_state, members_of, normal, whole  # noqa: E402
+from support.fusion_equality import (  # noqa: E402
+    assert_same,
+    assert_same_state,
+    build_members,
+    integer_tensor,
+    normal_tensor,
+)
 from wattline import fusion  # noqa: E402
 from wattline.errors import ConfigError, InputError, NotFusible  # noqa: E402
 from wattline.train.checkpoint import Checkpoints, Where  # noqa: E402
@@ -46,7 +52,10 @@ def net() -> nn.Module:
 
 
 def data(epoch: int) -> list[tuple[Tensor, Tensor]]:
-    return [(normal(6, 4, seed=9 * epoch + n), whole(3, 6, seed=9 * epoch + n)) for n in range(STEPS)]
+    return [
+        (normal_tensor(6, 4, seed=9 * epoch + n), integer_tensor(3, 6, seed=9 * epoch + n))
+        for n in range(STEPS)
+    ]
 
 
 class Served:
@@ -124,7 +133,7 @@ def train(
     """Train an array as a script would; *at* is called after each step with its number."""
     rates = RATES[:count] if rates is None else rates
     chosen = [RATES.index(rate) for rate in rates]
-    models = members_of(net, 4)
+    models = build_members(net, 4)
     array = fusion.fuse([models[index] for index in chosen])
     configs = [{"lr": rate} for rate in rates]
     optimiser = fusion.Adam(array, lr=rates)
@@ -144,7 +153,7 @@ def train(
 
 def twin(index: int, steps: int, scheduled: bool = True) -> nn.Module:
     """A member that is trained by itself with plain PyTorch."""
-    model = members_of(net, 4)[index]
+    model = build_members(net, 4)[index]
     optimiser = torch.optim.Adam(model.parameters(), lr=RATES[index])
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1, gamma=0.7 if scheduled else 1.0)
     for number in range(steps):
@@ -233,7 +242,7 @@ def test_who_reaches_the_target_leaves_after_the_epoch_with_its_schedule(
     three: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATTLINE_TARGET", "accuracy>=0.6")
-    models = members_of(net)
+    models = build_members(net)
     array = fusion.fuse(models)
     optimiser = fusion.SGD(array, lr=0.1)
     said = []
@@ -259,7 +268,7 @@ def test_when_all_are_done_the_loop_ends() -> None:
 
 
 def test_a_member_that_is_not_a_number_goes_on_and_leaves_the_others_alone(three: Served) -> None:
-    models = members_of(net, 4)
+    models = build_members(net, 4)
     with torch.no_grad():
         models[1][0].weight.fill_(float("nan"))
     array = fusion.fuse(models[:3])
@@ -281,7 +290,7 @@ def test_a_member_that_is_not_a_number_goes_on_and_leaves_the_others_alone(three
 
 @pytest.mark.slow
 def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: Served) -> None:
-    array = fusion.fuse(members_of(net))
+    array = fusion.fuse(build_members(net))
     optimiser, scaler = fusion.Adam(array, lr=RATES[:3]), fusion.Scaler(3, init_scale=[2.0, 4.0, 8.0])
     step = fusion.train_step(array, F.cross_entropy, optimiser, clip_norm=1.0, scaler=scaler)
     with fusion.Session(array, [{}] * 3, optimiser, scaler) as run:
@@ -449,12 +458,12 @@ def test_who_is_killed_while_it_saves_goes_on_from_where_all_had_saved(
 
 
 def test_random_numbers_and_the_order_of_a_loader_are_gone_on_with(tmp_path: Path) -> None:
-    xs, ys = normal(24, 4), whole(3, 24)
+    xs, ys = normal_tensor(24, 4), integer_tensor(3, 24)
 
     def weights(folder: str, stop: int) -> Tensor:
         torch.manual_seed(3)
         array = fusion.fuse(
-            members_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 2)
+            build_members(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 2)
         )
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(xs, ys), 4, shuffle=True)
         optimiser = fusion.SGD(array, lr=0.1, momentum=0.9)
@@ -531,7 +540,7 @@ def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch
 
 def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
     def gan(stop: int) -> tuple[Any, Any]:
-        one, two = fusion.fuse(members_of(net)), fusion.fuse(members_of(lambda: nn.Linear(3, 3)))
+        one, two = fusion.fuse(build_members(net)), fusion.fuse(build_members(lambda: nn.Linear(3, 3)))
         first, second = fusion.Adam(one, lr=RATES[:3]), fusion.SGD(two, lr=RATES[:3])
         with fusion.Session(one, [{}] * 3, first, two, second, checkpoints=tmp_path) as run:
             for epoch in run.epochs(2):
@@ -551,8 +560,8 @@ def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
         gan(5)
     ours = gan(0)
     assert [len(array) for array in ours] == [2, 2]
-    heads = members_of(lambda: nn.Linear(3, 3))
-    models = [nn.Sequential(body, head) for body, head in zip(members_of(net), heads, strict=True)]
+    heads = build_members(lambda: nn.Linear(3, 3))
+    models = [nn.Sequential(body, head) for body, head in zip(build_members(net), heads, strict=True)]
     for index in (1, 2):
         model = models[index]
         made = [
@@ -571,7 +580,7 @@ def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
 
 
 def test_wrong_use_is_said(three: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    array = fusion.fuse(members_of(net))
+    array = fusion.fuse(build_members(net))
     with pytest.raises(ConfigError, match="2 configs, the array has 3"):
         fusion.Session(array, [{}, {}])
     with pytest.raises(ConfigError, match="save is not for arrays"):
@@ -584,7 +593,7 @@ def test_wrong_use_is_said(three: Served, monkeypatch: pytest.MonkeyPatch, tmp_p
         with pytest.raises(NotFusible, match="no member 3"):
             run.finish(3)
     with pytest.raises(ConfigError, match="names 3 members, the array has 2"):
-        fusion.Session(fusion.fuse(members_of(net, 2)), [{}] * 2)
+        fusion.Session(fusion.fuse(build_members(net, 2)), [{}] * 2)
     (tmp_path / "bad.json").write_text('{"a": 1}')
     monkeypatch.setenv("WATTLINE_MEMBERS", str(tmp_path / "bad.json"))
     with pytest.raises(ConfigError, match="is no list of members"):

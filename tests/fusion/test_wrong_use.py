@@ -16,7 +16,15 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from twins import B, assert_same, assert_same_state, assert_trains_alike, members_of, normal, row  # noqa: E402
+from support.fusion_equality import (  # noqa: E402
+    B,
+    assert_same,
+    assert_same_state,
+    assert_same_training,
+    build_members,
+    normal_tensor,
+    select_member,
+)
 from wattline.errors import NotFusible  # noqa: E402
 from wattline.fusion import FusionWarning, fuse  # noqa: E402
 
@@ -221,30 +229,30 @@ def test_unusual_forwards_are_exact(act: Callable[..., Any], wrapped: bool) -> N
     with warnings.catch_warnings():
         if act not in FUSED:
             warnings.simplefilter("ignore")
-        assert_trains_alike(make, normal(3, 4), steps=3)
-        assert_trains_alike(make, normal(B, 3, 4), members=True, steps=2)
+        assert_same_training(make, normal_tensor(3, 4), steps=3)
+        assert_same_training(make, normal_tensor(B, 3, 4), members=True, steps=2)
 
 
 @pytest.mark.parametrize("act", ALONE)
 def test_what_cannot_be_fused_is_announced_with_its_name(act: Callable[..., Any]) -> None:
-    array = fuse(members_of(lambda: nn.Sequential(nn.Linear(4, 4), Odd(act))))
+    array = fuse(build_members(lambda: nn.Sequential(nn.Linear(4, 4), Odd(act))))
     with pytest.warns(
         FusionWarning, match=r"1 \(Odd\) cannot be fused and runs for each member by itself: \w+"
     ):
-        array(normal(3, 4))
-    array(normal(3, 4))  # once is enough
+        array(normal_tensor(3, 4))
+    array(normal_tensor(3, 4))  # once is enough
 
 
 def test_answers_of_different_shapes_are_refused() -> None:
-    array = fuse(members_of(lambda: Odd(lambda m, y: y[y > 0])))
+    array = fuse(build_members(lambda: Odd(lambda m, y: y[y > 0])))
     with pytest.raises(NotFusible, match=r"member \d answers with the shape"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
 
 
 def test_answers_of_different_numbers_are_refused() -> None:
-    array = fuse(members_of(lambda: Odd(lambda m, y: (y, int((y > 0).sum())))))
+    array = fuse(build_members(lambda: Odd(lambda m, y: (y, int((y > 0).sum())))))
     with pytest.raises(NotFusible, match=r"member \d answers"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
 
 
 def test_a_ragged_layer_is_run_with_what_is_around_it() -> None:
@@ -257,7 +265,7 @@ def test_a_ragged_layer_is_run_with_what_is_around_it() -> None:
             return self.odd(x).sum()
 
     with pytest.warns(FusionWarning, match="Around"):
-        assert_trains_alike(lambda: nn.Sequential(nn.Linear(4, 4), Around()), normal(3, 4))
+        assert_same_training(lambda: nn.Sequential(nn.Linear(4, 4), Around()), normal_tensor(3, 4))
 
 
 def test_objects_that_cannot_be_looked_into_are_refused() -> None:
@@ -265,9 +273,9 @@ def test_objects_that_cannot_be_looked_into_are_refused() -> None:
         def __init__(self, y: Tensor) -> None:
             self.y = y
 
-    array = fuse(members_of(lambda: Odd(lambda m, y: Box(y))))
+    array = fuse(build_members(lambda: Odd(lambda m, y: Box(y))))
     with pytest.raises(NotFusible, match="inside of a Box"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
 
 
 def test_numbers_that_differ_between_members_may_not_be_kept() -> None:
@@ -275,9 +283,9 @@ def test_numbers_that_differ_between_members_may_not_be_kept() -> None:
         m.state = y.detach().mean().item()
         return y
 
-    array = fuse(members_of(lambda: Odd(keeps)))
+    array = fuse(build_members(lambda: Odd(keeps)))
     with pytest.raises(NotFusible, match=r"Odd\.state is not the same for all members"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
 
 
 def test_tensors_of_a_call_may_not_be_kept_in_a_list() -> None:
@@ -285,9 +293,9 @@ def test_tensors_of_a_call_may_not_be_kept_in_a_list() -> None:
         m.state = [y.detach()]
         return y
 
-    array = fuse(members_of(lambda: Odd(keeps)))
+    array = fuse(build_members(lambda: Odd(keeps)))
     with pytest.raises(NotFusible, match=r"Odd\.state keeps tensors of a call in a list"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
     assert array.body.state is None
 
 
@@ -303,9 +311,9 @@ def test_a_buffer_that_the_forward_makes_is_refused() -> None:
                 self.mask = self.fc.weight.detach() > 0
             return self.fc(x) * self.mask[0]
 
-    array = fuse(members_of(Makes))
+    array = fuse(build_members(Makes))
     with pytest.raises(NotFusible, match=r"Makes\.mask is made in the forward"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
     assert array.body.mask is None
 
 
@@ -332,17 +340,19 @@ class Uses(nn.Module):
 
 def test_writing_into_an_input_that_members_share() -> None:
     with pytest.warns(FusionWarning, match="Adds"):
-        assert_trains_alike(Adds, normal(3, 4), input_grad=False)
+        assert_same_training(Adds, normal_tensor(3, 4), input_grad=False)
     with pytest.warns(FusionWarning):
-        assert_trains_alike(Uses, normal(3, 4), input_grad=False)
-    assert_trains_alike(Uses, normal(B, 3, 4), members=True, input_grad=False)
-    assert_trains_alike(lambda: nn.Sequential(nn.Linear(4, 4), Uses()), normal(3, 4), input_grad=False)
+        assert_same_training(Uses, normal_tensor(3, 4), input_grad=False)
+    assert_same_training(Uses, normal_tensor(B, 3, 4), members=True, input_grad=False)
+    assert_same_training(
+        lambda: nn.Sequential(nn.Linear(4, 4), Uses()), normal_tensor(3, 4), input_grad=False
+    )
 
 
 def test_an_activation_in_place_on_the_input() -> None:
     make = lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))  # noqa: E731
-    assert_trains_alike(make, normal(3, 4), input_grad=False)
-    assert_trains_alike(make, normal(B, 3, 4), members=True, input_grad=False)
+    assert_same_training(make, normal_tensor(3, 4), input_grad=False)
+    assert_same_training(make, normal_tensor(B, 3, 4), members=True, input_grad=False)
 
 
 def test_writing_into_the_input_and_then_failing_is_refused_rather_than_done_twice() -> None:
@@ -355,9 +365,9 @@ def test_writing_into_the_input_and_then_failing_is_refused_rather_than_done_twi
             x += 1
             return self.odd(x)
 
-    array = fuse(members_of(Both))
+    array = fuse(build_members(Both))
     with pytest.raises(NotFusible, match="writes into its input"):
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
 
 
 class Deep(nn.Module):
@@ -384,12 +394,14 @@ def test_random_numbers_of_python_are_drawn_for_each_member(draw: Callable[[], f
     random.seed(0)
     np.random.seed(0)
     with pytest.warns(FusionWarning, match=r"0 \(Deep\).*random numbers of Python or NumPy"):
-        out = array(normal(3, 4))
+        out = array(normal_tensor(3, 4))
     drawn = {float(o.sum()) for o in out.detach()}
     assert len(drawn) == 2
     random.seed(0)
     np.random.seed(0)
-    assert_same(out, torch.stack([model(normal(3, 4)) for _ in range(40)]), "as drawn one after another")
+    assert_same(
+        out, torch.stack([model(normal_tensor(3, 4)) for _ in range(40)]), "as drawn one after another"
+    )
 
 
 def test_hooks_run() -> None:
@@ -409,9 +421,9 @@ def test_hooks_run() -> None:
     for where in ("layer", "whole", "alone layer", "alone whole"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore" if "alone" in where else "error", FusionWarning)
-            assert_trains_alike(make(where), normal(3, 4))
+            assert_same_training(make(where), normal_tensor(3, 4))
     with pytest.warns(FusionWarning):
-        assert_trains_alike(hooked_whole, normal(3, 4))
+        assert_same_training(hooked_whole, normal_tensor(3, 4))
 
 
 def hooked_whole() -> nn.Module:
@@ -424,9 +436,9 @@ def hooked_whole() -> nn.Module:
 @pytest.mark.parametrize("act", [saves_memory, saves_memory_as_before])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_checkpointing_is_refused(act: Callable[..., Any], wrapped: bool) -> None:
-    array = fuse(members_of(lambda: nn.Sequential(Odd(act)) if wrapped else Odd(act)))
+    array = fuse(build_members(lambda: nn.Sequential(Odd(act)) if wrapped else Odd(act)))
     with pytest.raises(NotFusible, match="again during backward") as said:
-        array(normal(3, 4))
+        array(normal_tensor(3, 4))
     assert "checkpoint" in str(said.value)
 
 
@@ -452,34 +464,38 @@ def test_generators_that_models_have_themselves() -> None:
             y = self.fc(x) * self.random.random() + self.other.random()
             return decides(self, y) if self.decide else y
 
-    assert_trains_alike(lambda: Draws(1, False), normal(3, 4))
+    assert_same_training(lambda: Draws(1, False), normal_tensor(3, 4))
     with pytest.warns(FusionWarning, match="Draws"):
-        assert_trains_alike(lambda: Draws(1, True), normal(3, 4))
+        assert_same_training(lambda: Draws(1, True), normal_tensor(3, 4))
     with pytest.raises(NotFusible, match="random"):
         fuse([Draws(1, False), Draws(2, False)])
 
 
 WRONG: list[tuple[Callable[[], nn.Module], Tensor, str]] = [
-    (lambda: nn.Linear(4, 3), normal(5, 3), "shapes cannot be multiplied"),
+    (lambda: nn.Linear(4, 3), normal_tensor(5, 3), "shapes cannot be multiplied"),
     (
         lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Linear(4, 3)),
-        normal(5, 4),
+        normal_tensor(5, 4),
         "cannot be multiplied",
     ),
-    (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(3, 4, 3)), normal(5, 2, 6, 6), "expected input"),
-    (lambda: nn.BatchNorm1d(4), normal(1, 4), "Expected more than 1 value per channel"),
+    (
+        lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(3, 4, 3)),
+        normal_tensor(5, 2, 6, 6),
+        "expected input",
+    ),
+    (lambda: nn.BatchNorm1d(4), normal_tensor(1, 4), "Expected more than 1 value per channel"),
     (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-        normal(1, 4),
+        normal_tensor(1, 4),
         r"more than 1 value per channel.*\[1, 4\]",
     ),
-    (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm2d(4)), normal(5, 4), "expected 4D input"),
+    (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm2d(4)), normal_tensor(5, 4), "expected 4D input"),
     (lambda: nn.Embedding(5, 3), torch.tensor([5]), "out of range"),
-    (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(5)), normal(5, 4), "normalized_shape"),
-    (lambda: nn.LSTM(4, 3), normal(2, 2, 5), "input.size"),
-    (lambda: nn.MultiheadAttention(4, 2), normal(2, 2, 4), "key"),
-    (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(2, 4)), normal(2, 2, 5, 5), "."),
-    (lambda: nn.Linear(4, 3), normal(5, 4).float(), "dtype"),
+    (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(5)), normal_tensor(5, 4), "normalized_shape"),
+    (lambda: nn.LSTM(4, 3), normal_tensor(2, 2, 5), "input.size"),
+    (lambda: nn.MultiheadAttention(4, 2), normal_tensor(2, 2, 4), "key"),
+    (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(2, 4)), normal_tensor(2, 2, 5, 5), "."),
+    (lambda: nn.Linear(4, 3), normal_tensor(5, 4).float(), "dtype"),
 ]
 
 
@@ -487,10 +503,10 @@ WRONG: list[tuple[Callable[[], nn.Module], Tensor, str]] = [
 def test_wrong_inputs_raise_what_a_member_alone_would(
     make: Callable[[], nn.Module], x: Tensor, words: str
 ) -> None:
-    models = members_of(make)
+    models = build_members(make)
     with pytest.raises(Exception, match=words) as ordinary:
         models[0](x)
-    models = members_of(make)
+    models = build_members(make)
     array = fuse(models)
     with pytest.raises(type(ordinary.value)) as said:  # and no FusionWarning, which would be an error here
         array(x)
@@ -505,32 +521,32 @@ def test_an_error_of_one_member_says_whose_it_is() -> None:
             raise ValueError("too large")
         return y
 
-    models = members_of(lambda: Odd(fails))
+    models = build_members(lambda: Odd(fails))
     nn.init.constant_(models[1].fc.weight, 1e7)
     with pytest.raises(ValueError, match="too large") as said:
-        fuse(models)(normal(3, 4))
+        fuse(models)(normal_tensor(3, 4))
     assert said.value.__notes__ == ["(in member 1 of an array)"]
 
 
 def test_members_must_be_in_front() -> None:
-    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    array = fuse(build_members(lambda: nn.Linear(4, 3)))
     with pytest.raises(NotFusible, match=r"shape \(5, 4\), expected 3 members in front"):
-        array(normal(5, 4), members=True)
+        array(normal_tensor(5, 4), members=True)
     with pytest.raises(NotFusible, match=r"shape \(\), expected 3 members"):
         array(torch.tensor(1.0), members=True)
     with pytest.raises(NotFusible, match="members has 2 entries, expected one for each of 1"):
-        array(normal(5, 4), members=[True, False])
+        array(normal_tensor(5, 4), members=[True, False])
     with pytest.raises(NotFusible, match=r"shape \(4, 5\), expected 3 members"):
-        array.loss(nn.functional.mse_loss, array(normal(5, 4)), normal(4, 5), members=True)
+        array.loss(nn.functional.mse_loss, array(normal_tensor(5, 4)), normal_tensor(4, 5), members=True)
 
 
 def test_a_wrong_state_dict_is_not_loaded() -> None:
-    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    array = fuse(build_members(lambda: nn.Linear(4, 3)))
     before = array.member_state_dict(1)
     for state, words in (
         (nn.Linear(4, 2).state_dict(), "size mismatch for weight"),
-        ({"weight": normal(3, 4)}, "Missing key.*bias"),
-        ({**before, "more": normal(1)}, "Unexpected key.*more"),
+        ({"weight": normal_tensor(3, 4)}, "Missing key.*bias"),
+        ({**before, "more": normal_tensor(1)}, "Unexpected key.*more"),
     ):
         with pytest.raises(NotFusible, match=rf"(?s)member 1 cannot be loaded: .*{words}"):
             array.load_member(1, state)
@@ -539,7 +555,7 @@ def test_a_wrong_state_dict_is_not_loaded() -> None:
 
 @pytest.mark.parametrize("index", [3, -4])
 def test_members_that_are_not_there(index: int) -> None:
-    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    array = fuse(build_members(lambda: nn.Linear(4, 3)))
     calls: list[Callable[[], Any]] = [
         lambda: array.member(index),
         lambda: array.member_state_dict(index),
@@ -553,14 +569,14 @@ def test_members_that_are_not_there(index: int) -> None:
 
 
 def test_somebody_must_stay() -> None:
-    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    array = fuse(build_members(lambda: nn.Linear(4, 3)))
     with pytest.raises(NotFusible, match="all members would leave"):
         array.drop([0, 1, 2])
     assert len(array) == 3
 
 
 def test_who_joins_must_be_alike() -> None:
-    array = fuse(members_of(lambda: nn.Linear(4, 3)))
+    array = fuse(build_members(lambda: nn.Linear(4, 3)))
     with pytest.raises(NotFusible, match=r"weight has the shape \(2, 4\), expected \(3, 4\)"):
         array.add([nn.Linear(4, 2).double()])
     with pytest.raises(NotFusible, match=r"torch\.float32, expected torch\.float64"):
@@ -573,9 +589,15 @@ def test_a_loss_that_cannot_be_fused_is_computed_for_each_member_and_announced_o
     def loss(out: Tensor, target: Tensor) -> Tensor:
         return out.mean() if float(out.detach().sum()) > 0 else (out - target).square().sum()
 
-    models = members_of(lambda: nn.Linear(4, 3))
+    models = build_members(lambda: nn.Linear(4, 3))
     array = fuse(models)
     with pytest.warns(FusionWarning, match="loss cannot be fused"):
-        losses = array.loss(loss, array(normal(5, 4)), normal(5, 3))
-    assert_same(losses, torch.stack([loss(m(normal(5, 4)), normal(5, 3)) for m in models]), "losses")
-    assert_same(row(array.loss(loss, array(normal(5, 4)), normal(5, 3)), 0), losses[0], "losses")
+        losses = array.loss(loss, array(normal_tensor(5, 4)), normal_tensor(5, 3))
+    assert_same(
+        losses, torch.stack([loss(m(normal_tensor(5, 4)), normal_tensor(5, 3)) for m in models]), "losses"
+    )
+    assert_same(
+        select_member(array.loss(loss, array(normal_tensor(5, 4)), normal_tensor(5, 3)), 0),
+        losses[0],
+        "losses",
+    )

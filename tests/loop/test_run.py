@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from story import ends, play
+from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Overheads, Sim
@@ -45,7 +45,7 @@ class Counting:
 
 def test_a_plan_that_lasts_is_not_asked_for_again_when_jobs_end() -> None:
     lasting, fleeting = Counting(True), Counting(False)
-    assert ends(play(JOBS, lasting, gpus=4)) == ends(play(JOBS, fleeting, gpus=4))
+    assert finish_times(simulate(JOBS, lasting, gpus=4)) == finish_times(simulate(JOBS, fleeting, gpus=4))
     assert lasting.asked == 4  # three arrivals, and the end
     assert fleeting.asked == 6
 
@@ -58,7 +58,7 @@ def test_a_policy_is_asked_again_at_its_tick_and_not_otherwise() -> None:
         plan = p.asked(snapshot)
         return Plan(plan.row, plan.gpus, plan.group, tick_s=snapshot.now_s + 4, lasts=True)
 
-    play(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)
+    simulate(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)
     assert times == [0, 4, 8, 10]
 
 
@@ -69,7 +69,7 @@ def test_a_placer_that_gives_too_much_is_stopped() -> None:
         return Placement(leases, np.zeros(len(job), dtype=np.int64), 0)
 
     with pytest.raises(Oversubscribed, match="2 GPUs more than it has"):
-        play(JOBS, p.fifo, place=generous)
+        simulate(JOBS, p.fifo, place=generous)
 
 
 def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
@@ -77,8 +77,8 @@ def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
         none = np.empty(0, dtype=np.int64)
         return Plan(none, none, none)
 
-    log = play(JOBS, nobody)
-    assert ends(log) == {}
+    log = simulate(JOBS, nobody)
+    assert finish_times(log) == {}
     assert set(log.held[:, 0].tolist()) == {0, 1, 2}
 
 
@@ -93,8 +93,8 @@ def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.Mon
         reason = np.full(len(snapshot.queue), REASONS.index(Reason.OVER_BUDGET), dtype=np.int64)
         return Placement(snapshot.leases, reason, len(reason), on=~snapshot.up)
 
-    log = play(JOBS, nobody, place=flapping)
-    assert ends(log) == {}
+    log = simulate(JOBS, nobody, place=flapping)
+    assert finish_times(log) == {}
     assert 5 <= np.count_nonzero(log.actions[:, 0] == POWER_OFF) <= 60
 
 
@@ -121,7 +121,7 @@ def test_granting_a_job_twice_is_refused() -> None:
         return Placement(leases, np.zeros(len(snapshot.queue), dtype=np.int64), 0)
 
     with pytest.raises(GrantedTwice):
-        play(JOBS, p.fifo, gpus=4, place=twice)
+        simulate(JOBS, p.fifo, gpus=4, place=twice)
 
 
 def test_a_placer_that_forgets_reasons_is_stopped() -> None:
@@ -129,7 +129,7 @@ def test_a_placer_that_forgets_reasons_is_stopped() -> None:
         return Placement(snapshot.leases, np.zeros(0, dtype=np.int64), 0)
 
     with pytest.raises(PlanError, match="0 reasons were given for 1 jobs"):
-        play(JOBS, p.fifo, place=forgetful)
+        simulate(JOBS, p.fifo, place=forgetful)
 
 
 # -- from where another run was
@@ -154,8 +154,8 @@ def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut
     )
     assume(np.array_equal(there.queue.job, np.arange(len(there.queue))))  # nobody is over yet
     rest = run(Sim(jobs, cluster, overheads=free, begins=there), policy, begins=there)
-    late = ends(rest)
-    assert late == pytest.approx({job: end_s for job, end_s in ends(whole).items() if job in late})
+    late = finish_times(rest)
+    assert late == pytest.approx({job: end_s for job, end_s in finish_times(whole).items() if job in late})
     assert len(late) >= len(there.queue)
     again = Replay(rest)
     assert len(run(again, policy, begins=again.begins)) == len(rest)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.random_decisions import RandomSwitching, RandomTuning, add_models_and_teams, random_logs
 from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Sim
@@ -26,7 +27,6 @@ from wattline.placement.pack import Pack
 from wattline.reports import report
 from wattline.testing import Scenario, scenarios
 from wattline.trace import synth
-from whims import Switching, Whims, retold, whimsical_logs
 
 CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -40,8 +40,8 @@ def log() -> Log:
 def lively() -> Log:
     """A log with every sort of action in it, and readings by team."""
     jobs = Jobs.of(submit_s=np.arange(12) * 90, gpus=[1, 8, 2] * 4, duration_s=[300, 200, 700, 1000] * 3)
-    sim = Sim(retold(jobs, seed=1), nodes("v100", count=2))
-    return run(sim, Whims(p.Las(), 1), place=Switching(Pack(), 1))
+    sim = Sim(add_models_and_teams(jobs, seed=1), nodes("v100", count=2))
+    return run(sim, RandomTuning(p.Las(), 1), place=RandomSwitching(Pack(), 1))
 
 
 def assert_same(one: Table, two: Table) -> None:
@@ -74,7 +74,7 @@ def test_a_log_reads_back_as_it_was_written(scenario: Scenario, tmp_path: Path) 
 
 
 @CALM
-@given(log=whimsical_logs())
+@given(log=random_logs())
 def test_caps_batches_switches_readings_and_wishes_read_back_too(log: Log, tmp_path: Path) -> None:
     assert_reads_back(log, tmp_path)
 
@@ -97,11 +97,11 @@ def test_a_log_has_words_for_every_action_and_names_watts_watts(lively: Log, tmp
 
 def test_readings_are_of_the_same_teams_after_reading_whoever_arrives_first(tmp_path: Path) -> None:
     # The first job of the table is the last to arrive: its team is number 0 all the same.
-    jobs = retold(Jobs.of(submit_s=range(6), gpus=[4] * 6, duration_s=[300] * 6), seed=2)
+    jobs = add_models_and_teams(Jobs.of(submit_s=range(6), gpus=[4] * 6, duration_s=[300] * 6), seed=2)
     names = ("late", "early", "nobody")
     teams = Labels(np.array([1, 1, 1, 1, 1, 0]), names)
     jobs = type(jobs)(**vars(jobs) | {"team": teams})
-    log = run(Sim(jobs, nodes("v100", count=2)), Whims(p.fifo))
+    log = run(Sim(jobs, nodes("v100", count=2)), RandomTuning(p.fifo))
     write_log(log, tmp_path / "run.jsonl")
     back = read_log(tmp_path / "run.jsonl")
     assert back.jobs.team.names == names
@@ -116,7 +116,11 @@ def test_a_run_with_switches_caps_and_readings_can_be_replayed_from_its_file(
     lively: Log, tmp_path: Path
 ) -> None:
     write_log(lively, tmp_path / "run.jsonl.gz")
-    again = run(Replay(read_log(tmp_path / "run.jsonl.gz")), Whims(p.Las(), 1), place=Switching(Pack(), 1))
+    again = run(
+        Replay(read_log(tmp_path / "run.jsonl.gz")),
+        RandomTuning(p.Las(), 1),
+        place=RandomSwitching(Pack(), 1),
+    )
     assert np.array_equal(again.events, lively.events)
     assert np.array_equal(again.actions, lively.actions)
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from nvml_stub import Stub, build
+from support.nvml_stub import NvmlStub, compile_stub
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the stub that was compiled for these tests."""
-    return build(tmp_path_factory.mktemp("nvml"))
+    return compile_stub(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
-def stub(tmp_path: Path, library: Path) -> Stub:
+def stub(tmp_path: Path, library: Path) -> NvmlStub:
     """Two GPUs behind NVML's names."""
-    return Stub(tmp_path / "nvml.bin", library)
+    return NvmlStub(tmp_path / "nvml.bin", library)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 /* A small library of our own with NVML's names, for the real bindings to load.
  *
  * It proves which calls are made and what their errors become, not what a GPU does. Its GPUs live in the file
- * STUB_FILE, which tests and other processes map too: see nvml_stub.py, which has the same layout.
+ * STUB_FILE, which tests and other processes map too: see ../support/nvml_stub.py, which has the same layout.
  */
 #include <fcntl.h>
 #include <stdint.h>

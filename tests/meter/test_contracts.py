@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvml_stub import Stub
+from support.nvml_stub import NvmlStub
 from wattline.meter import Meter, open_meter
 from wattline.testing import MeterContract
 
@@ -46,7 +46,7 @@ class TestReplay(MeterContract):
 
 
 @pytest.mark.slow
-def test_nvml_keeps_the_contract_behind_the_real_bindings(stub: Stub, tmp_path: Path) -> None:
+def test_nvml_keeps_the_contract_behind_the_real_bindings(stub: NvmlStub, tmp_path: Path) -> None:
     """In a process of its own: a library is found by a path that is read when a process starts."""
     contract = tmp_path / "test_nvml_contract.py"
     contract.write_text(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import off
+from support.synthetic_workloads import max_relative_error
 from wattline.errors import ConfigError
 from wattline.models.demand import Demand, fit_demand
 
@@ -93,7 +93,7 @@ def test_a_demand_is_found_again_through_noise(kind: str, seed: int) -> None:
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib, noise=0.01, seed=seed))
     unseen = cross(np.array([1.5, 3.0, 6.0, 12.0]), np.array([40.0, 80.0, 120.0, 220.0]))
-    assert off(speeds(found, *unseen), speeds(truth, *unseen)) < 0.05
+    assert max_relative_error(speeds(found, *unseen), speeds(truth, *unseen)) < 0.05
 
 
 def test_cores_and_memory_varied_one_at_a_time_are_enough() -> None:
@@ -126,7 +126,7 @@ def test_a_crawl_is_told_from_a_miss() -> None:
     truth = Demand(core_s=0.008, least_gib=100.0, starved_s=2.0)
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib))
-    assert off(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
+    assert max_relative_error(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
     assert found.starved_s == pytest.approx(2.0, rel=0.02)
     assert 60 < found.least_gib <= 100
 
@@ -135,7 +135,7 @@ def test_a_crawl_below_a_cache_that_helps_is_both() -> None:
     truth = Demand(core_s=0.008, storage_s=0.01, dataset_gib=200.0, least_gib=60.0, starved_s=2.0)
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib))
-    assert off(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
+    assert max_relative_error(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
     assert found.dataset_gib == pytest.approx(200.0, rel=0.02)
     assert found.starved_s == pytest.approx(2.0, rel=0.02)
 

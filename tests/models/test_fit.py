@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import (
+from support.synthetic_workloads import (
     ARRAY,
     CAPS_W,
     CLOCKS_MHZ,
     DEMAND,
     KNEE_MHZ,
     SPEED,
-    a_throttle,
-    a_workload,
-    caps,
-    clocks,
-    grid,
-    measured,
-    off,
-    renamed,
-    together,
+    build_throttle,
+    build_workload,
+    cap_curves,
+    clock_curves,
+    combine_knobs,
+    join_profiles,
+    max_relative_error,
+    measure,
+    rename_model,
 )
 from wattline.errors import NotFitted, OutOfRange, ProfileError
 from wattline.measurement.merge import merged
@@ -47,9 +47,9 @@ def scaled(*gpus_nodes: tuple[int, int], local: tuple[float, ...] = LOCAL) -> di
 def agree(found: Workload, truth: Workload, within: float, watts: bool = True, **knobs: object) -> None:
     settings = Settings.of(**knobs)
     said, true = found.predict(settings), truth.extrapolate(settings)
-    assert off(said.samples_s, true.samples_s) < within
+    assert max_relative_error(said.samples_s, true.samples_s) < within
     if watts:
-        assert off(said.watts, true.watts) < within
+        assert max_relative_error(said.watts, true.watts) < within
 
 
 # -- what cannot be fitted
@@ -82,10 +82,10 @@ def test_fused_jobs_alone_say_nothing_about_one() -> None:
 
 
 def test_one_bad_workload_among_good_ones_is_named() -> None:
-    good = measured(a_workload(), batch=[16, 32])
+    good = measure(build_workload(), batch=[16, 32])
     bad = Profile.of(model="lonely", gpu="t4", samples_s=5.0)
     with pytest.raises(NotFitted, match="lonely on t4"):
-        fit(together(good, bad, good))
+        fit(join_profiles(good, bad, good))
 
 
 def test_measurements_that_contradict_each_other_name_both_lines(tmp_path: Path) -> None:
@@ -152,8 +152,10 @@ def test_a_speed_measured_apart_from_its_watts_is_one_measurement() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    profile = measured(
-        a_workload(throttle=a_throttle(caps=caps())), noise=0.02, **grid(batch=[32, 64], cap_w=CAPS_W)
+    profile = measure(
+        build_workload(throttle=build_throttle(caps=cap_curves())),
+        noise=0.02,
+        **combine_knobs(batch=[32, 64], cap_w=CAPS_W),
     )
     asked = Settings.of(batch=[32, 48, 64, 40], cap_w=[150, 210, 333, FREE])
     one = fit_workload(profile).predict(asked)
@@ -167,90 +169,101 @@ def test_the_order_of_rows_does_not_matter() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_settings_that_were_left_out_are_predicted(seed: int) -> None:
-    truth = a_workload()
-    found = fit_workload(measured(truth, noise=0.01, seed=seed, **scaled(*WIDE)))
+    truth = build_workload()
+    found = fit_workload(measure(truth, noise=0.01, seed=seed, **scaled(*WIDE)))
     agree(found, truth, 0.03, **scaled((1, 1), (3, 1), (6, 1), (12, 2), (24, 4), local=(24.0, 48.0, 100.0)))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_cap_that_was_left_out_is_predicted(seed: int) -> None:
-    truth = a_workload(throttle=a_throttle(caps=caps(32.0, 64.0)))
-    profile = together(
-        measured(truth, noise=0.01, seed=seed, **grid(batch=[32, 64], cap_w=CAPS_W)),
-        measured(truth, noise=0.01, seed=9 + seed, **scaled((1, 1), (2, 1), (4, 1), (8, 1))),
+    truth = build_workload(throttle=build_throttle(caps=cap_curves(32.0, 64.0)))
+    profile = join_profiles(
+        measure(truth, noise=0.01, seed=seed, **combine_knobs(batch=[32, 64], cap_w=CAPS_W)),
+        measure(truth, noise=0.01, seed=9 + seed, **scaled((1, 1), (2, 1), (4, 1), (8, 1))),
     )
     found = fit_workload(profile)
-    agree(found, truth, 0.04, **grid(batch=[32, 45, 64], cap_w=[140, 165, 210, 265, 330]))
+    agree(found, truth, 0.04, **combine_knobs(batch=[32, 45, 64], cap_w=[140, 165, 210, 265, 330]))
     agree(found, truth, 0.04, gpus=[2, 4], batch=[128, 256], cap_w=[165, 210])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_clock_that_was_left_out_is_predicted(seed: int) -> None:
-    truth = a_workload(throttle=a_throttle(clocks=clocks(32.0, 64.0)))
-    profile = together(
-        measured(truth, noise=0.01, seed=seed, **grid(batch=[32, 64], clock_mhz=CLOCKS_MHZ)),
-        measured(truth, noise=0.01, seed=9 + seed, **scaled((1, 1), (2, 1), (4, 1), (8, 1))),
+    truth = build_workload(throttle=build_throttle(clocks=clock_curves(32.0, 64.0)))
+    profile = join_profiles(
+        measure(truth, noise=0.01, seed=seed, **combine_knobs(batch=[32, 64], clock_mhz=CLOCKS_MHZ)),
+        measure(truth, noise=0.01, seed=9 + seed, **scaled((1, 1), (2, 1), (4, 1), (8, 1))),
     )
     found = fit_workload(profile)
-    agree(found, truth, 0.04, **grid(batch=[32, 45, 64], clock_mhz=[620, 780, 930, 1030, 1180, 1370]))
+    agree(
+        found, truth, 0.04, **combine_knobs(batch=[32, 45, 64], clock_mhz=[620, 780, 930, 1030, 1180, 1370])
+    )
 
 
 def test_the_knee_of_the_clock_is_found_within_a_few_mhz() -> None:
-    truth = a_workload(throttle=a_throttle(clocks=clocks()))
-    found = fit_workload(measured(truth, batch=32, clock_mhz=CLOCKS_MHZ))
+    truth = build_workload(throttle=build_throttle(clocks=clock_curves()))
+    found = fit_workload(measure(truth, batch=32, clock_mhz=CLOCKS_MHZ))
     assert found.throttle.clocks is not None
     assert found.throttle.clocks.watts_law[0, 2] == pytest.approx(KNEE_MHZ, abs=8)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_cores_storage_and_data_set_are_found(noise: float) -> None:
-    truth = a_workload(demand=DEMAND)
-    knobs = grid(cpus=[2, 4, 8, 16, 32], mem_gib=[20, 60, 100, 140, 180, 300])
-    profile = together(
-        measured(truth, noise=noise, batch=32, **knobs),
-        measured(truth, noise=noise, **scaled((1, 1), (4, 1))),
+    truth = build_workload(demand=DEMAND)
+    knobs = combine_knobs(cpus=[2, 4, 8, 16, 32], mem_gib=[20, 60, 100, 140, 180, 300])
+    profile = join_profiles(
+        measure(truth, noise=noise, batch=32, **knobs),
+        measure(truth, noise=noise, **scaled((1, 1), (4, 1))),
     )
     found = fit_workload(profile)
     assert found.demand.core_s == pytest.approx(DEMAND.core_s, rel=0.05)
     assert found.demand.storage_s == pytest.approx(DEMAND.storage_s, rel=0.05)
     assert found.demand.dataset_gib == pytest.approx(DEMAND.dataset_gib, rel=0.05)
-    agree(found, truth, 0.05, watts=False, batch=32, **grid(cpus=[3, 6, 12, 24], mem_gib=[40, 80, 120, 250]))
-    agree(found, truth, 0.05, watts=False, gpus=4, batch=128, **grid(cpus=[12, 48], mem_gib=[160, 480]))
+    agree(
+        found,
+        truth,
+        0.05,
+        watts=False,
+        batch=32,
+        **combine_knobs(cpus=[3, 6, 12, 24], mem_gib=[40, 80, 120, 250]),
+    )
+    agree(
+        found, truth, 0.05, watts=False, gpus=4, batch=128, **combine_knobs(cpus=[12, 48], mem_gib=[160, 480])
+    )
 
 
 def test_demand_measured_on_several_gpus_is_of_one() -> None:
-    truth = a_workload(demand=DEMAND)
+    truth = build_workload(demand=DEMAND)
     found = fit_workload(
-        measured(truth, gpus=4, batch=128, **grid(cpus=[8, 16, 32, 64, 128], mem_gib=[80, 400, 1200]))
+        measure(truth, gpus=4, batch=128, **combine_knobs(cpus=[8, 16, 32, 64, 128], mem_gib=[80, 400, 1200]))
     )
     assert found.demand.core_s == pytest.approx(DEMAND.core_s, rel=0.02)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_the_serial_share_of_an_array_is_found_on_one_gpu_and_on_several(noise: float) -> None:
-    truth = a_workload(array=ARRAY)
+    truth = build_workload(array=ARRAY)
     for gpus in (1, 4):
-        fused = measured(truth, noise=noise, gpus=gpus, batch=32 * gpus, fuse=[1, 2, 4, 8])
-        solo = measured(truth, noise=noise, seed=1, **scaled((1, 1), (2, 1), (4, 1), (8, 1)))
-        found = fit_workload(together(fused, solo))
+        fused = measure(truth, noise=noise, gpus=gpus, batch=32 * gpus, fuse=[1, 2, 4, 8])
+        solo = measure(truth, noise=noise, seed=1, **scaled((1, 1), (2, 1), (4, 1), (8, 1)))
+        found = fit_workload(join_profiles(fused, solo))
         assert found.array.serial == pytest.approx(ARRAY.serial, rel=0.05)
 
 
 def test_the_memory_of_an_array_is_found() -> None:
-    truth = a_workload(array=ARRAY)
-    fused = measured(truth, batch=32, fuse=[1, 2, 4, 8])
+    truth = build_workload(array=ARRAY)
+    fused = measure(truth, batch=32, fuse=[1, 2, 4, 8])
     fused = replace(fused, peak_gib=ARRAY.peak_gib(fused.fuse))
     found = fit_workload(fused).array
     assert (found.shared_gib, found.member_gib) == pytest.approx((ARRAY.shared_gib, ARRAY.member_gib))
 
 
 def test_the_memory_of_a_member_does_not_depend_on_larger_batches_of_one_job() -> None:
-    truth = a_workload(array=ARRAY)
-    fused = measured(truth, batch=32, fuse=[1, 2, 4, 8])
+    truth = build_workload(array=ARRAY)
+    fused = measure(truth, batch=32, fuse=[1, 2, 4, 8])
     fused = replace(fused, peak_gib=ARRAY.peak_gib(fused.fuse))
-    larger = measured(truth, batch=[64, 128, 256])
+    larger = measure(truth, batch=[64, 128, 256])
     larger = replace(larger, peak_gib=np.array([8.0, 16.0, 32.0]))
-    found = fit_workload(together(fused, larger)).array
+    found = fit_workload(join_profiles(fused, larger)).array
     assert (found.shared_gib, found.member_gib) == pytest.approx(
         (ARRAY.shared_gib, ARRAY.member_gib), rel=0.05
     )
@@ -259,8 +272,8 @@ def test_the_memory_of_a_member_does_not_depend_on_larger_batches_of_one_job() -
 @pytest.mark.parametrize("wait", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_what_a_waiting_gpu_draws_is_found(wait: float, noise: float) -> None:
-    truth = a_workload(wait=wait)
-    found = fit_workload(measured(truth, noise=noise, **scaled(*WIDE)))
+    truth = build_workload(wait=wait)
+    found = fit_workload(measure(truth, noise=noise, **scaled(*WIDE)))
     assert found.wait == pytest.approx(wait, abs=0.05)
 
 
@@ -268,7 +281,7 @@ def test_what_a_waiting_gpu_draws_is_found(wait: float, noise: float) -> None:
 
 
 def test_what_was_not_measured_is_the_prior() -> None:
-    found = fit_workload(measured(a_workload(), watts=False, batch=[16, 32, 64]))
+    found = fit_workload(measure(build_workload(), watts=False, batch=[16, 32, 64]))
     assert not found.metered
     assert found.wait == WAITING
     assert found.demand == Demand()
@@ -280,13 +293,15 @@ def test_what_was_not_measured_is_the_prior() -> None:
 
 
 def test_one_gpu_and_one_batch_size_scale_perfectly_until_measured() -> None:
-    found = fit_workload(measured(a_workload(throttle=a_throttle(caps=caps())), batch=64, cap_w=CAPS_W))
+    found = fit_workload(
+        measure(build_workload(throttle=build_throttle(caps=cap_curves())), batch=64, cap_w=CAPS_W)
+    )
     samples_s = found.predict(Settings.of(gpus=[1, 2, 4, 8], batch=64)).samples_s
     assert samples_s == pytest.approx(samples_s[0] * np.array([1, 2, 4, 8]), rel=1e-6)
 
 
 def test_one_gpu_and_several_batch_sizes_scale_perfectly_at_equal_share() -> None:
-    found = fit_workload(measured(a_workload(), batch=[16, 32, 64]))
+    found = fit_workload(measure(build_workload(), batch=[16, 32, 64]))
     samples_s = found.predict(Settings.of(gpus=[1, 2, 4, 8], batch=[32, 64, 128, 256])).samples_s
     assert samples_s == pytest.approx(samples_s[0] * np.array([1, 2, 4, 8]), rel=1e-6)
     fixed = found.predict(Settings.of(gpus=[1, 4], batch=64)).samples_s
@@ -294,22 +309,22 @@ def test_one_gpu_and_several_batch_sizes_scale_perfectly_at_equal_share() -> Non
 
 
 def test_a_second_node_costs_something_before_it_is_measured() -> None:
-    found = fit_workload(measured(a_workload(), **scaled((1, 1), (2, 1), (4, 1), (8, 1))))
+    found = fit_workload(measure(build_workload(), **scaled((1, 1), (2, 1), (4, 1), (8, 1))))
     inside, across = found.predict(Settings.of(gpus=8, nodes=[1, 2], batch=256)).samples_s
     assert across < inside
 
 
 def test_clocks_without_watts_still_tell_the_speed() -> None:
-    truth = a_workload(throttle=a_throttle(clocks=clocks()))
-    found = fit_workload(measured(truth, watts=False, batch=32, clock_mhz=CLOCKS_MHZ))
+    truth = build_workload(throttle=build_throttle(clocks=clock_curves()))
+    found = fit_workload(measure(truth, watts=False, batch=32, clock_mhz=CLOCKS_MHZ))
     agree(found, truth, 0.03, watts=False, batch=32, clock_mhz=[700, 950, 1225])
     watts = found.predict(Settings.of(batch=32, clock_mhz=[700, 1400])).watts
     assert (watts > 0).all()
 
 
 def test_caps_without_watts_still_tell_the_speed_and_hold() -> None:
-    truth = a_workload(throttle=a_throttle(caps=caps()))
-    found = fit_workload(measured(truth, watts=False, batch=32, cap_w=CAPS_W))
+    truth = build_workload(throttle=build_throttle(caps=cap_curves()))
+    found = fit_workload(measure(truth, watts=False, batch=32, cap_w=CAPS_W))
     agree(found, truth, 0.03, watts=False, batch=32, cap_w=[140, 210, 330])
     watts = found.predict(Settings.of(batch=32, cap_w=[120, 200, 290])).watts
     assert (watts <= [120, 200, 290]).all()
@@ -317,8 +332,8 @@ def test_caps_without_watts_still_tell_the_speed_and_hold() -> None:
 
 
 def test_clocks_that_were_measured_answer_for_caps() -> None:
-    truth = a_workload(throttle=a_throttle(clocks=clocks()))
-    found = fit_workload(measured(truth, batch=32, clock_mhz=CLOCKS_MHZ))
+    truth = build_workload(throttle=build_throttle(clocks=clock_curves()))
+    found = fit_workload(measure(truth, batch=32, clock_mhz=CLOCKS_MHZ))
     said = found.predict(Settings.of(batch=32, clock_mhz=[700.0, 1000.0, 1300.0]))
     capped = found.predict(Settings.of(batch=32, cap_w=said.watts))
     assert capped.samples_s == pytest.approx(said.samples_s, rel=0.01)
@@ -330,8 +345,8 @@ def test_clocks_that_were_measured_answer_for_caps() -> None:
 
 
 def test_caps_that_were_measured_answer_for_clocks() -> None:
-    truth = a_workload(throttle=a_throttle(caps=caps()))
-    found = fit_workload(measured(truth, batch=32, cap_w=CAPS_W))
+    truth = build_workload(throttle=build_throttle(caps=cap_curves()))
+    found = fit_workload(measure(truth, batch=32, cap_w=CAPS_W))
     samples_s, watts = found.predict(Settings.of(batch=32, clock_mhz=[600.0, 900.0, 1200.0, 1410.0]))
     assert (np.diff(samples_s) > 0).all()
     assert (np.diff(watts) > 0).all()
@@ -341,7 +356,7 @@ def test_caps_that_were_measured_answer_for_clocks() -> None:
 
 
 def test_a_knob_is_limited_as_far_as_it_was_varied() -> None:
-    found = fit_workload(measured(a_workload(), **scaled((1, 1), (4, 1))))
+    found = fit_workload(measure(build_workload(), **scaled((1, 1), (4, 1))))
     with pytest.raises(OutOfRange, match="gpus is 9: made-up on a100 was measured from 1 to 4"):
         found.predict(Settings.of(gpus=9, batch=9 * 32))
     with pytest.raises(OutOfRange, match="batch is 7 per GPU: made-up on a100 was measured from 16 to 128"):
@@ -355,9 +370,9 @@ def test_a_batch_that_nobody_noted_down_is_the_same_for_every_gpu() -> None:
 
 
 def test_a_row_without_a_batch_is_not_taken_for_a_batch_of_one() -> None:
-    known = measured(a_workload(), batch=[16, 32, 64])
-    unknown = measured(a_workload(), gpus=2, batch=64)
-    found = fit_workload(together(known, replace(unknown, batch=np.full(1, FREE))))
+    known = measure(build_workload(), batch=[16, 32, 64])
+    unknown = measure(build_workload(), gpus=2, batch=64)
+    found = fit_workload(join_profiles(known, replace(unknown, batch=np.full(1, FREE))))
     assert found.predict(Settings.of(batch=[16, 32, 64])).samples_s == pytest.approx(
         known.samples_s, rel=0.02
     )
@@ -365,14 +380,14 @@ def test_a_row_without_a_batch_is_not_taken_for_a_batch_of_one() -> None:
 
 
 def test_a_gpu_that_nobody_knows_is_fitted_as_well() -> None:
-    found = fit_workload(renamed(measured(a_workload(), batch=[16, 32, 64]), "made-up", "tpu"))
+    found = fit_workload(rename_model(measure(build_workload(), batch=[16, 32, 64]), "made-up", "tpu"))
     assert found.predict(Settings.of(batch=[16, 64])).watts == pytest.approx([280, 280])
 
 
 @pytest.mark.parametrize("knob", ["cap_w", "clock_mhz"])
 def test_a_knob_that_had_one_value_throughout_gives_back_what_was_measured(knob: str) -> None:
-    truth = a_workload(throttle=a_throttle(caps=caps(), clocks=clocks()))
-    profile = measured(truth, batch=[16, 32, 64], **{knob: {"cap_w": 250.0, "clock_mhz": 1100.0}[knob]})
+    truth = build_workload(throttle=build_throttle(caps=cap_curves(), clocks=clock_curves()))
+    profile = measure(truth, batch=[16, 32, 64], **{knob: {"cap_w": 250.0, "clock_mhz": 1100.0}[knob]})
     said = fit_workload(profile).predict(profile.settings)
     assert said.samples_s == pytest.approx(profile.samples_s, rel=0.02)
     assert said.watts == pytest.approx(profile.watts, rel=0.1)
@@ -454,10 +469,10 @@ def test_whatever_was_measured_more_gpus_never_compute_longer(rows: list) -> Non
 
 def test_an_empty_profile_is_no_model() -> None:
     with pytest.raises(NotFitted, match="no measurements"):
-        fit_workload(measured(a_workload(), batch=[16, 32]).take(slice(0, 0)))
+        fit_workload(measure(build_workload(), batch=[16, 32]).take(slice(0, 0)))
 
 
 def test_every_coefficient_of_a_clean_profile_is_found() -> None:
-    found = fit_workload(measured(a_workload(), **scaled(*WIDE)))
+    found = fit_workload(measure(build_workload(), **scaled(*WIDE)))
     for name in ("fixed_s", "sample_s", "second_gpu_s", "more_gpus_s", "second_node_s", "more_nodes_s"):
         assert getattr(found.speed, name) == pytest.approx(getattr(SPEED, name), rel=0.01), name

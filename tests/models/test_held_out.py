@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from made_up import CAPS_W, a_throttle, a_workload, caps, grid, measured, together
+from support.synthetic_workloads import (
+    CAPS_W,
+    build_throttle,
+    build_workload,
+    cap_curves,
+    combine_knobs,
+    join_profiles,
+    measure,
+)
 from wattline.errors import NotFitted
 from wattline.measurement.points import Profile
 from wattline.models.fit import fit_workload
@@ -14,7 +22,7 @@ LOCAL = (8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 def test_every_setting_is_left_out_once_and_never_seen_by_its_fit() -> None:
-    profile = measured(a_workload(), batch=LOCAL)
+    profile = measure(build_workload(), batch=LOCAL)
     seen = []
 
     def watched(rows: Profile) -> Workload:
@@ -27,13 +35,13 @@ def test_every_setting_is_left_out_once_and_never_seen_by_its_fit() -> None:
 
 
 def test_a_truth_that_the_model_can_say_is_predicted_without_error() -> None:
-    found = held_out(measured(a_workload(), **grid(gpus=[1, 2, 4], batch=[64, 128, 256])))
+    found = held_out(measure(build_workload(), **combine_knobs(gpus=[1, 2, 4], batch=[64, 128, 256])))
     assert found.samples_error < 1e-3
     assert found.watts_error < 0.02
 
 
 def test_an_outlier_is_off_by_as_much_as_it_lies_when_it_is_left_out() -> None:
-    profile = measured(a_workload(), batch=LOCAL)
+    profile = measure(build_workload(), batch=LOCAL)
     columns = {
         "batch": profile.batch,
         "samples_s": profile.samples_s * [1, 1, 1.5, 1, 1],
@@ -46,15 +54,15 @@ def test_an_outlier_is_off_by_as_much_as_it_lies_when_it_is_left_out() -> None:
 
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_the_error_is_about_as_large_as_the_noise(noise: float) -> None:
-    truth = a_workload(throttle=a_throttle(caps=caps(32.0, 64.0)))
-    profile = measured(truth, noise=noise, seed=5, **grid(batch=[32, 64], cap_w=CAPS_W))
+    truth = build_workload(throttle=build_throttle(caps=cap_curves(32.0, 64.0)))
+    profile = measure(truth, noise=noise, seed=5, **combine_knobs(batch=[32, 64], cap_w=CAPS_W))
     found = held_out(profile)
     assert 0.3 * noise < found.samples_error < 3 * noise + 0.01
     assert 0.3 * noise < found.watts_error < 3 * noise + 0.01
 
 
 def test_of_many_settings_a_twentieth_is_left_out_at_a_time() -> None:
-    profile = measured(a_workload(), batch=np.linspace(8, 128, 61))
+    profile = measure(build_workload(), batch=np.linspace(8, 128, 61))
     fits = []
 
     def counted(rows: Profile) -> Workload:
@@ -68,20 +76,20 @@ def test_of_many_settings_a_twentieth_is_left_out_at_a_time() -> None:
 
 
 def test_measurements_of_one_setting_are_left_out_together() -> None:
-    once = measured(a_workload(), batch=[8, 16, 32])
-    found = held_out(together(once, once))
+    once = measure(build_workload(), batch=[8, 16, 32])
+    found = held_out(join_profiles(once, once))
     assert len(found.samples) == 3
 
 
 def test_what_is_left_may_be_too_little_to_say_anything() -> None:
-    found = held_out(measured(a_workload(), batch=[16, 32]))
+    found = held_out(measure(build_workload(), batch=[16, 32]))
     assert np.isnan(found.samples).all()
     assert np.isnan(found.samples_error)
     assert np.isnan(found.watts_error)
 
 
 def test_watts_that_nobody_measured_have_no_error() -> None:
-    found = held_out(measured(a_workload(), watts=False, batch=LOCAL))
+    found = held_out(measure(build_workload(), watts=False, batch=LOCAL))
     assert found.samples_error < 1e-3
     assert np.isnan(found.watts_error)
 
@@ -97,5 +105,5 @@ def test_a_fit_that_gives_up_leaves_a_gap() -> None:
             raise NotFitted("not today")
         return fit_workload(rows)
 
-    found = held_out(measured(a_workload(), batch=LOCAL), moody)
+    found = held_out(measure(build_workload(), batch=LOCAL), moody)
     assert np.isnan(found.samples).tolist() == [False, True, False, False, False]

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_up import (
+from support.synthetic_workloads import (
     ARRAY,
     CAPS_W,
     CLOCKS_MHZ,
     DEMAND,
-    a_throttle,
-    a_workload,
-    caps,
-    clocks,
-    grid,
-    measured,
-    off,
-    renamed,
-    together,
+    build_throttle,
+    build_workload,
+    cap_curves,
+    clock_curves,
+    combine_knobs,
+    join_profiles,
+    max_relative_error,
+    measure,
+    rename_model,
 )
 from wattline.errors import ConfigError, OutOfRange
 from wattline.measurement.points import Profile
@@ -40,24 +40,26 @@ SCALED = {
 
 def profiles() -> dict[str, Profile]:
     """One of each kind of thing that can be measured."""
-    capped = a_workload(throttle=a_throttle(caps=caps(32.0, 64.0)))
-    clocked = a_workload(throttle=a_throttle(clocks=clocks(32.0, 64.0)))
-    hungry, fused = a_workload(demand=DEMAND), a_workload(array=ARRAY)
-    array = measured(fused, batch=32, fuse=[1, 2, 4])
+    capped = build_workload(throttle=build_throttle(caps=cap_curves(32.0, 64.0)))
+    clocked = build_workload(throttle=build_throttle(clocks=clock_curves(32.0, 64.0)))
+    hungry, fused = build_workload(demand=DEMAND), build_workload(array=ARRAY)
+    array = measure(fused, batch=32, fuse=[1, 2, 4])
     return {
-        "scaled": measured(a_workload(), noise=0.01, **SCALED),
-        "without watts": measured(a_workload(), watts=False, **SCALED),
-        "capped": measured(capped, noise=0.01, **grid(batch=[32, 64], cap_w=CAPS_W)),
-        "clocked": measured(clocked, noise=0.01, **grid(batch=[32, 64], clock_mhz=CLOCKS_MHZ)),
-        "capped without watts": measured(capped, watts=False, **grid(batch=[32, 64], cap_w=CAPS_W)),
-        "clocked without watts": measured(clocked, watts=False, **grid(batch=[32, 64], clock_mhz=CLOCKS_MHZ)),
-        "capped without watts but free with": together(
-            measured(capped, watts=False, **grid(batch=[32, 64], cap_w=CAPS_W)),
-            measured(capped, batch=[32, 64]),
+        "scaled": measure(build_workload(), noise=0.01, **SCALED),
+        "without watts": measure(build_workload(), watts=False, **SCALED),
+        "capped": measure(capped, noise=0.01, **combine_knobs(batch=[32, 64], cap_w=CAPS_W)),
+        "clocked": measure(clocked, noise=0.01, **combine_knobs(batch=[32, 64], clock_mhz=CLOCKS_MHZ)),
+        "capped without watts": measure(capped, watts=False, **combine_knobs(batch=[32, 64], cap_w=CAPS_W)),
+        "clocked without watts": measure(
+            clocked, watts=False, **combine_knobs(batch=[32, 64], clock_mhz=CLOCKS_MHZ)
         ),
-        "caps of two widths": together(
-            measured(capped, **grid(batch=[32, 64], cap_w=CAPS_W[:7])),
-            measured(capped, gpus=2, **grid(batch=[64, 128], cap_w=CAPS_W)),
+        "capped without watts but free with": join_profiles(
+            measure(capped, watts=False, **combine_knobs(batch=[32, 64], cap_w=CAPS_W)),
+            measure(capped, batch=[32, 64]),
+        ),
+        "caps of two widths": join_profiles(
+            measure(capped, **combine_knobs(batch=[32, 64], cap_w=CAPS_W[:7])),
+            measure(capped, gpus=2, **combine_knobs(batch=[64, 128], cap_w=CAPS_W)),
         ),
         "capped with steps": Profile.of(
             model="made-up",
@@ -67,7 +69,7 @@ def profiles() -> dict[str, Profile]:
             samples_s=[200, 300, 420, 430, 440, 600, 610],
             watts=[95, 145, 195, 200, 205, 300, 305],
         ),
-        "hungry": measured(hungry, batch=32, **grid(cpus=[2, 4, 8, 32], mem_gib=[20, 60, 100, 300])),
+        "hungry": measure(hungry, batch=32, **combine_knobs(cpus=[2, 4, 8, 32], mem_gib=[20, 60, 100, 300])),
         "fused": replace(array, peak_gib=ARRAY.peak_gib(array.fuse)),
     }
 
@@ -90,8 +92,8 @@ def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> 
     for asked in ASKED.values():
         was, now = before.extrapolate(asked), after.extrapolate(asked)
         # Only the laws are written, not how measured watts correct them.
-        assert off(now.samples_s, was.samples_s) < 0.02
-        assert off(now.watts, was.watts) < 0.07
+        assert max_relative_error(now.samples_s, was.samples_s) < 0.02
+        assert max_relative_error(now.watts, was.watts) < 0.07
     for name in ("model", "gpu", "metered"):
         assert getattr(after, name) == getattr(before, name)
     assert after.usual_batch == pytest.approx(before.usual_batch, rel=1e-3)
@@ -115,7 +117,11 @@ def test_where_it_comes_from_and_how_far_it_reaches_are_kept() -> None:
 
 def test_models_go_through_a_file_in_their_order(tmp_path: Path) -> None:
     profile = profiles()["scaled"]
-    models = fit(together(renamed(profile, "b"), renamed(profile, "a"), renamed(profile, "b", "v100")))
+    models = fit(
+        join_profiles(
+            rename_model(profile, "b"), rename_model(profile, "a"), rename_model(profile, "b", "v100")
+        )
+    )
     write_models(models, tmp_path / "models.toml")
     loaded = load_models(tmp_path / "models.toml")
     assert [(w.model, w.gpu) for w in loaded.workloads] == [("b", "a100"), ("a", "a100"), ("b", "v100")]
@@ -131,7 +137,7 @@ def test_no_models_at_all_go_through_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "ümläut/名前", "tab\tbed", "#1"])
 def test_a_name_is_kept_whatever_is_in_it(name: str) -> None:
-    workload = replace(a_workload(), model=name, source=Source(name))
+    workload = replace(build_workload(), model=name, source=Source(name))
     after = reread(workload)
     assert (after.model, after.source.name) == (name, name)
 
@@ -152,8 +158,8 @@ def test_what_was_learnt_is_written_too() -> None:
         rows, 0.5 * before.extrapolate(rows).samples_s, 1.3 * before.extrapolate(rows).watts
     )
     after = reread(learnt)
-    assert off(after.extrapolate(rows).samples_s, learnt.extrapolate(rows).samples_s) < 0.005
-    assert off(after.extrapolate(rows).watts, learnt.extrapolate(rows).watts) < 0.005
+    assert max_relative_error(after.extrapolate(rows).samples_s, learnt.extrapolate(rows).samples_s) < 0.005
+    assert max_relative_error(after.extrapolate(rows).watts, learnt.extrapolate(rows).watts) < 0.005
 
 
 ENTRY = '[[workload]]\nmodel = "m"\ngpu = "t4"\n'

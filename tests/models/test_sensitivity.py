@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders import MODELS, NAMES, models
+from support.host_workloads import MODELS, NAMES, model_sets
 from wattline.cluster import join_nodes, nodes
 from wattline.core.grants import Grants
 from wattline.core.host_share import with_shares
@@ -83,7 +83,7 @@ def test_nodes_of_one_kind_may_have_hosts_of_several_shapes() -> None:
 
 
 @given(
-    beliefs=models(),
+    beliefs=model_sets(),
     gpus=st.integers(1, 12),
     cores=st.integers(4, 100),
     gib=st.integers(8, 600),

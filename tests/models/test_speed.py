@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import SPEED, off
+from support.synthetic_workloads import SPEED, max_relative_error
 from wattline.measurement.settings import Settings
 from wattline.models.speed import Speed, fit_speed
 
@@ -64,7 +64,7 @@ def test_every_coefficient_is_found_again() -> None:
 def test_settings_that_were_left_out_are_predicted_through_noise(truth: Speed, seed: int) -> None:
     found = fitted(truth, settings(*WIDE), noise=0.01, seed=seed)
     unseen = settings((1, 1), (6, 1), (12, 2), (8, 4), (24, 3), local=(12.0, 48.0, 100.0))
-    assert off(step_s(found, unseen), step_s(truth, unseen)) < 0.03
+    assert max_relative_error(step_s(found, unseen), step_s(truth, unseen)) < 0.03
 
 
 @given(
@@ -140,14 +140,14 @@ def test_a_few_looks_are_enough_to_believe_what_is_seen(factor: float) -> None:
     truth = Speed(*(factor * value for value in vars(SPEED).values() if isinstance(value, float)))
     for row in (Settings.of(batch=32), Settings.of(gpus=8, nodes=2, batch=256)):
         seen = looked(SPEED, truth, row, 3)
-        assert off(step_s(seen, row), step_s(truth, row)) < 0.03
+        assert max_relative_error(step_s(seen, row), step_s(truth, row)) < 0.03
 
 
 def test_many_looks_at_several_settings_find_all_of_the_truth() -> None:
     truth = Speed(0.05, 0.002, 0.0, 0.04, 0.001, 0.06, 0.01)
     seen = looked(SPEED, truth, settings(*WIDE), 12)
     unseen = settings((6, 1), (12, 2), (24, 3), local=(12.0, 48.0))
-    assert off(step_s(seen, unseen), step_s(truth, unseen)) < 0.03
+    assert max_relative_error(step_s(seen, unseen), step_s(truth, unseen)) < 0.03
 
 
 def test_what_is_seen_of_one_gpu_leaves_what_is_known_of_company() -> None:
@@ -170,7 +170,7 @@ def test_a_slow_second_node_does_not_make_one_gpu_slow() -> None:
     truth = Speed(0.02, 0.001, 0.0, 0.012, 0.003, 0.3, 0.0)
     row = Settings.of(gpus=8, nodes=2, batch=256)
     seen = looked(known, truth, row, 3)
-    assert off(step_s(seen, row), step_s(truth, row)) < 0.05
+    assert max_relative_error(step_s(seen, row), step_s(truth, row)) < 0.05
     assert one(seen, 32) == pytest.approx(one(known, 32), rel=0.1)
     assert one(seen, 32, 8) == pytest.approx(one(known, 32, 8), rel=0.1)
 
@@ -182,7 +182,7 @@ def test_a_throttled_step_tells_what_a_free_one_takes() -> None:
     seen = SPEED
     for _ in range(4):
         seen = seen.observe(row, np.full(2, 2.0), throttled)
-    assert off(step_s(seen, row), step_s(truth, row)) < 0.03
+    assert max_relative_error(step_s(seen, row), step_s(truth, row)) < 0.03
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WIDE)), st.floats(1, 512), st.floats(0.2, 5)), max_size=20))

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import ARRAY, DEMAND, SPEED, a_throttle, a_workload, caps, clocks, off
+from support.synthetic_workloads import (
+    ARRAY,
+    DEMAND,
+    SPEED,
+    build_throttle,
+    build_workload,
+    cap_curves,
+    clock_curves,
+    max_relative_error,
+)
 from wattline.errors import OutOfRange
 from wattline.measurement.settings import Settings
 from wattline.models.power.throttle import Throttle
@@ -16,8 +25,10 @@ from wattline.models.speed import Speed
 from wattline.models.workload import Workload
 
 FREE = np.nan
-RICH = a_workload(
-    throttle=a_throttle(caps=caps(32.0, 64.0), clocks=clocks(32.0, 64.0)), demand=DEMAND, array=ARRAY
+RICH = build_workload(
+    throttle=build_throttle(caps=cap_curves(32.0, 64.0), clocks=clock_curves(32.0, 64.0)),
+    demand=DEMAND,
+    array=ARRAY,
 )
 RANGES = {
     "gpus": (1.0, 8.0),
@@ -36,7 +47,7 @@ def ask(workload: Workload, **knobs: float) -> tuple[float, float]:
 
 
 def test_a_prediction_is_the_batch_over_the_step_and_the_share_that_computes() -> None:
-    workload = a_workload(speed=Speed(0.02, 0.001, 0.0, 0.028))
+    workload = build_workload(speed=Speed(0.02, 0.001, 0.0, 0.028))
     assert ask(workload, batch=32) == pytest.approx((32 / 0.052, 280.0))
     samples_s, watts = ask(workload, gpus=2, batch=64)
     assert samples_s == pytest.approx(64 / 0.080)
@@ -198,9 +209,9 @@ def test_a_knob_that_was_never_varied_reaches_far_but_not_everywhere() -> None:
     with pytest.raises(OutOfRange, match=r"gpus is 1000.* never varied in it.* from 1 to 64"):
         ask(RICH, gpus=1000, nodes=125, batch=64000)
     with pytest.raises(OutOfRange, match="fuse is 1000"):
-        ask(a_workload(speed=SPEED), batch=32, fuse=1000)
+        ask(build_workload(speed=SPEED), batch=32, fuse=1000)
     with pytest.raises(OutOfRange, match="cap_w is 5"):
-        ask(a_workload(speed=SPEED), batch=32, cap_w=5)
+        ask(build_workload(speed=SPEED), batch=32, cap_w=5)
 
 
 def surprised(workload: Workload, truth: Workload, times: int = 1, **knobs: object) -> Workload:
@@ -239,7 +250,7 @@ def test_surprising_watts_are_believed_and_leave_the_speed(factor: float) -> Non
 
 def test_watts_that_nobody_knew_are_learnt() -> None:
     for gpu in ("a100", "unheard-of"):
-        nothing = a_workload(throttle=Throttle(gpu, np.ones(1), np.full(1, np.nan)), metered=False)
+        nothing = build_workload(throttle=Throttle(gpu, np.ones(1), np.full(1, np.nan)), metered=False)
         rows = Settings.of(batch=32)
         seen = nothing.observe(rows, nothing.extrapolate(rows).samples_s, np.array([123.0]))
         assert seen.metered
@@ -257,7 +268,7 @@ def test_a_surprise_on_many_gpus_moves_what_is_known_of_one_by_less_than_half_as
     truth = replace(RICH, speed=replace(SPEED, second_gpu_s=0.1))
     rows = Settings.of(gpus=[4, 8], batch=[128, 256])
     seen = surprised(RICH, truth, 4, gpus=[4, 8], batch=[128, 256])
-    assert off(seen.extrapolate(rows).samples_s, truth.extrapolate(rows).samples_s) < 0.11
+    assert max_relative_error(seen.extrapolate(rows).samples_s, truth.extrapolate(rows).samples_s) < 0.11
     surprise = RICH.extrapolate(rows).samples_s.sum() / truth.extrapolate(rows).samples_s.sum()
     alone = Settings.of(batch=[16, 32, 64])
     moved = RICH.extrapolate(alone).samples_s / seen.extrapolate(alone).samples_s
@@ -274,12 +285,12 @@ def test_a_surprise_on_one_gpu_leaves_what_company_costs() -> None:
 
 
 def test_the_first_measured_company_replaces_the_belief_that_it_is_free() -> None:
-    alone = a_workload(speed=Speed(0.02, 0.001))
+    alone = build_workload(speed=Speed(0.02, 0.001))
     assert ask(alone, gpus=4, batch=128)[0] == pytest.approx(4 * ask(alone, batch=32)[0])
-    truth = a_workload()
-    before = off([ask(alone, gpus=4, batch=128)[0]], [ask(truth, gpus=4, batch=128)[0]])
+    truth = build_workload()
+    before = max_relative_error([ask(alone, gpus=4, batch=128)[0]], [ask(truth, gpus=4, batch=128)[0]])
     seen = surprised(alone, truth, 1, gpus=4, batch=128)
-    after = off([ask(seen, gpus=4, batch=128)[0]], [ask(truth, gpus=4, batch=128)[0]])
+    after = max_relative_error([ask(seen, gpus=4, batch=128)[0]], [ask(truth, gpus=4, batch=128)[0]])
     assert before > 0.2
     assert after < 0.3 * before
 

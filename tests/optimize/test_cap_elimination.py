@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moments import by_node, events
+from support.optimize_instances import instances, minimal_cost_by_node
 from wattline.optimize import METHODS
 from wattline.optimize.cap_elimination import fold
 from wattline.optimize.decide import Effort, decide
@@ -23,7 +23,7 @@ OBJECTIVES = (to_the_end, rolling)
 @st.composite
 def capped(draw: st.DrawFn) -> Event:
     """A small moment in which each configuration comes with three caps: slower, and with less draw."""
-    moment = draw(events(most_jobs=6))
+    moment = draw(instances(most_jobs=6))
     jobs, configs = moment.left_s.shape
     slow = np.array([1.0, 1.2, draw(st.floats(1.3, 2.0))])
     watts = np.array([200.0, draw(st.floats(120.0, 190.0)), 90.0])
@@ -52,7 +52,7 @@ def test_caps_decided_beforehand_are_as_good_as_caps_in_the_program(moment: Even
     worth = charged(moment, charges, found)
     assert worth == pytest.approx(found.worth, rel=1e-9, abs=1e-9)
     # The oracle has a variable for every job, configuration with its cap, and node.
-    assert worth == pytest.approx(by_node(moment, charges), rel=1e-6, abs=1e-9)
+    assert worth == pytest.approx(minimal_cost_by_node(moment, charges), rel=1e-6, abs=1e-9)
 
 
 @settings(deadline=None)
@@ -91,9 +91,9 @@ def test_what_jobs_draw_themselves_is_part_of_the_bill(moment: Event) -> None:
 
 
 def test_where_energy_gets_cheaper_who_has_time_waits_and_who_has_not_runs() -> None:
-    from moments import event
+    from support.optimize_instances import build_instance
 
-    moment = event([[3600, 2400, np.inf]] * 2, due_s=[80_000, 3700], nodes=(1, 0))
+    moment = build_instance([[3600, 2400, np.inf]] * 2, due_s=[80_000, 3700], nodes=(1, 0))
     now, *_ = decide(moment, rolling(moment), "exact", *nothing(moment), Effort())
     assert (now.config != POSTPONED).all()
     later = replace(moment, later=np.array([0.3, 0.3]))

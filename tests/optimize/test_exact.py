@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moments import by_node, event, events
+from support.optimize_instances import build_instance, instances, minimal_cost_by_node
 from wattline.errors import InputError
 from wattline.optimize.exact import Pattern, charged, patterns, solve
 from wattline.optimize.greedy import greedy, randomised
@@ -17,18 +17,18 @@ OBJECTIVES = (to_the_end, rolling)
 
 
 @settings(deadline=None)
-@given(moment=events(), objective=st.sampled_from(OBJECTIVES))
+@given(moment=instances(), objective=st.sampled_from(OBJECTIVES))
 def test_counting_patterns_finds_what_a_program_with_every_node_finds(moment: Event, objective) -> None:  # type: ignore[no-untyped-def]
     charges = objective(moment)
     found = solve(moment, charges, gap=1e-9)
     assert found is not None
     check(moment, found)
-    assert found.worth == pytest.approx(by_node(moment, charges), rel=1e-6, abs=1e-9)
+    assert found.worth == pytest.approx(minimal_cost_by_node(moment, charges), rel=1e-6, abs=1e-9)
     assert found.bound <= found.worth + 1e-6
 
 
 @settings(deadline=None)
-@given(moment=events(), objective=st.sampled_from(OBJECTIVES), seed=st.integers(0, 3))
+@given(moment=instances(), objective=st.sampled_from(OBJECTIVES), seed=st.integers(0, 3))
 def test_no_heuristic_is_better_than_the_best(moment: Event, objective, seed: int) -> None:  # type: ignore[no-untyped-def]
     charges = objective(moment)
     best = solve(moment, charges, gap=1e-9)
@@ -43,7 +43,7 @@ def test_no_heuristic_is_better_than_the_best(moment: Event, objective, seed: in
     assert searched.worth <= tried.worth + 1e-9 <= first.worth + 2e-9
 
 
-@given(moment=events())
+@given(moment=instances())
 def test_who_waits_does_so_for_want_of_gpus_only(moment: Event) -> None:
     for objective in OBJECTIVES:
         for schedule in (greedy(moment, objective(moment)), solve(moment, objective(moment))):
@@ -56,7 +56,7 @@ def test_who_waits_does_so_for_want_of_gpus_only(moment: Event) -> None:
 
 
 def test_a_job_with_time_takes_the_cheapest_configuration() -> None:
-    moment = event([[5170, 3666, 13285]], [20_000])
+    moment = build_instance([[5170, 3666, 13285]], [20_000])
     # 530 W for 5170 s are less than 700 W for 3666 s is not: 0.761 against 0.713 kWh; the Turing takes 1.476.
     assert greedy(moment, to_the_end(moment)).config.tolist() == [1]
     best = solve(moment, to_the_end(moment))
@@ -65,26 +65,26 @@ def test_a_job_with_time_takes_the_cheapest_configuration() -> None:
 
 
 def test_a_job_that_is_late_takes_the_fastest() -> None:
-    moment = event([[5000, 4900, 20_000]], [1000])
+    moment = build_instance([[5000, 4900, 20_000]], [1000])
     assert greedy(moment, to_the_end(moment)).config.tolist() == [1]
 
 
 def test_who_is_pressed_most_chooses_first() -> None:
-    moment = event([[5000, 4000, np.inf]] * 5, [90_000, 90_000, 90_000, 90_000, 4500], nodes=(1, 0))
+    moment = build_instance([[5000, 4000, np.inf]] * 5, [90_000, 90_000, 90_000, 90_000, 4500], nodes=(1, 0))
     schedule = greedy(moment, to_the_end(moment))
     assert schedule.config[4] == 1
     assert np.count_nonzero(schedule.config == POSTPONED) >= 1
 
 
 def test_jobs_share_a_node_rather_than_open_another() -> None:
-    moment = event([[5000, 4900, np.inf], [5000, 4900, np.inf]], [1e6, 1e6], nodes=(2, 0))
+    moment = build_instance([[5000, 4900, np.inf], [5000, 4900, np.inf]], [1e6, 1e6], nodes=(2, 0))
     for schedule in (greedy(moment, to_the_end(moment)), solve(moment, to_the_end(moment))):
         assert schedule is not None
         assert schedule.node.tolist() == [0, 0]
 
 
 def test_search_moves_a_job_that_is_in_the_way() -> None:
-    moment = event([[9000, 5000, np.inf], [9000, 8900, np.inf]], [5000, 1e6], nodes=(1, 0))
+    moment = build_instance([[9000, 5000, np.inf], [9000, 8900, np.inf]], [5000, 1e6], nodes=(1, 0))
     charges = to_the_end(moment)
     poor = Schedule(np.array([0, 1]), np.array([0, 0]), np.nan)  # who has time has two GPUs
     better = improve(moment, charges, poor)
@@ -95,7 +95,7 @@ def test_search_moves_a_job_that_is_in_the_way() -> None:
 
 
 def test_patterns_are_all_ways_to_fill_a_node() -> None:
-    moment = event([[1, 1, 1]], [0])
+    moment = build_instance([[1, 1, 1]], [0])
     found = patterns(moment, 100)
     assert found is not None
     assert found.count(Pattern(1, (1, 1))) == 1
@@ -106,7 +106,7 @@ def test_patterns_are_all_ways_to_fill_a_node() -> None:
 
 
 def test_a_job_that_fits_nowhere_waits() -> None:
-    moment = event([[np.inf, np.inf, 100]], [50], nodes=(1, 0))
+    moment = build_instance([[np.inf, np.inf, 100]], [50], nodes=(1, 0))
     for objective in OBJECTIVES:
         found = solve(moment, objective(moment))
         assert found is not None
@@ -115,14 +115,14 @@ def test_a_job_that_fits_nowhere_waits() -> None:
 
 
 def test_nobody_at_all_is_no_problem() -> None:
-    moment = event([], [])
+    moment = build_instance([], [])
     charges = to_the_end(moment)
     assert solve(moment, charges) is not None
     assert len(greedy(moment, charges).config) == 0
 
 
 def test_money_until_the_first_ends_is_energy_and_what_is_late() -> None:
-    moment = event([[3600, 1e9, np.inf]], [1800], late=[0.01])
+    moment = build_instance([[3600, 1e9, np.inf]], [1800], late=[0.01])
     schedule = greedy(moment, to_the_end(moment))
     until_s, energy, late = cost_of(moment, schedule)
     assert until_s == 3600
@@ -132,7 +132,7 @@ def test_money_until_the_first_ends_is_energy_and_what_is_late() -> None:
 
 
 def test_the_gap_says_how_far_from_the_best_a_schedule_may_be() -> None:
-    moment = event([[5000, 4000, 9000]] * 4, [4500.0] * 4)
+    moment = build_instance([[5000, 4000, 9000]] * 4, [4500.0] * 4)
     best = solve(moment, rolling(moment), gap=1e-9)
     assert best is not None
     assert best.gap == pytest.approx(0, abs=1e-6)
@@ -148,13 +148,13 @@ def test_the_gap_says_how_far_from_the_best_a_schedule_may_be() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(changed: dict[str, np.ndarray], message: str) -> None:
-    good = vars(event([[1, 1, 1]], [0]))
+    good = vars(build_instance([[1, 1, 1]], [0]))
     with pytest.raises(InputError, match=message):
         Event(**{**good, **changed})
 
 
 def test_charges_are_infinite_where_a_job_cannot_be() -> None:
-    moment = event([[100, np.inf, 100]], [50])
+    moment = build_instance([[100, np.inf, 100]], [50])
     charges: Charges = to_the_end(moment)
     assert np.isinf(charges.runs[0, 1]).all()
     assert np.isfinite(charges.runs[0, 0, 1:5]).all()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moments import event, events
+from support.optimize_instances import build_instance, instances
 from wattline.optimize.exact import charged, solve
 from wattline.optimize.greedy import randomised
 from wattline.optimize.instance import POSTPONED, Event, Schedule, check
@@ -23,7 +23,9 @@ def busy_moment(seed: int, jobs: int = 36) -> Event:
     one = rng.uniform(2_000, 30_000, jobs)
     left_s = np.stack((one, one / rng.uniform(1.1, 1.9, jobs), one * rng.uniform(1.2, 2.8, jobs)), axis=1)
     due_s = rng.uniform(-10_000, 20_000, jobs)
-    return event(left_s.tolist(), due_s.tolist(), rng.uniform(2e-4, 5e-4, jobs).tolist(), nodes=(5, 5))
+    return build_instance(
+        left_s.tolist(), due_s.tolist(), rng.uniform(2e-4, 5e-4, jobs).tolist(), nodes=(5, 5)
+    )
 
 
 def searched(moment: Event, charges: Charges, tries: int, seed: int) -> Schedule:
@@ -32,7 +34,7 @@ def searched(moment: Event, charges: Charges, tries: int, seed: int) -> Schedule
 
 @settings(deadline=None)
 @given(
-    moment=events(),
+    moment=instances(),
     objective=st.sampled_from(OBJECTIVES),
     seed=st.integers(0, 3),
     tries=st.sampled_from((1, 7, 50)),
@@ -52,7 +54,7 @@ def test_it_is_no_worse_than_search_and_no_better_than_the_best(  # type: ignore
 
 
 @settings(deadline=None)
-@given(moment=events(), objective=st.sampled_from(OBJECTIVES), seeds=st.tuples(*[st.integers(0, 9)] * 2))
+@given(moment=instances(), objective=st.sampled_from(OBJECTIVES), seeds=st.tuples(*[st.integers(0, 9)] * 2))
 def test_every_point_of_a_walk_fits_on_the_nodes(moment: Event, objective, seeds: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
     charges = objective(moment)
     start, target = (randomised(moment, charges, 2, seed) for seed in seeds)
@@ -87,7 +89,7 @@ def test_a_walk_finds_what_none_of_its_ends_is() -> None:
 
 def test_a_walk_goes_through_a_worse_point_to_let_a_job_in() -> None:
     """Both jobs have two GPUs of four and a third waits; at the target everybody has one."""
-    moment = event([[9000, 8000, np.inf]] * 3, [0.0] * 3, nodes=(1, 0))
+    moment = build_instance([[9000, 8000, np.inf]] * 3, [0.0] * 3, nodes=(1, 0))
     charges = to_the_end(moment)
     start = Schedule(np.array([1, 1, POSTPONED]), np.array([0, 0, -1]), np.nan)
     stuck = improve(moment, charges, start)
@@ -105,7 +107,7 @@ def test_who_is_where_the_walk_ends_stays() -> None:
     assert _between(moment, charges, start, start) is start
 
 
-@given(moment=events(), seed=st.integers(0, 3))
+@given(moment=instances(), seed=st.integers(0, 3))
 def test_a_seed_decides_everything(moment: Event, seed: int) -> None:
     charges = rolling(moment)
     first, again = (relink(moment, charges, 20, seed, 4) for _ in range(2))
@@ -123,14 +125,14 @@ def test_one_of_a_pool_alone_is_what_search_finds() -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_nobody_and_no_nodes_are_no_problem(objective) -> None:  # type: ignore[no-untyped-def]
-    empty = event([], [])
+    empty = build_instance([], [])
     assert len(relink(empty, objective(empty)).config) == 0
-    without = event([[100, 90, 200]] * 2, [50, 60], nodes=(0, 0))
+    without = build_instance([[100, 90, 200]] * 2, [50, 60], nodes=(0, 0))
     found = relink(without, objective(without))
     assert found.config.tolist() == [POSTPONED] * 2
     assert found.worth == pytest.approx(objective(without).waits.sum())
 
 
 def test_a_job_that_fits_nowhere_waits_and_the_others_run() -> None:
-    moment = event([[np.inf, np.inf, 100], [500, 400, np.inf]], [50, 50], nodes=(1, 0))
+    moment = build_instance([[np.inf, np.inf, 100], [500, 400, np.inf]], [50, 50], nodes=(1, 0))
     assert (relink(moment, rolling(moment)).config == POSTPONED).tolist() == [True, False]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moments import event, events
+from support.optimize_instances import build_instance, instances
 from wattline.cli import main
 from wattline.errors import ConfigError
 from wattline.optimize.exact import charged, solve
@@ -118,7 +118,7 @@ def test_a_mistake_is_named_by_its_field(changed: dict[str, Any], message: str) 
         optimize(with_(**changed))
 
 
-@given(moment=events(), data=st.data())
+@given(moment=instances(), data=st.data())
 def test_sticking_costs_nothing_and_breaks_nothing(moment: Event, data: st.DataObject) -> None:
     charges = rolling(moment)
     found = solve(moment, charges)
@@ -151,7 +151,7 @@ def test_sticking_costs_nothing_and_breaks_nothing(moment: Event, data: st.DataO
 
 def test_one_small_job_makes_room_for_a_large_one_and_the_others_stay() -> None:
     # Two nodes of four GPUs with three single jobs each; one more wants two GPUs.
-    moment = event([[9000, 8999, np.inf]] * 6 + [[np.inf, 5000, np.inf]], [1e6] * 7, nodes=(2, 0))
+    moment = build_instance([[9000, 8999, np.inf]] * 6 + [[np.inf, 5000, np.inf]], [1e6] * 7, nodes=(2, 0))
     charges = rolling(moment)
     now = np.array([0, 0, 0, 0, 0, 0, POSTPONED])
     node = np.array([0, 0, 0, 1, 1, 1, -1])

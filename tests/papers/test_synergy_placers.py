@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from story import FREE, ends
+from support.simulations import NO_OVERHEADS, finish_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
@@ -23,7 +23,7 @@ def played(place: Placer, *names: str, count: int = 1, gpus: list[int] | None = 
         duration_s=np.full(len(names), 2940.0),
         model=names,
     )
-    sim = Sim(jobs, nodes("v100", count=count, gpus=8), truth=Published(), overheads=FREE)
+    sim = Sim(jobs, nodes("v100", count=count, gpus=8), truth=Published(), overheads=NO_OVERHEADS)
     policy = p.chain(p.Demand(keep=1.0), p.fifo, p.preempt)
     return run(sim, policy, Published(), place=place)
 
@@ -41,19 +41,19 @@ def test_a_job_has_all_that_it_demands() -> None:
     for place in (Greedy(), TunePublished()):
         log = played(place, "alexnet", "gnmt")
         assert hosts(log) == {0: (12, 125), 1: (1, 20)}
-        assert ends(log)["0"] == 1000
+        assert finish_times(log)["0"] == 1000
 
 
 def test_greedy_lets_wait_who_cannot_have_all_and_gpus_idle() -> None:
     log = played(Greedy(), "alexnet", "alexnet", "alexnet", "gnmt")
     assert min(log.action_s[log.actions[:, 1] == 2]) == 1000
     assert [REASONS[reason] for _, reason in log.held.tolist()][:2] == [Reason.NO_HOST] * 2
-    assert ends(log)["2"] == 2000
+    assert finish_times(log)["2"] == 2000
 
 
 def test_greedy_lets_others_pass_who_have_enough() -> None:
     log = played(Greedy(), "alexnet", "shufflenet", "gnmt", "alexnet")
-    assert ends(log)["2"] > ends(log)["0"]
+    assert finish_times(log)["2"] > finish_times(log)["0"]
     assert min(log.action_s[log.actions[:, 1] == 3]) > 0
 
 
@@ -65,8 +65,8 @@ def test_tune_gives_the_share_where_there_is_no_more() -> None:
 
 def test_tune_moves_on_when_somebody_ends() -> None:
     log = played(TunePublished(), "alexnet", "alexnet", "alexnet")
-    assert ends(log)["1"] == 1000
-    assert ends(log)["0"] < 2940
+    assert finish_times(log)["1"] == 1000
+    assert finish_times(log)["0"] < 2940
 
 
 def test_a_wide_job_may_span_nodes_with_the_same_for_each_gpu() -> None:

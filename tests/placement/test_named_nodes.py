@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from story import ends, first_starts, play, starts
+from support.simulations import finish_times, first_start_times, simulate, started_jobs
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import POWER_ON, RETUNE, START, STOP
@@ -41,35 +41,35 @@ def on(log, verb=START):  # type: ignore[no-untyped-def]
 
 
 def test_jobs_go_to_the_nodes_that_the_plan_names() -> None:
-    log = play(TWO, Named({0: (), 1: (1,), 2: (1, 0)}), count=2)
+    log = simulate(TWO, Named({0: (), 1: (1,), 2: (1, 0)}), count=2)
     assert on(log)[:2] == [("a", 1), ("b", 0)]
 
 
 def test_who_stays_on_its_node_is_not_stopped_and_another_cap_is_set_in_place() -> None:
-    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 1)}, cap_w=200), count=2)
+    log = simulate(TWO, Named({0: (), 1: (0,), 2: (0, 1)}, cap_w=200), count=2)
     assert len(log.actions[log.actions[:, 0] == RETUNE]) == 1
     assert on(log, STOP) == [("b", -1)]  # when it is alone it is told to go to node 0
 
 
 def test_who_finds_no_room_waits_and_who_runs_goes_on() -> None:
-    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 0)}), count=1)
-    assert ends(log) == {"a": 100.0, "b": 200.0}
-    assert starts(log) == ["a", "b"]
+    log = simulate(TWO, Named({0: (), 1: (0,), 2: (0, 0)}), count=1)
+    assert finish_times(log) == {"a": 100.0, "b": 200.0}
+    assert started_jobs(log) == ["a", "b"]
 
 
 def test_a_node_that_is_off_is_switched_on_for_who_is_to_go_there() -> None:
     cluster = nodes("v100", count=2, gpus=1, boot_s=5.0)
-    log = play(TWO, Named({0: (), 1: (0,), 2: (0, 1)}), nodes=cluster, place=Power(Pack()))
+    log = simulate(TWO, Named({0: (), 1: (0,), 2: (0, 1)}), nodes=cluster, place=Power(Pack()))
     assert 1 in log.actions[log.actions[:, 0] == POWER_ON, 3]
-    assert first_starts(log)["b"] == 15.0
+    assert first_start_times(log)["b"] == 15.0
 
 
 def test_who_runs_goes_on_until_the_node_it_is_to_move_to_is_up() -> None:
     cluster = nodes("v100", count=2, gpus=1, off_w=1.0, boot_s=5.0, boot_w=1.0)
     later = Jobs.of(id=["a", "b"], submit_s=[0, 50], gpus=[1, 1], duration_s=[100, 10])
-    log = play(later, Named({0: (), 1: (0,), 2: (1, 0)}), nodes=cluster, place=Power(Pack()))
+    log = simulate(later, Named({0: (), 1: (0,), 2: (1, 0)}), nodes=cluster, place=Power(Pack()))
     assert on(log) == [("a", 0), ("a", 1), ("b", 0), ("a", 0)]
-    assert ends(log)["a"] == 100.0  # moving is free here, and it never waited
+    assert finish_times(log)["a"] == 100.0  # moving is free here, and it never waited
 
 
 def test_nobody_is_stopped_for_a_node_that_is_still_off() -> None:
@@ -82,30 +82,30 @@ def test_nobody_is_stopped_for_a_node_that_is_still_off() -> None:
 
     cluster = nodes("v100", count=2, gpus=1, off_w=1.0, boot_s=5000.0, boot_w=1.0)
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[1000, 1000])
-    log = play(jobs, plans, nodes=cluster, place=Power(Pack()))
-    assert ends(log) == {"b": 1000.0, "a": 2000.0}
+    log = simulate(jobs, plans, nodes=cluster, place=Power(Pack()))
+    assert finish_times(log) == {"b": 1000.0, "a": 2000.0}
     assert not (log.actions[:, 0] == STOP).any()
 
 
 def test_two_jobs_can_change_places_at_once() -> None:
-    log = play(TWO, Named({0: (), 1: (0,), 2: (1, 0)}), count=2)
+    log = simulate(TWO, Named({0: (), 1: (0,), 2: (1, 0)}), count=2)
     assert on(log)[:3] == [("a", 0), ("a", 1), ("b", 0)]
-    assert ends(log)["a"] == 100.0
+    assert finish_times(log)["a"] == 100.0
 
 
 def test_keep_cannot_undo_where_jobs_are_put() -> None:
     with pytest.raises(ConfigError, match="keep stands behind a policy that says who runs where"):
-        play(TWO, p.chain(p.Andreas("greedy"), p.keep))
+        simulate(TWO, p.chain(p.Andreas("greedy"), p.keep))
 
 
 def test_wrong_plans_are_refused() -> None:
     with pytest.raises(PlanError, match="a plan names node 7 of 1"):
-        play(TWO, Named({1: (7,)}))
+        simulate(TWO, Named({1: (7,)}))
     twice = np.array([0, 0], dtype=np.int64)
     with pytest.raises(GrantedTwice):
-        play(TWO, lambda snapshot, models: Plan(twice, twice + 1, twice, node=twice))
+        simulate(TWO, lambda snapshot, models: Plan(twice, twice + 1, twice, node=twice))
     with pytest.raises(PlanError, match="this placer chooses them itself"):
-        play(TWO, Named({1: (0,)}), place=Buddy())
+        simulate(TWO, Named({1: (0,)}), place=Buddy())
 
 
 def test_an_entry_has_only_the_kind_that_the_plan_says() -> None:
@@ -116,5 +116,5 @@ def test_an_entry_has_only_the_kind_that_the_plan_says() -> None:
         return Plan(plan.row, plan.gpus, plan.group, kind=np.ones(len(plan), dtype=np.int64))
 
     for place in (Pack(), Buddy()):
-        log = play(TWO, second, nodes=cluster, place=place)
+        log = simulate(TWO, second, nodes=cluster, place=place)
         assert on(log) == [("a", 1), ("b", 1)]

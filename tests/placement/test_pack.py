@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from story import ends, first_starts, play
+from support.simulations import finish_times, first_start_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
@@ -25,7 +25,7 @@ def many(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
 
 def placed(jobs: Jobs, **world: object) -> dict[int, dict[int, int]]:
     """Nodes and GPUs of each job's first start."""
-    log = play(jobs, p.fifo, **world)  # type: ignore[arg-type]
+    log = simulate(jobs, p.fifo, **world)  # type: ignore[arg-type]
     where: dict[int, dict[int, int]] = {}
     for verb, job, _, node, gpus, *_ in log.actions.tolist():
         assert verb == START
@@ -65,13 +65,13 @@ def test_who_loses_its_kind_of_gpu_goes_on_with_another_it_accepts() -> None:
         priority=[0, 5],
         gpu_kind=["", "v100"],
     )
-    assert ends(play(jobs, p.priority, nodes=cluster)) == {"any": 100.0, "picky": 1010.0}
+    assert finish_times(simulate(jobs, p.priority, nodes=cluster)) == {"any": 100.0, "picky": 1010.0}
 
 
 def test_a_group_goes_only_where_all_of_it_may() -> None:
     cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=1))
     jobs = many([1, 1, 1, 1], [500] * 4, gpu_kind=["v100", "a100", "a100", "v100"])
-    log = play(jobs, p.Gandiva(slice_s=100), nodes=cluster)
+    log = simulate(jobs, p.Gandiva(slice_s=100), nodes=cluster)
     for verb, job, _, node, *_ in log.actions.tolist():
         if verb == START:
             assert cluster.kind.word(node) == jobs.gpu_kind.word(job)
@@ -79,7 +79,7 @@ def test_a_group_goes_only_where_all_of_it_may() -> None:
 
 def test_who_keeps_running_is_never_moved() -> None:
     jobs = many([1, 1, 1, 2, 1], [1000, 5, 1000, 1000, 1000])
-    log = play(jobs, p.srtf, count=2, gpus=2, place=Pack("greedy"))
+    log = simulate(jobs, p.srtf, count=2, gpus=2, place=Pack("greedy"))
     stopped = log.actions[log.actions[:, 0] == STOP, 1].tolist()
     assert 0 not in stopped
     assert 2 not in stopped
@@ -89,13 +89,13 @@ def test_spanning_nodes_costs_what_the_truth_says() -> None:
     jobs = many([3], [100])
     cluster = nodes("v100", count=2, gpus=2)
     log = run(Sim(jobs, cluster, truth=Asked(span_penalty=1.5)), p.fifo)
-    assert ends(log) == {"0": 150.0}
+    assert finish_times(log) == {"0": 150.0}
 
 
 def backfilled(mode: str) -> dict[str, float]:
     """4 GPUs: a runs on 3 till 100; b needs all; c (long) and d (short) fit beside a."""
     jobs = Jobs.of(id=list("abcd"), submit_s=[0, 1, 2, 3], gpus=[3, 4, 1, 1], duration_s=[100, 10, 500, 50])
-    return first_starts(play(jobs, p.fifo, gpus=4, place=Pack(mode)))  # type: ignore[arg-type]
+    return first_start_times(simulate(jobs, p.fifo, gpus=4, place=Pack(mode)))  # type: ignore[arg-type]
 
 
 def test_without_backfill_nobody_overtakes() -> None:
@@ -113,14 +113,14 @@ def test_greedy_backfill_lets_everybody_overtake_who_fits() -> None:
 def test_easy_uses_gpus_that_the_head_will_not_need() -> None:
     jobs = Jobs.of(id=list("abc"), submit_s=[0, 1, 2], gpus=[4, 5, 2], duration_s=[100, 10, 5000])
     # At 100 the head takes 5 of 8; three are left over, so c may run for as long as it likes.
-    assert first_starts(play(jobs, p.fifo, gpus=8)) == {"a": 0, "c": 2, "b": 100}
+    assert first_start_times(simulate(jobs, p.fifo, gpus=8)) == {"a": 0, "c": 2, "b": 100}
 
 
 def test_reasons_say_why_a_job_waits() -> None:
     jobs = Jobs.of(
         id=list("abcde"), submit_s=[0, 1, 2, 3, 4], gpus=[3, 4, 1, 9, 2], duration_s=[100, 10, 500, 5, 5]
     )
-    log = play(jobs, p.fifo, gpus=4)
+    log = simulate(jobs, p.fifo, gpus=4)
     first: dict[int, str] = {}
     for job, reason in log.held.tolist():
         first.setdefault(job, REASONS[reason].name)
@@ -130,15 +130,15 @@ def test_reasons_say_why_a_job_waits() -> None:
 def test_a_job_too_big_for_the_cluster_does_not_block_the_others() -> None:
     jobs = many([9, 1], [10, 10])
     for mode in ("none", "easy", "greedy"):
-        assert ends(play(jobs, p.fifo, gpus=4, place=Pack(mode))) == {"1": 11.0}  # type: ignore[arg-type]
+        assert finish_times(simulate(jobs, p.fifo, gpus=4, place=Pack(mode))) == {"1": 11.0}  # type: ignore[arg-type]
 
 
 def test_no_reservation_is_needed_where_who_goes_first_may_preempt() -> None:
     jobs = Jobs.of(
         id=list("abc"), submit_s=[0, 1, 2], gpus=[3, 4, 1], duration_s=[100, 10, 5000], priority=[3, 2, 1]
     )
-    log = play(jobs, p.priority, gpus=4)
-    assert first_starts(log) == {"a": 0, "c": 2, "b": 100}
+    log = simulate(jobs, p.priority, gpus=4)
+    assert first_start_times(log) == {"a": 0, "c": 2, "b": 100}
     assert np.count_nonzero(log.actions[:, 0] == STOP) == 1
 
 
@@ -160,7 +160,7 @@ def test_a_plan_that_cannot_be_is_refused(
         return Plan(*columns) if len(snapshot.queue) == 2 else p.fifo(snapshot, models)
 
     with pytest.raises(error, match=words):
-        play(many([1, 1], [10, 10]), broken)
+        simulate(many([1, 1], [10, 10]), broken)
 
 
 def test_a_plan_of_the_wrong_type_is_refused_before_compiled_code_sees_it() -> None:

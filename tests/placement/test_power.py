@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from story import ends, first_starts, play
+from support.simulations import finish_times, first_start_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.simulator import Faults, Sim
 from wattline.cluster import join_nodes, nodes
@@ -50,19 +50,19 @@ def two(gap_s: float) -> Jobs:
 
 
 def test_every_joule_of_a_long_gap() -> None:
-    plain = play(two(900), p.fifo, nodes=machines())
+    plain = simulate(two(900), p.fifo, nodes=machines())
     #              100 s of 90 + 250 W, 900 s at rest, 100 s of 90 + 250 W
     assert plain.events[-1, 5] == pytest.approx(34_000 + 90_000 + 34_000)
-    frugal = play(two(900), p.fifo, nodes=machines(), place=Power())
+    frugal = simulate(two(900), p.fifo, nodes=machines(), place=Power())
     #                                            50 s at rest, 850 s off, 40 s to boot
     assert frugal.events[-1, 5] == pytest.approx(34_000 + 5_000 + 17_000 + 4_000 + 34_000)
     energies_add_up(frugal)
-    assert ends(frugal) == {"a": 100.0, "b": 1140.0}
+    assert finish_times(frugal) == {"a": 100.0, "b": 1140.0}
 
 
 def test_a_job_waits_for_the_boot_and_not_longer() -> None:
-    log = play(two(900), p.fifo, nodes=machines(), place=Power())
-    assert first_starts(log) == {"a": 0.0, "b": 1040.0}
+    log = simulate(two(900), p.fifo, nodes=machines(), place=Power())
+    assert first_start_times(log) == {"a": 0.0, "b": 1040.0}
     assert switched(log, POWER_OFF) == [(150.0, 0)]
     assert switched(log, POWER_ON) == [(1000.0, 0)]
     assert [(job, REASONS[reason].name) for job, reason in log.held.tolist()] == [(1, "BOOTING")]
@@ -70,26 +70,26 @@ def test_a_job_waits_for_the_boot_and_not_longer() -> None:
 
 @pytest.mark.parametrize("gap_s", [0.0, 49.0, 50.0])
 def test_a_node_is_not_switched_off_before_it_breaks_even(gap_s: float) -> None:
-    log = play(two(gap_s), p.fifo, nodes=machines(), place=Power())
+    log = simulate(two(gap_s), p.fifo, nodes=machines(), place=Power())
     assert not switched(log, POWER_OFF)
-    assert first_starts(log)["b"] == 100 + gap_s
+    assert first_start_times(log)["b"] == 100 + gap_s
 
 
 def test_a_node_that_saves_nothing_by_being_off_stays_on() -> None:
-    log = play(two(5000), p.fifo, nodes=machines(off_w=100.0), place=Power())
+    log = simulate(two(5000), p.fifo, nodes=machines(off_w=100.0), place=Power())
     assert not switched(log, POWER_OFF)
 
 
 def test_a_node_that_boots_at_once_is_off_whenever_nobody_uses_it() -> None:
-    log = play(two(10), p.fifo, nodes=machines(boot_s=0.0), place=Power())
+    log = simulate(two(10), p.fifo, nodes=machines(boot_s=0.0), place=Power())
     assert switched(log, POWER_OFF)[0] == (100.0, 0)
-    assert first_starts(log) == {"a": 0.0, "b": 110.0}
+    assert first_start_times(log) == {"a": 0.0, "b": 110.0}
 
 
 def test_in_rounds_it_works_too() -> None:
-    log = play(two(900), p.fifo, nodes=machines(), place=Power(), quantum_s=60.0)
+    log = simulate(two(900), p.fifo, nodes=machines(), place=Power(), quantum_s=60.0)
     assert switched(log, POWER_OFF) == [(180.0, 0)]
-    assert first_starts(log) == {"a": 0.0, "b": 1080.0}
+    assert first_start_times(log) == {"a": 0.0, "b": 1080.0}
 
 
 # -- several nodes
@@ -98,7 +98,7 @@ def test_in_rounds_it_works_too() -> None:
 def test_spare_gpus_stay_on() -> None:
     jobs = Jobs.of(submit_s=[0, 5000], gpus=[1, 1], duration_s=[10, 10])
     for spare, stay in ((0, 0), (1, 1), (2, 1), (3, 2), (8, 4), (99, 4)):
-        log = play(jobs, p.fifo, nodes=machines(4, gpus=2), place=Power(spare=spare))
+        log = simulate(jobs, p.fifo, nodes=machines(4, gpus=2), place=Power(spare=spare))
         off = {node for _, node in switched(log, POWER_OFF)}
         assert len(off) == 4 - stay
         assert off == set(range(stay, 4))  # those that placers use last
@@ -111,26 +111,26 @@ def test_no_more_nodes_are_switched_on_than_are_needed() -> None:
         duration_s=[10, 100, 100, 100],
     )
     for place in (Pack(), Buddy()):
-        log = play(jobs, p.fifo, nodes=machines(4, gpus=4), place=Power(place))
+        log = simulate(jobs, p.fifo, nodes=machines(4, gpus=4), place=Power(place))
         assert [at_s for at_s, _ in switched(log, POWER_ON)] == [1000.0, 1000.0, 1020.0]
-        assert first_starts(log) == {"0": 0.0, "1": 1040.0, "2": 1040.0, "3": 1060.0}
+        assert first_start_times(log) == {"0": 0.0, "1": 1040.0, "2": 1040.0, "3": 1060.0}
 
 
 def test_nodes_that_are_up_are_used_before_others_are_woken() -> None:
     # Node 1 is kept on by a job; a job of two nodes needs one more, whatever its number.
     jobs = Jobs.of(submit_s=[0, 0, 1000], gpus=[2, 2, 4], duration_s=[10, 970, 100])
     for place in (Pack(), Buddy()):
-        log = play(jobs, p.fifo, nodes=machines(4, gpus=2), place=Power(place))
+        log = simulate(jobs, p.fifo, nodes=machines(4, gpus=2), place=Power(place))
         assert len(switched(log, POWER_ON)) == 1
-        assert first_starts(log)["2"] == 1040.0
+        assert first_start_times(log)["2"] == 1040.0
 
 
 def test_a_node_that_is_up_waits_for_those_that_boot_for_the_same_job() -> None:
     # Node 0 would be due at 60 s; at 50 s somebody comes who needs both.
     jobs = Jobs.of(submit_s=[0, 0, 70], gpus=[1, 1, 2], duration_s=[70, 10, 100])
-    log = play(jobs, p.fifo, nodes=machines(2, boot_s=400.0, boot_w=10.0), place=Power())
+    log = simulate(jobs, p.fifo, nodes=machines(2, boot_s=400.0, boot_w=10.0), place=Power())
     assert switched(log, POWER_OFF)[0] == (60.0, 1)
-    assert first_starts(log)["2"] == 470.0  # long after node 0, quiet since 70 s, was due
+    assert first_start_times(log)["2"] == 470.0  # long after node 0, quiet since 70 s, was due
     assert len(switched(log, POWER_OFF)) == 1
 
 
@@ -139,8 +139,8 @@ def test_a_job_that_went_elsewhere_leaves_no_node_behind() -> None:
     jobs = Jobs.of(
         id=list("abcd"), submit_s=[0, 0, 1000, 3000], gpus=[1, 1, 1, 1], duration_s=[1010, 10, 100, 10]
     )
-    log = play(jobs, p.fifo, nodes=machines(2), place=Power())
-    assert first_starts(log)["c"] == 1010.0
+    log = simulate(jobs, p.fifo, nodes=machines(2), place=Power())
+    assert first_start_times(log)["c"] == 1010.0
     assert switched(log, POWER_ON)[0] == (1000.0, 1)
     assert (1090.0, 1) in switched(log, POWER_OFF)  # 50 s after it has booted
     assert len(switched(log, POWER_ON)) == 2
@@ -151,9 +151,9 @@ def test_who_runs_is_not_stopped_for_nodes_that_only_boot() -> None:
     jobs = Jobs.of(
         id=["low", "high"], submit_s=[0, 1000], gpus=[1, 2], duration_s=[2000, 100], priority=[0, 5]
     )
-    log = play(jobs, p.priority, nodes=machines(2), place=Power())
-    assert first_starts(log)["high"] == 1040.0
-    assert ends(log) == {"high": 1140.0, "low": 2100.0}
+    log = simulate(jobs, p.priority, nodes=machines(2), place=Power())
+    assert first_start_times(log)["high"] == 1040.0
+    assert finish_times(log) == {"high": 1140.0, "low": 2100.0}
 
 
 def test_a_node_is_woken_for_somebody_who_makes_room() -> None:
@@ -162,9 +162,9 @@ def test_a_node_is_woken_for_somebody_who_makes_room() -> None:
     jobs = Jobs.of(
         id=["gone", "moves", "large"], submit_s=[0, 1, 1000], gpus=[4, 4, 8], duration_s=[10, 5000, 100]
     )
-    log = play(jobs, p.fifo, nodes=cluster, place=Power(Buddy()))
+    log = simulate(jobs, p.fifo, nodes=cluster, place=Power(Buddy()))
     assert switched(log, POWER_ON) == [(1000.0, 1)]
-    assert first_starts(log)["large"] == 1040.0
+    assert first_start_times(log)["large"] == 1040.0
     assert [REASONS[reason].name for job, reason in log.held.tolist() if job == 2] == ["BOOTING"]
 
 
@@ -177,14 +177,14 @@ def test_a_large_job_is_not_overtaken_for_ever_because_nodes_are_off() -> None:
         gpus=[2, *([1] * singles)],
         duration_s=[10.0, *([100.0] * singles)],
     )
-    log = play(jobs, p.fifo, nodes=machines(2), place=Power())
-    assert first_starts(log)["pair"] < 400.0
+    log = simulate(jobs, p.fifo, nodes=machines(2), place=Power())
+    assert first_start_times(log)["pair"] < 400.0
 
 
 def test_nodes_that_break_are_neither_woken_nor_waited_for() -> None:
     jobs = synth(count=60, seed=4, gpus_total=8, load=0.3)
     for seed in range(5):
-        log = play(
+        log = simulate(
             jobs,
             p.fifo,
             nodes=machines(4, gpus=2),
@@ -202,9 +202,9 @@ def test_nodes_that_break_are_neither_woken_nor_waited_for() -> None:
 def test_a_cluster_with_little_to_do_uses_less_energy(place: Any, policy: Any) -> None:
     jobs = synth(count=150, seed=3, gpus_total=32, load=0.2)
     cluster = machines(8, gpus=4)
-    plain = play(jobs, policy, nodes=cluster, place=place)
-    frugal = play(jobs, policy, nodes=cluster, place=Power(place))
-    assert len(ends(frugal)) == len(jobs)
+    plain = simulate(jobs, policy, nodes=cluster, place=place)
+    frugal = simulate(jobs, policy, nodes=cluster, place=Power(place))
+    assert len(finish_times(frugal)) == len(jobs)
     assert frugal.events[-1, 5] < plain.events[-1, 5]
 
 
@@ -228,7 +228,7 @@ def test_idle_energy_is_at_most_twice_that_of_who_knows_when_the_next_job_comes(
     submit_s = np.cumsum([0.0, *(gap_s + 10.0 for gap_s in gaps_s)])
     jobs = Jobs.of(submit_s=submit_s, gpus=np.ones(len(submit_s)), duration_s=np.full(len(submit_s), 10.0))
     cluster = machines(off_w=off_w, boot_s=boot_s, boot_w=boot_w)
-    log = play(jobs, p.fifo, nodes=cluster, place=Power())
+    log = simulate(jobs, p.fifo, nodes=cluster, place=Power())
     done_s = log.events[log.events[:, 0] == FINISHED, 2]
     seen_s = np.maximum(0.0, submit_s[1:] - done_s[:-1])
     best_j = np.minimum(100.0 * seen_s, off_w * seen_s + boot_s * boot_w).sum()
@@ -252,8 +252,8 @@ def test_everybody_gets_its_turn_and_nodes_do_not_flap(
     jobs = Jobs.of(submit_s=submit_s, gpus=gpus[:count], duration_s=duration_s[:count])
     for policy in (p.fifo, p.Las(60.0)):
         for place in (Pack(), Buddy(), Buddy("none")):
-            log = play(jobs, policy, nodes=machines(3, gpus=4, boot_s=boot_s), place=Power(place, spare))
-            assert len(ends(log)) == count
+            log = simulate(jobs, policy, nodes=machines(3, gpus=4, boot_s=boot_s), place=Power(place, spare))
+            assert len(finish_times(log)) == count
             starts = np.count_nonzero(log.actions[:, 0] == START)
             assert len(switched(log, POWER_ON)) <= starts
 

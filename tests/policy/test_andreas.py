@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wattline as wl
-from story import ends, first_starts, play
+from support.simulations import finish_times, first_start_times, simulate
 from wattline import policy as p
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.jobs import Jobs
@@ -48,14 +48,14 @@ def job(hours: float = 1.0, due_h: float = np.inf, **more: object) -> Jobs:
 
 
 def test_who_has_time_runs_frugally_and_who_has_not_runs_fast() -> None:
-    relaxed = play(
+    relaxed = simulate(
         job(1, 20.0, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
     )
-    pressed = play(
+    pressed = simulate(
         job(1, 0.35, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
     )
-    assert ends(pressed)["a"] <= 0.35 * 3600
-    assert ends(relaxed)["a"] > ends(pressed)["a"]
+    assert finish_times(pressed)["a"] <= 0.35 * 3600
+    assert finish_times(relaxed)["a"] > finish_times(pressed)["a"]
     assert wl.report(relaxed).energy_lease_j < wl.report(pressed).energy_lease_j
     assert relaxed.actions[0, 5] > 0  # under a power cap
 
@@ -63,13 +63,13 @@ def test_who_has_time_runs_frugally_and_who_has_not_runs_fast() -> None:
 def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
     night = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1), every_s=86_400.0))
     policy, one = p.Andreas(price=night), wl.nodes("v100", gpus=1)
-    patient = play(job(1, 20.0), policy, nodes=one, place=Power())
-    assert first_starts(patient)["a"] == 36_000.0 + one.boot_s[0]
+    patient = simulate(job(1, 20.0), policy, nodes=one, place=Power())
+    assert first_start_times(patient)["a"] == 36_000.0 + one.boot_s[0]
     assert REASONS[int(patient.held[0, 1])] == Reason.CHEAPER_LATER
-    hurried = play(job(1, 9.0), policy, nodes=one, place=Power())
-    assert first_starts(hurried)["a"] == 0.0
-    nameless = play(job(1), policy, nodes=one, place=Power())  # nobody said that it may wait
-    assert first_starts(nameless)["a"] == 0.0
+    hurried = simulate(job(1, 9.0), policy, nodes=one, place=Power())
+    assert first_start_times(hurried)["a"] == 0.0
+    nameless = simulate(job(1), policy, nodes=one, place=Power())  # nobody said that it may wait
+    assert first_start_times(nameless)["a"] == 0.0
 
 
 def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
@@ -90,8 +90,8 @@ def test_nobody_waits_long_for_a_decision_that_no_longer_stands() -> None:
         deadline_s=[100, 90 * 3600, 90 * 3600],
         late_per_h=[50, 1000, 1000],
     )
-    log = play(jobs, p.Andreas(), nodes=wl.nodes("v100", gpus=1))
-    assert (np.array([ends(log)["1"], ends(log)["2"]]) <= 90 * 3600).all()
+    log = simulate(jobs, p.Andreas(), nodes=wl.nodes("v100", gpus=1))
+    assert (np.array([finish_times(log)["1"], finish_times(log)["2"]]) <= 90 * 3600).all()
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_nobody_waits_long_for_a_decision_that_no_longer_stands() -> None:
 )
 def test_energy_that_costs_nothing_keeps_nobody_waiting(price: wl.Price) -> None:
     jobs = wl.synth(count=10, seed=1, gpus_total=8, deadlines=0.5)
-    found = wl.report(play(jobs, p.Andreas(price=price), nodes=wl.nodes("v100", gpus=8), place=Power()))
+    found = wl.report(simulate(jobs, p.Andreas(price=price), nodes=wl.nodes("v100", gpus=8), place=Power()))
     assert found.finished == 10
 
 
 def test_small_changes_of_the_price_stop_nobody() -> None:
     price = wl.Price(Series((0.0, 300.0), (0.20, 0.19), every_s=600.0))
-    log = play(
+    log = simulate(
         job(2, 80_000 / 3600, late_per_h=[1.0], max_gpus=[1]),
         p.Andreas(price=price),
         nodes=wl.nodes("v100", gpus=1),
@@ -120,7 +120,7 @@ def test_a_stop_that_gains_nothing_is_not_made() -> None:
         submit_s=3600.0 * np.arange(10), gpus=[1] * 10, max_gpus=[1] * 10, duration_s=[36_000.0] * 10,
         deadline_s=[2000 * 3600.0] * 10, late_per_h=[1.0] * 10,
     )  # fmt: skip
-    log = play(
+    log = simulate(
         jobs,
         p.Andreas(restart_s=3000.0),
         nodes=wl.nodes("v100", gpus=1),
@@ -134,21 +134,21 @@ def test_who_does_not_fit_is_not_told_of_prices() -> None:
     jobs = Jobs.of(
         submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[3600.0] * 2, deadline_s=[9000.0, 60_000.0]
     )
-    log = play(jobs, p.Andreas(objective="to_the_end", price=price), gpus=1)
+    log = simulate(jobs, p.Andreas(objective="to_the_end", price=price), gpus=1)
     assert Reason.CHEAPER_LATER not in {REASONS[code] for code in log.held[:, 1].tolist()}
 
 
 def test_a_job_that_fits_on_no_node_is_told_so_and_others_run() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[16, 1], min_gpus=[16, 1], duration_s=[10, 10], id=["a", "b"])
-    log = play(jobs, p.Andreas(), nodes=MIXED)
-    assert "b" in ends(log)
+    log = simulate(jobs, p.Andreas(), nodes=MIXED)
+    assert "b" in finish_times(log)
     assert REASONS[int(log.held[-1, 1])] == Reason.NO_NODE
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_finishes_everybody_and_says_how_good_it_was(method: str) -> None:
     jobs = wl.synth(count=25, seed=1, gpus_total=8, deadlines=1.0)
-    log = play(jobs, p.Andreas(method, tries=20), nodes=MIXED, place=Power())
+    log = simulate(jobs, p.Andreas(method, tries=20), nodes=MIXED, place=Power())
     found = wl.report(log)
     assert found.finished + found.unfinished == 25
     assert found.unfinished == log.held[log.held[:, 1] == REASONS.index(Reason.NO_NODE)].shape[0]
@@ -164,7 +164,7 @@ def test_restarts_that_cost_much_are_few() -> None:
     jobs = wl.synth(count=40, seed=2, gpus_total=8, deadlines=1.0, load=0.7)
     stops = {}
     for restart_s in (0.0, 3000.0):
-        log = play(
+        log = simulate(
             jobs,
             p.Andreas(restart_s=restart_s),
             nodes=MIXED,
@@ -178,15 +178,15 @@ def test_restarts_that_cost_much_are_few() -> None:
 def test_a_run_can_be_replayed() -> None:
     jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
     policy = p.Andreas(time_s=60.0)
-    log = play(jobs, policy, nodes=MIXED, place=Power())
+    log = simulate(jobs, policy, nodes=MIXED, place=Power())
     again = wl.run(wl.Replay(log), policy, place=Power())
     assert np.array_equal(again.actions, log.actions)
 
 
 def test_it_composes_with_stages_before_and_behind() -> None:
     jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
-    log = play(jobs, p.chain(p.edf, p.Andreas("search"), p.Cap(eta=1.0)), nodes=MIXED, place=Power())
-    alone = play(jobs, p.Andreas("search"), nodes=MIXED, place=Power())
+    log = simulate(jobs, p.chain(p.edf, p.Andreas("search"), p.Cap(eta=1.0)), nodes=MIXED, place=Power())
+    alone = simulate(jobs, p.Andreas("search"), nodes=MIXED, place=Power())
     assert wl.report(log).finished == wl.report(alone).finished
 
     def mean_cap(run: wl.Log) -> float:
@@ -223,21 +223,24 @@ def test_the_simple_ones_take_turns_and_keep_what_they_have() -> None:
         max_gpus=[1, 1, 1],
     )
     for order, first in (("fifo", "b"), ("edf", "c"), ("priority", "c")):
-        log = play(jobs, p.FirstPrinciple(order), gpus=1)
-        assert sorted(ends(log), key=ends(log).get)[1] == first  # type: ignore[arg-type]
+        log = simulate(jobs, p.FirstPrinciple(order), gpus=1)
+        assert sorted(finish_times(log), key=finish_times(log).get)[1] == first  # type: ignore[arg-type]
         assert not (log.actions[:, 0] == STOP).any()
 
 
 def test_alone_means_a_node_for_each() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[100, 100])
-    assert ends(play(jobs, p.FirstPrinciple("fifo", exclusive=1), gpus=2)) == {"a": 100.0, "b": 200.0}
-    assert ends(play(jobs, p.FirstPrinciple("fifo"), gpus=2)) == {"a": 100.0, "b": 100.0}
+    assert finish_times(simulate(jobs, p.FirstPrinciple("fifo", exclusive=1), gpus=2)) == {
+        "a": 100.0,
+        "b": 200.0,
+    }
+    assert finish_times(simulate(jobs, p.FirstPrinciple("fifo"), gpus=2)) == {"a": 100.0, "b": 100.0}
 
 
 def test_who_says_nothing_of_deadlines_is_not_forgotten() -> None:
     jobs = wl.synth(count=60, seed=4, gpus_total=8, deadlines=0.0, load=1.2)
-    found = wl.report(play(jobs, p.Andreas("search", tries=20), nodes=MIXED, place=Power()))
-    fifo = wl.report(play(jobs, p.fifo, nodes=MIXED))
+    found = wl.report(simulate(jobs, p.Andreas("search", tries=20), nodes=MIXED, place=Power()))
+    fifo = wl.report(simulate(jobs, p.fifo, nodes=MIXED))
     assert found.finished == 60
     assert found.ftf_max < fifo.ftf_max
 
@@ -245,11 +248,11 @@ def test_who_says_nothing_of_deadlines_is_not_forgotten() -> None:
 def test_caps_are_changed_without_a_stop() -> None:
     jobs = wl.synth(count=30, seed=0, gpus_total=24, deadlines=1.0)
     nodes = wl.join_nodes(wl.nodes("v100", count=2, gpus=8), wl.nodes("a100", count=2, gpus=4))
-    log = play(jobs, p.Andreas(), nodes=nodes, place=Power())
+    log = simulate(jobs, p.Andreas(), nodes=nodes, place=Power())
     assert (log.actions[:, 0] == RETUNE).any()
 
 
 def test_a_kind_that_a_job_does_not_accept_is_not_given() -> None:
     picky = job(1, 20.0, gpu_kind=["v100"])
-    log = play(picky, p.Andreas(), nodes=MIXED, place=Power())
+    log = simulate(picky, p.Andreas(), nodes=MIXED, place=Power())
     assert log.nodes.kind.word(int(log.actions[log.actions[:, 1] == 0][0, 3])) == "v100"

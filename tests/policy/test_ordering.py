@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from story import ends, first_starts, play, starts
+from support.simulations import finish_times, first_start_times, simulate, started_jobs
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import STOP
@@ -25,62 +25,64 @@ def three(**more: list[float]) -> Jobs:
 
 
 def test_fifo_serves_in_order_of_submission() -> None:
-    assert ends(play(three(), p.fifo)) == {"l": 100, "s": 110, "m": 160}
+    assert finish_times(simulate(three(), p.fifo)) == {"l": 100, "s": 110, "m": 160}
 
 
 def test_sjf_takes_the_shortest_when_somebody_ends() -> None:
     jobs = Jobs.of(id=["l", "m", "s"], submit_s=[0, 10, 20], gpus=[1, 1, 1], duration_s=[100, 50, 10])
-    assert ends(play(jobs, p.sjf)) == {"l": 100, "s": 110, "m": 160}
+    assert finish_times(simulate(jobs, p.sjf)) == {"l": 100, "s": 110, "m": 160}
 
 
 def test_srtf_stops_who_has_longer_to_go() -> None:
-    log = play(three(), p.srtf)
-    assert ends(log) == {"s": 20, "m": 70, "l": 160}
+    log = simulate(three(), p.srtf)
+    assert finish_times(log) == {"s": 20, "m": 70, "l": 160}
     assert (log.actions[:, 0] == STOP).sum() == 1
 
 
 def test_srsf_counts_gpus_too() -> None:
     jobs = Jobs.of(id=["wide", "thin"], submit_s=[0, 0], gpus=[4, 1], duration_s=[10, 30])
-    assert starts(play(jobs, p.srtf, gpus=4)) == ["wide", "thin"]
-    assert starts(play(jobs, p.srsf, gpus=4)) == ["thin", "wide"]
+    assert started_jobs(simulate(jobs, p.srtf, gpus=4)) == ["wide", "thin"]
+    assert started_jobs(simulate(jobs, p.srsf, gpus=4)) == ["thin", "wide"]
 
 
 def test_edf_serves_the_earliest_deadline_and_those_without_last() -> None:
-    log = play(three(deadline_s=[math.inf, 500, 300]), p.edf)
-    assert ends(log) == {"s": 20, "m": 70, "l": 160}
-    log = play(three(deadline_s=[math.inf, 500, 25]), p.edf)
-    assert list(ends(log)) == ["s", "m", "l"]
+    log = simulate(three(deadline_s=[math.inf, 500, 300]), p.edf)
+    assert finish_times(log) == {"s": 20, "m": 70, "l": 160}
+    log = simulate(three(deadline_s=[math.inf, 500, 25]), p.edf)
+    assert list(finish_times(log)) == ["s", "m", "l"]
 
 
 def test_priority_serves_the_highest_first() -> None:
-    assert ends(play(three(priority=[0, 1, 2]), p.priority)) == {"s": 20, "m": 70, "l": 160}
+    assert finish_times(simulate(three(priority=[0, 1, 2]), p.priority)) == {"s": 20, "m": 70, "l": 160}
 
 
 def test_keep_lets_running_jobs_finish_and_preempt_does_not() -> None:
-    assert ends(play(three(), p.chain(p.srtf, p.keep))) == {"l": 100, "s": 110, "m": 160}
+    assert finish_times(simulate(three(), p.chain(p.srtf, p.keep))) == {"l": 100, "s": 110, "m": 160}
     urgent = three(priority=[0, 1, 2])
-    assert ends(play(urgent, p.chain(p.priority, p.keep, p.preempt))) == ends(play(urgent, p.priority))
+    assert finish_times(simulate(urgent, p.chain(p.priority, p.keep, p.preempt))) == finish_times(
+        simulate(urgent, p.priority)
+    )
 
 
 def test_las_gives_newcomers_their_turn_and_shares_what_is_left() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 100], gpus=[1, 1], duration_s=[1000, 1000])
-    log = play(jobs, p.Las(quantum_s=100))
-    assert first_starts(log) == {"a": 0, "b": 100}
-    assert ends(log) == {"a": 1900, "b": 2000}  # by turns of 100 s
+    log = simulate(jobs, p.Las(quantum_s=100))
+    assert first_start_times(log) == {"a": 0, "b": 100}
+    assert finish_times(log) == {"a": 1900, "b": 2000}  # by turns of 100 s
 
 
 def test_las_is_not_woken_before_somebody_who_waits_is_passed() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 500], gpus=[1, 1], duration_s=[5000, 400])
-    log = play(jobs, p.Las(quantum_s=10))
-    assert ends(log)["b"] == 900  # b has less service than a all the time
+    log = simulate(jobs, p.Las(quantum_s=10))
+    assert finish_times(log)["b"] == 900  # b has less service than a all the time
     assert len(log.actions) == 4
 
 
 def test_tiresias_demotes_past_its_threshold_and_lets_queues_wait() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[300, 50])
-    log = play(jobs, p.Tiresias(thresholds_gpu_s=(100.0,), promote=0.0, quantum_s=1))
-    assert first_starts(log) == {"a": 0, "b": 100}
-    assert ends(log) == {"b": 150, "a": 350}
+    log = simulate(jobs, p.Tiresias(thresholds_gpu_s=(100.0,), promote=0.0, quantum_s=1))
+    assert first_start_times(log) == {"a": 0, "b": 100}
+    assert finish_times(log) == {"b": 150, "a": 350}
 
 
 def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
@@ -90,22 +92,22 @@ def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
         gpus=[1] * 21,
         duration_s=[300, *([90] * 20)],
     )
-    starved = play(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=0.0, quantum_s=1))
-    promoted = play(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=2.0, quantum_s=1))
-    assert ends(promoted)["old"] < ends(starved)["old"]
+    starved = simulate(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=0.0, quantum_s=1))
+    promoted = simulate(jobs, p.Tiresias(thresholds_gpu_s=(90.0,), promote=2.0, quantum_s=1))
+    assert finish_times(promoted)["old"] < finish_times(starved)["old"]
 
 
 def test_ftf_serves_who_was_treated_worst() -> None:
     jobs = Jobs.of(id=["long", "short"], submit_s=[0, 0], gpus=[1, 1], duration_s=[1000, 100])
-    assert ends(play(jobs, p.Ftf(quantum_s=10)))["short"] <= 220
+    assert finish_times(simulate(jobs, p.Ftf(quantum_s=10)))["short"] <= 220
 
 
 @pytest.mark.parametrize("policy", [p.Las(100), p.Ftf(100), p.Tiresias((100.0, 1000.0)), p.Gandiva(100)])
 def test_gpus_of_another_kind_do_not_change_whose_turn_it_is(policy: Policy) -> None:
     jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[3000, 2500], gpu_kind=["v100", "v100"])
-    alone = play(jobs, policy, nodes=nodes("v100", gpus=1))
-    beside = play(jobs, policy, nodes=join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=8)))
-    assert ends(beside) == pytest.approx(ends(alone), rel=0.15)
+    alone = simulate(jobs, policy, nodes=nodes("v100", gpus=1))
+    beside = simulate(jobs, policy, nodes=join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=8)))
+    assert finish_times(beside) == pytest.approx(finish_times(alone), rel=0.15)
 
 
 def test_tiresias_takes_back_a_promotion_in_time() -> None:
@@ -115,25 +117,27 @@ def test_tiresias_takes_back_a_promotion_in_time() -> None:
     def asked_every_quantum(snapshot: Snapshot, models: Models) -> Plan:
         return asking_again(policy(snapshot, models), snapshot.now_s + policy.quantum_s)
 
-    assert ends(play(jobs, policy)) == pytest.approx(ends(play(jobs, asked_every_quantum)), rel=2e-2)
+    assert finish_times(simulate(jobs, policy)) == pytest.approx(
+        finish_times(simulate(jobs, asked_every_quantum)), rel=2e-2
+    )
 
 
 def test_gandiva_takes_turns() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[200, 200])
-    log = play(jobs, p.Gandiva(slice_s=50), truth=Asked(packed=0.5))
-    assert ends(log)["a"] - ends(log)["b"] <= 50
+    log = simulate(jobs, p.Gandiva(slice_s=50), truth=Asked(packed=0.5))
+    assert finish_times(log)["a"] - finish_times(log)["b"] <= 50
 
 
 def test_gandiva_packs_only_when_a_pair_does_more_together() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[120, 120])
-    packed = play(jobs, p.Gandiva(slice_s=50))
-    assert ends(packed) == {"a": 200, "b": 200}  # each at 0.6
+    packed = simulate(jobs, p.Gandiva(slice_s=50))
+    assert finish_times(packed) == {"a": 200, "b": 200}  # each at 0.6
     assert packed.actions[:, 2].tolist() == [0, 0]  # one group
 
 
 def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
     jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 0, 90], gpus=[1, 1, 1], duration_s=[120, 600, 60])
-    log = play(jobs, p.Gandiva(slice_s=1000), gpus=2)
+    log = simulate(jobs, p.Gandiva(slice_s=1000), gpus=2)
     assert len(log.actions) == 3  # a and b alone, c beside one of them; nobody is ever stopped
 
 
@@ -172,7 +176,7 @@ def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_
 
     def mean_end(models: Asked | Misjudged) -> float:
         log = run(Sim(jobs, cluster, overheads=Overheads(restart_s=0)), p.srtf, models)
-        done = ends(log)
+        done = finish_times(log)
         assert max(done.values()) == pytest.approx(jobs.duration_s.sum())
         return float(np.mean(list(done.values())))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders import MODELS, NAMES, models, some
+from support.host_workloads import MODELS, NAMES, build_jobs, model_sets
 from wattline.cluster import nodes
 from wattline.core.grants import Grants
 from wattline.core.host_share import with_shares
@@ -57,15 +57,17 @@ def test_of_a_job_that_nobody_measured_nothing_is_said() -> None:
 
 
 def test_jobs_that_are_alike_are_advised_once() -> None:
-    found = advise(some("text", "text", "image"), NODE, MODELS)
+    found = advise(build_jobs("text", "text", "image"), NODE, MODELS)
     assert sorted((advice.model, advice.jobs) for advice in found) == [("image", 1), ("text", 2)]
 
 
-@given(beliefs=models(), name=st.sampled_from(NAMES[:3]), gpus=st.integers(1, 8), keep=st.floats(0.3, 1.0))
+@given(
+    beliefs=model_sets(), name=st.sampled_from(NAMES[:3]), gpus=st.integers(1, 8), keep=st.floats(0.3, 1.0)
+)
 def test_advice_keeps_the_speed_that_it_promises(
     beliefs: Measured, name: str, gpus: int, keep: float
 ) -> None:
-    jobs = with_shares(some(name, gpus=[gpus]), NODE)
+    jobs = with_shares(build_jobs(name, gpus=[gpus]), NODE)
     (advice,) = advise(jobs, NODE, beliefs, keep)
     assert advice.cpus is not None
     assert advice.mem_gib is not None

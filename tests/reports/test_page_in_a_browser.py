@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 import wattline as wl
+from support.random_decisions import RandomSwitching, RandomTuning
 from wattline import policy
 from wattline.placement.pack import Pack
 from wattline.reports import digest, write_html
-from whims import Switching, Whims
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -59,7 +59,9 @@ def test_a_browser_draws_every_plot_without_complaint(cluster, drawn, write, tmp
 @pytest.mark.parametrize(("cluster", "drawn"), [("3xv100:8", "pattern"), ("70xv100:8", "hm")])
 def test_a_browser_draws_nodes_that_are_off(cluster, drawn, tmp_path):
     jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
-    log = wl.run(wl.Sim(jobs, wl.parse_cluster(cluster)), Whims(policy.fifo), place=Switching(Pack()))
+    log = wl.run(
+        wl.Sim(jobs, wl.parse_cluster(cluster)), RandomTuning(policy.fifo), place=RandomSwitching(Pack())
+    )
     write_html(tmp_path / "page.html", log)
     dom, complaints = loaded(tmp_path / "page.html", tmp_path / "profile")
     assert complaints == []

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
+from support.random_decisions import random_logs
 from wattline import policy
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP
 from wattline.core.events import ENDS, FAILED, FINISHED, LOST, NODE_BACK, NODE_LOST, STOPPED
 from wattline.reports import digest, report, series
 from wattline.reports.summary import course
-from whims import whimsical_logs
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def sensible_logs(draw):
 
 def logs():
     """Runs of known policies, and runs in which caps, batch sizes and switches change at random."""
-    return st.one_of(sensible_logs(), whimsical_logs(max_jobs=6))
+    return st.one_of(sensible_logs(), random_logs(max_jobs=6))
 
 
 @settings(max_examples=60, deadline=None)

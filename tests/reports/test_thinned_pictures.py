@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
+from support.random_decisions import RandomSwitching, RandomTuning
 from wattline import policy
 from wattline.placement.pack import Pack
 from wattline.reports import report
@@ -12,7 +13,6 @@ from wattline.reports.data.node_states import BOOTING, OFF
 from wattline.reports.figures.gantt import BINS, Bars, Shades, gantt, shaded
 from wattline.reports.figures.nodes import nodes_figures
 from wattline.reports.summary import course
-from whims import Switching, Whims
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=300), st.integers(8, 100))
@@ -87,7 +87,9 @@ def test_a_very_large_cluster_shares_rows_between_neighbours():
 
 def switched_run(cluster):
     jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
-    log = wl.run(wl.Sim(jobs, wl.parse_cluster(cluster)), Whims(policy.fifo), place=Switching(Pack()))
+    log = wl.run(
+        wl.Sim(jobs, wl.parse_cluster(cluster)), RandomTuning(policy.fifo), place=RandomSwitching(Pack())
+    )
     return log, course(log)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-CRASHES = Path(__file__).parent.parent / "crashes.py"
+CRASHES = Path(__file__).parents[1] / "support" / "crash_controller.py"
 
 
 def crashed(folder: Path, kills: int, seed: int) -> dict[str, Any]:

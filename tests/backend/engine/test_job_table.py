@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asks import ASKS
+from support.job_request import JOB_REQUEST
 from wattline.backend.engine.job_record import Life
 from wattline.backend.engine.job_spec import Work
 from wattline.backend.engine.job_table import Rows
@@ -10,7 +10,7 @@ from wattline.cluster import nodes
 
 
 def life(name: str, submit_s: float = 0.0, done: float = 0.0) -> Life:
-    return Life(Work(name, ("true",)), ASKS, submit_s, done=done)
+    return Life(Work(name, ("true",)), JOB_REQUEST, submit_s, done=done)
 
 
 def test_rows_are_added_in_the_order_in_which_jobs_come() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from by_hand import Story, one_job
-from story import ends, play
+from support.manual_simulation import ManualSimulation, build_measured_jobs
+from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cluster import join_nodes, nodes
@@ -43,9 +43,9 @@ def told(truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int =
 @TRUTHS
 @pytest.mark.parametrize("cap_w", [0, 110, 150, 200, 1000])
 def test_a_cap_slows_and_saves_by_exactly_what_the_truth_says(truth: Models, cap_w: int) -> None:
-    jobs, cluster = one_job(), nodes("v100", gpus=4)
+    jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     rate, watts = told(truth, jobs, cluster, cap_w)
-    story = Story(jobs, cluster, truth=truth)
+    story = ManualSimulation(jobs, cluster, truth=truth)
     story.until(0)
     story.start(0, 4, cap_w=cap_w)
     done, ran = story.finish(), story.last(RAN)
@@ -57,7 +57,7 @@ def test_a_cap_slows_and_saves_by_exactly_what_the_truth_says(truth: Models, cap
 
 @TRUTHS
 def test_tighter_caps_are_slower_and_draw_less(truth: Models) -> None:
-    jobs, cluster = one_job(), nodes("v100", gpus=4)
+    jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     rates, watts = zip(*(told(truth, jobs, cluster, cap_w) for cap_w in (0, 200, 150, 110)), strict=True)
     assert list(rates) == sorted(rates, reverse=True)
     assert list(watts) == sorted(watts, reverse=True)
@@ -66,10 +66,10 @@ def test_tighter_caps_are_slower_and_draw_less(truth: Models) -> None:
 
 @TRUTHS
 def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(truth: Models) -> None:
-    jobs, cluster = one_job(), nodes("v100", gpus=4)
+    jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     fast, fast_w = told(truth, jobs, cluster)
     slow, slow_w = told(truth, jobs, cluster, 110)
-    story = Story(jobs, cluster, truth=truth, overheads=SLOW_TO_START)
+    story = ManualSimulation(jobs, cluster, truth=truth, overheads=SLOW_TO_START)
     story.until(0)
     story.start(0, 4)
     story.until(360)
@@ -86,9 +86,9 @@ def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(tr
 
 
 def test_another_cap_while_a_job_starts_up_does_not_make_it_start_again() -> None:
-    jobs, cluster = one_job(), nodes("v100", gpus=4)
+    jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     (_, fast_w), (slow, slow_w) = (told(Asked(), jobs, cluster, cap_w) for cap_w in (0, 110))
-    story = Story(jobs, cluster, overheads=SLOW_TO_START)
+    story = ManualSimulation(jobs, cluster, overheads=SLOW_TO_START)
     story.until(0)
     story.start(0, 4)
     story.until(20)
@@ -101,8 +101,8 @@ def test_another_cap_while_a_job_starts_up_does_not_make_it_start_again() -> Non
 
 
 def test_caps_that_come_and_go_change_nothing_in_the_end() -> None:
-    jobs, cluster = one_job(), nodes("v100", gpus=4)
-    story = Story(jobs, cluster)
+    jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
+    story = ManualSimulation(jobs, cluster)
     story.until(0)
     story.start(0, 4)
     for at_s in range(10, 900, 10):
@@ -115,9 +115,9 @@ def test_caps_that_come_and_go_change_nothing_in_the_end() -> None:
 
 
 def test_a_pair_on_the_same_gpus_shares_their_watts_under_any_cap() -> None:
-    jobs = one_job(gpus=[2, 2], duration_s=[500.0, 5000.0], model=["", ""], batch=[0, 0])
+    jobs = build_measured_jobs(gpus=[2, 2], duration_s=[500.0, 5000.0], model=["", ""], batch=[0, 0])
     cluster = nodes("v100", gpus=2)
-    story = Story(jobs, cluster)
+    story = ManualSimulation(jobs, cluster)
     story.until(0)
     story.start(0, 2)
     story.start(1, 2, group=0)
@@ -149,7 +149,7 @@ def test_who_is_retuned_has_not_saved_its_work_by_that(quantum_s: float | None) 
     faults = Faults(node_mtbf_s=5000, node_repair_s=600, checkpoint_s=1000, job_failure=0.5)
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[20_000, 9_000])
     sim = {"gpus": 2, "faults": faults, "seed": 3, "quantum_s": quantum_s}
-    calm, fiddled = play(jobs, p.fifo, **sim), play(jobs, Fiddling(), **sim)
+    calm, fiddled = simulate(jobs, p.fifo, **sim), simulate(jobs, Fiddling(), **sim)
     assert (fiddled.actions[:, 0] == RETUNE).sum() > 1000
     for verb in (LOST, FINISHED):
         one, two = (log.events[log.events[:, 0] == verb] for log in (calm, fiddled))
@@ -158,7 +158,7 @@ def test_who_is_retuned_has_not_saved_its_work_by_that(quantum_s: float | None) 
 
 
 def test_watts_that_no_model_knows_are_those_of_the_node() -> None:
-    jobs = one_job(model=["never heard of"])
+    jobs = build_measured_jobs(model=["never heard of"])
     for truth in (Asked(), library()):
         rate, watts = told(truth, jobs, nodes("v100", gpus=4, busy_w=123.0))
         assert (rate, watts) == (1.0, 492.0)
@@ -167,8 +167,8 @@ def test_watts_that_no_model_knows_are_those_of_the_node() -> None:
 
 
 def test_of_gpus_that_nobody_knows_a_cap_is_only_known_to_hold() -> None:
-    jobs, cluster = one_job(), nodes("abacus", gpus=4, base_w=10, idle_w=1, busy_w=200)
-    story = Story(jobs, cluster)
+    jobs, cluster = build_measured_jobs(), nodes("abacus", gpus=4, base_w=10, idle_w=1, busy_w=200)
+    story = ManualSimulation(jobs, cluster)
     story.until(0)
     story.start(0, 4, cap_w=150)
     assert story.finish().energy_j == 4 * 150 * 1000
@@ -177,10 +177,10 @@ def test_of_gpus_that_nobody_knows_a_cap_is_only_known_to_hold() -> None:
 
 def test_a_job_draws_what_the_kind_it_runs_on_makes_it_draw() -> None:
     cluster = join_nodes(nodes("v100", gpus=4), nodes("a100", gpus=4))
-    jobs = one_job()
+    jobs = build_measured_jobs()
     drawn = []
     for node in (0, 1):
-        story = Story(jobs, cluster, truth=library())
+        story = ManualSimulation(jobs, cluster, truth=library())
         story.until(0)
         story.start(0, 4, node=node)
         story.until(1)
@@ -202,13 +202,13 @@ class LargerLater:
 
 @TRUTHS
 def test_another_batch_is_a_restart_and_goes_as_the_truth_says(truth: Models) -> None:
-    jobs = one_job(max_batch=[1024], noise=[1000.0])
+    jobs = build_measured_jobs(max_batch=[1024], noise=[1000.0])
     cluster = nodes("v100", gpus=4)
     (before, before_w), (after, after_w) = (told(truth, jobs, cluster, batch=b) for b in (256, 512))
-    log = play(jobs, LargerLater(), nodes=cluster, truth=truth, overheads=Overheads(restart_s=50.0))
+    log = simulate(jobs, LargerLater(), nodes=cluster, truth=truth, overheads=Overheads(restart_s=50.0))
     assert log.actions[:, (0, 6)].tolist() == [[START, 256], [STOP, 0], [START, 512]]
     end_s = 350 + (1000 - 300 * before) / after
-    assert ends(log)["0"] == pytest.approx(end_s)
+    assert finish_times(log)["0"] == pytest.approx(end_s)
     used_j = log.events[np.isin(log.events[:, 0], (STOPPED, FINISHED))][:, 5]
     assert used_j == pytest.approx([300 * before_w, (end_s - 300) * after_w])
     assert after != before

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from by_hand import Story, one_job
-from story import play
+from support.manual_simulation import ManualSimulation, build_measured_jobs
+from support.random_decisions import random_logs
+from support.simulations import simulate
 from wattline import policy as p
 from wattline.cluster import nodes
 from wattline.core.events import METERED
@@ -19,12 +20,13 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.loop.runlog import Log
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
-from whims import whimsical_logs
 
 
 def test_the_meter_reads_leases_idle_gpus_and_nodes_and_each_team_its_own() -> None:
-    jobs = one_job(gpus=[1, 2], duration_s=[100, 300], model=["", ""], batch=[0, 0], team=["red", "blue"])
-    story = Story(jobs, nodes("v100", gpus=4, base_w=1000, idle_w=10, busy_w=200))
+    jobs = build_measured_jobs(
+        gpus=[1, 2], duration_s=[100, 300], model=["", ""], batch=[0, 0], team=["red", "blue"]
+    )
+    story = ManualSimulation(jobs, nodes("v100", gpus=4, base_w=1000, idle_w=10, busy_w=200))
     assert story.meter(0) == [0, 0, 0]
     story.start(0, 1)
     story.start(1, 2)
@@ -48,7 +50,7 @@ def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:
         return replace(p.fifo(snapshot, models), meters=True)
 
     cluster = nodes("v100", gpus=1, base_w=100, idle_w=10, busy_w=50)
-    play(jobs, metered, nodes=cluster)
+    simulate(jobs, metered, nodes=cluster)
     assert seen == [
         (0, [0, 0, 0]),
         (40, [150 * 40, 50 * 40, 0]),
@@ -59,7 +61,7 @@ def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
-@given(log=whimsical_logs())
+@given(log=random_logs())
 def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) -> None:
     no_node_is_oversubscribed(log)
     every_step_is_counted_once(log)
@@ -67,7 +69,7 @@ def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) ->
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
-@given(log=whimsical_logs())
+@given(log=random_logs())
 def test_no_meter_ever_goes_back(log: Log) -> None:
     readings = log.events[log.events[:, 0] == METERED]
     for meter in np.unique(readings[:, 1]):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from story import ends, play
+from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.simulator import Faults, Overheads, Sim
 from wattline.cluster import nodes
@@ -24,48 +24,48 @@ def count(log: object, verb: int) -> int:
 
 
 def test_a_restart_costs_seconds_and_a_first_start_its_own() -> None:
-    free = play(TWO, p.srtf)
-    assert ends(free) == {"b": 30, "a": 120}
-    costly = play(TWO, p.srtf, overheads=Overheads(start_s=5, restart_s=7))
-    assert ends(costly) == {"b": 35, "a": 35 + 7 + 95}  # a had run 5 of its 10 s
+    free = simulate(TWO, p.srtf)
+    assert finish_times(free) == {"b": 30, "a": 120}
+    costly = simulate(TWO, p.srtf, overheads=Overheads(start_s=5, restart_s=7))
+    assert finish_times(costly) == {"b": 35, "a": 35 + 7 + 95}  # a had run 5 of its 10 s
 
 
 def test_costs_may_differ_from_job_to_job() -> None:
-    log = play(TWO, p.srtf, overheads=Overheads(restart_s=[50.0, 0.0]))
-    assert ends(log) == {"b": 30, "a": 170}
+    log = simulate(TWO, p.srtf, overheads=Overheads(restart_s=[50.0, 0.0]))
+    assert finish_times(log) == {"b": 30, "a": 170}
 
 
 def test_saving_costs_the_last_seconds_before_a_stop() -> None:
-    log = play(TWO, p.srtf, overheads=Overheads(restart_s=0, stop_s=4))
-    assert ends(log) == {"b": 30, "a": 124}
+    log = simulate(TWO, p.srtf, overheads=Overheads(restart_s=0, stop_s=4))
+    assert finish_times(log) == {"b": 30, "a": 124}
 
 
 def test_in_rounds_everything_happens_on_the_boundaries() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[10, 350], gpus=[1, 1], steps=[100, 10], step_s=[7.0, 7.0])
-    log = play(jobs, p.fifo, gpus=2, quantum_s=300)
+    log = simulate(jobs, p.fifo, gpus=2, quantum_s=300)
     # 42 whole steps of 7 s fit into 300 s: a needs three rounds from 300 on.
-    assert ends(log) == {"a": 1200, "b": 900}
+    assert finish_times(log) == {"a": 1200, "b": 900}
     assert set(log.now_s % 300) == {0.0}
 
 
 def test_a_restart_in_rounds_costs_part_of_the_round() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 290], gpus=[1, 1], steps=[130, 40], step_s=[5.0, 5.0])
-    log = play(jobs, p.srtf, quantum_s=300, overheads=Overheads(restart_s=100))
+    log = simulate(jobs, p.srtf, quantum_s=300, overheads=Overheads(restart_s=100))
     # a does 60, b its 40, a comes back with (300 - 100) / 5 = 40 steps, then 30 are left.
-    assert ends(log) == {"b": 600, "a": 1200}
+    assert finish_times(log) == {"b": 600, "a": 1200}
 
 
 def test_a_step_longer_than_a_round_still_gets_done() -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], steps=[2], step_s=[500.0])
-    assert ends(play(jobs, p.fifo, quantum_s=300)) == {"0": 1200}
+    assert finish_times(simulate(jobs, p.fifo, quantum_s=300)) == {"0": 1200}
 
 
 def test_a_job_without_work_ends_at_once() -> None:
-    assert ends(play(Jobs.of(submit_s=[5], gpus=[1], duration_s=[0]), p.fifo)) == {"0": 5.0}
+    assert finish_times(simulate(Jobs.of(submit_s=[5], gpus=[1], duration_s=[0]), p.fifo)) == {"0": 5.0}
 
 
 def test_no_jobs_make_an_empty_run() -> None:
-    log = play(Jobs.of(submit_s=[], gpus=[], duration_s=[]), p.fifo)
+    log = simulate(Jobs.of(submit_s=[], gpus=[], duration_s=[]), p.fifo)
     assert log.events[:, 0].tolist() == [METERED]
     assert log.events[0, 5] == 0.0
 
@@ -92,7 +92,7 @@ def test_members_of_an_array_share_its_speed_and_the_energy_of_its_gpus() -> Non
     cluster = nodes("v100", gpus=1, base_w=0, idle_w=0, busy_w=100)
     truth = Asked(array=Array(serial=0.25))
     log = run(Sim(jobs, cluster, truth=truth), p.chain(p.fifo, p.Fuse()), truth)
-    assert ends(log) == pytest.approx({"0": 75, "1": 135})  # both at 1 / 1.25, then one alone
+    assert finish_times(log) == pytest.approx({"0": 75, "1": 135})  # both at 1 / 1.25, then one alone
     used = log.events[log.events[:, 0] == FINISHED][:, 5]
     assert used == pytest.approx([100 * 75 / 2, 100 * 75 / 2 + 100 * 60])
     assert used.sum() == pytest.approx(log.events[-1, 5])
@@ -100,24 +100,27 @@ def test_members_of_an_array_share_its_speed_and_the_energy_of_its_gpus() -> Non
 
 def test_jobs_with_different_keys_on_the_same_gpus_are_only_packed() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[60, 60], fuse=["a", "b"])
-    assert ends(play(jobs, p.Gandiva(), truth=Asked(array=Array(serial=0.0)))) == {"0": 100, "1": 100}
+    assert finish_times(simulate(jobs, p.Gandiva(), truth=Asked(array=Array(serial=0.0)))) == {
+        "0": 100,
+        "1": 100,
+    }
 
 
 def test_a_broken_node_sends_its_jobs_back_to_what_they_saved() -> None:
     faults = Faults(node_mtbf_s=5000, node_repair_s=600, checkpoint_s=1000)
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[20_000])
-    log = play(jobs, p.fifo, faults=faults, seed=3)
+    log = simulate(jobs, p.fifo, faults=faults, seed=3)
     assert count(log, NODE_LOST) >= 2
     assert count(log, NODE_BACK) >= 1
     lost = log.events[log.events[:, 0] == LOST]
     assert len(lost) >= 1
     assert np.allclose(lost[:, 3] / 1000, np.round(lost[:, 3] / 1000))
-    assert ends(log)["0"] > 20_000 + 600
+    assert finish_times(log)["0"] > 20_000 + 600
 
 
 def test_a_job_that_fails_too_often_has_failed() -> None:
     jobs = Jobs.of(submit_s=np.zeros(200), gpus=np.ones(200, dtype=np.int64), duration_s=np.full(200, 100.0))
-    log = play(jobs, p.fifo, gpus=8, faults=Faults(job_failure=0.5, retries=1))
+    log = simulate(jobs, p.fifo, gpus=8, faults=Faults(job_failure=0.5, retries=1))
     assert count(log, FAILED) + count(log, FINISHED) == 200
     assert 30 <= count(log, FAILED) <= 70  # a quarter, give or take
     assert count(log, LOST) >= count(log, FAILED)
@@ -126,7 +129,7 @@ def test_a_job_that_fails_too_often_has_failed() -> None:
 def test_failures_are_decided_by_the_seed_alone() -> None:
     jobs = Jobs.of(submit_s=[0, 0, 0], gpus=[1, 1, 1], duration_s=[9000, 9000, 9000])
     faults = Faults(node_mtbf_s=3000, job_failure=0.3)
-    one, two, other = (play(jobs, p.fifo, gpus=2, faults=faults, seed=s) for s in (1, 1, 2))
+    one, two, other = (simulate(jobs, p.fifo, gpus=2, faults=faults, seed=s) for s in (1, 1, 2))
     assert np.array_equal(one.events, two.events)
     assert not np.array_equal(one.events, other.events)
 
@@ -134,7 +137,7 @@ def test_failures_are_decided_by_the_seed_alone() -> None:
 def test_who_can_never_run_does_not_keep_the_run_going() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[99, 1], duration_s=[5, 5])
     for faults in (Faults(), Faults(node_mtbf_s=1000)):
-        assert ends(play(jobs, p.fifo, gpus=4, faults=faults)) == {"1": 5.0}
+        assert finish_times(simulate(jobs, p.fifo, gpus=4, faults=faults)) == {"1": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -155,5 +158,5 @@ def test_settings_that_make_no_sense_are_refused(make: object, words: str) -> No
 @pytest.mark.parametrize("quantum_s", [0.1, 7.3, 1 / 3])
 def test_rounds_of_any_length_come_to_an_end(quantum_s: float) -> None:
     jobs = Jobs.of(submit_s=[0, 3, 50], gpus=[1, 1, 2], duration_s=[10, 3.33, 9])
-    log = play(jobs, p.Las(1.0), gpus=2, quantum_s=quantum_s, faults=Faults(job_failure=0.3, retries=1))
+    log = simulate(jobs, p.Las(1.0), gpus=2, quantum_s=quantum_s, faults=Faults(job_failure=0.3, retries=1))
     assert count(log, FINISHED) + count(log, FAILED) == 3

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from by_hand import Story, one_job
-from story import ends, play
+from support.manual_simulation import ManualSimulation, build_measured_jobs
+from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.simulator import Faults
 from wattline.cluster import nodes
@@ -31,7 +31,7 @@ def booting(**more: Any) -> Nodes:
 
 
 def test_a_node_that_is_off_draws_little_then_boots_and_is_back() -> None:
-    story = Story(one_job(gpus=[1], duration_s=[2000.0]), booting())
+    story = ManualSimulation(build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting())
     story.until(0)
     story.start(0, 1)
     held_w = 100 + 10 + 60
@@ -48,7 +48,7 @@ def test_a_node_that_is_off_draws_little_then_boots_and_is_back() -> None:
 
 
 def test_in_rounds_a_node_is_back_on_the_first_boundary_after_it_has_booted() -> None:
-    story = Story(one_job(gpus=[1], duration_s=[2000.0]), booting(), quantum_s=60.0)
+    story = ManualSimulation(build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting(), quantum_s=60.0)
     story.until(0)
     story.start(0, 1)
     story.switch(POWER_OFF, 1)
@@ -60,7 +60,7 @@ def test_in_rounds_a_node_is_back_on_the_first_boundary_after_it_has_booted() ->
 
 
 def test_a_node_that_needs_no_time_to_boot_is_back_at_once() -> None:
-    story = Story(one_job(gpus=[1]), booting(boot_s=0.0))
+    story = ManualSimulation(build_measured_jobs(gpus=[1]), booting(boot_s=0.0))
     story.until(0)
     story.switch(POWER_OFF, 1)
     story.until(50)
@@ -83,8 +83,8 @@ class OffWhenEmpty:
 @pytest.mark.parametrize("quantum_s", [None, 30.0])
 def test_a_job_that_finds_all_nodes_off_starts_when_one_has_booted(quantum_s: float | None) -> None:
     jobs = Jobs.of(submit_s=[0, 600], gpus=[2, 2], duration_s=[300, 300])
-    log = play(jobs, p.fifo, nodes=booting(), place=OffWhenEmpty(), quantum_s=quantum_s)
-    assert ends(log) == {"0": 300, "1": 600 + 90 + 300}
+    log = simulate(jobs, p.fifo, nodes=booting(), place=OffWhenEmpty(), quantum_s=quantum_s)
+    assert finish_times(log) == {"0": 300, "1": 600 + 90 + 300}
     on = log.actions[:, 0] == POWER_ON
     assert (log.action_s[on].tolist(), log.actions[on, 3].tolist()) == ([600, 600], [0, 1])
 
@@ -92,11 +92,11 @@ def test_a_job_that_finds_all_nodes_off_starts_when_one_has_booted(quantum_s: fl
 def test_a_node_does_not_break_while_it_is_off_and_does_again_when_it_is_up() -> None:
     jobs = Jobs.of(submit_s=[0, 200_000], gpus=[2, 2], duration_s=[100_000, 100_000])
     faults = Faults(node_mtbf_s=4000, node_repair_s=100, checkpoint_s=500)
-    log = play(jobs, p.fifo, nodes=booting(), place=OffWhenEmpty(), faults=faults, seed=5)
+    log = simulate(jobs, p.fifo, nodes=booting(), place=OffWhenEmpty(), faults=faults, seed=5)
     no_node_is_oversubscribed(log)  # which also knows that what is off cannot break
     energies_add_up(log)
     broke_s = log.events[log.events[:, 0] == NODE_LOST, 2]
-    first_end_s, last_end_s = sorted(ends(log).values())
+    first_end_s, last_end_s = sorted(finish_times(log).values())
     assert ((broke_s > 200_000) & (broke_s < last_end_s)).sum() >= 5
     assert not ((broke_s > first_end_s) & (broke_s < 200_000)).any()
 
@@ -114,6 +114,6 @@ class OffForGood:
 @pytest.mark.parametrize("faults", [Faults(), Faults(node_mtbf_s=1000, node_repair_s=10)])
 def test_a_cluster_that_is_off_for_good_does_not_keep_a_run_going(faults: Faults) -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[100])
-    log = play(jobs, p.fifo, nodes=booting(), place=OffForGood(), faults=faults)
-    assert ends(log) == {}
+    log = simulate(jobs, p.fifo, nodes=booting(), place=OffForGood(), faults=faults)
+    assert finish_times(log) == {}
     assert (log.actions[:, 0] == POWER_OFF).sum() == 2

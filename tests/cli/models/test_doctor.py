@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nvml_stub import UUIDS, Stub, build
-from typed import answered, typed
+from support.command_line import run_command, run_json_command
+from support.nvml_stub import UUIDS, NvmlStub, compile_stub
 from wattline.meter import open_meter
 from wattline.meter.caps.guard import hold
 from wattline.meter.caps.process_identity import myself
@@ -31,7 +31,7 @@ def spec(tmp_path: Path) -> str:
 
 
 def test_doctor_answers_with_these_keys(capsys: pytest.CaptureFixture[str], spec: str) -> None:
-    found = answered(capsys, "doctor", "--meter", spec)
+    found = run_json_command(capsys, "doctor", "--meter", spec)
     assert set(found) == {
         "meter",
         "meters",
@@ -53,20 +53,20 @@ def test_doctor_answers_with_these_keys(capsys: pytest.CaptureFixture[str], spec
 def test_looking_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     meter = open_meter(spec)
     meter.gpus[0].set_cap(177)
-    assert answered(capsys, "doctor", "--meter", spec)["gpus"][0]["cap_w"] == 177
+    assert run_json_command(capsys, "doctor", "--meter", spec)["gpus"][0]["cap_w"] == 177
     assert meter.gpus[0].cap_w() == 177
     meter.close()
 
 
 def test_what_cannot_be_set_is_told_with_why(capsys: pytest.CaptureFixture[str], spec: str) -> None:
-    code, out, _ = typed(capsys, "doctor", "--meter", f"{spec},denied=yes")
+    code, out, _ = run_command(capsys, "doctor", "--meter", f"{spec},denied=yes")
     assert code == 0
     assert "caps and clocks cannot be set: simulated v100 was told to refuse" in out
-    assert answered(capsys, "doctor", "--meter", f"{spec},denied=yes")["gpus"][0]["caps"] is False
+    assert run_json_command(capsys, "doctor", "--meter", f"{spec},denied=yes")["gpus"][0]["caps"] is False
 
 
 def test_without_gpus_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = typed(capsys, "doctor", "--meter", "none")
+    code, out, _ = run_command(capsys, "doctor", "--meter", "none")
     assert code == 0
     assert "energy is unmetered" in out
 
@@ -81,7 +81,7 @@ def test_caps_left_behind_are_restored_and_told(
         gpu.set_cap(150)
         write(state, Record(gpu.uuid, spec, 300, (cap_w,), dead), safely=True)
     write(state, Record("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), safely=True)
-    _, out, _ = typed(capsys, "doctor", "--meter", spec)
+    _, out, _ = run_command(capsys, "doctor", "--meter", spec)
     assert [gpu.cap_w() for gpu in meter.gpus] == [300, 150]
     assert "left a cap behind: restored to 300 W" in out
     assert "changed since, left alone" in out
@@ -93,17 +93,17 @@ def test_caps_left_behind_are_restored_and_told(
 def test_who_holds_a_gpu_is_told(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     meter = open_meter(spec)
     with hold(meter.gpus[:1], 150):
-        found = answered(capsys, "doctor", "--meter", spec)
+        found = run_json_command(capsys, "doctor", "--meter", spec)
         assert [(one["pid"], one["set_w"], one["lives"]) for one in found["held"]] == [
             (os.getpid(), 150, True)
         ]
         assert [gpu["caps"] for gpu in found["gpus"]] == [False, True]
-        assert "holds its cap at 150 W" in typed(capsys, "doctor", "--meter", spec)[1]
+        assert "holds its cap at 150 W" in run_command(capsys, "doctor", "--meter", spec)[1]
     meter.close()
 
 
 def test_on_nvml_the_driver_and_its_gpus_are_shown(tmp_path: Path) -> None:
-    stub = Stub(tmp_path / "nvml.bin", build(tmp_path))
+    stub = NvmlStub(tmp_path / "nvml.bin", compile_stub(tmp_path))
     stub["denied", 1] = 1
     said = stub.run("from wattline.cli import main\nmain(['doctor', '--json'])")
     found = json.loads(said)

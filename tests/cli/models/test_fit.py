@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from measurements import capped, scaled, written
-from typed import strict
+from support.command_line import parse_strict_json
+from support.small_profiles import build_cap_profile, build_scaling_profile, write_csv
 from wattline import Profile
 from wattline.cli import main
 from wattline.models.library import load_models
@@ -19,8 +19,8 @@ def fit(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
 
 
 def test_fit_answers_in_strict_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out, err = fit(capsys, written(capped(), tmp_path), "--json")
-    (found,) = strict(out)["workloads"]
+    out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path), "--json")
+    (found,) = parse_strict_json(out)["workloads"]
     assert err == ""
     assert (found["model"], found["gpu"], found["points"]) == ("resnet50", "a40", 15)
     assert set(found["held_out"]) == {"samples_error", "samples_worst", "watts_error", "watts_worst"}
@@ -36,7 +36,7 @@ def test_fit_answers_in_strict_json(capsys: pytest.CaptureFixture[str], tmp_path
 def test_fit_says_what_was_measured_and_what_is_assumed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out, err = fit(capsys, written(capped(), tmp_path))
+    out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path))
     assert err == ""
     assert "resnet50 on a40 (mine): 15 points" in out
     assert "off on average" in out
@@ -48,19 +48,21 @@ def test_fit_says_what_was_measured_and_what_is_assumed(
 def test_fit_says_whose_watts_are_taken_where_none_were_measured(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out, _ = fit(capsys, written(scaled(), tmp_path))
+    out, _ = fit(capsys, write_csv(build_scaling_profile(), tmp_path))
     assert "watts     not measured: assumed the device's" in out
     assert "and synchronises 10 ms for a second GPU + 2 ms for each further one" in out
-    found = strict(fit(capsys, written(scaled(gpu="tpu9"), tmp_path), "--json")[0])["workloads"][0]
+    found = parse_strict_json(
+        fit(capsys, write_csv(build_scaling_profile(gpu="tpu9"), tmp_path), "--json")[0]
+    )["workloads"][0]
     assert not found["watts_measured"]
     assert "unknown" in found["assumed"]["watts"]
     assert found["held_out"]["watts_error"] is None
 
 
 def test_two_points_are_too_few_to_leave_any_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = written(Profile.of(model="m", gpu="t4", batch=[8, 16], samples_s=[80, 120]), tmp_path)
+    path = write_csv(Profile.of(model="m", gpu="t4", batch=[8, 16], samples_s=[80, 120]), tmp_path)
     assert "too few points to leave any out" in fit(capsys, path)[0]
-    held = strict(fit(capsys, path, "--json")[0])["workloads"][0]["held_out"]
+    held = parse_strict_json(fit(capsys, path, "--json")[0])["workloads"][0]["held_out"]
     assert set(held.values()) == {None}
 
 
@@ -80,7 +82,7 @@ def test_clocks_demand_waiting_and_arrays_are_told_where_they_were_measured(
         watts=[*(clocks / 4), *[np.nan] * 5, 1300],
         peak_gib=[*[4] * 9, 13, 4],
     )
-    out, _ = fit(capsys, written(profile, tmp_path))
+    out, _ = fit(capsys, write_csv(profile, tmp_path))
     assert "watts still  watts per_mhz  watts knee" in out
     assert "a sample is prepared in" in out
     assert "memory of a GPU: 1 GiB + 3 GiB for each job" in out
@@ -90,18 +92,20 @@ def test_clocks_demand_waiting_and_arrays_are_told_where_they_were_measured(
 def test_models_that_were_written_can_be_read_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out, err = fit(capsys, written(capped(), tmp_path), "--json", "--out", str(tmp_path / "mine.toml"))
+    out, err = fit(
+        capsys, write_csv(build_cap_profile(), tmp_path), "--json", "--out", str(tmp_path / "mine.toml")
+    )
     assert f"models: {tmp_path / 'mine.toml'}" in err
     (again,) = load_models(tmp_path / "mine.toml").workloads
     assert (again.model, again.gpu, again.source.name, again.source.points) == ("resnet50", "a40", "mine", 15)
-    held = strict(out)["workloads"][0]["held_out"]
+    held = parse_strict_json(out)["workloads"][0]["held_out"]
     assert again.source.samples_error == pytest.approx(held["samples_error"], rel=1e-3)
 
 
 def test_a_page_is_written_beside_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "new" / "fit.html"
-    out, err = fit(capsys, written(capped(), tmp_path), "--json", "--html", str(page))
-    assert strict(out)["workloads"]
+    out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path), "--json", "--html", str(page))
+    assert parse_strict_json(out)["workloads"]
     assert f"page: {page}" in err
     assert 'data-figure="fit-0-cap_w"' in page.read_text(encoding="utf-8")
 
@@ -120,7 +124,7 @@ def test_a_profile_that_cannot_be_fitted_is_explained(
     path = tmp_path / "mine.csv"
     path.write_text(text)
     assert main(["fit", str(path), "--json", "--out", str(tmp_path / "x.toml")]) == status
-    error = strict(capsys.readouterr().out)["error"]
+    error = parse_strict_json(capsys.readouterr().out)["error"]
     assert error["code"] == code
     assert message in error["message"]
     assert not (tmp_path / "x.toml").exists()
@@ -130,7 +134,7 @@ def test_a_profile_that_cannot_be_fitted_is_explained(
 def test_measurements_are_never_overwritten(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
 ) -> None:
-    path = Path(written(capped(), tmp_path))
+    path = Path(write_csv(build_cap_profile(), tmp_path))
     before = path.read_bytes()
     assert main(["fit", str(path), flag, str(path.parent / "." / path.name)]) == 2
     assert "must be different files" in capsys.readouterr().err
@@ -139,6 +143,6 @@ def test_measurements_are_never_overwritten(
 
 def test_rows_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     falling = Profile.of(model="m", gpu="v100", cap_w=[100, 150, 200, 250], samples_s=[100, 60, 30, 20])
-    out, err = fit(capsys, written(falling, tmp_path), "--json")
+    out, err = fit(capsys, write_csv(falling, tmp_path), "--json")
     assert "beware" in err
-    assert strict(out)["workloads"][0]["contradicted"]
+    assert parse_strict_json(out)["workloads"][0]["contradicted"]

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import wattline.cli.models.library
-from measurements import capped, scaled
-from typed import answered, typed
+from support.command_line import run_command, run_json_command
+from support.small_profiles import build_cap_profile, build_scaling_profile
 from wattline.measurement.devices import DEVICES
 from wattline.models.fit import fit
 from wattline.models.workload_models import Measured
@@ -15,25 +15,28 @@ from wattline.models.workload_models import Measured
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Measured:
     """A library of three workloads."""
-    parts = (fit(profile) for profile in (capped(), capped(gpu="v100"), scaled()))
+    parts = (
+        fit(profile)
+        for profile in (build_cap_profile(), build_cap_profile(gpu="v100"), build_scaling_profile())
+    )
     models = Measured(tuple(w for part in parts for w in part.workloads))
     monkeypatch.setattr(wattline.cli.models.library, "library", lambda: models)
     return models
 
 
 def test_the_library_that_is_shipped_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answered(capsys, "library", "list")
+    found = run_json_command(capsys, "library", "list")
     assert {d["name"] for d in found["devices"]} == set(DEVICES)
     for entry in found["workloads"]:
         assert entry["model"]
         assert set(entry["held_out"]) == {"samples_error", "watts_error"}
-    assert typed(capsys, "library", "list")[0] == 0
+    assert run_command(capsys, "library", "list")[0] == 0
 
 
 def test_a_list_has_a_line_for_every_workload_and_every_device(
     capsys: pytest.CaptureFixture[str], small: Measured
 ) -> None:
-    code, out, err = typed(capsys, "library", "list")
+    code, out, err = run_command(capsys, "library", "list")
     workloads, devices = out.split("\n\n")
     assert (code, err) == (0, "")
     assert len(workloads.splitlines()) == 1 + len(small.workloads)
@@ -49,29 +52,30 @@ def test_an_empty_library_is_still_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wattline.cli.models.library, "library", lambda: Measured(()))
-    assert answered(capsys, "library", "list")["workloads"] == []
-    assert typed(capsys, "library", "list")[1].startswith("model")
+    assert run_json_command(capsys, "library", "list")["workloads"] == []
+    assert run_command(capsys, "library", "list")[1].startswith("model")
 
 
 def test_a_workload_is_shown_by_any_spelling_of_its_name(
     capsys: pytest.CaptureFixture[str], small: Measured
 ) -> None:
     for name in ("resnet50", "ResNet-50", "/resnet_50"):
-        found = answered(capsys, "library", "show", name)["workloads"]
+        found = run_json_command(capsys, "library", "show", name)["workloads"]
         assert [w["gpu"] for w in found] == ["a40", "v100"]
         assert len(found[0]["parameters"]["cap_w"]) == 3
     assert [
-        w["gpu"] for w in answered(capsys, "library", "show", "resnet50", "--gpu", "V100")["workloads"]
+        w["gpu"]
+        for w in run_json_command(capsys, "library", "show", "resnet50", "--gpu", "V100")["workloads"]
     ] == ["v100"]
-    _, out, _ = typed(capsys, "library", "show", "resnet50", "--gpu", "v100")
+    _, out, _ = run_command(capsys, "library", "show", "resnet50", "--gpu", "v100")
     assert out.startswith("resnet50 on v100: 15 points\n")
     assert "rate low  rate slope" in out
 
 
 def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small: Measured) -> None:
-    (found,) = answered(capsys, "library", "show", "A40")["devices"]
+    (found,) = run_json_command(capsys, "library", "show", "A40")["devices"]
     assert (found["name"], found["max_cap_w"]) == ("a40", DEVICES["a40"].max_cap_w)
-    _, out, _ = typed(capsys, "library", "show", "a40")
+    _, out, _ = run_command(capsys, "library", "show", "a40")
     assert out.startswith("a40: ")
     assert f"{DEVICES['a40'].busy_w:g} W, training" in out
 
@@ -89,16 +93,16 @@ def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small
 def test_an_unknown_name_is_exit_code_3(
     capsys: pytest.CaptureFixture[str], small: Measured, words: list[str], message: str, hint: str
 ) -> None:
-    code, out, err = typed(capsys, "library", "show", *words)
+    code, out, err = run_command(capsys, "library", "show", *words)
     assert (code, out) == (3, "")
     assert message in err
-    code, out, err = typed(capsys, "library", "show", *words, "--json")
+    code, out, err = run_command(capsys, "library", "show", *words, "--json")
     assert (code, err) == (3, "")
     error = json.loads(out)["error"]
     assert (error["code"], error["hint"]) == ("not_found", hint)
 
 
 def test_what_to_do_with_the_library_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = typed(capsys, "library", "--json")
+    code, out, _ = run_command(capsys, "library", "--json")
     assert code == 2
     assert json.loads(out)["error"]["code"] == "bad_config"

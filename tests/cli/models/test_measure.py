@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import strict, typed
+from support.command_line import parse_strict_json, run_command
 from wattline.cli.models.measure import _Signals
 
 STEPS = (
@@ -29,7 +29,9 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measure_answers_with_these_keys(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = typed(capfd, "measure", "--json", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS)
+    code, out, err = run_command(
+        capfd, "measure", "--json", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS
+    )
     assert code == 0
     found = json.loads(out)
     joules, seconds = map(float, err.split())
@@ -43,7 +45,7 @@ def test_measure_answers_with_these_keys(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_in_words_the_method_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = typed(capfd, "measure", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS)
+    code, out, _ = run_command(capfd, "measure", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS)
     assert code == 0
     printed, *_, last = out.splitlines()
     assert printed.startswith(last.split()[0][:4])
@@ -52,7 +54,7 @@ def test_in_words_the_method_is_named(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_a_meter_it_is_unmetered_and_not_0(capfd: pytest.CaptureFixture[str]) -> None:
-    found = strict(typed(capfd, "measure", "--json", "--meter", "none", "--", "true")[1])
+    found = parse_strict_json(run_command(capfd, "measure", "--json", "--meter", "none", "--", "true")[1])
     assert (found["energy_j"], found["watts"], found["method"], found["gpus"]) == (
         None,
         None,
@@ -60,13 +62,13 @@ def test_without_a_meter_it_is_unmetered_and_not_0(capfd: pytest.CaptureFixture[
         [],
     )
     assert found["seconds"] >= 0
-    assert "unmetered" in typed(capfd, "measure", "--meter", "none", "--", "true")[1]
+    assert "unmetered" in run_command(capfd, "measure", "--meter", "none", "--", "true")[1]
 
 
 def test_a_gpu_that_is_lost_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     lost = STEPS.replace("range(10)", "range(3)").split("\nprint")[0]
     words = ("measure", "--meter", f"{VIRTUAL},lost=3", "--", sys.executable, "-c", lost)
-    code, out, _ = typed(capfd, *words)
+    code, out, _ = run_command(capfd, *words)
     assert code == 0
     assert "until it was lost: GPU 1 (v100) is lost" in out
 
@@ -75,9 +77,10 @@ def test_a_gpu_that_is_lost_is_named(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_command_s_exit_code_is_ours(
     capfd: pytest.CaptureFixture[str], words: list[str], code: int
 ) -> None:
-    assert typed(capfd, "measure", "--meter", "none", "--", *words)[0] == code
+    assert run_command(capfd, "measure", "--meter", "none", "--", *words)[0] == code
     assert (
-        json.loads(typed(capfd, "measure", "--meter", "none", "--json", "--", *words)[1])["exit_code"] == code
+        json.loads(run_command(capfd, "measure", "--meter", "none", "--json", "--", *words)[1])["exit_code"]
+        == code
     )
 
 
@@ -119,11 +122,11 @@ def test_a_signal_that_comes_before_the_command_has_started_reaches_it_then() ->
 
 
 def test_a_command_that_cannot_be_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert typed(capfd, "measure")[0] == 2
-    code, _, err = typed(capfd, "measure", "--", "no-such-command-anywhere")
+    assert run_command(capfd, "measure")[0] == 2
+    code, _, err = run_command(capfd, "measure", "--", "no-such-command-anywhere")
     assert (code, "no such command" in err) == (3, True)
     (tmp_path / "plain").write_text("")
-    code, _, err = typed(capfd, "measure", "--", str(tmp_path / "plain"))
+    code, _, err = run_command(capfd, "measure", "--", str(tmp_path / "plain"))
     assert (code, "may not be run" in err) == (2, True)
-    code, _, err = typed(capfd, "measure", "--meter", "simulatd", "--", "true")
+    code, _, err = run_command(capfd, "measure", "--meter", "simulatd", "--", "true")
     assert (code, "did you mean simulated?" in err) == (2, True)

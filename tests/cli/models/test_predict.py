@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from measurements import capped, scaled, written
-from typed import answered, typed
+from support.command_line import run_command, run_json_command
+from support.small_profiles import build_cap_profile, build_scaling_profile, write_csv
 from wattline.cli import main
 
 
 @pytest.fixture
 def resnet(tmp_path: Path) -> list[str]:
-    return ["--profile", written(capped(), tmp_path), "--model", "ResNet-50", "--gpu", "A40"]
+    return ["--profile", write_csv(build_cap_profile(), tmp_path), "--model", "ResNet-50", "--gpu", "A40"]
 
 
 @pytest.fixture
 def bert(tmp_path: Path) -> list[str]:
-    return ["--profile", written(scaled(), tmp_path), "--model", "bert", "--gpu", "a100"]
+    return ["--profile", write_csv(build_scaling_profile(), tmp_path), "--model", "bert", "--gpu", "a100"]
 
 
 def test_predict_answers_with_these_keys(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
-    found = answered(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
+    found = run_json_command(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
     assert (found["model"], found["gpu"], found["source"]) == ("resnet50", "a40", "mine")
     assert found["settings"] == {
         "gpus": 1,
@@ -41,7 +41,7 @@ def test_predict_answers_with_these_keys(capsys: pytest.CaptureFixture[str], res
 
 
 def test_predict_is_near_what_was_measured(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
-    found = answered(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
+    found = run_json_command(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
     full = 64 / (0.01 + 0.003 * 64)
     assert found["watts"] == pytest.approx(150, rel=0.05)
     assert found["samples_s"] == pytest.approx(0.76 * full, rel=0.05)
@@ -50,10 +50,13 @@ def test_predict_is_near_what_was_measured(capsys: pytest.CaptureFixture[str], r
 
 
 def test_a_cap_is_read_in_any_unit(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
-    answers = [answered(capsys, "predict", *resnet, "--cap", text) for text in ("150W", "150", "0.15kW")]
+    answers = [
+        run_json_command(capsys, "predict", *resnet, "--cap", text) for text in ("150W", "150", "0.15kW")
+    ]
     assert answers[0] == answers[1] == answers[2]
     answers = [
-        answered(capsys, "predict", *resnet, "--clock", text) for text in ("1200MHz", "1200", "1.2GHz")
+        run_json_command(capsys, "predict", *resnet, "--clock", text)
+        for text in ("1200MHz", "1200", "1.2GHz")
     ]
     assert answers[0] == answers[1] == answers[2]
 
@@ -61,7 +64,7 @@ def test_a_cap_is_read_in_any_unit(capsys: pytest.CaptureFixture[str], resnet: l
 def test_predict_says_what_a_cap_costs_and_saves(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
-    code, out, err = typed(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
+    code, out, err = run_command(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
     assert (code, err) == (0, "")
     assert out.startswith("resnet50 on a40: 1 GPU on 1 node, batch 64, cap 150 W\n")
     assert "as set  not held back" in out
@@ -73,19 +76,19 @@ def test_predict_says_what_a_cap_costs_and_saves(
 def test_without_cap_and_clock_there_is_nothing_to_compare_with(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
-    _, out, _ = typed(capsys, "predict", *resnet)
+    _, out, _ = run_command(capsys, "predict", *resnet)
     assert "not held back" not in out
     assert "longer" not in out
-    found = answered(capsys, "predict", *resnet)
+    found = run_json_command(capsys, "predict", *resnet)
     assert found["settings"]["batch"] == 64  # the usual one
     assert found["uncapped"]["samples_s"] == found["samples_s"]
 
 
 def test_predict_says_when_watts_are_assumed(capsys: pytest.CaptureFixture[str], bert: list[str]) -> None:
-    _, out, _ = typed(capsys, "predict", *bert, "--gpus", "4", "--batch", "64", "--cap", "250W")
+    _, out, _ = run_command(capsys, "predict", *bert, "--gpus", "4", "--batch", "64", "--cap", "250W")
     assert "watts were not measured: assumed the device's" in out
     assert "caps were not measured: assumed" in out
-    found = answered(capsys, "predict", *bert, "--gpus", "4", "--batch", "64", "--cap", "250W")
+    found = run_json_command(capsys, "predict", *bert, "--gpus", "4", "--batch", "64", "--cap", "250W")
     assert found["watts_measured"] is False
     assert found["held_out"]["watts_error"] is None
     assert {"watts", "cap_w"} <= set(found["assumed"])
@@ -94,11 +97,18 @@ def test_predict_says_when_watts_are_assumed(capsys: pytest.CaptureFixture[str],
 def test_watts_that_nobody_can_tell_are_unknown_and_not_0(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ["--profile", written(scaled(gpu="tpu9"), tmp_path), "--model", "bert", "--gpu", "tpu9"]
-    found = answered(capsys, "predict", *words)
+    words = [
+        "--profile",
+        write_csv(build_scaling_profile(gpu="tpu9"), tmp_path),
+        "--model",
+        "bert",
+        "--gpu",
+        "tpu9",
+    ]
+    found = run_json_command(capsys, "predict", *words)
     assert found["samples_s"] > 0
     assert (found["watts"], found["joules_per_sample"]) == (None, None)
-    assert "watts of the GPUs   unknown" in typed(capsys, "predict", *words)[1]
+    assert "watts of the GPUs   unknown" in run_command(capsys, "predict", *words)[1]
 
 
 def test_models_from_a_file_predict_what_their_profile_does(
@@ -108,25 +118,25 @@ def test_models_from_a_file_predict_what_their_profile_does(
     main(["fit", resnet[1], "--out", models])
     capsys.readouterr()
     asked = ["--cap", "150W", "--batch", "64"]
-    loaded = answered(capsys, "predict", "--models", models, *resnet[2:], *asked)
-    fitted = answered(capsys, "predict", *resnet, *asked)
+    loaded = run_json_command(capsys, "predict", "--models", models, *resnet[2:], *asked)
+    fitted = run_json_command(capsys, "predict", *resnet, *asked)
     for name in ("samples_s", "watts"):
         assert loaded[name] == pytest.approx(fitted[name], rel=0.05)
 
 
 def test_every_knob_can_be_set(capsys: pytest.CaptureFixture[str], bert: list[str]) -> None:
     words = ["--gpus", "8", "--nodes", "2", "--batch", "128", "--cpus", "32", "--mem", "64G", "--fuse", "2"]
-    found = answered(capsys, "predict", *bert, *words)
+    found = run_json_command(capsys, "predict", *bert, *words)
     assert found["settings"]["mem_gib"] == 64
     assert set(found["assumed"]) == {"nodes", "watts", "wait", "demand", "array"}
-    _, out, _ = typed(capsys, "predict", *bert, *words)
+    _, out, _ = run_command(capsys, "predict", *bert, *words)
     assert "8 GPUs on 2 nodes, batch 128, 32 cores, 64 GiB, 2 jobs as one array" in out
 
 
 def test_a_cap_that_the_device_does_not_take_is_remarked_on(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
-    code, out, err = typed(capsys, "predict", *resnet, "--cap", "60W", "--json")
+    code, out, err = run_command(capsys, "predict", *resnet, "--cap", "60W", "--json")
     assert code == 0
     assert json.loads(out)["settings"]["cap_w"] == 60
     assert "beware: a40 takes caps from 100 to 300 W only" in err
@@ -155,7 +165,7 @@ def test_what_cannot_be_predicted_is_explained(
     message: str,
     hint: str,
 ) -> None:
-    found, out, _ = typed(capsys, "predict", *resnet, *words, "--json")
+    found, out, _ = run_command(capsys, "predict", *resnet, *words, "--json")
     error = json.loads(out)["error"]
     assert (found, error["code"]) == (status, code)
     assert message in error["message"]
@@ -165,7 +175,7 @@ def test_what_cannot_be_predicted_is_explained(
 def test_a_file_of_models_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("not = [toml")
     for name, why in (("x.toml", "is not a file of fitted models"), ("y.toml", "cannot be read")):
-        code, out, err = typed(
+        code, out, err = run_command(
             capsys, "predict", "--models", str(tmp_path / name), "--model", "m", "--gpu", "t4"
         )
         assert (code, out) == (2, "")

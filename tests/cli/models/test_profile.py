@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import wattline.cli.models.profile as command
-from typed import answered, strict, typed
+from support.command_line import parse_strict_json, run_command, run_json_command
 from wattline.cli import main
 from wattline.measurement.points import read_profile
 from wattline.profiler.core_sweep import Point
@@ -53,8 +53,8 @@ DATA = ["--dataset", "100G", "--sample", "128K", "--storage", "50MiB/s"]
 
 
 def test_profile_answers_with_these_keys(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
-    code, out, err = typed(capsys, "profile", "--batch", "4", "--gpu", "V100", "--json", *DATA, *JOB)
-    found = strict(out)
+    code, out, err = run_command(capsys, "profile", "--batch", "4", "--gpu", "V100", "--json", *DATA, *JOB)
+    found = parse_strict_json(out)
     assert code == 0
     assert "limited by CPU affinity" in err
     assert (found["model"], found["gpu"], found["gpus"], found["batch"]) == ("train", "v100", 1, 4)
@@ -82,13 +82,13 @@ def test_the_table_is_read_by_fit(capsys: pytest.CaptureFixture[str], machine: M
     assert not np.isnan(table.stderr[:points]).any()
     assert not np.isnan(table.mem_gib[points:]).any()
     assert np.isnan(table.stderr[points:]).all()
-    fitted = answered(capsys, "fit", "profile.csv")["workloads"][0]
+    fitted = run_json_command(capsys, "fit", "profile.csv")["workloads"][0]
     demand = fitted["parameters"]["demand"]
     assert demand["core_s"] == pytest.approx(1 / 400, rel=0.02)
     assert demand["dataset_gib"] == pytest.approx(100, rel=0.02)
     assert demand["storage_s"] == pytest.approx(0.125 / 50, rel=0.02)
     asked = ["--model", "train", "--gpu", "v100", "--cpus", "4", "--mem", "40G", "--batch", "4"]
-    predicted = answered(capsys, "predict", "--profile", "profile.csv", *asked)
+    predicted = run_json_command(capsys, "predict", "--profile", "profile.csv", *asked)
     assert predicted["samples_s"] == pytest.approx(50 / 0.125 / 0.6, rel=0.03)
 
 
@@ -106,7 +106,7 @@ def test_the_file_says_where_it_comes_from_and_what_is_derived(
 
 
 def test_people_are_told_what_is_enough(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
-    code, out, err = typed(capsys, "profile", "--batch", "4", "--gpu", "v100", *DATA, *JOB)
+    code, out, err = run_command(capsys, "profile", "--batch", "4", "--gpu", "v100", *DATA, *JOB)
     assert code == 0
     assert out.startswith("train on v100, 1 GPU: ")
     assert "core counts measured, limited by CPU affinity" in out
@@ -119,7 +119,7 @@ def test_a_job_that_cores_do_not_help_is_told_so(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     machine.speed = lambda cpus: 100.0
-    _, out, err = typed(capsys, "profile", *JOB)
+    _, out, err = run_command(capsys, "profile", *JOB)
     assert "its speed does not depend on cores: 1 core is enough" in out
     assert "a sample is a step: say --batch if steps have more" in out
     assert "the memory axis is derived if you say --data DIR" in err
@@ -130,18 +130,18 @@ def test_a_job_that_could_use_more_cores_is_told_so(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     machine.speed = lambda cpus: cpus
-    assert "it uses all 8 cores, and might use more" in typed(capsys, "profile", *JOB)[1]
+    assert "it uses all 8 cores, and might use more" in run_command(capsys, "profile", *JOB)[1]
 
 
 def test_a_profile_that_stopped_goes_on(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     machine.breaks_after = 3
-    code, out, err = typed(capsys, "profile", *JOB)
+    code, out, err = run_command(capsys, "profile", *JOB)
     assert (code, out) == (1, "")
     assert "failed with exit code 3" in err
     assert "  | no such file" in err
     assert len(read_profile("profile.csv")) == 3
     machine.breaks_after = 99
-    code, _, err = typed(capsys, "profile", *JOB)
+    code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 0
     assert "going on: 3 points are known" in err
     resumed = list(machine.asked)
@@ -175,7 +175,7 @@ def test_another_command_with_the_same_table_is_refused(
 ) -> None:
     main(["profile", "--model", "m", *JOB])
     before = Path("profile.csv").read_text()
-    code, _, err = typed(capsys, "profile", "--model", "m", *words)
+    code, _, err = run_command(capsys, "profile", "--model", "m", *words)
     assert code == 2
     assert problem in err
     assert "--fresh" in err
@@ -187,11 +187,11 @@ def test_a_table_of_somebody_else_is_not_written_over(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     Path("profile.csv").write_text("mine")
-    code, _, err = typed(capsys, "profile", *JOB)
+    code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 2
     assert "exists" in err
     Path("profile.csv.state").write_text("{}")
-    code, _, err = typed(capsys, "profile", *JOB)
+    code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 2
     assert "is no state of wattline profile" in err
     assert Path("profile.csv").read_text() == "mine"
@@ -207,20 +207,20 @@ def test_the_size_of_data_is_found_and_its_storage_measured_once(
         (data / f"{i}.jpg").write_bytes(b"x" * 8192)
     monkeypatch.setattr("wattline.measurement.storage.read_mib_s", lambda *_, **__: 123.0)
     words = ["--data", str(data), "--json", *JOB]
-    code, out, err = typed(capsys, "profile", *words)
+    code, out, err = run_command(capsys, "profile", *words)
     assert code == 0
-    assert strict(out)["data"] == {"dataset_gib": 2**-10, "sample_kib": 8, "storage_mib_s": 123}
+    assert parse_strict_json(out)["data"] == {"dataset_gib": 2**-10, "sample_kib": 8, "storage_mib_s": 123}
     assert "storage: 123 MiB/s of " in err
     assert ", measured" in err
-    assert "remembered (--measure-storage measures it again)" in typed(capsys, "profile", *words)[2]
-    assert "remembered" not in typed(capsys, "profile", "--measure-storage", *words)[2]
+    assert "remembered (--measure-storage measures it again)" in run_command(capsys, "profile", *words)[2]
+    assert "remembered" not in run_command(capsys, "profile", "--measure-storage", *words)[2]
 
 
 def test_data_that_do_not_fit_into_the_machine_are_remarked_on(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     words = ["--dataset", "900T", "--sample", "100K", "--storage", "1GB/s"]
-    assert "beware: 9.216e+05 GiB of data are more than" in typed(capsys, "profile", *words, *JOB)[2]
+    assert "beware: 9.216e+05 GiB of data are more than" in run_command(capsys, "profile", *words, *JOB)[2]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_what_cannot_be_profiled_is_explained(
     code: str,
     message: str,
 ) -> None:
-    found, out, _ = typed(capsys, "profile", "--json", *words)
+    found, out, _ = run_command(capsys, "profile", "--json", *words)
     error = json.loads(out)["error"]
     assert (found, error["code"]) == (status, code)
     assert message in error["message"]
@@ -261,7 +261,7 @@ def test_what_cannot_be_profiled_is_explained(
 def test_one_core_that_is_all_there_is_says_nothing_about_more(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
-    assert "only 1 core could be tried" in typed(capsys, "profile", "--cpus", "1", *JOB)[1]
+    assert "only 1 core could be tried" in run_command(capsys, "profile", "--cpus", "1", *JOB)[1]
 
 
 def test_the_gpu_is_what_the_driver_says(tmp_path: Path) -> None:
@@ -288,8 +288,8 @@ def test_a_real_command_is_profiled(
     Path("job.py").write_text(STEPPING)
     most = str(min(2, len(os.sched_getaffinity(0))))
     words = ["--seconds", "0.1", "--warmup", "5", "--cpus", most, "--gpu", "t4"]
-    code, out, _ = typed(capsys, "profile", "--json", *words, "--", sys.executable, "job.py")
-    found = strict(out)
+    code, out, _ = run_command(capsys, "profile", "--json", *words, "--", sys.executable, "job.py")
+    found = parse_strict_json(out)
     assert code == 0
     assert [p["cpus"] for p in found["measured"]] == [float(c + 1) for c in range(int(most))]
     assert read_profile("profile.csv").samples_s.tolist() == [p["samples_s"] for p in found["measured"]]
@@ -301,8 +301,8 @@ def test_a_real_command_that_never_steps_is_a_timeout(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     job = [sys.executable, "-c", "import time; time.sleep(600)"]
-    code, out, _ = typed(capsys, "profile", "--json", "--first-step", "0.2", "--", *job)
-    error = strict(out)["error"]
+    code, out, _ = run_command(capsys, "profile", "--json", "--first-step", "0.2", "--", *job)
+    error = parse_strict_json(out)["error"]
     assert (code, error["code"]) == (124, "no_steps")
     assert "did no step in" in error["message"]
     assert not list(tmp_path.iterdir())
@@ -312,7 +312,7 @@ def test_a_real_command_that_dies_is_quoted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = typed(capsys, "profile", "--", sys.executable, "-c", "raise SystemExit('no data')")
+    code, out, err = run_command(capsys, "profile", "--", sys.executable, "-c", "raise SystemExit('no data')")
     assert (code, out) == (1, "")
     assert "failed with exit code 1 before its first step\n  | no data" in err
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from typed import answered, strict, typed
+from support.command_line import parse_strict_json, run_command, run_json_command
 from wattline.cli.service.job_text import clean, energy, lasts, show_joules, totals
 from wattline.cli.service.top import Watts, text
 from wattline.service.controller import POLICY, Controller
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def submitted(capsys: Capsys, *words: str) -> str:
-    code, out, err = typed(capsys, "submit", *words)
+    code, out, err = run_command(capsys, "submit", *words)
     assert code in (0, 3), err
     return out.strip()
 
@@ -47,13 +47,13 @@ def running(capsys: Capsys, service: Controller) -> str:
 
 
 def test_the_queue_of_nobody_is_empty_also_as_json(capsys: Capsys) -> None:
-    assert typed(capsys, "queue", "--user", "nobody") == (0, "no jobs\n", "")
-    assert answered(capsys, "queue", "--user", "nobody") == {"jobs": []}
-    assert answered(capsys, "queue", "--state", "deadline") == {"jobs": []}
+    assert run_command(capsys, "queue", "--user", "nobody") == (0, "no jobs\n", "")
+    assert run_json_command(capsys, "queue", "--user", "nobody") == {"jobs": []}
+    assert run_json_command(capsys, "queue", "--state", "deadline") == {"jobs": []}
 
 
 def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held: str, ended: str) -> None:
-    code, out, _ = typed(capsys, "ps", "--all")
+    code, out, _ = run_command(capsys, "ps", "--all")
     assert code == 0
     head, *rows, total = out.splitlines()
     assert head.split() == ["job", "name", "state", "gpus", "time", "progress", "energy", "why"]
@@ -69,30 +69,34 @@ def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held:
 
 
 def test_only_who_is_not_over_is_listed_unless_all_are_wanted(capsys: Capsys, held: str, ended: str) -> None:
-    live = [job["id"] for job in answered(capsys, "queue")["jobs"]]
+    live = [job["id"] for job in run_json_command(capsys, "queue")["jobs"]]
     assert held in live
     assert ended not in live
-    assert ended in [job["id"] for job in answered(capsys, "queue", "--all")["jobs"]]
-    assert {job["state"] for job in answered(capsys, "queue", "--state", "failed")["jobs"]} == {"FAILED"}
-    assert {job["team"] for job in answered(capsys, "queue", "--team", "vision")["jobs"]} == {"vision"}
+    assert ended in [job["id"] for job in run_json_command(capsys, "queue", "--all")["jobs"]]
+    assert {job["state"] for job in run_json_command(capsys, "queue", "--state", "failed")["jobs"]} == {
+        "FAILED"
+    }
+    assert {job["team"] for job in run_json_command(capsys, "queue", "--team", "vision")["jobs"]} == {
+        "vision"
+    }
 
 
 def test_all_that_is_known_of_a_job_is_shown(capsys: Capsys, ended: str) -> None:
-    code, out, _ = typed(capsys, "show", ended)
+    code, out, _ = run_command(capsys, "show", ended)
     assert code == 0
     assert "bash -c 'echo one; echo two; exit 3'" in out
     assert "(simulated)" in out
     assert "exit code  3" in out
-    assert answered(capsys, "show", ended)["exit_code"] == 3
+    assert run_json_command(capsys, "show", ended)["exit_code"] == 3
 
 
 def test_logs_are_printed_as_they_are(capsys: Capsys, ended: str) -> None:
-    assert typed(capsys, "logs", ended)[:2] == (0, "one\ntwo\n")
-    assert typed(capsys, "logs", ended, "--tail", "1")[:2] == (0, "two\n")
-    code, out, err = typed(capsys, "logs", "-f", ended)
+    assert run_command(capsys, "logs", ended)[:2] == (0, "one\ntwo\n")
+    assert run_command(capsys, "logs", ended, "--tail", "1")[:2] == (0, "two\n")
+    code, out, err = run_command(capsys, "logs", "-f", ended)
     assert (code, out) == (0, "one\ntwo\n")
     assert f"job {ended} is FAILED" in err
-    code, _, err = typed(capsys, "logs", ended, "--attempt", "9")
+    code, _, err = run_command(capsys, "logs", ended, "--attempt", "9")
     assert code == 3
     assert "no attempt 9" in err
 
@@ -100,7 +104,7 @@ def test_logs_are_printed_as_they_are(capsys: Capsys, ended: str) -> None:
 def test_cancel_asks_and_needs_somebody_to_answer(
     capsys: Capsys, held: str, monkeypatch: pytest.MonkeyPatch, service: Controller
 ) -> None:
-    code, _, err = typed(capsys, "cancel", held)
+    code, _, err = run_command(capsys, "cancel", held)
     assert code == 2
     assert "-y cancels without asking" in err
 
@@ -109,12 +113,12 @@ def test_cancel_asks_and_needs_somebody_to_answer(
             return True
 
     monkeypatch.setattr(sys, "stdin", Person("n\n"))
-    code, _, err = typed(capsys, "cancel", held)
+    code, _, err = run_command(capsys, "cancel", held)
     assert code == 1
     assert f"cancel 1 job: {held} (held, PENDING)? [y/n]" in err
     assert service.job(held).state == "PENDING"
     monkeypatch.setattr(sys, "stdin", Person("y\n"))
-    code, out, err = typed(capsys, "cancel", held)
+    code, out, err = run_command(capsys, "cancel", held)
     assert (code, out.strip()) == (0, held)
     until_s = time.monotonic() + 30
     while service.job(held).state != "CANCELLED":
@@ -123,101 +127,108 @@ def test_cancel_asks_and_needs_somebody_to_answer(
 
 
 def test_who_runs_is_told_to_end(capsys: Capsys, running: str) -> None:
-    code, out, err = typed(capsys, "cancel", "-y", running)
+    code, out, err = run_command(capsys, "cancel", "-y", running)
     assert (code, out.strip()) == (0, running)
     assert "was told to end" in err
 
 
 def test_one_job_that_cannot_be_changed_keeps_no_other_from_it(capsys: Capsys, held: str, ended: str) -> None:
-    code, out, err = typed(capsys, "cancel", "-y", ended, held, "999999")
+    code, out, err = run_command(capsys, "cancel", "-y", ended, held, "999999")
     assert (code, out.strip()) == (1, held)
     assert f"job {ended} is FAILED" in err
     assert "no job '999999'" in err
-    code, out, _ = typed(capsys, "cancel", "-y", "--json", ended)
+    code, out, _ = run_command(capsys, "cancel", "-y", "--json", ended)
     assert code == 1
-    assert strict(out)["error"]["code"] == "conflict"
+    assert parse_strict_json(out)["error"]["code"] == "conflict"
 
 
 def test_jobs_are_held_released_and_put_before_others(capsys: Capsys, held: str) -> None:
-    assert answered(capsys, "priority", held, "-7.5")["priority"] == -7.5
-    assert typed(capsys, "priority", held, "3")[1] == f"job {held} has priority 3\n"
-    assert not answered(capsys, "release", held)["jobs"][0]["held"]
-    typed(capsys, "cancel", "-y", held)
+    assert run_json_command(capsys, "priority", held, "-7.5")["priority"] == -7.5
+    assert run_command(capsys, "priority", held, "3")[1] == f"job {held} has priority 3\n"
+    assert not run_json_command(capsys, "release", held)["jobs"][0]["held"]
+    run_command(capsys, "cancel", "-y", held)
 
 
 def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
     job = submitted(capsys, "--gpus", "4", "--", "true")
     time.sleep(0.2)
-    code, out, _ = typed(capsys, "explain", job)
+    code, out, _ = run_command(capsys, "explain", job)
     assert code == 0
     assert f"job {job} is PENDING" in out
     assert "It asks for 4 GPUs" in out
     assert "what would change that" in out
-    assert answered(capsys, "explain", job)["job"] == job
-    typed(capsys, "cancel", "-y", job, running)
+    assert run_json_command(capsys, "explain", job)["job"] == job
+    run_command(capsys, "cancel", "-y", job, running)
 
 
 def test_budgets_are_shown_set_and_cleared(capsys: Capsys) -> None:
-    assert answered(capsys, "budget", "show") == {"budgets": []}
-    assert typed(capsys, "budget", "show") == (0, "", "energy is not limited\n")
-    assert typed(capsys, "budget", "set", "12kW", "vision:300kWh/day")[:2] == (0, "12kW\nvision:300kWh/day\n")
-    assert answered(capsys, "budget", "show")["budgets"] == ["12kW", "vision:300kWh/day"]
+    assert run_json_command(capsys, "budget", "show") == {"budgets": []}
+    assert run_command(capsys, "budget", "show") == (0, "", "energy is not limited\n")
+    assert run_command(capsys, "budget", "set", "12kW", "vision:300kWh/day")[:2] == (
+        0,
+        "12kW\nvision:300kWh/day\n",
+    )
+    assert run_json_command(capsys, "budget", "show")["budgets"] == ["12kW", "vision:300kWh/day"]
     for words in (["set"], ["set", "--clear", "1kW"], ["set", "12 bananas"], ["set", "tariff.csv"]):
-        code, _, err = typed(capsys, "budget", *words)
+        code, _, err = run_command(capsys, "budget", *words)
         assert code == 2
         assert "300kWh/day" in err
-    assert answered(capsys, "budget", "set", "--clear") == {"budgets": []}
+    assert run_json_command(capsys, "budget", "set", "--clear") == {"budgets": []}
 
 
 def test_one_frame_is_enough_where_nobody_looks(capsys: Capsys, running: str) -> None:
-    code, out, _ = typed(capsys, "top")
+    code, out, _ = run_command(capsys, "top")
     assert code == 0
     assert "4 GPUs (SIMULATED)" in out
     assert "[#...]  1/4" in out
-    frame = answered(capsys, "top")
+    frame = run_json_command(capsys, "top")
     assert [job["id"] for job in frame["running"]] == [running]
-    typed(capsys, "cancel", "-y", running)
+    run_command(capsys, "cancel", "-y", running)
 
 
 def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, err = typed(capsys, "token", "add", "ann", "--role", "viewer", "--lasts", "30d")
+    code, out, err = run_command(capsys, "token", "add", "ann", "--role", "viewer", "--lasts", "30d")
     assert code == 0
     assert "shown this once" in err
-    assert "ann" in typed(capsys, "token", "list")[1]
-    made = answered(capsys, "token", "add", "bob", "--role", "user", "--user", "nobody")
+    assert "ann" in run_command(capsys, "token", "list")[1]
+    made = run_json_command(capsys, "token", "add", "bob", "--role", "user", "--user", "nobody")
     assert made["role"] == "user"
-    assert [one["name"] for one in answered(capsys, "token", "list")["tokens"]] == ["service", "ann", "bob"]
+    assert [one["name"] for one in run_json_command(capsys, "token", "list")["tokens"]] == [
+        "service",
+        "ann",
+        "bob",
+    ]
     monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
-    code, _, err = typed(capsys, "submit", "--", "true")
+    code, _, err = run_command(capsys, "submit", "--", "true")
     assert code == 1
     assert "ann is viewer, expected user" in err
-    assert typed(capsys, "queue")[0] == 0
+    assert run_command(capsys, "queue")[0] == 0
     monkeypatch.delenv("WATTLINE_TOKEN")
-    assert answered(capsys, "token", "revoke", "ann") == {"revoked": "ann"}
-    assert typed(capsys, "token", "revoke", "ann")[0] == 3
+    assert run_json_command(capsys, "token", "revoke", "ann") == {"revoked": "ann"}
+    assert run_command(capsys, "token", "revoke", "ann")[0] == 3
     monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
-    code, out, _ = typed(capsys, "queue", "--json")
+    code, out, _ = run_command(capsys, "queue", "--json")
     assert code == 1
-    assert strict(out)["error"]["code"] == "unknown_token"
+    assert parse_strict_json(out)["error"]["code"] == "unknown_token"
 
 
 def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: Path) -> None:
-    code, out, _ = typed(capsys, "log")
+    code, out, _ = run_command(capsys, "log")
     assert code == 0
-    assert all(strict(line) for line in out.splitlines())
+    assert all(parse_strict_json(line) for line in out.splitlines())
     (here / "run.jsonl").write_text(out)
     deciders = ["--policy", POLICY, "--place", "tune", "--models", "library"]
-    code, said, _ = typed(capsys, "replay", "run.jsonl", *deciders, "--json")
+    code, said, _ = run_command(capsys, "replay", "run.jsonl", *deciders, "--json")
     assert code == 0, f"{said}\n{out}"
-    assert strict(said)["same"]
-    assert typed(capsys, "log", "999")[0] == 3
+    assert parse_strict_json(said)["same"]
+    assert run_command(capsys, "log", "999")[0] == 3
 
 
 @pytest.mark.parametrize("words", ["show", "logs", "explain", "cancel -y", "hold", "release", "priority"])
 def test_a_job_that_is_not_there_is_not_found(capsys: Capsys, words: str) -> None:
     for name in ("999999", "../cluster", "seven"):
         more = ["1"] if words == "priority" else []
-        code, out, err = typed(capsys, *words.split(), name, *more)
+        code, out, err = run_command(capsys, *words.split(), name, *more)
         assert (code, out) == (3, "")
         assert name in err
 
@@ -247,13 +258,13 @@ def test_nobody_there_is_told_in_words_and_as_json(
     capsys: Capsys, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATTLINE_DIR", str(tmp_path / "nobody"))
-    code, out, _ = typed(capsys, *words.split())
-    error = strict(out)["error"]
+    code, out, _ = run_command(capsys, *words.split())
+    error = parse_strict_json(out)["error"]
     assert code == 5
     assert error["code"] == "unreachable"
     assert "wattline serve" in error["hint"]
     monkeypatch.setenv("WATTLINE_URL", "http://127.0.0.1:9")
-    code, out, err = typed(capsys, *words.replace("--json", "").split())
+    code, out, err = run_command(capsys, *words.replace("--json", "").split())
     assert (code, out) == (5, "")
     assert "does not answer" in err
 

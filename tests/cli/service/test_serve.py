@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import typed
+from support.command_line import run_command
 from wattline.service.storage.store import Store
 
 Capsys = pytest.CaptureFixture[str]
@@ -67,7 +67,7 @@ def serve(folder: Path) -> Iterator[Serve]:
 
 
 def queue(capsys: Capsys) -> dict[str, str]:
-    code, out, err = typed(capsys, "queue", "--all", "--json")
+    code, out, err = run_command(capsys, "queue", "--all", "--json")
     assert code == 0, err
     return {job["id"]: job["state"] for job in json.loads(out)["jobs"]}
 
@@ -88,7 +88,9 @@ def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
     assert stat.S_IMODE((folder / "url").stat().st_mode) == 0o644
     assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
     done = folder.parent / "done"
-    code, out, err = typed(capsys, "submit", "--", "bash", "-c", f"echo on; sleep 5; echo off; touch {done}")
+    code, out, err = run_command(
+        capsys, "submit", "--", "bash", "-c", f"echo on; sleep 5; echo off; touch {done}"
+    )
     assert code == 0, err
     job = out.strip()
     wait_for(capsys, job, "RUNNING")
@@ -108,7 +110,7 @@ def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
     assert "1 job runs on" in said
     assert "Traceback" not in said
     assert not (folder / "url").exists()
-    assert typed(capsys, "queue")[0] == 5
+    assert run_command(capsys, "queue")[0] == 5
     follows.kill()
     follows.communicate()
 
@@ -116,7 +118,7 @@ def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
     assert queue(capsys)[job] in ("RUNNING", "SUCCEEDED")
     wait_for(capsys, job, "SUCCEEDED")
     assert done.exists()
-    assert typed(capsys, "logs", job)[1] == "on\noff\n"
+    assert run_command(capsys, "logs", job)[1] == "on\noff\n"
     second.send_signal(signal.SIGTERM)
     assert "no job runs" in second.communicate(timeout=30)[1]
     assert second.returncode == 0
@@ -150,7 +152,7 @@ def test_who_waits_for_a_job_waits_through_a_restart(capsys: Capsys, folder: Pat
 
 def test_a_second_service_on_a_folder_is_refused(capsys: Capsys, folder: Path) -> None:
     with Store.open(folder):
-        code, out, err = typed(capsys, "serve", *GPUS, "--port", "0")
+        code, out, err = run_command(capsys, "serve", *GPUS, "--port", "0")
     assert (code, out) == (1, "")
     assert f"{folder}: process {os.getpid()} serves it already" in err
     assert "--dir" in err
@@ -160,7 +162,7 @@ def test_a_second_service_on_a_folder_is_refused(capsys: Capsys, folder: Path) -
 def test_a_port_that_is_taken_is_refused_before_anything_is_touched(capsys: Capsys, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, _, err = typed(capsys, "serve", *GPUS, "--port", str(port))
+        code, _, err = run_command(capsys, "serve", *GPUS, "--port", str(port))
     assert code == 1
     assert f"127.0.0.1:{port} cannot be listened to" in err
     assert not folder.exists()
@@ -176,7 +178,7 @@ def test_where_there_are_no_gpus_it_says_what_needs_none(
         raise MeterError("NVML does not start")
 
     monkeypatch.setattr(machine, "open_meter", nothing)
-    code, _, err = typed(capsys, "serve", "--port", "0")
+    code, _, err = run_command(capsys, "serve", "--port", "0")
     assert code == 1
     assert "no GPU can be used on this machine: NVML does not start" in err
     assert "--gpus simulated:4xa100" in err
@@ -186,7 +188,7 @@ def test_where_there_are_no_gpus_it_says_what_needs_none(
 
 def test_a_folder_that_cannot_be_written_is_refused(capsys: Capsys, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, _, err = typed(capsys, "serve", *GPUS, "--port", "0", "--dir", str(tmp_path / "file"))
+    code, _, err = run_command(capsys, "serve", *GPUS, "--port", "0", "--dir", str(tmp_path / "file"))
     assert code == 1
     assert f"{tmp_path / 'file'}: cannot be used" in err
 
@@ -204,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_refused(capsys: Capsys, tmp_path: Pa
 def test_what_makes_no_sense_is_refused_before_anything_is_touched(
     capsys: Capsys, folder: Path, words: list[str], message: str
 ) -> None:
-    code, out, err = typed(capsys, "serve", *GPUS, "--port", "0", *words)
+    code, out, err = run_command(capsys, "serve", *GPUS, "--port", "0", *words)
     assert (code, out) == (2, "")
     assert message in err
     assert not folder.exists()
@@ -212,7 +214,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_touched(
 
 def test_who_listens_to_the_world_is_warned(capsys: Capsys, folder: Path) -> None:
     with Store.open(folder):  # so that it ends at once
-        code, _, err = typed(capsys, "serve", *GPUS, "--port", "0", "--host", "0.0.0.0")
+        code, _, err = run_command(capsys, "serve", *GPUS, "--port", "0", "--host", "0.0.0.0")
     assert code == 1
     assert "WARNING" in err
     assert "nothing is encrypted" in err

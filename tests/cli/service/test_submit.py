@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from typed import strict, typed
+from support.command_line import parse_strict_json, run_command
 from wattline.service.controller import Controller
 
 Capsys = pytest.CaptureFixture[str]
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def answered(capsys: Capsys, command: str, *words: str) -> Any:
-    code, out, _ = typed(capsys, command, "--json", *words)
+    code, out, _ = run_command(capsys, command, "--json", *words)
     assert code == 0
-    return strict(out)
+    return parse_strict_json(out)
 
 
 def ids(service: Controller) -> list[str]:
@@ -27,15 +27,15 @@ def ids(service: Controller) -> list[str]:
 
 
 def test_ids_are_data_and_the_rest_is_prose(capsys: Capsys, service: Controller) -> None:
-    code, out, err = typed(capsys, "submit", "--name", "quick", "--", "true")
+    code, out, err = run_command(capsys, "submit", "--name", "quick", "--", "true")
     assert code == 0
     assert out.strip() == ids(service)[-1]
     assert "(quick) submitted" in err
 
 
 def test_wait_ends_as_the_job_did(capsys: Capsys) -> None:
-    assert typed(capsys, "submit", "--wait", "--", "true")[0] == 0
-    code, out, err = typed(capsys, "submit", "--wait", "--", "bash", "-c", "exit 7")
+    assert run_command(capsys, "submit", "--wait", "--", "true")[0] == 0
+    code, out, err = run_command(capsys, "submit", "--wait", "--", "bash", "-c", "exit 7")
     assert code == 7
     assert f"job {out.strip()} FAILED" in err
     assert "simulated" in err
@@ -45,7 +45,7 @@ def test_of_several_the_first_that_failed_says_how_it_ends(capsys: Capsys, here:
     (here / "sweep.yaml").write_text(
         "run: [bash, -c, 'exit ${code}']\nmatrix: {code: [0, 5, 6]}\nfuse: off\n"
     )
-    code, out, err = typed(capsys, "submit", "--wait", "sweep.yaml")
+    code, out, err = run_command(capsys, "submit", "--wait", "sweep.yaml")
     assert code == 5
     assert len(out.split()) == 3
     assert "3 jobs" in err
@@ -53,15 +53,15 @@ def test_of_several_the_first_that_failed_says_how_it_ends(capsys: Capsys, here:
 
 
 def test_who_waits_no_longer_is_told_so_and_the_job_goes_on(capsys: Capsys, service: Controller) -> None:
-    code, out, err = typed(capsys, "submit", "--wait", "--timeout", "0.3", "--", "sleep", "30")
+    code, out, err = run_command(capsys, "submit", "--wait", "--timeout", "0.3", "--", "sleep", "30")
     assert code == 124
     assert "goes on" in err
     assert service.job(out.strip()).state in ("PENDING", "RUNNING")
-    assert typed(capsys, "cancel", "-y", out.strip())[0] == 0
+    assert run_command(capsys, "cancel", "-y", out.strip())[0] == 0
 
 
 def test_who_follows_sees_what_it_prints_and_ends_as_it_did(capsys: Capsys) -> None:
-    code, out, err = typed(capsys, "submit", "-f", "--", "bash", "-c", "echo one; echo two; exit 3")
+    code, out, err = run_command(capsys, "submit", "-f", "--", "bash", "-c", "echo one; echo two; exit 3")
     assert (code, out) == (3, "one\ntwo\n")
     assert "submitted" in err
 
@@ -69,25 +69,25 @@ def test_who_follows_sees_what_it_prints_and_ends_as_it_did(capsys: Capsys) -> N
 def test_with_json_stdout_is_one_document(capsys: Capsys) -> None:
     found = answered(capsys, "submit", "--hold", "--name", "x", "--", "true")
     assert [set(job) >= {"id", "state", "energy_j", "energy_method"} for job in found["jobs"]] == [True]
-    code, out, err = typed(capsys, "submit", "-f", "--json", "--", "bash", "-c", "echo hello; exit 2")
+    code, out, err = run_command(capsys, "submit", "-f", "--json", "--", "bash", "-c", "echo hello; exit 2")
     assert code == 2
-    assert strict(out)["jobs"][0]["exit_code"] == 2
+    assert parse_strict_json(out)["jobs"][0]["exit_code"] == 2
     assert "hello" in err
 
 
 def test_what_follows_the_dashes_is_the_commands_own(capsys: Capsys) -> None:
-    code, out, _ = typed(
+    code, out, _ = run_command(
         capsys, "submit", "-f", "--env", "X=$5", "--", "bash", "-c", 'echo "$X $0"', "--json"
     )
     assert (code, out) == (0, "$5 --json\n")
-    code, out, _ = typed(capsys, "submit", "-f", "--", "echo", "${lr}", "--", "$HOME")
+    code, out, _ = run_command(capsys, "submit", "-f", "--", "echo", "${lr}", "--", "$HOME")
     assert (code, out) == (0, "${lr} -- $HOME\n")
 
 
 def test_a_job_runs_where_it_was_submitted_unless_it_says(capsys: Capsys, here: Path) -> None:
-    assert typed(capsys, "submit", "-f", "--", "pwd")[1].strip() == str(here.resolve())
+    assert run_command(capsys, "submit", "-f", "--", "pwd")[1].strip() == str(here.resolve())
     (here / "job.yaml").write_text("run: pwd\nworkdir: /usr\n")
-    assert typed(capsys, "submit", "-f", "job.yaml")[1].strip() == "/usr"
+    assert run_command(capsys, "submit", "-f", "job.yaml")[1].strip() == "/usr"
 
 
 def test_options_go_before_what_the_file_says(capsys: Capsys, here: Path) -> None:
@@ -96,12 +96,12 @@ def test_options_go_before_what_the_file_says(capsys: Capsys, here: Path) -> Non
     job = answered(capsys, "submit", "job.yaml", *words)["jobs"][0]
     assert (job["name"], job["gpus_asked"], job["team"], job["priority"]) == ("new", 2, "vision", -3)
     assert job["held"]
-    assert typed(capsys, "release", job["id"])[0] == 0
+    assert run_command(capsys, "release", job["id"])[0] == 0
 
 
 def test_a_job_can_come_from_stdin(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"run: echo from stdin\n")))
-    assert typed(capsys, "submit", "-f", "-")[1] == "from stdin\n"
+    assert run_command(capsys, "submit", "-f", "-")[1] == "from stdin\n"
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_a_bad_file_is_named_with_its_line_and_nothing_is_sent(
 ) -> None:
     (here / "job.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
     before = ids(service)
-    code, out, err = typed(capsys, "submit", "job.yaml")
+    code, out, err = run_command(capsys, "submit", "job.yaml")
     assert (code, out) == (2, "")
     assert message in err
-    code, out, _ = typed(capsys, "submit", "job.yaml", "--json")
+    code, out, _ = run_command(capsys, "submit", "job.yaml", "--json")
     assert code == 2
-    assert message in strict(out)["error"]["message"]
+    assert message in parse_strict_json(out)["error"]["message"]
     assert ids(service) == before
 
 
 def test_files_of_ten_megabytes_are_refused_before_they_are_read(capsys: Capsys, here: Path) -> None:
     (here / "job.yaml").write_bytes(b"run: x\n" * 1_500_000)
-    code, _, err = typed(capsys, "submit", "job.yaml")
+    code, _, err = run_command(capsys, "submit", "job.yaml")
     assert code == 2
     assert "longer than 1 MiB" in err
 
@@ -156,18 +156,18 @@ def test_files_of_ten_megabytes_are_refused_before_they_are_read(capsys: Capsys,
 def test_what_makes_no_sense_is_refused_in_words_and_as_json(
     capsys: Capsys, words: list[str], code: int, message: str
 ) -> None:
-    found, out, err = typed(capsys, *words)
+    found, out, err = run_command(capsys, *words)
     assert (found, out) == (code, "")
     assert message in err
-    found, out, _ = typed(capsys, words[0], "--json", *words[1:])
+    found, out, _ = run_command(capsys, words[0], "--json", *words[1:])
     assert found == code
-    assert message in strict(out)["error"]["message"]
+    assert message in parse_strict_json(out)["error"]["message"]
 
 
 def test_a_plan_is_shown_and_nothing_is_submitted(capsys: Capsys, service: Controller) -> None:
-    typed(capsys, "submit", "--wait", "--", "true")  # a service that never had a job has no plans yet
+    run_command(capsys, "submit", "--wait", "--", "true")  # a service that never had a job has no plans yet
     before = ids(service)
-    code, out, err = typed(capsys, "plan", "--gpus", "2", "--time", "1h", "--", "true")
+    code, out, err = run_command(capsys, "plan", "--gpus", "2", "--time", "1h", "--", "true")
     assert code == 0
     assert "as asked" in out
     assert "(predicted)" in out
@@ -177,10 +177,10 @@ def test_a_plan_is_shown_and_nothing_is_submitted(capsys: Capsys, service: Contr
 
 
 def test_a_plan_that_cannot_be_has_its_own_exit_code(capsys: Capsys) -> None:
-    typed(capsys, "submit", "--wait", "--", "true")
-    code, out, err = typed(capsys, "plan", "--gpus", "99", "--", "true")
+    run_command(capsys, "submit", "--wait", "--", "true")
+    code, out, err = run_command(capsys, "plan", "--gpus", "99", "--", "true")
     assert (code, out) == (4, "")
     assert "99" in err
-    code, out, _ = typed(capsys, "submit", "--dry-run", "--json", "--gpus", "99", "--", "true")
+    code, out, _ = run_command(capsys, "submit", "--dry-run", "--json", "--gpus", "99", "--", "true")
     assert code == 4
-    assert not strict(out)["feasible"]
+    assert not parse_strict_json(out)["feasible"]

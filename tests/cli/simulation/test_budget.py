@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import answered, strict, typed
+from support.command_line import parse_strict_json, run_command, run_json_command
 
 
 def most_w(log: Path) -> float:
@@ -28,7 +28,9 @@ def test_a_budget_of_watts_is_held(
     capsys: pytest.CaptureFixture[str], few: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "run.jsonl"
-    found = answered(capsys, "simulate", *few, "--policy", "powerflow", "--budget", "5kW", "--log", str(log))
+    found = run_json_command(
+        capsys, "simulate", *few, "--policy", "powerflow", "--budget", "5kW", "--log", str(log)
+    )
     assert found["finished"] == 12
     assert "Budget.watts(5000)" in found["policy_exact"]
     assert most_w(log) <= 5000 * 1.001
@@ -40,22 +42,22 @@ def test_a_run_with_a_budget_can_be_replayed_with_it(
 ) -> None:
     log = str(tmp_path / "run.jsonl")
     words = ["--policy", "powerflow", "--models", "library", "--budget", budget]
-    answered(capsys, "simulate", *few, *words, "--log", log)
-    assert answered(capsys, "replay", log, *words)["same"]
-    code, _, err = typed(capsys, "replay", log, *words[:-2], "--budget", "3kW")
+    run_json_command(capsys, "simulate", *few, *words, "--log", log)
+    assert run_json_command(capsys, "replay", log, *words)["same"]
+    code, _, err = run_command(capsys, "replay", log, *words[:-2], "--budget", "3kW")
     assert code == 1
     assert "the log has" in err
 
 
 def test_several_budgets_hold_together(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--budget", "6kW"]
-    both = answered(capsys, *words, "--budget", "b:500W")
+    both = run_json_command(capsys, *words, "--budget", "b:500W")
     assert "Budget.watts(6000), Budget.watts(500, team='b')" in both["policy_exact"]
-    assert both["jct_mean_s"] > answered(capsys, *words)["jct_mean_s"]
+    assert both["jct_mean_s"] > run_json_command(capsys, *words)["jct_mean_s"]
 
 
 def test_a_budget_reaches_a_stage_of_a_chain(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
-    found = answered(capsys, "simulate", *few, "--policy", "fifo+powerflow", "--budget", "5kW")
+    found = run_json_command(capsys, "simulate", *few, "--policy", "fifo+powerflow", "--budget", "5kW")
     assert "budgets=(Budget.watts(5000),)" in found["policy_exact"]
 
 
@@ -63,14 +65,14 @@ def test_a_budget_that_lets_nobody_start_is_exit_code_4_and_says_what_it_would_t
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--budget", "1kW"]
-    code, out, err = typed(capsys, *words, "--json")
+    code, out, err = run_command(capsys, *words, "--json")
     assert code == 4
-    found = strict(out)
+    found = parse_strict_json(out)
     assert found["never_started"] == 12
     assert found["left"] == {"never_in_budget": 12}
     assert "The energy budget will never allow it, not even alone and in its most frugal way." in err
     assert "budget 1kW: idle nodes draw 2.78 kW, the most modest job" in err
-    code, _, err = typed(capsys, "compare", *words[1:])
+    code, _, err = run_command(capsys, "compare", *words[1:])
     assert code == 4
     assert err.count("will never allow it") == 1
 
@@ -79,13 +81,13 @@ def test_a_team_whose_budget_is_too_small_is_counted_and_the_rest_finish(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = [*few, "--policy", "powerflow", "--budget", "b:20W"]
-    code, out, err = typed(capsys, "simulate", *words, "--json")
+    code, out, err = run_command(capsys, "simulate", *words, "--json")
     assert code == 0
-    found = strict(out)
+    found = parse_strict_json(out)
     assert 0 < found["unfinished"] < 12
     assert found["left"] == {"never_in_budget": found["unfinished"]}
     assert f"{found['unfinished']} of 12 jobs were left unfinished by the budget b:20W" in err
-    code, _, err = typed(capsys, "compare", *words, "--policy", "fifo")
+    code, _, err = run_command(capsys, "compare", *words, "--policy", "fifo")
     assert code == 0
     assert "powerflow: " in err
     assert "left unfinished by the budget" in err
@@ -95,7 +97,7 @@ def test_a_team_alone_with_a_budget_it_cannot_start_in_hears_what_its_smallest_j
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--team", "b", "--policy", "powerflow", "--budget", "b:20W"]
-    code, _, err = typed(capsys, "simulate", *few, *words)
+    code, _, err = run_command(capsys, "simulate", *few, *words)
     assert code == 4
     assert "the most modest job of b draws 100 W" in err
 
@@ -104,10 +106,10 @@ def test_compare_gives_budgets_to_those_who_can_hold_one_and_names_the_others(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--policy", "powerflow", "--policy", "fifo", "--policy", "las+keep", "--budget", "5kW"]
-    code, out, err = typed(capsys, "compare", *few, *words, "--json")
+    code, out, err = run_command(capsys, "compare", *few, *words, "--json")
     assert code == 0
     assert "without a budget, because they cannot hold one: fifo, las+keep" in err
-    exact = [row["policy_exact"] for row in strict(out)["reports"]]
+    exact = [row["policy_exact"] for row in parse_strict_json(out)["reports"]]
     assert ["5000" in text for text in exact] == [True, False, False]
 
 
@@ -134,7 +136,7 @@ def test_a_budget_that_makes_no_sense_is_explained(
     capsys: pytest.CaptureFixture[str], few: list[str], words: list[str], message: str
 ) -> None:
     for command in ("simulate", "compare"):
-        code, out, err = typed(capsys, command, *few, *words)
+        code, out, err = run_command(capsys, command, *few, *words)
         assert (code, out) == (2, "")
         assert message in err
 
@@ -145,7 +147,7 @@ def test_a_budget_of_a_team_needs_a_trace_that_names_teams(
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s\na,0,1,50\n")
     words = ["--trace", str(trace), "--cluster", "1xa100:8", "--policy", "powerflow", "--budget", "vc1:5kW"]
-    code, _, err = typed(capsys, "simulate", *words)
+    code, _, err = run_command(capsys, "simulate", *words)
     assert code == 2
     assert "which names no teams" in err
 
@@ -155,7 +157,9 @@ def test_a_broken_tariff_is_a_bad_setting_and_no_bad_trace(
 ) -> None:
     tariff = tmp_path / "tariff.csv"
     tariff.write_text("time_s,watts\n0,x\n")
-    code, out, _ = typed(capsys, "simulate", *few, "--policy", "powerflow", "--budget", str(tariff), "--json")
+    code, out, _ = run_command(
+        capsys, "simulate", *few, "--policy", "powerflow", "--budget", str(tariff), "--json"
+    )
     assert code == 2
     assert '"bad_config"' in out
     assert "tariff.csv:2: watts is 'x'" in out

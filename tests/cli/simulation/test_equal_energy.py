@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from typed import answered, strict, typed
+from support.command_line import parse_strict_json, run_command, run_json_command
 
 POLICIES = ["--policy", "fifo", "--policy", "powerflow", "--policy", "srtf"]
 KEYS = {
@@ -42,7 +42,7 @@ def found(page: Path, few: list[str]) -> Any:
     words = [*few, *POLICIES, "--equal-energy", "--equal-jct", "--front", "--html", str(page), "--json"]
     with redirect_stdout(StringIO()) as out:
         assert main(["compare", *words]) == 0
-    return strict(out.getvalue())
+    return parse_strict_json(out.getvalue())
 
 
 @pytest.mark.parametrize("name", ["equal_energy", "equal_jct"])
@@ -75,7 +75,7 @@ def test_a_run_with_the_eta_that_was_found_has_the_figures_that_were_said(
     capsys: pytest.CaptureFixture[str], few: list[str], found: Any
 ) -> None:
     row = found["equal_energy"][0]
-    again = answered(capsys, "simulate", *few, "--policy", f"powerflow:eta={row['eta']}")
+    again = run_json_command(capsys, "simulate", *few, "--policy", f"powerflow:eta={row['eta']}")
     assert again["energy_j"] == row["energy_j"]
     assert again["jct_mean_s"] == row["jct_mean_s"]
 
@@ -99,7 +99,7 @@ def test_the_page_shows_both_tables_and_the_line(page: Path, found: Any) -> None
 
 
 def test_people_read_tables_with_the_load(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
-    code, out, err = typed(capsys, "compare", *few, *POLICIES[:4], "--equal-energy", "--front")
+    code, out, err = run_command(capsys, "compare", *few, *POLICIES[:4], "--equal-energy", "--front")
     assert code == 0
     assert re.search(r"At equal energy: powerflow against each, at an offered load of \d", out)
     lines = out.splitlines()
@@ -113,9 +113,9 @@ def test_people_read_tables_with_the_load(capsys: pytest.CaptureFixture[str], fe
 def test_keys_that_were_not_asked_for_are_not_there(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
-    found = answered(capsys, "compare", *few, "--policy", "powerflow")
+    found = run_json_command(capsys, "compare", *few, "--policy", "powerflow")
     assert not {"front", "equal_energy", "equal_jct"} & set(found)
-    found = answered(capsys, "compare", *few, "--policy", "powerflow", "--equal-energy")
+    found = run_json_command(capsys, "compare", *few, "--policy", "powerflow", "--equal-energy")
     assert found["equal_energy"] == []
 
 
@@ -123,7 +123,7 @@ def test_without_a_policy_that_has_an_eta_there_is_nothing_to_choose(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     for option in ("--equal-energy", "--equal-jct", "--front"):
-        code, out, err = typed(capsys, "compare", *few, "--policy", "fifo", "--policy", "las", option)
+        code, out, err = run_command(capsys, "compare", *few, "--policy", "fifo", "--policy", "las", option)
         assert (code, out) == (2, "")
         assert "none of fifo, las has an eta" in err
 
@@ -132,8 +132,8 @@ def test_of_several_that_have_an_eta_the_one_that_holds_budgets_is_compared(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--policy", "fifo+cap", "--policy", "cap+powerflow", "--front"]
-    found = answered(capsys, "compare", *few, *words)
-    fastest = answered(capsys, "simulate", *few, "--policy", "cap+powerflow")
+    found = run_json_command(capsys, "compare", *few, *words)
+    fastest = run_json_command(capsys, "simulate", *few, "--policy", "cap+powerflow")
     assert found["front"][-1]["eta"] == 1.0
     assert found["front"][-1]["jct_mean_s"] == fastest["jct_mean_s"]
     assert found["front"][0]["energy_j"] < found["front"][-1]["energy_j"]
@@ -145,16 +145,16 @@ def test_jobs_that_take_no_time_leave_nothing_to_compare(
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s\na,0,1,0\nb,5,1,0\n")
     words = ["--trace", str(trace), "--cluster", "1xa100:8", "--policy", "powerflow", "--policy", "fifo"]
-    assert answered(capsys, "compare", *words, "--equal-jct", "--equal-energy")["equal_jct"] == []
+    assert run_json_command(capsys, "compare", *words, "--equal-jct", "--equal-energy")["equal_jct"] == []
 
 
 def test_a_budget_too_small_for_any_job_leaves_nothing_to_compare(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--policy", "powerflow", "--policy", "fifo", "--budget", "1kW", "--equal-energy", "--json"]
-    code, out, _ = typed(capsys, "compare", *few, *words)
+    code, out, _ = run_command(capsys, "compare", *few, *words)
     assert code == 0
-    assert strict(out)["equal_energy"] == []
+    assert parse_strict_json(out)["equal_energy"] == []
 
 
 @pytest.mark.slow
@@ -162,6 +162,6 @@ def test_several_processes_find_the_same(
     capsys: pytest.CaptureFixture[str], few: list[str], found: Any
 ) -> None:
     words = [*few, *POLICIES, "--equal-energy", "--equal-jct", "--front", "--jobs", "2"]
-    again = answered(capsys, "compare", *words)
+    again = run_json_command(capsys, "compare", *words)
     for name in ("equal_energy", "equal_jct", "front"):
         assert again[name] == found[name]

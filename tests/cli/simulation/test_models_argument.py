@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from measurements import scaled, written
-from typed import answered, typed
+from support.command_line import run_command, run_json_command
+from support.small_profiles import build_scaling_profile, write_csv
 
 SYNTH = ["--trace", "synth:count=40,seed=1,gpus_total=16", "--cluster", "2xa100:8"]
 
@@ -20,8 +20,8 @@ def test_with_the_library_jobs_draw_what_was_measured_of_their_model(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     log = str(tmp_path / "run.jsonl")
-    as_asked = answered(capsys, "simulate", *SYNTH, "--policy", "powerflow")
-    measured = answered(
+    as_asked = run_json_command(capsys, "simulate", *SYNTH, "--policy", "powerflow")
+    measured = run_json_command(
         capsys, "simulate", *SYNTH, "--policy", "powerflow", "--models", "library", "--log", log
     )
     assert measured["jct_mean_s"] > as_asked["jct_mean_s"]  # real jobs do not scale as well
@@ -32,9 +32,9 @@ def test_with_the_library_jobs_draw_what_was_measured_of_their_model(
 
 def test_models_of_ones_own_are_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     models = str(tmp_path / "models.toml")
-    answered(capsys, "fit", written(scaled(), tmp_path), "--out", models)
+    run_json_command(capsys, "fit", write_csv(build_scaling_profile(), tmp_path), "--out", models)
     log = str(tmp_path / "run.jsonl")
-    answered(capsys, "simulate", *SYNTH, "--models", models, "--log", log)
+    run_json_command(capsys, "simulate", *SYNTH, "--models", models, "--log", log)
     header = json.loads(Path(log).read_text().splitlines()[0])
     assert header["models"].startswith("Measured(1 workloads")
 
@@ -45,8 +45,8 @@ def test_the_span_penalty_holds_for_jobs_of_unknown_models(
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s,model\na,0,16,100,my-net\n")
     words = ["simulate", "--trace", str(trace), "--cluster", "2xa100:8", "--models", "library"]
-    assert answered(capsys, *words)["jct_mean_s"] == 100
-    assert answered(capsys, *words, "--span-penalty", "2")["jct_mean_s"] == 200
+    assert run_json_command(capsys, *words)["jct_mean_s"] == 100
+    assert run_json_command(capsys, *words, "--span-penalty", "2")["jct_mean_s"] == 200
 
 
 def test_drawn_models_go_into_the_log_and_the_log_can_be_replayed(
@@ -54,14 +54,14 @@ def test_drawn_models_go_into_the_log_and_the_log_can_be_replayed(
 ) -> None:
     log = tmp_path / "run.jsonl"
     words = ["--models", "library", "--draw-models", "--policy", "powerflow:eta=0.5"]
-    answered(capsys, "simulate", *SYNTH, *words, "--log", str(log))
+    run_json_command(capsys, "simulate", *SYNTH, *words, "--log", str(log))
     models = {event["model"] for event in arrivals(log)}
     assert "transformer" not in models  # nobody measured it on an A100
     assert "bert" in models  # known, and kept
     assert any(name.startswith("elasticflow/") for name in models)
     replay = ["replay", str(log), "--policy", "powerflow:eta=0.5"]
-    assert answered(capsys, *replay, "--models", "library")["same"]
-    code, _, err = typed(capsys, *replay)
+    assert run_json_command(capsys, *replay, "--models", "library")["same"]
+    code, _, err = run_command(capsys, *replay)
     assert code == 1
     assert "the log has" in err
 
@@ -70,8 +70,8 @@ def test_a_job_draws_the_same_model_alone_with_its_team_and_under_any_policy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = [*SYNTH, "--models", "library", "--draw-models", "--seed", "4"]
-    answered(capsys, "simulate", *words, "--log", str(tmp_path / "all.jsonl"))
-    answered(
+    run_json_command(capsys, "simulate", *words, "--log", str(tmp_path / "all.jsonl"))
+    run_json_command(
         capsys, "simulate", *words, "--team", "team-1", "--policy", "las", "--log", str(tmp_path / "1.jsonl")
     )
     everybody = {event["id"]: event["model"] for event in arrivals(tmp_path / "all.jsonl")}
@@ -86,7 +86,7 @@ def test_drawn_models_are_the_same_at_any_number_of_processes(
 ) -> None:
     words = [*SYNTH, "--models", "library", "--draw-models", "--policy", "fifo", "--policy", "powerflow"]
     for jobs in ("1", "2"):
-        answered(capsys, "compare", *words, "--jobs", jobs, "--logs", str(tmp_path / jobs))
+        run_json_command(capsys, "compare", *words, "--jobs", jobs, "--logs", str(tmp_path / jobs))
     for name in ("fifo.jsonl.gz", "powerflow.jsonl.gz"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
@@ -95,7 +95,7 @@ def test_another_number_of_gpus_costs_what_was_said(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--restart-cost", "0s"]
-    free, dear = (answered(capsys, *words, "--rescale-cost", cost) for cost in ("0s", "10m"))
+    free, dear = (run_json_command(capsys, *words, "--rescale-cost", cost) for cost in ("0s", "10m"))
     assert dear["restarts"] > 0
     assert dear["jct_mean_s"] > free["jct_mean_s"]
 
@@ -113,6 +113,6 @@ def test_what_cannot_be_used_is_named(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     for command in (["simulate"], ["compare", "--policy", "fifo"]):
-        code, out, err = typed(capsys, *command, *SYNTH, *words)
+        code, out, err = run_command(capsys, *command, *SYNTH, *words)
         assert (code, out) == (2, "")
         assert message in err

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nvml_stub import UUIDS, Stub
+from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
 from wattline.meter.caps.guard import hold, reap
@@ -405,7 +405,7 @@ def test_what_has_no_caps_is_observed(tmp_path: Path) -> None:
     assert "recording" in told[0]
 
 
-def test_on_nvml_a_cap_is_restored_after_kill_9(stub: Stub, state: Path) -> None:
+def test_on_nvml_a_cap_is_restored_after_kill_9(stub: NvmlStub, state: Path) -> None:
     child = Child("nvml", stub.env())
     assert [stub["cap_mw", gpu] for gpu in (0, 1)] == [150_000, 150_000]
     child.kill()
@@ -413,7 +413,7 @@ def test_on_nvml_a_cap_is_restored_after_kill_9(stub: Stub, state: Path) -> None
     until(lambda: not records(state))
 
 
-def test_on_nvml_a_reaper_finds_gpus_that_it_does_not_see_itself(stub: Stub) -> None:
+def test_on_nvml_a_reaper_finds_gpus_that_it_does_not_see_itself(stub: NvmlStub) -> None:
     child = Child("nvml", stub.env())
     os.kill(child.watcher, signal.SIGKILL)
     child.kill()
@@ -425,7 +425,7 @@ def test_on_nvml_a_reaper_finds_gpus_that_it_does_not_see_itself(stub: Stub) -> 
     assert [stub["cap_mw", gpu] for gpu in (0, 1)] == [400_000, 400_000]
 
 
-def test_on_nvml_without_permission_caps_are_observed(stub: Stub) -> None:
+def test_on_nvml_without_permission_caps_are_observed(stub: NvmlStub) -> None:
     stub["denied", 0] = 1
     child = Child("nvml", stub.env(), then="pass")
     code, err = child.ended()

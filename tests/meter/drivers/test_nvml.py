@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nvml_stub import UUIDS, Stub
+from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import MeterError
 from wattline.meter import open_meter
 from wattline.meter.gpu_names import kind_of
@@ -15,7 +15,7 @@ from wattline.meter.visible_devices import visible
 SHOW = "m = open_meter('nvml')\nimport json\nprint(json.dumps([[g.index, g.uuid, g.method] for g in m.gpus]))"
 
 
-def test_a_gpu_is_read(stub: Stub) -> None:
+def test_a_gpu_is_read(stub: NvmlStub) -> None:
     stub["draw_mw", 0] = 123_000
     said = stub.run(
         "import json\n"
@@ -38,25 +38,25 @@ SPAN = (
 )
 
 
-def test_the_driver_s_counter_is_what_counts(stub: Stub) -> None:
+def test_the_driver_s_counter_is_what_counts(stub: NvmlStub) -> None:
     method, joules, least_s, most_s = stub.run(SPAN).split("|")
     assert method == "nvml energy counter"
     assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
 
 
-def test_a_cap_clips_what_is_drawn(stub: Stub) -> None:
+def test_a_cap_clips_what_is_drawn(stub: NvmlStub) -> None:
     stub.run("g = open_meter('nvml').gpus[1]; g.set_cap(120.5); assert g.power_w() == 120.5, g.power_w()")
     assert (stub["cap_mw", 0], stub["cap_mw", 1]) == (400_000, 120_500)
 
 
-def test_without_a_counter_power_is_integrated_by_a_thread(stub: Stub) -> None:
+def test_without_a_counter_power_is_integrated_by_a_thread(stub: NvmlStub) -> None:
     stub["counterless", 0] = 1
     method, joules, least_s, most_s = stub.run(SPAN).split("|")
     assert method == "nvml power, integrated"
     assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
 
 
-def test_a_counter_that_falls_goes_on(stub: Stub) -> None:
+def test_a_counter_that_falls_goes_on(stub: NvmlStub) -> None:
     stub["energy_mj", 0] = 5_000_000.0
     said = stub.run(
         "import mmap, os, struct\n"
@@ -71,7 +71,7 @@ def test_a_counter_that_falls_goes_on(stub: Stub) -> None:
     assert 0 <= more < 5000
 
 
-def test_clocks_are_locked_and_let_go(stub: Stub) -> None:
+def test_clocks_are_locked_and_let_go(stub: NvmlStub) -> None:
     stub.run("open_meter('nvml').gpus[0].lock_clock(1005.4)")
     assert stub["clock_mhz", 0] == 1005
     stub.run("open_meter('nvml').gpus[0].lock_clock(None)")
@@ -92,7 +92,7 @@ def test_clocks_are_locked_and_let_go(stub: Stub) -> None:
         ("NoDevFiles", []),
     ],
 )
-def test_only_what_cuda_sees_is_seen_in_its_order(stub: Stub, seen: str, places: list[int]) -> None:
+def test_only_what_cuda_sees_is_seen_in_its_order(stub: NvmlStub, seen: str, places: list[int]) -> None:
     found = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
     assert [uuid for _, uuid, _ in found] == [UUIDS[place] for place in places]
     assert [index for index, _, _ in found] == list(range(len(places)))
@@ -101,19 +101,19 @@ def test_only_what_cuda_sees_is_seen_in_its_order(stub: Stub, seen: str, places:
 @pytest.mark.parametrize(
     "seen", ["MIG-part-of-1", f"MIG-{UUIDS[1]}/1/0", f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0"]
 )
-def test_a_part_of_a_gpu_is_metered_as_the_whole_and_once(stub: Stub, seen: str) -> None:
+def test_a_part_of_a_gpu_is_metered_as_the_whole_and_once(stub: NvmlStub, seen: str) -> None:
     stub["mig", 1] = b"MIG-part-of-1"
     ((index, uuid, method),) = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
     assert (index, uuid) == (0, UUIDS[1])
     assert method == "nvml energy counter, of the whole GPU (MIG)"
 
 
-def test_by_its_uuid_a_gpu_is_found_whatever_is_visible(stub: Stub) -> None:
+def test_by_its_uuid_a_gpu_is_found_whatever_is_visible(stub: NvmlStub) -> None:
     code = f"print([g.uuid for g in open_meter('nvml:{UUIDS[0]}').gpus])"
     assert stub.run(code, CUDA_VISIBLE_DEVICES="1") == f"['{UUIDS[0]}']"
 
 
-def test_without_permission_that_is_said_and_nothing_set(stub: Stub) -> None:
+def test_without_permission_that_is_said_and_nothing_set(stub: NvmlStub) -> None:
     stub["denied", 0] = 1
     said = stub.run(
         "from wattline.errors import NotPermitted\n"
@@ -127,7 +127,7 @@ def test_without_permission_that_is_said_and_nothing_set(stub: Stub) -> None:
     assert stub["sets", 0] == 0
 
 
-def test_a_lost_gpu_is_an_error_and_not_0_watts(stub: Stub) -> None:
+def test_a_lost_gpu_is_an_error_and_not_0_watts(stub: NvmlStub) -> None:
     stub.run(
         "import mmap, os, struct\n"
         "from wattline.errors import MeterError\n"
@@ -143,12 +143,12 @@ def test_a_lost_gpu_is_an_error_and_not_0_watts(stub: Stub) -> None:
     assert stub["lost", 0] == 1
 
 
-def test_auto_finds_nvml_where_it_works(stub: Stub) -> None:
+def test_auto_finds_nvml_where_it_works(stub: NvmlStub) -> None:
     assert stub.run("print(open_meter().name)") == "nvml"
     assert stub.run("print(open_meter().name)", CUDA_VISIBLE_DEVICES="") in ("none", "rapl")
 
 
-def test_importing_meters_loads_neither_nvml_nor_numpy(stub: Stub) -> None:
+def test_importing_meters_loads_neither_nvml_nor_numpy(stub: NvmlStub) -> None:
     said = stub.run(
         "import sys, wattline.meter.caps.guard, wattline.meter.energy_window\n"
         "import wattline.meter.drivers.simulated\n"

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from nvml_stub import UUIDS, Stub
+from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.meter import Meter, open_meter
 from wattline.meter.caps.guard import hold
@@ -175,7 +175,7 @@ def test_who_is_not_let_in_observes(daemon: Daemon) -> None:
         gpu.set_cap(200)
 
 
-def test_what_the_daemon_does_not_read_is_read_through_nvml(daemon: Daemon, stub: Stub) -> None:
+def test_what_the_daemon_does_not_read_is_read_through_nvml(daemon: Daemon, stub: NvmlStub) -> None:
     daemon.groups = ["gpu-control"]
     with pytest.raises(MeterError, match="does not read it, and NVML is not there"):
         open_meter(f"zeusd:{daemon.path}").gpus[0].power_w()

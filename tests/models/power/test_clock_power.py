@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import off
+from support.synthetic_workloads import max_relative_error
 from wattline.models.power.clock_power import clock_watts, fit_volts
 
 MHZ = np.linspace(500.0, 1400.0, 19)
@@ -35,7 +35,7 @@ def test_the_law_of_a_clock_is_found_again_with_its_knee(law: tuple[float, ...])
     found = fit_volts(MHZ, clock_watts(MHZ, *law), np.full(len(MHZ), 0.01))
     assert found[2] == pytest.approx(law[2], abs=10)
     assert found[3] == pytest.approx(law[3], rel=0.05)
-    assert off(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.01
+    assert max_relative_error(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.01
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -43,7 +43,7 @@ def test_the_law_of_a_clock_is_found_again_with_its_knee(law: tuple[float, ...])
 def test_the_law_of_a_clock_is_found_again_through_noise(law: tuple[float, ...], seed: int) -> None:
     wrong = 1 + 0.01 * np.random.default_rng(seed).standard_normal(len(MHZ))
     found = fit_volts(MHZ, clock_watts(MHZ, *law) * wrong, np.full(len(MHZ), 0.01))
-    assert off(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.025
+    assert max_relative_error(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.025
 
 
 def test_three_clocks_give_a_line_whatever_they_say() -> None:

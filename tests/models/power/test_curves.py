@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import CAPS_W, CLOCKS_MHZ, caps, clocks, off
+from support.synthetic_workloads import CAPS_W, CLOCKS_MHZ, cap_curves, clock_curves, max_relative_error
 from wattline.models.power.clock_power import clock_watts
 from wattline.models.power.clock_speed import pace
 from wattline.models.power.curves import Curves, between, fit_caps, fit_clocks
@@ -28,19 +28,19 @@ def test_one_size_stands_for_all() -> None:
     assert (left.tolist(), share.tolist()) == ([0, 0, 0], [0, 0, 0])
 
 
-@pytest.mark.parametrize("make", [caps, clocks])
+@pytest.mark.parametrize("make", [cap_curves, clock_curves])
 def test_a_table_reads_as_its_laws(make: type[Curves]) -> None:
     curves = make(32.0, 64.0)  # type: ignore[call-arg, arg-type]
-    rate_law, law = (ramp, ramp) if make is caps else (pace, clock_watts)
+    rate_law, law = (ramp, ramp) if make is cap_curves else (pace, clock_watts)
     knobs = np.linspace(curves.first, curves.last, 33)
     for row, size in enumerate((32.0, 64.0)):
         rate, watts = curves.at(np.full(33, size), knobs)
-        assert off(rate, curves.bend[row] * rate_law(knobs, *curves.rate_law[row])) < 2e-3
-        assert off(watts, law(knobs, *curves.watts_law[row])) < 2e-3
+        assert max_relative_error(rate, curves.bend[row] * rate_law(knobs, *curves.rate_law[row])) < 2e-3
+        assert max_relative_error(watts, law(knobs, *curves.watts_law[row])) < 2e-3
 
 
 def test_a_knob_that_is_not_set_holds_nothing_back() -> None:
-    curves = caps(32.0, 64.0)
+    curves = cap_curves(32.0, 64.0)
     for size in (16.0, 32.0, 45.0, 64.0):
         assert at(curves, size, np.nan) == at(curves, size, curves.last)
     assert at(curves, 32.0, np.nan)[0] == pytest.approx(1.0)
@@ -55,13 +55,13 @@ def test_a_cap_that_was_not_measured_is_not_faster_than_no_cap() -> None:
 
 
 def test_past_twice_what_was_measured_nothing_changes() -> None:
-    curves = clocks()
+    curves = clock_curves()
     assert at(curves, 32.0, 2 * CLOCKS_MHZ[-1]) == at(curves, 32.0, 9 * CLOCKS_MHZ[-1])
     assert at(curves, 32.0, CLOCKS_MHZ[0] / 2) == at(curves, 32.0, CLOCKS_MHZ[0] / 9)
 
 
 def test_between_two_batch_sizes_lies_their_mean() -> None:
-    curves = caps(32.0, 128.0)
+    curves = cap_curves(32.0, 128.0)
     (_, small), (_, middle), (_, large) = (at(curves, size, 300.0) for size in (32.0, 64.0, 128.0))
     assert small < large
     assert middle == pytest.approx((small + large) / 2)
@@ -69,7 +69,7 @@ def test_between_two_batch_sizes_lies_their_mean() -> None:
 
 @given(st.floats(32, 128), st.floats(120, 290))
 def test_by_watts_no_more_is_drawn_and_the_speed_is_that_of_the_clock(batch: float, watts: float) -> None:
-    curves = clocks(32.0, 128.0)
+    curves = clock_curves(32.0, 128.0)
     rate, drawn = curves.by_watts().at(np.array([batch]), np.array([watts]))
     assert drawn <= watts * (1 + 1e-9)
     knobs = np.linspace(curves.knob[0], curves.last, 2000)
@@ -78,7 +78,7 @@ def test_by_watts_no_more_is_drawn_and_the_speed_is_that_of_the_clock(batch: flo
 
 
 def test_by_rate_the_watts_are_those_of_the_setting_that_is_as_fast() -> None:
-    curves = caps()
+    curves = cap_curves()
     knob = np.linspace(100.0, 1000.0, 257)
     other = curves.by_rate(knob, knob / 1000.0, np.full(257, 50.0))
     for at in (500.0, 700.0, 900.0):
@@ -90,7 +90,7 @@ def test_by_rate_the_watts_are_those_of_the_setting_that_is_as_fast() -> None:
 
 
 def test_bent_rates_are_those_of_their_batch_size() -> None:
-    curves = caps(32.0, 64.0)
+    curves = cap_curves(32.0, 64.0)
     bent = curves.bent(np.array([1.0, 0.9]))
     assert bent.rate[0] == pytest.approx(curves.rate[0])
     assert bent.rate[1] == pytest.approx(0.9 * curves.rate[1])
@@ -100,7 +100,7 @@ def test_bent_rates_are_those_of_their_batch_size() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    ("make", "fit", "knobs"), [(caps, fit_caps, CAPS_W), (clocks, fit_clocks, CLOCKS_MHZ)]
+    ("make", "fit", "knobs"), [(cap_curves, fit_caps, CAPS_W), (clock_curves, fit_clocks, CLOCKS_MHZ)]
 )
 def test_curves_are_found_again_through_noise(make, fit, knobs, seed: int) -> None:  # type: ignore[no-untyped-def]
     true = make(32.0, 64.0)
@@ -113,7 +113,7 @@ def test_curves_are_found_again_through_noise(make, fit, knobs, seed: int) -> No
         was, draws = true.at(np.full(77, size), asked)
         rate, watts = found.at(np.full(77, size), asked)
         for now, then in ((rate, was), (watts, draws)):
-            assert off(now, then) < 0.05
+            assert max_relative_error(now, then) < 0.05
             assert np.mean(np.abs(now / then - 1)) < 0.02
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up import a_throttle, caps, clocks
+from support.synthetic_workloads import build_throttle, cap_curves, clock_curves
 from wattline.errors import NotFitted
 from wattline.measurement.devices import DEVICES
 from wattline.models.power.curves import fit_caps, fit_clocks
@@ -14,11 +14,11 @@ from wattline.models.power.throttle import INSENSITIVE, Throttle
 FREE = np.nan
 SIZE = 32.0
 EVERY_KIND = {
-    "nothing": a_throttle(),
+    "nothing": build_throttle(),
     "device": Throttle("a100", np.ones(1), np.full(1, np.nan)),
-    "caps": a_throttle(caps=caps(32.0, 64.0)),
-    "clocks": a_throttle(clocks=clocks(32.0, 64.0)),
-    "both": a_throttle(caps=caps(32.0, 64.0), clocks=clocks(32.0, 64.0)),
+    "caps": build_throttle(caps=cap_curves(32.0, 64.0)),
+    "clocks": build_throttle(clocks=clock_curves(32.0, 64.0)),
+    "both": build_throttle(caps=cap_curves(32.0, 64.0), clocks=clock_curves(32.0, 64.0)),
 }
 
 
@@ -31,7 +31,7 @@ def at(
 
 def test_nothing_measured_and_nothing_set_is_full_speed_at_the_watts_of_the_device() -> None:
     assert at(EVERY_KIND["device"]) == (1.0, DEVICES["a100"].busy_w)
-    assert at(a_throttle()) == (1.0, 280.0)
+    assert at(build_throttle()) == (1.0, 280.0)
 
 
 def test_watts_of_a_free_gpu_go_with_the_logarithm_of_its_batch() -> None:
@@ -41,7 +41,7 @@ def test_watts_of_a_free_gpu_go_with_the_logarithm_of_its_batch() -> None:
 
 
 def test_a_cap_that_nobody_measured_slows_all_but_the_insensitive_part() -> None:
-    rate, watts = at(a_throttle(), cap_w=150.0)
+    rate, watts = at(build_throttle(), cap_w=150.0)
     idle_w = DEVICES["a100"].idle_w
     clock = ((150.0 - idle_w) / (280.0 - idle_w)) ** 0.5
     assert watts == 150.0
@@ -49,7 +49,7 @@ def test_a_cap_that_nobody_measured_slows_all_but_the_insensitive_part() -> None
 
 
 def test_a_clock_that_nobody_measured_draws_with_its_square() -> None:
-    rate, watts = at(a_throttle(), clock_mhz=DEVICES["a100"].max_clock_mhz / 2)
+    rate, watts = at(build_throttle(), clock_mhz=DEVICES["a100"].max_clock_mhz / 2)
     idle_w = DEVICES["a100"].idle_w
     assert watts == pytest.approx(idle_w + (280.0 - idle_w) / 4)
     assert rate == pytest.approx(1 / (INSENSITIVE + 2 * (1 - INSENSITIVE)))
@@ -57,8 +57,8 @@ def test_a_clock_that_nobody_measured_draws_with_its_square() -> None:
 
 def test_unmeasured_caps_and_clocks_meet_on_one_curve() -> None:
     for clock_mhz in (500.0, 900.0, 1300.0):
-        rate, watts = at(a_throttle(), clock_mhz=clock_mhz)
-        assert at(a_throttle(), cap_w=watts) == pytest.approx((rate, watts), rel=1e-6)
+        rate, watts = at(build_throttle(), clock_mhz=clock_mhz)
+        assert at(build_throttle(), cap_w=watts) == pytest.approx((rate, watts), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -84,14 +84,14 @@ def test_a_cap_below_what_the_lowest_clock_draws_cannot_hold() -> None:
 
 
 def test_clocks_that_were_measured_answer_for_caps_at_equal_watts() -> None:
-    throttle = a_throttle(clocks=clocks())
+    throttle = build_throttle(clocks=clock_curves())
     for clock_mhz in (650.0, 900.0, 1100.0, 1350.0):
         rate, watts = at(throttle, clock_mhz=clock_mhz)
         assert at(throttle, cap_w=watts) == pytest.approx((rate, watts), rel=0.005)
 
 
 def test_caps_that_were_measured_answer_for_clocks_at_equal_speed() -> None:
-    throttle = a_throttle(caps=caps())
+    throttle = build_throttle(caps=cap_curves())
     for cap_w in (150.0, 200.0, 250.0):
         rate, watts = at(throttle, cap_w=cap_w)
         clock = (1 - INSENSITIVE) / (1 / rate - INSENSITIVE) * DEVICES["a100"].max_clock_mhz
@@ -120,13 +120,13 @@ def partly_metered() -> Throttle:
     """Watts of one batch size only, beside what a free GPU draws."""
     knob, size = np.tile([100.0, 200.0, 300.0, 400.0], 2), np.repeat([32.0, 64.0], 4)
     watts = np.where(size == 32.0, 0.9 * knob, np.nan)
-    return a_throttle(caps=fit_caps(size, knob, np.sqrt(knob), watts, np.full(8, 0.01)))
+    return build_throttle(caps=fit_caps(size, knob, np.sqrt(knob), watts, np.full(8, 0.01)))
 
 
 def partly_metered_clocks() -> Throttle:
     knob, size = np.tile([600.0, 800.0, 1000.0, 1400.0], 2), np.repeat([32.0, 64.0], 4)
     watts = np.where(size == 32.0, 0.2 * knob, np.nan)
-    return a_throttle(clocks=fit_clocks(size, knob, np.sqrt(knob), watts, np.full(8, 0.01)))
+    return build_throttle(clocks=fit_clocks(size, knob, np.sqrt(knob), watts, np.full(8, 0.01)))
 
 
 PARTLY = {"partly metered caps": partly_metered(), "partly metered clocks": partly_metered_clocks()}

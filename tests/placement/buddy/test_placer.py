@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from story import first_starts, play
+from support.simulations import first_start_times, simulate
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import ARRIVED, RAN, Event, rows
@@ -212,7 +212,7 @@ def test_a_job_that_finds_no_place_is_not_overtaken_for_ever() -> None:
         gpus=[8, *([3] * 60)],
         duration_s=[10.0, *(100.0 + n % 7 for n in range(60))],
     )
-    assert first_starts(play(jobs, p.fifo, count=2, gpus=8, place=Buddy()))["whole"] < 250.0
+    assert first_start_times(simulate(jobs, p.fifo, count=2, gpus=8, place=Buddy()))["whole"] < 250.0
 
 
 def test_who_finds_no_place_finds_none_because_of_those_before_it() -> None:
@@ -300,7 +300,7 @@ def test_power_of_two_jobs_start_if_enough_gpus_are_free(world: tuple[Nodes, Job
             return placement
 
     for policy in (p.fifo, p.Las(60.0)):
-        play(jobs, policy, nodes=cluster, place=Complete(Buddy(mode)))  # type: ignore[arg-type]
+        simulate(jobs, policy, nodes=cluster, place=Complete(Buddy(mode)))  # type: ignore[arg-type]
 
 
 @given(world=power_of_two_worlds(most=4), mode=st.sampled_from(("none", "easy", "greedy")))
@@ -331,8 +331,8 @@ def odd_worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
 def test_sizes_that_are_no_powers_of_two_work_too(world: tuple[Nodes, Jobs], mode: str) -> None:
     cluster, jobs = world
     for policy in (p.fifo, p.Las(60.0), p.srtf):
-        log = play(jobs, policy, nodes=cluster, place=Watched(Buddy(mode)))  # type: ignore[arg-type]
-        assert len(first_starts(log)) == len(jobs), "somebody never started"
+        log = simulate(jobs, policy, nodes=cluster, place=Watched(Buddy(mode)))  # type: ignore[arg-type]
+        assert len(first_start_times(log)) == len(jobs), "somebody never started"
 
 
 @given(world=power_of_two_worlds())
@@ -345,7 +345,7 @@ def test_when_all_have_ended_a_rack_takes_a_job_as_large_as_itself(world: tuple[
         gpus=[*jobs.gpus, rack * int(cluster.gpus[0])],
         duration_s=[*jobs.duration_s, 1.0],
     )
-    log = play(last, p.fifo, nodes=cluster, place=Buddy())
+    log = simulate(last, p.fifo, nodes=cluster, place=Buddy())
     held = log.actions[log.actions[:, 1] == len(jobs), 3]
     assert len(set(cluster.rack[held].tolist())) == 1
 

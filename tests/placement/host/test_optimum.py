@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loaders import MODELS, Watched, models, played, some, worlds
+from support.host_workloads import MODELS, CheckedPlacer, build_jobs, clusters_with_jobs, model_sets, simulate
 from wattline import policy as p
 from wattline.cluster import nodes
 from wattline.core.actions import START
@@ -23,11 +23,11 @@ from wattline.placement.host.optimum import allocate, pack_whole
 @given(
     names=st.lists(st.sampled_from(("image", "speech", "text")), min_size=1, max_size=4),
     cores=st.integers(8, 24),
-    beliefs=models(),
+    beliefs=model_sets(),
 )
 def test_an_allocation_is_the_best_of_all(names: list[str], cores: int, beliefs: Measured) -> None:
     cluster = nodes("v100", gpus=4, cpus=cores, mem_gib=200)
-    jobs = with_shares(some(*names), cluster)
+    jobs = with_shares(build_jobs(*names), cluster)
     known = needs(beliefs, jobs, cluster)
     sets = known.sets[:, 0]
     best = allocate(known, sets, jobs.gpus, cluster.host[:, 0])
@@ -46,7 +46,7 @@ def test_an_allocation_is_the_best_of_all(names: list[str], cores: int, beliefs:
 
 def test_a_bound_does_not_take_longer_for_more_jobs_that_are_alike() -> None:
     cluster = nodes("v100", count=1000, gpus=8)
-    jobs = with_shares(some(*("image", "speech", "text") * 2000), cluster)
+    jobs = with_shares(build_jobs(*("image", "speech", "text") * 2000), cluster)
     known = needs(MODELS, jobs, cluster)
     best = allocate(known, known.sets[:, 0], jobs.gpus, cluster.host.sum(axis=1))
     assert best.jobs.sum() == 6000
@@ -64,30 +64,30 @@ def test_whole_jobs_fill_nodes_as_far_as_they_fit() -> None:
 
 def test_jobs_are_where_all_have_what_they_want() -> None:
     cluster = nodes("v100", count=2, gpus=2, cpus=14, mem_gib=250)
-    log = played(some("image", "image", "text", "text"), Optimum(), cluster)
+    log = simulate(build_jobs("image", "image", "text", "text"), Optimum(), cluster)
     starts = log.actions[log.actions[:, 0] == START]
     assert starts[:4, 7].tolist() == [12000, 12000, 1000, 1000]
 
 
 @pytest.mark.slow
 @settings(max_examples=5)
-@given(world=worlds(), beliefs=models())
+@given(world=clusters_with_jobs(), beliefs=model_sets())
 def test_as_a_placer_it_keeps_everybody_at_its_share_too(
     world: tuple[Nodes, Jobs], beliefs: Measured
 ) -> None:
     cluster, jobs = world
     for policy in (p.fifo, p.Las(60.0)):
-        played(jobs, Watched(Optimum("greedy")), cluster, policy, beliefs)
+        simulate(jobs, CheckedPlacer(Optimum("greedy")), cluster, policy, beliefs)
 
 
-@given(world=worlds(), beliefs=models())
+@given(world=clusters_with_jobs(), beliefs=model_sets())
 def test_what_tune_gives_is_never_better_than_the_bound(world: tuple[Nodes, Jobs], beliefs: Measured) -> None:
     cluster, jobs = world
     jobs = with_shares(jobs, cluster)
     if len(np.unique(cluster.host.T, axis=0)) > 1 or jobs.gpus.max() > cluster.gpus.min():
         return
 
-    class Bounded(Watched):
+    class Bounded(CheckedPlacer):
         def __call__(self, plan, snapshot, said):  # type: ignore[no-untyped-def]
             placement = super().__call__(plan, snapshot, said)
             leases = placement.leases
@@ -105,4 +105,4 @@ def test_what_tune_gives_is_never_better_than_the_bound(world: tuple[Nodes, Jobs
             assert got <= best.bound + 1e-6
             return placement
 
-    played(jobs, Bounded(Tune("greedy")), cluster, p.fifo, beliefs)
+    simulate(jobs, Bounded(Tune("greedy")), cluster, p.fifo, beliefs)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders import Watched, models, played, some, worlds
-from story import ends
+from support.host_workloads import CheckedPlacer, build_jobs, clusters_with_jobs, model_sets, simulate
+from support.simulations import finish_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Overheads
 from wattline.cluster import nodes
@@ -31,22 +31,24 @@ def cores(log: Log) -> dict[int, float]:
 
 
 def test_what_one_job_does_not_need_another_gets() -> None:
-    given_to = cores(played(some("image", "text", "text", "text"), Tune()))
+    given_to = cores(simulate(build_jobs("image", "text", "text", "text"), Tune()))
     assert given_to == {0: 9, 1: 1, 2: 1, 3: 1}
 
 
 def test_jobs_that_want_the_same_get_the_same() -> None:
-    assert cores(played(some("image", "image", "text", "text"), Tune())) == {0: 5, 1: 5, 2: 1, 3: 1}
+    assert cores(simulate(build_jobs("image", "image", "text", "text"), Tune())) == {0: 5, 1: 5, 2: 1, 3: 1}
 
 
 def test_cores_of_gpus_that_nobody_uses_are_used() -> None:
-    assert cores(played(some("image"), Tune())) == {0: 12}
-    assert ends(played(some("image"), Tune())) == {"0": 25}  # four times as fast as with its share
+    assert cores(simulate(build_jobs("image"), Tune())) == {0: 12}
+    assert finish_times(simulate(build_jobs("image"), Tune())) == {
+        "0": 25
+    }  # four times as fast as with its share
 
 
 def test_who_runs_gives_back_what_it_can_spare_without_a_restart() -> None:
     jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[400, 400], model=["image", "image"])
-    log = played(jobs, Tune(), nodes("v100", gpus=2, cpus=12, mem_gib=250))
+    log = simulate(jobs, Tune(), nodes("v100", gpus=2, cpus=12, mem_gib=250))
     verbs = log.actions[:, 0].tolist()
     assert (STOP in verbs, RETUNE in verbs) == (False, True)
 
@@ -55,14 +57,14 @@ def test_what_becomes_free_goes_to_who_is_still_there() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[100, 200], model=["image", "image"])
     cluster = nodes("v100", gpus=2, cpus=12, mem_gib=250)
     # Both run with their share of six cores, half of what they want, as the trace says; then one has twelve.
-    assert ends(played(jobs, Tune(), cluster)) == {"0": 100, "1": 150}
+    assert finish_times(simulate(jobs, Tune(), cluster)) == {"0": 100, "1": 150}
 
 
 def test_a_job_goes_where_the_cores_are() -> None:
     cluster = nodes("v100", count=2, gpus=2, cpus=13, mem_gib=250)
-    log = played(some("image", "image", "text", "text"), Tune(), cluster)
-    assert ends(log)["0"] == pytest.approx(100 * 6.5 / 12)
-    assert ends(log)["1"] == pytest.approx(100 * 6.5 / 12)
+    log = simulate(build_jobs("image", "image", "text", "text"), Tune(), cluster)
+    assert finish_times(log)["0"] == pytest.approx(100 * 6.5 / 12)
+    assert finish_times(log)["1"] == pytest.approx(100 * 6.5 / 12)
 
 
 def test_jobs_change_places_if_that_pays_for_their_restarts() -> None:
@@ -75,22 +77,24 @@ def test_jobs_change_places_if_that_pays_for_their_restarts() -> None:
     )
     cluster = nodes("v100", count=2, gpus=3, cpus=16, mem_gib=250)
     slow = Overheads(restart_s=30.0)
-    still, moving = (played(jobs, Tune(move=move), cluster, overheads=slow) for move in (np.inf, 0.1))
+    still, moving = (simulate(jobs, Tune(move=move), cluster, overheads=slow) for move in (np.inf, 0.1))
     assert np.count_nonzero(still.actions[:, 0] == STOP) == 0
     assert np.count_nonzero(moving.actions[:, 0] == STOP) == 1
-    assert all(ends(moving)[job] < 0.7 * ends(still)[job] for job in ("4", "5"))
+    assert all(finish_times(moving)[job] < 0.7 * finish_times(still)[job] for job in ("4", "5"))
 
 
 def test_a_job_that_spans_nodes_has_the_same_everywhere() -> None:
     cluster = nodes("v100", count=2, gpus=2, cpus=8, mem_gib=250)
-    log = played(some("text", "image", gpus=[1, 3]), Tune(), cluster)
+    log = simulate(build_jobs("text", "image", gpus=[1, 3]), Tune(), cluster)
     rows = log.actions[(log.actions[:, 0] == START) & (log.actions[:, 1] == 1)]
     assert len(rows) == 2
     assert len(set(rows[:, 7].tolist())) == 1
 
 
 def test_jobs_on_the_same_gpus_have_their_share() -> None:
-    log = played(some("image", "image"), Tune(), nodes("v100", gpus=1, cpus=12), p.Gandiva(slice_s=60.0))
+    log = simulate(
+        build_jobs("image", "image"), Tune(), nodes("v100", gpus=1, cpus=12), p.Gandiva(slice_s=60.0)
+    )
     pair = log.actions[log.actions[:, 1] != log.actions[:, 2]]
     assert len(pair)
     assert not pair[:, 7:].any()
@@ -98,12 +102,12 @@ def test_jobs_on_the_same_gpus_have_their_share() -> None:
 
 def test_storage_is_shared_out_too() -> None:
     slow, fast = (nodes("v100", gpus=2, cpus=24, mem_gib=40, storage_mib_s=storage) for storage in (60, 600))
-    jobs = some("speech", "speech")
-    log = played(jobs, Tune(), fast)
+    jobs = build_jobs("speech", "speech")
+    log = simulate(jobs, Tune(), fast)
     read = log.actions[log.actions[:, 0] == START, 9]
     assert (read > 0).all()
     assert read.sum() <= 600
-    assert max(ends(log).values()) <= max(ends(played(jobs, Tune(), slow)).values()) * 1.001
+    assert max(finish_times(log).values()) <= max(finish_times(simulate(jobs, Tune(), slow)).values()) * 1.001
 
 
 @pytest.mark.parametrize("knobs", [{"keep": 0.0}, {"keep": 1.1}, {"move": -1.0}, {"move": np.nan}])
@@ -115,25 +119,25 @@ def test_knobs_that_make_no_sense_are_refused(knobs: dict[str, float]) -> None:
 # -- worlds of chance
 
 
-@given(world=worlds(), beliefs=models(), move=st.sampled_from((0.0, 0.1, np.inf)))
+@given(world=clusters_with_jobs(), beliefs=model_sets(), move=st.sampled_from((0.0, 0.1, np.inf)))
 def test_nobody_is_ever_slower_than_with_its_share(
     world: tuple[Nodes, Jobs], beliefs: Measured, move: float
 ) -> None:
     cluster, jobs = world
     for policy in (p.fifo, p.Las(60.0)):
-        log = played(jobs, Watched(Tune("greedy", move=move)), cluster, policy, beliefs)
-        assert len(ends(log)) == len(jobs)
+        log = simulate(jobs, CheckedPlacer(Tune("greedy", move=move)), cluster, policy, beliefs)
+        assert len(finish_times(log)) == len(jobs)
 
 
 @pytest.mark.slow
-@given(world=worlds(), beliefs=models())
+@given(world=clusters_with_jobs(), beliefs=model_sets())
 def test_elastic_jobs_have_what_their_size_needs(world: tuple[Nodes, Jobs], beliefs: Measured) -> None:
     cluster, jobs = world
-    log = played(jobs, Watched(Tune("greedy")), cluster, p.Afs(), beliefs)
-    assert len(ends(log)) == len(jobs)
+    log = simulate(jobs, CheckedPlacer(Tune("greedy")), cluster, p.Afs(), beliefs)
+    assert len(finish_times(log)) == len(jobs)
 
 
-@given(world=worlds(), beliefs=models())
+@given(world=clusters_with_jobs(), beliefs=model_sets())
 def test_where_nobody_waits_all_end_no_later_than_with_their_shares(
     world: tuple[Nodes, Jobs], beliefs: Measured
 ) -> None:
@@ -141,5 +145,7 @@ def test_where_nobody_waits_all_end_no_later_than_with_their_shares(
     one_by_one = Jobs.of(
         submit_s=1e4 * np.arange(len(jobs)), gpus=jobs.gpus, duration_s=jobs.duration_s, model=jobs.model
     )
-    ours, theirs = (ends(played(one_by_one, place, cluster, beliefs=beliefs)) for place in (Tune(), Pack()))
+    ours, theirs = (
+        finish_times(simulate(one_by_one, place, cluster, beliefs=beliefs)) for place in (Tune(), Pack())
+    )
     assert all(ours[job] <= at_s + 1e-6 for job, at_s in theirs.items())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curved import arrived, curved_jobs
+from support.power_law_models import build_power_law_jobs, snapshot_of_waiting
 from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import FAILED, FINISHED
@@ -106,7 +106,7 @@ def test_plans_give_no_more_than_there_is_and_leave_nobody_out(
         batch=[64] * count,
     )
     cluster = join_nodes(nodes("v100", count=gpus, gpus=1), nodes("a100", gpus=4))
-    state = arrived(jobs, cluster)
+    state = snapshot_of_waiting(jobs, cluster)
     plan = policy(state, library())
     assert sorted(plan.row.tolist()) == list(range(count))
     placement = Pack()(plan, state, library())
@@ -118,7 +118,7 @@ def test_plans_give_no_more_than_there_is_and_leave_nobody_out(
 
 @pytest.mark.parametrize("policy", ELASTIC)
 def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
-    state = arrived(curved_jobs(["1"] * 4, [1e4] * 4), nodes("v100", count=2, gpus=4))
+    state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", count=2, gpus=4))
     half = replace(state, up=np.array([True, False]), free=np.array([4, 0]))
     for snapshot, gpus in ((state, 8), (half, 4)):
         leases = Pack("none")(policy(snapshot, Asked()), snapshot, Asked()).leases
@@ -126,7 +126,7 @@ def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
 
 
 def test_who_keeps_its_size_is_seated_first_then_the_largest() -> None:
-    state = arrived(curved_jobs(["1"] * 4, [1e4] * 4), nodes("v100", gpus=16))
+    state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", gpus=16))
     offers = replace(offer(state, Asked(), None, batches=False), held=np.array([0, 0, 2, 0]))
     plan = granted(state, offers, np.array([0, 2, 1, -1]), None)
     assert plan.row.tolist() == [2, 1, 0, 3]

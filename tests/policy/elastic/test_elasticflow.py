@@ -6,8 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from curved import Curved, after, arrived, curved_jobs, play_curved, shares, sizes
-from story import ends, first_starts
+from support.power_law_models import (
+    PowerLawModels,
+    build_power_law_jobs,
+    first_gpus_by_job,
+    simulate_power_law,
+    snapshot_after,
+    snapshot_of_waiting,
+    start_sizes,
+)
+from support.simulations import finish_times, first_start_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
@@ -35,102 +43,102 @@ class TestElasticFlow(PolicyContract):
 
 
 def test_a_job_alone_with_a_loose_deadline_gets_what_is_left_too() -> None:
-    assert shares(FREE, curved_jobs(["1"], [100], deadline_s=[1000]), gpus=8) == {"a": 8}
+    assert first_gpus_by_job(FREE, build_power_law_jobs(["1"], [100], deadline_s=[1000]), gpus=8) == {"a": 8}
 
 
 def test_a_tight_deadline_forces_a_larger_size() -> None:
     # a needs 100 / 4 s on 4 GPUs, 100 / 2 s on 2; b takes all that is left of 4 GPUs for who has none.
-    jobs = curved_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[30, math.inf, math.inf])
-    assert shares(FREE, jobs, gpus=4) == {"a": 4, "b": 0, "c": 0}
+    jobs = build_power_law_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[30, math.inf, math.inf])
+    assert first_gpus_by_job(FREE, jobs, gpus=4) == {"a": 4, "b": 0, "c": 0}
     loose = replace(jobs, deadline_s=np.array([60.0, math.inf, math.inf]))
-    assert shares(FREE, loose, gpus=4) == {"a": 2, "b": 1, "c": 1}
+    assert first_gpus_by_job(FREE, loose, gpus=4) == {"a": 2, "b": 1, "c": 1}
 
 
 def test_a_share_is_no_larger_than_it_must_be_where_scaling_is_poor() -> None:
     # In time on 4 GPUs (100 / 2 s), not on 2 (100 / 1.41 s).
-    jobs = curved_jobs(["0.5"] * 5, [100] * 5, deadline_s=[60] + [math.inf] * 4)
-    assert shares(FREE, jobs, gpus=8) == {"a": 4, "b": 1, "c": 1, "d": 1, "e": 1}
+    jobs = build_power_law_jobs(["0.5"] * 5, [100] * 5, deadline_s=[60] + [math.inf] * 4)
+    assert first_gpus_by_job(FREE, jobs, gpus=8) == {"a": 4, "b": 1, "c": 1, "d": 1, "e": 1}
 
 
 def test_of_two_jobs_of_which_one_can_be_in_time_the_first_submitted_is_admitted() -> None:
-    jobs = curved_jobs(["1", "1"], [100, 100], deadline_s=[110, 105], submit_s=[0, 1])
-    log = play_curved(jobs, FREE, nodes("v100", gpus=1))
-    assert ends(log) == {"a": 100, "b": 200}
-    assert ends(play_curved(jobs, p.edf, nodes("v100", gpus=1))) == {"b": 101, "a": 200}
+    jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[110, 105], submit_s=[0, 1])
+    log = simulate_power_law(jobs, FREE, nodes("v100", gpus=1))
+    assert finish_times(log) == {"a": 100, "b": 200}
+    assert finish_times(simulate_power_law(jobs, p.edf, nodes("v100", gpus=1))) == {"b": 101, "a": 200}
 
 
 def test_who_can_wait_does_for_who_cannot() -> None:
-    jobs = curved_jobs(["1", "1"], [100, 100], deadline_s=[500, 120], submit_s=[0, 10])
-    assert ends(play_curved(jobs, FREE, nodes("v100", gpus=1))) == {"b": 110, "a": 200}
+    jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[500, 120], submit_s=[0, 10])
+    assert finish_times(simulate_power_law(jobs, FREE, nodes("v100", gpus=1))) == {"b": 110, "a": 200}
 
 
 def test_who_could_wait_but_not_start_again_in_time_does_not_wait() -> None:
-    jobs = curved_jobs(["1", "1"], [100, 100], deadline_s=[220, 120], submit_s=[0, 10])
-    log = play_curved(jobs, p.ElasticFlow(restart_s=30), nodes("v100", gpus=1), restart_s=30)
-    assert ends(log) == {"a": 100, "b": 200}
+    jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[220, 120], submit_s=[0, 10])
+    log = simulate_power_law(jobs, p.ElasticFlow(restart_s=30), nodes("v100", gpus=1), restart_s=30)
+    assert finish_times(log) == {"a": 100, "b": 200}
 
 
 def test_an_admitted_job_grows_only_if_it_could_go_back_in_time() -> None:
     # b frees 2 GPUs at 10 s; a has 2 and is due 20 s after it would end with them.
-    jobs = curved_jobs(["1", "1"], [400, 20], deadline_s=[220, 11], max_gpus=[4, 2])
-    log = play_curved(jobs, p.ElasticFlow(restart_s=30), nodes("v100", gpus=4), restart_s=30)
-    assert sizes(log, "a") == [(0, 2)]
+    jobs = build_power_law_jobs(["1", "1"], [400, 20], deadline_s=[220, 11], max_gpus=[4, 2])
+    log = simulate_power_law(jobs, p.ElasticFlow(restart_s=30), nodes("v100", gpus=4), restart_s=30)
+    assert start_sizes(log, "a") == [(0, 2)]
     loose = replace(jobs, deadline_s=np.array([300.0, 11.0]))
-    log = play_curved(loose, p.ElasticFlow(restart_s=30), nodes("v100", gpus=4), restart_s=30)
-    assert sizes(log, "a")[-1][1] == 4
+    log = simulate_power_law(loose, p.ElasticFlow(restart_s=30), nodes("v100", gpus=4), restart_s=30)
+    assert start_sizes(log, "a")[-1][1] == 4
 
 
 def test_the_bounds_of_users_hold() -> None:
-    jobs = curved_jobs(
+    jobs = build_power_law_jobs(
         ["1", "1"], [100, 100], gpus=[2, 2], min_gpus=[2, 2], max_gpus=[2, 4], deadline_s=[1e4, 1e4]
     )
-    assert shares(FREE, jobs, gpus=8) == {"a": 2, "b": 4}
-    assert sum(shares(FREE, jobs, gpus=3).values()) == 2
+    assert first_gpus_by_job(FREE, jobs, gpus=8) == {"a": 2, "b": 4}
+    assert sum(first_gpus_by_job(FREE, jobs, gpus=3).values()) == 2
 
 
 def test_jobs_without_a_deadline_live_on_what_is_left() -> None:
-    jobs = curved_jobs(["1", "1"], [100, 100], deadline_s=[math.inf, 100])
-    assert first_starts(play_curved(jobs, FREE, nodes("v100", gpus=1))) == {"b": 0, "a": 100}
+    jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[math.inf, 100])
+    assert first_start_times(simulate_power_law(jobs, FREE, nodes("v100", gpus=1))) == {"b": 0, "a": 100}
 
 
 def test_who_is_late_anyway_runs_after_the_others_unless_refused() -> None:
-    jobs = curved_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[50, 100, math.inf])
-    log = play_curved(jobs, FREE, nodes("v100", gpus=1))
-    assert ends(log) == {"b": 100, "a": 200, "c": 300}
+    jobs = build_power_law_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[50, 100, math.inf])
+    log = simulate_power_law(jobs, FREE, nodes("v100", gpus=1))
+    assert finish_times(log) == {"b": 100, "a": 200, "c": 300}
     refusing = p.ElasticFlow(restart_s=0.0, reject=1)
-    log = play_curved(jobs, refusing, nodes("v100", gpus=1))
-    assert ends(log) == {"b": 100, "c": 200}
-    state = arrived(jobs, nodes("v100", gpus=1))
-    plan = refusing(state, Curved())
+    log = simulate_power_law(jobs, refusing, nodes("v100", gpus=1))
+    assert finish_times(log) == {"b": 100, "c": 200}
+    state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
+    plan = refusing(state, PowerLawModels())
     assert 0 not in plan.row
     assert plan.reason is not None
     assert REASONS[plan.reason[0]] is Reason.HELD
 
 
 def test_who_has_started_is_not_refused_any_more() -> None:
-    jobs = curved_jobs(["1"], [100], deadline_s=[120])
+    jobs = build_power_law_jobs(["1"], [100], deadline_s=[120])
     refusing = p.ElasticFlow(restart_s=0.0, reject=1)
-    state = arrived(jobs, nodes("v100", gpus=1))
-    state = after(state, refusing(state, Curved()), 110.0)  # nobody said that it advances
-    assert not refusing.admits(state, Curved()).any()
-    assert refusing(state, Curved()).row.tolist() == [0]
+    state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
+    state = snapshot_after(state, refusing(state, PowerLawModels()), 110.0)  # nobody said that it advances
+    assert not refusing.admits(state, PowerLawModels()).any()
+    assert refusing(state, PowerLawModels()).row.tolist() == [0]
 
 
 def test_each_entry_names_the_kind_it_is_served_from_and_kinds_do_not_mix() -> None:
     cluster = join_nodes(nodes("v100", gpus=2), nodes("a100", gpus=4))
-    jobs = curved_jobs(
+    jobs = build_power_law_jobs(
         ["1"] * 4, [100] * 4, gpu_kind=["v100", "", "a100", "v100"], deadline_s=[60, 60, 30, math.inf]
     )
-    state = arrived(jobs, cluster)
-    plan = FREE(state, Curved())
+    state = snapshot_of_waiting(jobs, cluster)
+    plan = FREE(state, PowerLawModels())
     assert plan.kind is not None
     kinds = {int(row): cluster.kind.names[k] for row, k in zip(plan.row, plan.kind, strict=True)}
     assert kinds[0] == kinds[3] == "v100"
     assert kinds[2] == "a100"
-    log = play_curved(jobs, FREE, cluster)
-    assert set(ends(log)) == set("abcd")
-    assert ends(log)["a"] <= 60
-    assert ends(log)["c"] <= 30
+    log = simulate_power_law(jobs, FREE, cluster)
+    assert set(finish_times(log)) == set("abcd")
+    assert finish_times(log)["a"] <= 60
+    assert finish_times(log)["c"] <= 30
 
 
 def test_of_an_earlier_plan_only_who_is_in_it_counts() -> None:
@@ -138,20 +146,20 @@ def test_of_an_earlier_plan_only_who_is_in_it_counts() -> None:
         plan = p.fifo(snapshot, models, plan)
         return Plan(plan.row[1:], plan.gpus[1:], plan.row[1:])
 
-    jobs = curved_jobs(["1"] * 2, [100] * 2, deadline_s=[1000, 1000])
+    jobs = build_power_law_jobs(["1"] * 2, [100] * 2, deadline_s=[1000, 1000])
     for reject in (0, 1):
         chain = p.chain(not_the_first, p.ElasticFlow(reject=reject))
-        assert shares(chain, jobs, gpus=2) == {"a": 0, "b": 2}
+        assert first_gpus_by_job(chain, jobs, gpus=2) == {"a": 0, "b": 2}
 
 
 def test_asked_again_when_a_share_should_grow_but_not_before_the_quantum() -> None:
     # b has the only GPU until 100 s, a waits for it.
-    jobs = curved_jobs(["1", "1"], [100, 100], deadline_s=[500, 100])
-    state = arrived(jobs, nodes("v100", gpus=1))
-    assert FREE(state, Curved()).tick_s == pytest.approx(100)
-    assert p.ElasticFlow(quantum_s=300)(state, Curved()).tick_s == pytest.approx(300)
-    alone = arrived(curved_jobs(["1"], [100], deadline_s=[500]), nodes("v100", gpus=1))
-    assert FREE(alone, Curved()).tick_s == math.inf
+    jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[500, 100])
+    state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
+    assert FREE(state, PowerLawModels()).tick_s == pytest.approx(100)
+    assert p.ElasticFlow(quantum_s=300)(state, PowerLawModels()).tick_s == pytest.approx(300)
+    alone = snapshot_of_waiting(build_power_law_jobs(["1"], [100], deadline_s=[500]), nodes("v100", gpus=1))
+    assert FREE(alone, PowerLawModels()).tick_s == math.inf
 
 
 def test_knobs_are_parsed_and_checked() -> None:
@@ -163,7 +171,7 @@ def test_knobs_are_parsed_and_checked() -> None:
 
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
-    state = arrived(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
+    state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
     assert len(p.ElasticFlow()(state, Asked())) == len(p.ElasticFlow(reject=1)(state, Asked())) == 0
 
 
@@ -193,8 +201,10 @@ def crowd(seed: int, load: float, power: str, count: int = 150) -> Jobs:
 
 def play(jobs: Jobs, policy: Policy) -> Log:
     """On 4 nodes of 8 GPUs, where restarts cost nothing and the policy knows what is true."""
-    sim = Sim(jobs, nodes("v100", count=4, gpus=8), truth=Curved(), overheads=Overheads(restart_s=0.0))
-    return run(sim, policy, Curved())
+    sim = Sim(
+        jobs, nodes("v100", count=4, gpus=8), truth=PowerLawModels(), overheads=Overheads(restart_s=0.0)
+    )
+    return run(sim, policy, PowerLawModels())
 
 
 def in_time(log: Log) -> Bools:

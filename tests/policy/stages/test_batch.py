@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from story import play
+from support.simulations import simulate
 from wattline import policy as p
 from wattline.core.actions import START, STOP
 from wattline.core.jobs import Jobs
@@ -34,18 +34,18 @@ def batches(log) -> list[int]:  # type: ignore[no-untyped-def]
 
 def test_a_noisy_gradient_takes_a_large_batch_and_a_quiet_one_does_not() -> None:
     # Nobody measured it: a larger batch is as fast per step, and teaches what the gradient's noise allows.
-    assert batches(play(jobs(noise=1e6), p.chain(p.fifo, p.Batch()))) == [1024]
-    assert batches(play(jobs(noise=0.0), p.chain(p.fifo, p.Batch()))) == [0]
+    assert batches(simulate(jobs(noise=1e6), p.chain(p.fifo, p.Batch()))) == [1024]
+    assert batches(simulate(jobs(noise=0.0), p.chain(p.fifo, p.Batch()))) == [0]
 
 
 def test_the_most_that_a_job_allows_is_the_most_it_gets() -> None:
-    assert batches(play(jobs(noise=1e6, max_batch=300), p.chain(p.fifo, p.Batch()))) == [256]
-    assert batches(play(jobs(noise=1e6, max_batch=0), p.chain(p.fifo, p.Batch()))) == [0]
+    assert batches(simulate(jobs(noise=1e6, max_batch=300), p.chain(p.fifo, p.Batch()))) == [256]
+    assert batches(simulate(jobs(noise=1e6, max_batch=0), p.chain(p.fifo, p.Batch()))) == [0]
 
 
 def test_a_larger_batch_ends_sooner_where_the_models_say_so() -> None:
-    plain = play(jobs(noise=1e6), p.fifo).end_s
-    assert play(jobs(noise=1e6), p.chain(p.fifo, p.Batch())).end_s < plain / 4
+    plain = simulate(jobs(noise=1e6), p.fifo).end_s
+    assert simulate(jobs(noise=1e6), p.chain(p.fifo, p.Batch())).end_s < plain / 4
 
 
 def test_who_has_started_keeps_its_batch() -> None:
@@ -53,7 +53,7 @@ def test_who_has_started_keeps_its_batch() -> None:
         submit_s=np.arange(6) * 50.0, gpus=[1] * 6, duration_s=[1000.0] * 6, batch=[64] * 6,
         max_batch=[512] * 6, noise=[1e5] * 6,
     )  # fmt: skip
-    log = play(many, p.chain(p.fifo, p.Batch()), gpus=8, truth=Asked())
+    log = simulate(many, p.chain(p.fifo, p.Batch()), gpus=8, truth=Asked())
     assert not (log.actions[:, 0] == STOP).any()
     assert set(batches(log)) == {512}
 

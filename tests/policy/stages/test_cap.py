@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curved import MAX_W, Curved, after, arrived, curved_jobs
-from story import ends
+from support.power_law_models import (
+    MAX_W,
+    PowerLawModels,
+    build_power_law_jobs,
+    snapshot_after,
+    snapshot_of_waiting,
+)
+from support.simulations import finish_times
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import RETUNE, START
@@ -37,34 +43,34 @@ CAPS_W = [100, 129, 157, 186, 214, 243, 271]  # of the menu, on a V100
 
 def caps(snapshot: Snapshot, policy: object, models: Models | None = None) -> list[int]:
     """The cap of each row of the queue."""
-    plan = policy(snapshot, models or Curved())  # type: ignore[operator]
+    plan = policy(snapshot, models or PowerLawModels())  # type: ignore[operator]
     found = np.zeros(len(snapshot.queue), dtype=np.int64)
     found[plan.row] = 0 if plan.cap_w is None else plan.cap_w
     return [int(cap_w) for cap_w in found]
 
 
 def test_only_energy_takes_the_lowest_cap_where_speed_falls_slower_than_watts() -> None:
-    state = arrived(curved_jobs(["1", "1"], [100, 100]), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1", "1"], [100, 100]), V100)
     assert caps(state, Cap(eta=1.0)) == [100, 100]  # W / √W falls with W
 
 
 def test_only_time_takes_none() -> None:
-    state = arrived(curved_jobs(["1", "1"], [100, 100]), V100)
-    plan = fifo(state, Curved())
-    assert Cap(eta=0.0)(state, Curved(), plan) is plan
+    state = snapshot_of_waiting(build_power_law_jobs(["1", "1"], [100, 100]), V100)
+    plan = fifo(state, PowerLawModels())
+    assert Cap(eta=0.0)(state, PowerLawModels(), plan) is plan
 
 
 @pytest.mark.parametrize("eta", [0.2, 0.5, 0.6, 0.8])
 @pytest.mark.parametrize("bite", [0.2, 0.5, 0.8])
 def test_in_between_the_cost_of_zeus_decides(eta: float, bite: float) -> None:
-    state = arrived(curved_jobs(["1"], [100]), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1"], [100]), V100)
     cost = {w: (eta * w + (1 - eta) * MAX_W) / (w / MAX_W) ** bite for w in (*CAPS_W, MAX_W)}
     best = min(cost, key=lambda w: cost[w])
-    assert caps(state, Cap(eta), Curved(bite)) == [0 if best == MAX_W else best]
+    assert caps(state, Cap(eta), PowerLawModels(bite)) == [0 if best == MAX_W else best]
 
 
 def test_the_slowdown_holds() -> None:
-    state = arrived(curved_jobs(["1"], [100]), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1"], [100]), V100)
     # √(186 / 300) is 0.787, √(157 / 300) is 0.723.
     assert caps(state, Cap(1.0, slowdown=1.3)) == [186]
     assert caps(state, Cap(1.0, slowdown=1.0)) == [0]
@@ -76,7 +82,7 @@ def test_on_what_was_measured_no_cap_costs_more_or_slows_more_than_allowed(
 ) -> None:
     models, cluster = library(), nodes("a100", count=4)
     jobs = synth(count=30, seed=seed)
-    state = arrived(jobs, cluster)
+    state = snapshot_of_waiting(jobs, cluster)
     plan = Cap(eta, slowdown)(state, models)
     cap_w = np.zeros(len(plan), dtype=np.int64) if plan.cap_w is None else plan.cap_w
 
@@ -109,13 +115,15 @@ def test_a_run_for_energy_uses_less_and_one_for_time_takes_no_longer() -> None:
         for policy in (fifo, chain(fifo, Cap(0.0)), chain(fifo, Cap(1.0)))
     )
     assert energy_j(energy) < 0.9 * energy_j(plain)
-    assert ends(time) == pytest.approx(ends(plain), rel=1e-6)
+    assert finish_times(time) == pytest.approx(finish_times(plain), rel=1e-6)
 
 
 def test_the_rest_of_the_plan_stays_as_it_is() -> None:
-    state = arrived(curved_jobs(["1"] * 3, [100, 50, 200], priority=[0, 1, 2]), nodes("v100", gpus=2))
-    plan = Las(60)(state, Curved(), priority(state, Curved()))
-    capped = Cap(1.0)(state, Curved(), plan)
+    state = snapshot_of_waiting(
+        build_power_law_jobs(["1"] * 3, [100, 50, 200], priority=[0, 1, 2]), nodes("v100", gpus=2)
+    )
+    plan = Las(60)(state, PowerLawModels(), priority(state, PowerLawModels()))
+    capped = Cap(1.0)(state, PowerLawModels(), plan)
     assert capped.cap_w is not None
     for field in fields(Plan):
         if field.name != "cap_w":
@@ -123,26 +131,26 @@ def test_the_rest_of_the_plan_stays_as_it_is() -> None:
 
 
 def test_alone_it_starts_from_what_everyone_asked() -> None:
-    state = arrived(curved_jobs(["1"] * 2, [100, 50], gpus=[2, 4]), V100)
-    plan = Cap(1.0)(state, Curved())
+    state = snapshot_of_waiting(build_power_law_jobs(["1"] * 2, [100, 50], gpus=[2, 4]), V100)
+    plan = Cap(1.0)(state, PowerLawModels())
     assert plan.gpus.tolist() == [2, 4]
     assert plan.lasts
 
 
 def test_sizes_that_are_not_on_the_menu_are_asked_for() -> None:
-    state = arrived(curved_jobs(["1"] * 3, [100] * 3), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1"] * 3, [100] * 3), V100)
     rows = np.arange(3, dtype=np.int64)
     plan = Plan(rows, np.array([3, 5, 3]), rows)
-    for models in (Curved(), Asked()):
+    for models in (PowerLawModels(), Asked()):
         found = Cap(1.0)(state, models, plan).cap_w
         assert found is not None
         assert found.tolist() == caps(state, Cap(1.0), models)
 
 
 def test_with_other_batch_sizes_the_cap_is_that_of_the_batch_granted() -> None:
-    jobs = curved_jobs(["0.5"] * 2, [100] * 2, batch=[32] * 2, max_batch=[128, 0], noise=[1e6] * 2)
-    state = arrived(jobs, V100)
-    plan = chain(Pollux(), Cap(1.0))(state, Curved())
+    jobs = build_power_law_jobs(["0.5"] * 2, [100] * 2, batch=[32] * 2, max_batch=[128, 0], noise=[1e6] * 2)
+    state = snapshot_of_waiting(jobs, V100)
+    plan = chain(Pollux(), Cap(1.0))(state, PowerLawModels())
     assert plan.batch is not None
     assert sorted(plan.batch.tolist()) == [0, 128]
     assert caps(state, chain(Pollux(), Cap(1.0))) == [100, 100]
@@ -151,10 +159,10 @@ def test_with_other_batch_sizes_the_cap_is_that_of_the_batch_granted() -> None:
 
 def test_who_runs_is_capped_for_the_kind_it_runs_on_and_who_waits_for_the_first_it_accepts() -> None:
     cluster = join_nodes(nodes("v100", gpus=1), nodes("h100", gpus=2))
-    jobs = curved_jobs(["1"] * 3, [100] * 3, gpu_kind=["v100", "", "h100"])
-    state = arrived(jobs, cluster)
+    jobs = build_power_law_jobs(["1"] * 3, [100] * 3, gpu_kind=["v100", "", "h100"])
+    state = snapshot_of_waiting(jobs, cluster)
     assert caps(state, Cap(1.0)) == [100, 100, 200]
-    started = after(state, fifo(state, Curved()), 1.0)
+    started = snapshot_after(state, fifo(state, PowerLawModels()), 1.0)
     assert caps(started, Cap(1.0)) == [100, 200, 200]
 
 
@@ -166,24 +174,24 @@ def test_running_jobs_keep_their_cap() -> None:
 
 
 def test_of_two_stages_the_tighter_cap_holds() -> None:
-    state = arrived(curved_jobs(["1"] * 3, [100] * 3), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1"] * 3, [100] * 3), V100)
     rows = np.arange(3, dtype=np.int64)
     plan = Plan(rows, np.ones(3, dtype=np.int64), rows, cap_w=np.array([0, 110, 250]))
-    found = Cap(1.0, slowdown=1.3)(state, Curved(), plan).cap_w  # 186
+    found = Cap(1.0, slowdown=1.3)(state, PowerLawModels(), plan).cap_w  # 186
     assert found is not None
     assert found.tolist() == [186, 110, 186]
-    found = Cap(0.0)(state, Curved(), plan).cap_w
+    found = Cap(0.0)(state, PowerLawModels(), plan).cap_w
     assert found is not None
     assert found.tolist() == [0, 110, 250]
 
 
 def test_jobs_on_the_same_gpus_get_the_loosest_of_their_caps() -> None:
-    class Two(Curved):
+    class Two(PowerLawModels):
         def watts(self, jobs: Jobs, grants: Grants) -> np.ndarray:
             flat = jobs.model.codes[grants.job] == 1  # nothing is saved by a cap
             return np.where(flat, MAX_W, super().watts(jobs, grants))
 
-    state = arrived(curved_jobs(["1", "0.5", "1"], [100] * 3), V100)
+    state = snapshot_of_waiting(build_power_law_jobs(["1", "0.5", "1"], [100] * 3), V100)
     rows = np.arange(3, dtype=np.int64)
     plan = Plan(rows, np.ones(3, dtype=np.int64), np.array([0, 0, 2]))
     found = Cap(1.0)(state, Two(), plan).cap_w
@@ -192,21 +200,23 @@ def test_jobs_on_the_same_gpus_get_the_loosest_of_their_caps() -> None:
 
 
 def test_a_kind_nobody_knows_has_no_caps() -> None:
-    state = arrived(curved_jobs(["1"], [100]), nodes("own", gpus=2, base_w=1, idle_w=1, busy_w=9))
+    state = snapshot_of_waiting(
+        build_power_law_jobs(["1"], [100]), nodes("own", gpus=2, base_w=1, idle_w=1, busy_w=9)
+    )
     assert caps(state, Cap(1.0)) == [0]
 
 
 def test_jobs_whose_watts_nobody_knows_may_be_left_alone() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[9, 9], model=["resnet50", "something"])
-    state = arrived(jobs, V100)
+    state = snapshot_of_waiting(jobs, V100)
     known, unknown = caps(state, Cap(1.0), library())
     assert min(known, unknown) > 0
     assert caps(state, Cap(1.0, known=1), library()) == [known, 0]
 
 
 def test_caps_of_the_menu_are_within_what_can_be_set() -> None:
-    state = arrived(curved_jobs(["1"], [100]), V100)
-    ways = menu(Curved(), state.jobs, state.nodes)
+    state = snapshot_of_waiting(build_power_law_jobs(["1"], [100]), V100)
+    ways = menu(PowerLawModels(), state.jobs, state.nodes)
     assert ways.cap_w[0, 0].tolist() == [*CAPS_W, 0]
 
 
@@ -220,5 +230,5 @@ def test_knobs_are_parsed_and_checked() -> None:
 
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
-    state = arrived(Jobs.of(submit_s=[], gpus=[], duration_s=[]), V100, now_s=0.0)
+    state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), V100, now_s=0.0)
     assert len(Cap()(state, Asked())) == 0

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders import MODELS
-from story import FREE, ends, first_starts
+from support.host_workloads import MODELS
+from support.simulations import NO_OVERHEADS, finish_times, first_start_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
@@ -109,6 +109,6 @@ def test_the_published_orders_are_by_one_job_alone() -> None:
 def test_everybody_ends_whoever_goes_first(names: list[str], policy: p.Stage, demands: bool) -> None:
     chained = p.chain(p.Demand(), policy) if demands else p.chain(policy)
     for place in (Greedy(), Tune("greedy")):
-        sim = Sim(some(*names), nodes("v100", gpus=2, cpus=24), truth=MODELS, overheads=FREE)
+        sim = Sim(some(*names), nodes("v100", gpus=2, cpus=24), truth=MODELS, overheads=NO_OVERHEADS)
         log = run(sim, chained, MODELS, place=place)
-        assert len(ends(log)) == len(first_starts(log)) == len(names)
+        assert len(finish_times(log)) == len(first_start_times(log)) == len(names)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from story import FREE, ends
+from support.simulations import NO_OVERHEADS, finish_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
@@ -104,7 +104,7 @@ def sweep(*duration_s: float, **more: Any) -> Jobs:
 def play(jobs: Jobs, policy: Policy, models: Models = CHEAP, gpus: int = 1, **sim: Any) -> Log:
     """Run *jobs* on one node, where what is believed is true."""
     cluster = sim.pop("nodes", None) or nodes("v100", gpus=gpus)
-    return run(Sim(jobs, cluster, truth=models, **{"overheads": FREE, **sim}), policy, models)
+    return run(Sim(jobs, cluster, truth=models, **{"overheads": NO_OVERHEADS, **sim}), policy, models)
 
 
 FIFO = p.chain(p.fifo, p.Fuse())
@@ -125,7 +125,7 @@ def groups(log: Log) -> list[list[str]]:
 def test_those_who_would_wait_are_fused_with_who_starts() -> None:
     log = play(sweep(*[100.0] * 4), FIFO)
     assert groups(log) == [["a", "b", "c", "d"]]
-    assert ends(log) == pytest.approx(dict.fromkeys("abcd", 130.0))
+    assert finish_times(log) == pytest.approx(dict.fromkeys("abcd", 130.0))
 
 
 def test_where_there_are_gpus_for_all_everybody_runs_alone() -> None:
@@ -208,7 +208,9 @@ def test_they_are_fused_where_many_wait_behind_them() -> None:
     jobs = sweep(*[100.0] * 7, fuse=["a", "a", "", "", "", "", ""])
     log = play(jobs, FIFO, Asked())
     assert groups(log)[0] == ["a", "b"]
-    assert np.mean(list(ends(log).values())) < np.mean(list(ends(play(jobs, p.fifo)).values()))
+    assert np.mean(list(finish_times(log).values())) < np.mean(
+        list(finish_times(play(jobs, p.fifo)).values())
+    )
 
 
 def test_nobody_from_the_back_of_the_line_delays_many_short_jobs_before_it() -> None:
@@ -259,14 +261,14 @@ def test_when_a_member_ends_the_rest_goes_on_faster_also_without_its_leader() ->
     assert groups(log) == [["a", "b", "c"]]
     assert not (log.actions[:, 0] == STOP).any()
     # 100 s of work at 1/1.2, then 100 s at 1/1.1, then 100 s alone.
-    assert ends(log) == pytest.approx({"a": 120.0, "b": 230.0, "c": 330.0})
+    assert finish_times(log) == pytest.approx({"a": 120.0, "b": 230.0, "c": 330.0})
 
 
 def test_an_array_that_has_to_make_way_comes_back() -> None:
     jobs = sweep(*[1000.0] * 3, 50.0, submit_s=[0.0, 0.0, 0.0, 500.0], fuse=["a", "a", "a", ""])
     log = play(jobs, p.chain(p.srtf, p.Fuse()))
     assert groups(log) == [["a", "b", "c"], ["d"], ["a", "b", "c"]]
-    assert ends(log) == pytest.approx({"d": 550.0, **dict.fromkeys("abc", 1250.0)})
+    assert finish_times(log) == pytest.approx({"d": 550.0, **dict.fromkeys("abc", 1250.0)})
 
 
 def test_gandiva_packs_nobody_onto_an_array() -> None:

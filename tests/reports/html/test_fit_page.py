@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from measurements import CAPS, capped, scaled, written
+from support.small_profiles import CAPS, build_cap_profile, build_scaling_profile, write_csv
 from wattline import Profile
 from wattline.models.fit_quality import fit_file
 from wattline.reports.figures.fit_lines import MOST, lines, steps
@@ -13,7 +13,10 @@ from wattline.reports.html.fit_page import fit_figures, fit_page, write_fit_page
 
 @pytest.fixture
 def fits(tmp_path):
-    return [*fit_file(written(capped(), tmp_path)), *fit_file(written(scaled(), tmp_path))]
+    return [
+        *fit_file(write_csv(build_cap_profile(), tmp_path)),
+        *fit_file(write_csv(build_scaling_profile(), tmp_path)),
+    ]
 
 
 def unpacked(packed):
@@ -90,7 +93,7 @@ def test_a_page_of_a_fit_loads_nothing_from_anywhere(fits):
 
 
 def test_names_from_a_profile_cannot_write_into_the_page(tmp_path):
-    evil = list(fit_file(written(capped(model="</script><b>"), tmp_path)))
+    evil = list(fit_file(write_csv(build_cap_profile(model="</script><b>"), tmp_path)))
     text = fit_page("<i>.csv", evil, plotly="")
     assert "<b>" not in text
     assert "<i>" not in text

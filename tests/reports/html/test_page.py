@@ -7,13 +7,13 @@ from itertools import pairwise
 import pytest
 
 import wattline as wl
+from support.random_decisions import RandomSwitching, RandomTuning
 from wattline import policy
 from wattline.errors import ConfigError
 from wattline.placement.pack import Pack
 from wattline.reports import compare, digest, headline_svg, report, write_html
 from wattline.reports.figures.labels import place
 from wattline.reports.html.page import figures, page
-from whims import Switching, Whims
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,11 @@ def log():
 def switched(request):
     """A run in which caps change and nodes are switched off and on."""
     jobs = wl.Jobs.of(submit_s=[0, 900, 2000], gpus=[2] * 3, duration_s=[400] * 3)
-    return wl.run(wl.Sim(jobs, wl.parse_cluster(request.param)), Whims(policy.fifo), place=Switching(Pack()))
+    return wl.run(
+        wl.Sim(jobs, wl.parse_cluster(request.param)),
+        RandomTuning(policy.fifo),
+        place=RandomSwitching(Pack()),
+    )
 
 
 def test_plotly_accepts_every_figure(digests, log, switched):

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from serving import answering, ended, running, serving, submit, until
+from support.controllers import (
+    open_client,
+    run_controller,
+    submit_text,
+    wait_until,
+    wait_until_over,
+    wait_until_running,
+)
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
 from wattline.service.http.auth import Tokens
@@ -14,13 +21,13 @@ from wattline.service.http.auth import Tokens
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    with serving(tmp_path_factory.mktemp("service")) as one:
+    with run_controller(tmp_path_factory.mktemp("service")) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def client(controller: Controller) -> Iterator[TestClient]:
-    with answering(controller) as one:
+    with open_client(controller) as one:
         yield one
 
 
@@ -28,7 +35,7 @@ def test_a_job_is_submitted_shown_listed_and_runs(client: TestClient, controller
     said = client.post("/api/v1/jobs", json={"run": ["sh", "-c", "echo hello"], "name": "greet"})
     assert said.status_code == 201
     (job,) = said.json()["jobs"]
-    assert ended(controller, job["id"]).state == "SUCCEEDED"
+    assert wait_until_over(controller, job["id"]).state == "SUCCEEDED"
     shown = client.get(f"/api/v1/jobs/{job['id']}").json()
     assert (shown["name"], shown["state"], shown["exit_code"]) == ("greet", "SUCCEEDED", 0)
     assert shown["energy_method"] == "simulated"
@@ -37,7 +44,7 @@ def test_a_job_is_submitted_shown_listed_and_runs(client: TestClient, controller
 
 
 def test_lists_come_in_pages(client: TestClient, controller: Controller) -> None:
-    made = [one.id for one in submit(controller, "run: 'true ${n}'\nmatrix: {n: 1..5}\nteam: pages")]
+    made = [one.id for one in submit_text(controller, "run: 'true ${n}'\nmatrix: {n: 1..5}\nteam: pages")]
     first = client.get("/api/v1/jobs?team=pages&limit=3").json()
     rest = client.get(f"/api/v1/jobs?team=pages&limit=3&after={first['next']}").json()
     assert [one["id"] for one in first["jobs"] + rest["jobs"]] == made
@@ -94,12 +101,12 @@ def test_who_has_no_good_token_is_not_let_in(controller: Controller) -> None:
 
 
 def test_roles_hold(controller: Controller) -> None:
-    job = submit(controller, "run: sleep 60\nname: mine", held=True)[0].id
-    with answering(controller, "viewer") as viewer:
+    job = submit_text(controller, "run: sleep 60\nname: mine", held=True)[0].id
+    with open_client(controller, "viewer") as viewer:
         assert viewer.get("/api/v1/jobs").status_code == 200
         assert viewer.post("/api/v1/jobs", json={"run": "true"}).status_code == 403
         assert viewer.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
-    with answering(controller, "user", "nobody") as user:
+    with open_client(controller, "user", "nobody") as user:
         assert user.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
         assert user.put("/api/v1/budgets", json={"budgets": []}).status_code == 403
         assert user.get("/api/v1/tokens").status_code == 403
@@ -131,10 +138,10 @@ def test_a_job_is_held_released_prioritised_and_cancelled(client: TestClient, co
     assert client.get(path).json()["reason"] == "Its owner, or an operator, holds it back."
     assert client.patch(path, json={"priority": 7}).json()["priority"] == 7
     assert client.post(f"{path}/release").json()["held"] is False
-    running(controller, job["id"])
+    wait_until_running(controller, job["id"])
     assert client.post(f"{path}/hold").status_code == 409
     assert client.post(f"{path}/cancel").status_code == 200
-    assert ended(controller, job["id"]).state == "CANCELLED"
+    assert wait_until_over(controller, job["id"]).state == "CANCELLED"
     assert client.post(f"{path}/cancel").status_code == 409
 
 
@@ -160,16 +167,16 @@ def test_logs_cannot_be_asked_for_elsewhere(client: TestClient, job: str) -> Non
 
 def test_events_tell_the_story_of_a_job(client: TestClient, controller: Controller) -> None:
     (job,) = client.post("/api/v1/jobs", json={"run": "true"}).json()["jobs"]
-    ended(controller, job["id"])
+    wait_until_over(controller, job["id"])
     events = client.get(f"/api/v1/events?job={job['id']}").json()["events"]
     assert [event["kind"] for event in events] == ["accepted", "started", "ended"]
 
 
 def test_explain_says_why_and_what_would_change_it(client: TestClient, controller: Controller) -> None:
-    first = submit(controller, "run: sleep 60\nresources: {gpus: 4, time: 1h}")[0].id
-    running(controller, first)
-    second = submit(controller, "run: sleep 1\nresources: {gpus: 2, time: 1h}")[0].id
-    until(lambda: controller.turn is not None and len(controller.turn.state.queue) == 2)
+    first = submit_text(controller, "run: sleep 60\nresources: {gpus: 4, time: 1h}")[0].id
+    wait_until_running(controller, first)
+    second = submit_text(controller, "run: sleep 1\nresources: {gpus: 2, time: 1h}")[0].id
+    wait_until(lambda: controller.turn is not None and len(controller.turn.state.queue) == 2)
     said = client.get(f"/api/v1/jobs/{second}/explain").json()
     assert said["code"] == "no_room"
     assert "fewer than it needs" in said["reason"]
@@ -178,7 +185,7 @@ def test_explain_says_why_and_what_would_change_it(client: TestClient, controlle
     assert {change["what"] for change in said["changes"]} >= {"with 1 GPU", "with priority 1"}
     for job in (second, first):
         controller.cancel(job)
-        ended(controller, job)
+        wait_until_over(controller, job)
 
 
 def test_a_plan_says_when_and_on_what_without_submitting(client: TestClient, controller: Controller) -> None:
@@ -197,11 +204,11 @@ def test_a_plan_says_when_and_on_what_without_submitting(client: TestClient, con
 
 def test_budgets_are_set_shown_and_change_the_policy(client: TestClient, controller: Controller) -> None:
     assert client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json() == {"budgets": ["800W"]}
-    until(lambda: "PowerFlow" in client.get("/api/v1/cluster").json()["policy"])
+    wait_until(lambda: "PowerFlow" in client.get("/api/v1/cluster").json()["policy"])
     assert client.put("/api/v1/budgets", json={"budgets": ["lots"]}).status_code == 422
     assert client.get("/api/v1/budgets").json() == {"budgets": ["800W"]}
     client.put("/api/v1/budgets", json={"budgets": []})
-    until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
+    wait_until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
 
 
 def test_decisions_can_be_decided_again_from_the_log(
@@ -211,10 +218,10 @@ def test_decisions_can_be_decided_again_from_the_log(
     from wattline.loop.run import run
     from wattline.loop.runlog import read_log
 
-    jobs = submit(controller, "run: sleep 0.${n}\nmatrix: {n: 0..7}\nteam: late")
+    jobs = submit_text(controller, "run: sleep 0.${n}\nmatrix: {n: 0..7}\nteam: late")
     for job in jobs:
-        ended(controller, job.id)
-    until(lambda: controller.turn is not None and not len(controller.turn.state.queue))
+        wait_until_over(controller, job.id)
+    wait_until(lambda: controller.turn is not None and not len(controller.turn.state.queue))
     path = tmp_path / "run.jsonl"
     path.write_text(client.get("/api/v1/log").text)
     log = read_log(path)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from serving import serving
+from support.controllers import run_controller
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
 from wattline.service.http.auth import Tokens
@@ -22,7 +22,7 @@ from wattline.service.states import STATES
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    with serving(tmp_path_factory.mktemp("service")) as one:
+    with run_controller(tmp_path_factory.mktemp("service")) as one:
         yield one
 
 

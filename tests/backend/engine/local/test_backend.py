@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asks import ASKS
+from support.job_request import JOB_REQUEST
 from wattline.backend.engine.job_record import Life
 from wattline.backend.engine.job_spec import Work, attempts
 from wattline.backend.engine.local import backend as module
@@ -29,7 +29,7 @@ def life(name: str, *words: str, asks: dict[str, Any] | None = None, **more: Any
     """A job that runs a command, or a line of a shell."""
     command = words if len(words) > 1 else ("sh", "-c", *words)
     fuse = more.pop("fuse", "")
-    return Life(Work(name, command, **more), {**ASKS, **(asks or {})}, time.time(), fuse)
+    return Life(Work(name, command, **more), {**JOB_REQUEST, **(asks or {})}, time.time(), fuse)
 
 
 class Machine:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from attempts import begun, ended, lives, python, said, until, written
+from support.attempts import (
+    is_alive,
+    python_command,
+    read_output,
+    start_attempt,
+    wait_for_exit,
+    wait_until,
+    write_attempt,
+)
 from wattline.backend.engine.local import supervisor as shim
 from wattline.backend.engine.local.attempt import Attempt
 from wattline.backend.engine.local.cgroups import Limits, Prepared
@@ -68,7 +76,7 @@ def fake(tmp_path: Path, controllers: str, own: str = "0::/user") -> Limits:
 
 
 def limited(folder: Path, prepared: Prepared, *words: str, **more: object) -> Attempt:
-    attempt = written(folder, *words, cgroups=prepared.cgroups, cores=prepared.cores, **more)
+    attempt = write_attempt(folder, *words, cgroups=prepared.cgroups, cores=prepared.cores, **more)
     attempt.start()
     return attempt
 
@@ -84,10 +92,10 @@ def test_a_real_cgroup_of_the_first_kind_has_cores_and_memory(
     assert len(prepared.cgroups) == 2
     script = "grep Cpus_allowed_list /proc/self/status; grep -E 'memory|cpuset' /proc/self/cgroup; ulimit -d"
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", script, memory_bytes=1 << 28)
-    assert ended(attempt).code == 0
-    assert said(attempt).splitlines()[0].split()[1] == str(core)
-    assert said(attempt).count(f"/wattline-test/{name}\n") == 2
-    assert said(attempt).splitlines()[-1] == "unlimited"
+    assert wait_for_exit(attempt).code == 0
+    assert read_output(attempt).splitlines()[0].split()[1] == str(core)
+    assert read_output(attempt).count(f"/wattline-test/{name}\n") == 2
+    assert read_output(attempt).splitlines()[-1] == "unlimited"
     assert (Path(prepared.cgroups[1]) / "memory.limit_in_bytes").read_text() == f"{1 << 28}\n"
     assert real.method == prepared.method
     assert real.release(name)
@@ -98,8 +106,8 @@ def test_a_real_cgroup_of_the_first_kind_has_cores_and_memory(
 @pytest.mark.slow
 def test_a_job_that_uses_too_much_memory_ran_out_of_it(tmp_path: Path, name: str, real: Limits) -> None:
     prepared = real.prepare(name, None, 64 << 20)
-    attempt = limited(tmp_path / "a", prepared, *python("x = bytearray(1 << 28)"))
-    end = ended(attempt)
+    attempt = limited(tmp_path / "a", prepared, *python_command("x = bytearray(1 << 28)"))
+    end = wait_for_exit(attempt)
     assert (end.oom, end.signal, end.fired, end.state) == (True, "SIGKILL", None, "OUT_OF_MEMORY")
     assert end.message == "it used more memory than it may"
 
@@ -110,9 +118,9 @@ def test_a_job_that_outlives_a_worker_that_ran_out_of_memory_succeeds(
     tmp_path: Path, name: str, real: Limits
 ) -> None:
     prepared = real.prepare(name, None, 64 << 20)
-    worker = " ".join(f"'{word}'" for word in python("x = bytearray(1 << 28)"))
+    worker = " ".join(f"'{word}'" for word in python_command("x = bytearray(1 << 28)"))
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", f"{worker}; exit 0")
-    end = ended(attempt)
+    end = wait_for_exit(attempt)
     assert (end.oom, end.code, end.state, end.message) == (True, 0, "SUCCEEDED", "")
 
 
@@ -123,8 +131,8 @@ def test_a_job_that_runs_gets_other_cores_and_other_memory(tmp_path: Path, name:
     script = (
         "import sys; x = bytearray(1 << 26); print('up'); sys.stdin.close(); import signal; signal.pause()"
     )
-    attempt = limited(tmp_path / "a", prepared, *python(script))
-    until(lambda: "up" in said(attempt))
+    attempt = limited(tmp_path / "a", prepared, *python_command(script))
+    wait_until(lambda: "up" in read_output(attempt))
     pid = int((Path(prepared.cgroups[0]) / "cgroup.procs").read_text())
     memory = Path(prepared.cgroups[1]) / "memory.limit_in_bytes"
     assert os.sched_getaffinity(pid) == set(cores[:1])
@@ -139,7 +147,7 @@ def test_a_job_that_runs_gets_other_cores_and_other_memory(tmp_path: Path, name:
     assert real.retune(name, None, None)
     assert int(memory.read_text()) > 1 << 60
     attempt.kill()
-    ended(attempt)
+    wait_for_exit(attempt)
 
 
 @first
@@ -148,10 +156,10 @@ def test_a_cgroup_that_is_in_use_is_not_removed_and_nothing_is_raised(
 ) -> None:
     prepared = real.prepare(name, None, None)
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", "echo up; exec sleep 1000")
-    until(lambda: "up" in said(attempt))
+    wait_until(lambda: "up" in read_output(attempt))
     assert not real.release(name, patience_s=0.0)
     attempt.kill()
-    ended(attempt)
+    wait_for_exit(attempt)
     assert real.release(name)
     assert real.release(name)
 
@@ -163,14 +171,14 @@ def test_what_a_vanished_attempt_left_in_its_cgroup_is_killed(
     prepared = real.prepare(name, None, None)
     script = "env -i setsid sh -c 'echo $$; exec sleep 1000' & wait"
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", script)
-    until(lambda: said(attempt).endswith("\n"))
+    wait_until(lambda: read_output(attempt).endswith("\n"))
     claim = attempt._claim()
     assert claim is not None
     os.kill(claim["pid"], 9)
     attempt.wait(30.0)
-    assert lives(int(said(attempt)))
+    assert is_alive(int(read_output(attempt)))
     assert attempt.kill_leftovers()
-    assert not lives(int(said(attempt)))
+    assert not is_alive(int(read_output(attempt)))
 
 
 @pytest.mark.skipif(
@@ -180,14 +188,14 @@ def test_a_cgroup_of_the_second_kind_is_killed_as_one(tmp_path: Path) -> None:
     folder = FIRST / "unified" / f"wattline-test-{os.getpid()}"
     folder.mkdir()
     try:
-        attempt = begun(tmp_path / "a", "setsid sleep 1000 & echo up; wait", cgroups=(str(folder),))
-        until(lambda: "up" in said(attempt))
-        until(lambda: len((folder / "cgroup.procs").read_text().split()) == 2)
+        attempt = start_attempt(tmp_path / "a", "setsid sleep 1000 & echo up; wait", cgroups=(str(folder),))
+        wait_until(lambda: "up" in read_output(attempt))
+        wait_until(lambda: len((folder / "cgroup.procs").read_text().split()) == 2)
         attempt.kill()
-        assert ended(attempt).fired == "SIGKILL"
+        assert wait_for_exit(attempt).fired == "SIGKILL"
         assert (folder / "cgroup.procs").read_text() == ""
     finally:
-        until(
+        wait_until(
             lambda: subprocess.run(["rmdir", str(folder)], check=False, capture_output=True).returncode == 0
         )
 
@@ -219,7 +227,7 @@ def test_without_a_cpuset_it_is_a_quota_and_affinity(tmp_path: Path) -> None:
 def test_affinity_of_a_job_that_runs_follows_its_quota(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpu memory")
     core = max(os.sched_getaffinity(0))
-    with subprocess.Popen(python("input()"), stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(python_command("input()"), stdin=subprocess.PIPE) as process:
         (tmp_path / "cgroup/user/wattline/job/cgroup.procs").write_text(f"{process.pid}\n999999999\n")
         assert limits.retune("job", [core], None)
         assert os.sched_getaffinity(process.pid) == {core}

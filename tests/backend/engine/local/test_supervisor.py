@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from attempts import ENV, begun, ended, lives, python, said, until, written
+from support.attempts import (
+    ENV,
+    is_alive,
+    python_command,
+    read_output,
+    start_attempt,
+    wait_for_exit,
+    wait_until,
+    write_attempt,
+)
 from wattline.backend.engine.local import supervisor as shim
 from wattline.backend.engine.local.attempt import ATTEMPT, User
 
@@ -24,8 +33,8 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 
 
 def test_a_job_that_succeeds_says_so(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "echo hello; echo there >&2")
-    end = ended(attempt)
+    attempt = start_attempt(tmp_path / "a", "echo hello; echo there >&2")
+    end = wait_for_exit(attempt)
     assert (end.code, end.signal, end.fired, end.asked, end.oom, end.message) == (
         0,
         None,
@@ -34,7 +43,7 @@ def test_a_job_that_succeeds_says_so(tmp_path: Path) -> None:
         False,
         "",
     )
-    assert said(attempt) == "hello\nthere\n"
+    assert read_output(attempt) == "hello\nthere\n"
     assert end.ranks == ({"code": 0, "signal": None},)
     assert 0 < end.seconds < 20
     assert end.began_at <= end.ended_at
@@ -43,71 +52,71 @@ def test_a_job_that_succeeds_says_so(tmp_path: Path) -> None:
 
 
 def test_an_exit_code_is_kept_and_75_means_requeue(tmp_path: Path) -> None:
-    assert ended(begun(tmp_path / "a", "exit 3")).code == 3
-    assert ended(begun(tmp_path / "b", "exit 75")).state == "REQUEUE"
+    assert wait_for_exit(start_attempt(tmp_path / "a", "exit 3")).code == 3
+    assert wait_for_exit(start_attempt(tmp_path / "b", "exit 75")).state == "REQUEUE"
 
 
 def test_a_signal_that_kills_a_job_is_named(tmp_path: Path) -> None:
-    end = ended(begun(tmp_path / "a", "kill -SEGV $$"))
+    end = wait_for_exit(start_attempt(tmp_path / "a", "kill -SEGV $$"))
     assert (end.code, end.signal, end.fired, end.state) == (139, "SIGSEGV", None, "FAILED")
 
 
 def test_who_was_killed_by_others_is_told_that_memory_may_be_why(tmp_path: Path) -> None:
-    end = ended(begun(tmp_path / "a", "kill -KILL $$"))
+    end = wait_for_exit(start_attempt(tmp_path / "a", "kill -KILL $$"))
     assert (end.code, end.signal, end.fired) == (137, "SIGKILL", None)
     assert "out of memory" in end.message
 
 
 def test_what_a_job_uses_is_counted_with_its_children(tmp_path: Path) -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass"
-    end = ended(begun(tmp_path / "a", f"{sys.executable} -I -S -c '{burn}'; true"))
+    end = wait_for_exit(start_attempt(tmp_path / "a", f"{sys.executable} -I -S -c '{burn}'; true"))
     assert end.cpu_seconds >= 0.2
 
 
 def test_a_stop_is_the_early_signal_and_the_job_may_finish(tmp_path: Path) -> None:
     script = "trap 'echo saved; exit 75' USR2; echo up; while :; do sleep 0.02; done"
-    attempt = begun(tmp_path / "a", script, signal="SIGUSR2")
-    until(lambda: "up" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", script, signal="SIGUSR2")
+    wait_until(lambda: "up" in read_output(attempt))
     assert attempt.stop()
-    end = ended(attempt)
+    end = wait_for_exit(attempt)
     assert (end.code, end.signal, end.fired, end.asked) == (75, None, "SIGUSR2", "stop")
-    assert said(attempt).endswith("\nsaved\n")
+    assert read_output(attempt).endswith("\nsaved\n")
 
 
 def test_who_ignores_the_early_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", IGNORES, grace_s=0.3)
-    until(lambda: "up" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", IGNORES, grace_s=0.3)
+    wait_until(lambda: "up" in read_output(attempt))
     before = time.monotonic()
     attempt.stop()
-    end = ended(attempt)
+    end = wait_for_exit(attempt)
     assert time.monotonic() - before >= 0.3
     assert (end.code, end.signal, end.fired, end.asked) == (137, "SIGKILL", "SIGKILL", "stop")
     assert end.message == ""
 
 
 def test_a_kill_does_not_wait_for_the_grace(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", IGNORES, grace_s=1000.0)
-    until(lambda: "up" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", IGNORES, grace_s=1000.0)
+    wait_until(lambda: "up" in read_output(attempt))
     attempt.kill()
-    assert (ended(attempt).fired, ended(attempt).asked) == ("SIGKILL", "kill")
+    assert (wait_for_exit(attempt).fired, wait_for_exit(attempt).asked) == ("SIGKILL", "kill")
 
 
 def test_a_kill_cuts_a_grace_short(tmp_path: Path) -> None:
-    attempt = begun(
+    attempt = start_attempt(
         tmp_path / "a", "trap 'echo no' TERM; echo up; while :; do sleep 0.02; done", grace_s=1000.0
     )
-    until(lambda: "up" in said(attempt))
+    wait_until(lambda: "up" in read_output(attempt))
     attempt.stop()
-    until(lambda: "no" in said(attempt))
+    wait_until(lambda: "no" in read_output(attempt))
     attempt.kill()
-    assert (ended(attempt).fired, ended(attempt).asked) == ("SIGKILL", "kill")
+    assert (wait_for_exit(attempt).fired, wait_for_exit(attempt).asked) == ("SIGKILL", "kill")
 
 
 def test_a_job_that_was_suspended_hears_the_early_signal(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "trap 'exit 9' TERM; echo up; kill -STOP $$; exit 1")
-    until(lambda: "up" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", "trap 'exit 9' TERM; echo up; kill -STOP $$; exit 1")
+    wait_until(lambda: "up" in read_output(attempt))
     attempt.stop()
-    assert ended(attempt).code == 9
+    assert wait_for_exit(attempt).code == 9
 
 
 def test_what_a_shell_started_keeps_its_grace_when_the_shell_dies_of_the_signal(tmp_path: Path) -> None:
@@ -122,16 +131,16 @@ print("up")
 while True: signal.pause()
 """
     (tmp_path / "train.py").write_text(script)
-    attempt = begun(tmp_path / "a", f"{sys.executable} -I -S -u train.py; echo not reached")
-    until(lambda: "up" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", f"{sys.executable} -I -S -u train.py; echo not reached")
+    wait_until(lambda: "up" in read_output(attempt))
     attempt.stop()
-    end = ended(attempt)
-    assert said(attempt) == "up\nsaved\n"
+    end = wait_for_exit(attempt)
+    assert read_output(attempt) == "up\nsaved\n"
     assert (end.signal, end.fired) == ("SIGTERM", "SIGTERM")
 
 
 def test_a_time_limit_ends_a_job_like_a_stop(tmp_path: Path) -> None:
-    end = ended(begun(tmp_path / "a", "exec sleep 60", time_limit_s=0.2))
+    end = wait_for_exit(start_attempt(tmp_path / "a", "exec sleep 60", time_limit_s=0.2))
     assert (end.signal, end.fired, end.asked, end.state) == ("SIGTERM", "SIGTERM", "timeout", "TIMEOUT")
     assert 0.2 <= end.seconds < 20
     assert "time limit of 0.2 s" in end.message
@@ -139,8 +148,8 @@ def test_a_time_limit_ends_a_job_like_a_stop(tmp_path: Path) -> None:
 
 def test_one_rank_that_fails_stops_the_others(tmp_path: Path) -> None:
     script = 'if [ $RANK = 1 ]; then exit 7; fi; trap "exit 5" TERM; while :; do sleep 0.02; done'
-    attempt = begun(tmp_path / "a", script, ranks=tuple({"RANK": str(rank)} for rank in range(3)))
-    end = ended(attempt)
+    attempt = start_attempt(tmp_path / "a", script, ranks=tuple({"RANK": str(rank)} for rank in range(3)))
+    end = wait_for_exit(attempt)
     assert end.code == 7
     assert end.ranks[1] == {"code": 7, "signal": None}
     assert all(rank["code"] in (5, 143) for rank in (end.ranks[0], end.ranks[2]))
@@ -150,41 +159,43 @@ def test_one_rank_that_fails_stops_the_others(tmp_path: Path) -> None:
 def test_ranks_that_do_not_fail_together_go_on(tmp_path: Path) -> None:
     ranks = tuple({"RANK": str(rank)} for rank in range(2))
     script = "[ $RANK = 1 ] || exit 7; sleep 0.2; echo done"
-    attempt = begun(tmp_path / "a", script, ranks=ranks, kill_ranks_together=False)
-    end = ended(attempt)
+    attempt = start_attempt(tmp_path / "a", script, ranks=ranks, kill_ranks_together=False)
+    end = wait_for_exit(attempt)
     assert (end.code, end.ranks[1], end.fired) == (7, {"code": 0, "signal": None}, None)
-    assert said(attempt, 1) == "done\n"
+    assert read_output(attempt, 1) == "done\n"
 
 
 def test_ranks_are_one_process_group_without_a_terminal(tmp_path: Path) -> None:
     script = (
         "import os; print(os.getpgid(0), os.getsid(0)); os.path.exists('/dev/tty') and os.open('/dev/tty', 0)"
     )
-    attempt = written(tmp_path / "a", *python(script), ranks=({}, {}, {}), kill_ranks_together=False)
+    attempt = write_attempt(
+        tmp_path / "a", *python_command(script), ranks=({}, {}, {}), kill_ranks_together=False
+    )
     attempt.start()
-    assert all(rank["code"] == 1 for rank in ended(attempt).ranks)
-    assert len({said(attempt, rank).splitlines()[0] for rank in range(3)}) == 1
-    assert "No such device" in said(attempt)
+    assert all(rank["code"] == 1 for rank in wait_for_exit(attempt).ranks)
+    assert len({read_output(attempt, rank).splitlines()[0] for rank in range(3)}) == 1
+    assert "No such device" in read_output(attempt)
 
 
 def test_grandchildren_in_sessions_of_their_own_are_killed(tmp_path: Path) -> None:
     daemon = 'echo $$ > one; trap "" TERM HUP; (setsid sleep 1000 & echo $! > two); sleep 1000'
-    attempt = begun(
+    attempt = start_attempt(
         tmp_path / "a", f"(setsid sh -c '{daemon}' &); until [ -s two ]; do sleep 0.01; done; exit 4"
     )
-    assert ended(attempt).code == 4
+    assert wait_for_exit(attempt).code == 4
     for name in ("one", "two"):
-        assert not lives(int((tmp_path / name).read_text()))
+        assert not is_alive(int((tmp_path / name).read_text()))
 
 
 def test_a_job_that_does_nothing_but_fork_ends(tmp_path: Path) -> None:
     script = "f() { sleep 0.01; f & }; f & f & f & sleep 0.2; exit 2"
-    assert ended(begun(tmp_path / "a", script)).code == 2
+    assert wait_for_exit(start_attempt(tmp_path / "a", script)).code == 2
 
 
 def test_output_is_rotated_and_bounded(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "seq 1 20000", log_limit_bytes=10_000, log_keep=3)
-    assert ended(attempt).code == 0
+    attempt = start_attempt(tmp_path / "a", "seq 1 20000", log_limit_bytes=10_000, log_keep=3)
+    assert wait_for_exit(attempt).code == 0
     logs = [attempt.folder / name for name in ("rank0.log.2", "rank0.log.1", "rank0.log")]
     assert all(log.stat().st_size <= 10_000 for log in logs)
     numbers = [int(line) for log in logs for line in log.read_text().splitlines()]
@@ -194,33 +205,33 @@ def test_output_is_rotated_and_bounded(tmp_path: Path) -> None:
 
 
 def test_one_log_is_enough(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "seq 1 20000", log_limit_bytes=5000, log_keep=1)
-    ended(attempt)
+    attempt = start_attempt(tmp_path / "a", "seq 1 20000", log_limit_bytes=5000, log_keep=1)
+    wait_for_exit(attempt)
     assert [path.name for path in attempt.folder.glob("rank*")] == ["rank0.log"]
-    assert said(attempt).endswith("\n19999\n20000\n")
+    assert read_output(attempt).endswith("\n19999\n20000\n")
 
 
 def test_output_may_be_any_bytes_and_have_no_lines(tmp_path: Path) -> None:
     script = "import os; os.write(1, bytes(range(256)) * 40)"
-    attempt = written(tmp_path / "a", *python(script), log_limit_bytes=4096, log_keep=3)
+    attempt = write_attempt(tmp_path / "a", *python_command(script), log_limit_bytes=4096, log_keep=3)
     attempt.start()
-    ended(attempt)
+    wait_for_exit(attempt)
     names = ("rank0.log.2", "rank0.log.1", "rank0.log")
     assert b"".join((attempt.folder / name).read_bytes() for name in names) == bytes(range(256)) * 40
 
 
 @pytest.mark.slow
 def test_a_gigabyte_of_output_neither_blocks_the_job_nor_fills_the_disk(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "head -c 1000000000 /dev/zero", log_limit_bytes=1 << 20)
-    end = ended(attempt)
+    attempt = start_attempt(tmp_path / "a", "head -c 1000000000 /dev/zero", log_limit_bytes=1 << 20)
+    end = wait_for_exit(attempt)
     assert (end.code, end.log_lost_bytes) == (0, 0)
     assert sum(path.stat().st_size for path in attempt.folder.glob("rank*")) <= 2 << 20
 
 
 def test_a_program_that_is_not_there_is_an_outcome(tmp_path: Path) -> None:
-    attempt = written(tmp_path / "a", "no-such-program", "x")
+    attempt = write_attempt(tmp_path / "a", "no-such-program", "x")
     attempt.start()
-    end = ended(attempt)
+    end = wait_for_exit(attempt)
     assert (end.code, end.message, end.state) == (127, "no-such-program: No such file or directory", "FAILED")
 
 
@@ -231,9 +242,9 @@ def test_a_folder_of_the_path_that_may_not_be_read_does_not_hide_that_a_program_
     (tmp_path / "closed").mkdir(mode=0o700)
     user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
     env = {"PATH": f"{tmp_path / 'closed'}:/bin"}
-    attempt = written(tmp_path / "a", "no-such-program", env=env, user=user, workdir="/")
+    attempt = write_attempt(tmp_path / "a", "no-such-program", env=env, user=user, workdir="/")
     attempt.start()
-    assert (ended(attempt).code, ended(attempt).message) == (
+    assert (wait_for_exit(attempt).code, wait_for_exit(attempt).message) == (
         127,
         "no-such-program: No such file or directory",
     )
@@ -241,9 +252,12 @@ def test_a_folder_of_the_path_that_may_not_be_read_does_not_hide_that_a_program_
 
 def test_a_program_that_cannot_be_executed_is_an_outcome(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
-    attempt = written(tmp_path / "a", str(tmp_path / "data"))
+    attempt = write_attempt(tmp_path / "a", str(tmp_path / "data"))
     attempt.start()
-    assert (ended(attempt).code, ended(attempt).message) == (126, f"{tmp_path / 'data'}: Permission denied")
+    assert (wait_for_exit(attempt).code, wait_for_exit(attempt).message) == (
+        126,
+        f"{tmp_path / 'data'}: Permission denied",
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,16 +269,20 @@ def test_a_program_that_cannot_be_executed_is_an_outcome(tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_be_prepared_is_an_outcome(tmp_path: Path, more: dict[str, object], message: str) -> None:
-    attempt = begun(tmp_path / "a", "echo ran", **more)
-    assert (ended(attempt).code, ended(attempt).message, said(attempt)) == (125, message, "")
+    attempt = start_attempt(tmp_path / "a", "echo ran", **more)
+    assert (wait_for_exit(attempt).code, wait_for_exit(attempt).message, read_output(attempt)) == (
+        125,
+        message,
+        "",
+    )
 
 
 def test_the_environment_is_exactly_as_given(tmp_path: Path) -> None:
     env = {"PATH": "/bin:/usr/bin", "ODD": "a=b\nc\udcff", "RANK": "none"}
     script = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(b'='.join(i) for i in os.environb.items()))"
-    attempt = written(tmp_path / "a", *python(script), env=env, ranks=({"RANK": "0"},))
+    attempt = write_attempt(tmp_path / "a", *python_command(script), env=env, ranks=({"RANK": "0"},))
     attempt.start()
-    ended(attempt)
+    wait_for_exit(attempt)
     found = dict(item.split(b"=", 1) for item in (attempt.folder / "rank0.log").read_bytes().split(b"\0"))
     found.pop(b"LC_CTYPE", None)  # Python's own
     told = {**env, "RANK": "0", ATTEMPT: str(attempt.folder)}
@@ -273,74 +291,74 @@ def test_the_environment_is_exactly_as_given(tmp_path: Path) -> None:
 
 def test_a_job_starts_with_ordinary_signals_files_and_umask(tmp_path: Path) -> None:
     script = "import os; print(os.listdir('/proc/self/fd'), os.umask(0), os.readlink('/proc/self/fd/0'))"
-    attempt = written(tmp_path / "a", *python(script), umask=0o027)
+    attempt = write_attempt(tmp_path / "a", *python_command(script), umask=0o027)
     attempt.start()
-    ended(attempt)
-    assert said(attempt) == f"['0', '1', '2', '3'] {0o027} /dev/null\n"  # 3 is the listing itself
-    status = begun(tmp_path / "b", "grep -E 'Sig(Blk|Ign)' /proc/self/status")
-    ended(status)
+    wait_for_exit(attempt)
+    assert read_output(attempt) == f"['0', '1', '2', '3'] {0o027} /dev/null\n"  # 3 is the listing itself
+    status = start_attempt(tmp_path / "b", "grep -E 'Sig(Blk|Ign)' /proc/self/status")
+    wait_for_exit(status)
     threads = 0b11 << 31  # signals 32 and 33 are the C library's own, and may be inherited
-    masks = [int(line.split()[1], 16) for line in said(status).splitlines()]
+    masks = [int(line.split()[1], 16) for line in read_output(status).splitlines()]
     assert [mask & ~threads for mask in masks] == [0, 0]
 
 
 def test_a_job_keeps_to_its_cores(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
-    attempt = begun(tmp_path / "a", "grep Cpus_allowed_list /proc/self/status", cores=(core,))
-    ended(attempt)
-    assert said(attempt).split()[1] == str(core)
+    attempt = start_attempt(tmp_path / "a", "grep Cpus_allowed_list /proc/self/status", cores=(core,))
+    wait_for_exit(attempt)
+    assert read_output(attempt).split()[1] == str(core)
 
 
 def test_without_a_cgroup_memory_bounds_what_a_process_allocates(tmp_path: Path) -> None:
     script = "import mmap; mmap.mmap(-1, 1 << 40, prot=0, flags=34); print('reserved'); bytearray(1 << 29)"
-    attempt = written(tmp_path / "a", *python(script), memory_bytes=1 << 28)
+    attempt = write_attempt(tmp_path / "a", *python_command(script), memory_bytes=1 << 28)
     attempt.start()
-    assert ended(attempt).code == 1
-    assert said(attempt).startswith("reserved\n")
-    assert "MemoryError" in said(attempt)
+    assert wait_for_exit(attempt).code == 1
+    assert read_output(attempt).startswith("reserved\n")
+    assert "MemoryError" in read_output(attempt)
 
 
 @root
 def test_a_job_runs_as_its_user(tmp_path: Path) -> None:
     user = User(NOBODY.pw_uid, NOBODY.pw_gid, (NOBODY.pw_gid,), "/nonexistent", "nobody")
-    attempt = begun(tmp_path / "a", "id -u; id -g; id -G; echo $HOME $USER", workdir="/", user=user)
-    ended(attempt)
+    attempt = start_attempt(tmp_path / "a", "id -u; id -g; id -G; echo $HOME $USER", workdir="/", user=user)
+    wait_for_exit(attempt)
     uid, gid = str(user.uid), str(user.gid)
-    assert said(attempt).splitlines() == [uid, gid, gid, "/nonexistent nobody"]
+    assert read_output(attempt).splitlines() == [uid, gid, gid, "/nonexistent nobody"]
 
 
 @root
 def test_a_program_is_found_in_the_path_of_another_user(tmp_path: Path) -> None:
     user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
-    attempt = written(
+    attempt = write_attempt(
         tmp_path / "a", "id", "-un", env={"PATH": "/root:/usr/bin:/bin"}, user=user, workdir="/"
     )
     attempt.start()
-    assert (ended(attempt).code, said(attempt)) == (0, "nobody\n")
+    assert (wait_for_exit(attempt).code, read_output(attempt)) == (0, "nobody\n")
 
 
 @root
 def test_a_job_of_another_user_dies_with_its_shim(tmp_path: Path) -> None:
     user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
-    attempt = begun(tmp_path / "a", "echo $$; exec sleep 1000", workdir="/", user=user)
-    until(lambda: "\n" in said(attempt))
+    attempt = start_attempt(tmp_path / "a", "echo $$; exec sleep 1000", workdir="/", user=user)
+    wait_until(lambda: "\n" in read_output(attempt))
     os.kill(json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"], signal.SIGKILL)
-    until(lambda: not lives(int(said(attempt))))
+    wait_until(lambda: not is_alive(int(read_output(attempt))))
 
 
 @pytest.mark.slow
 def test_two_shims_on_one_folder_run_it_once(tmp_path: Path) -> None:
     for turn in range(20):
-        attempt = written(tmp_path / str(turn), "/bin/sh", "-c", f"echo ran >> {tmp_path}/{turn}.ran")
+        attempt = write_attempt(tmp_path / str(turn), "/bin/sh", "-c", f"echo ran >> {tmp_path}/{turn}.ran")
         command = [sys.executable, "-I", "-S", shim.__file__, str(attempt.folder)]
         both = [subprocess.Popen(command) for _ in range(2)]
         assert [process.wait() for process in both] == [0, 0]
-        assert ended(attempt).code == 0
+        assert wait_for_exit(attempt).code == 0
         assert (tmp_path / f"{turn}.ran").read_text() == "ran\n"
 
 
 def test_a_shim_leaves_a_void_attempt_alone(tmp_path: Path) -> None:
-    attempt = written(tmp_path / "a", "/bin/sh", "-c", "echo ran")
+    attempt = write_attempt(tmp_path / "a", "/bin/sh", "-c", "echo ran")
     assert attempt.void()
     assert (
         subprocess.run([sys.executable, "-I", shim.__file__, str(attempt.folder)], check=False).returncode
@@ -351,7 +369,9 @@ def test_a_shim_leaves_a_void_attempt_alone(tmp_path: Path) -> None:
 
 
 def test_a_shim_survives_who_started_it(tmp_path: Path) -> None:
-    attempt = written(tmp_path / "a", "/bin/sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done")
+    attempt = write_attempt(
+        tmp_path / "a", "/bin/sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done"
+    )
     script = f"""
 import os, signal, sys
 from pathlib import Path
@@ -364,25 +384,25 @@ os.killpg(0, signal.SIGKILL)
     assert controller.returncode == -signal.SIGKILL
     assert attempt.state() == "running"
     (tmp_path / "go").touch()
-    assert ended(attempt).code == 0
-    assert said(attempt) == "done\n"
+    assert wait_for_exit(attempt).code == 0
+    assert read_output(attempt) == "done\n"
 
 
 def test_a_hangup_does_not_end_a_job(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
+    attempt = start_attempt(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
     os.kill(json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"], signal.SIGHUP)
     (tmp_path / "go").touch()
-    assert ended(attempt).code == 0
+    assert wait_for_exit(attempt).code == 0
 
 
 def test_a_folder_that_was_deleted_ends_the_shim(tmp_path: Path) -> None:
-    attempt = begun(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
+    attempt = start_attempt(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
     pid = json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"]
     for path in attempt.folder.iterdir():
         path.unlink()
     attempt.folder.rmdir()
     (tmp_path / "go").touch()
-    until(lambda: not lives(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 @pytest.fixture
@@ -396,26 +416,28 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip("no tmpfs can be mounted here")
     yield place
-    until(lambda: subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0)
+    wait_until(
+        lambda: subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0
+    )
 
 
 def test_a_full_disk_costs_output_but_neither_the_job_nor_its_end(tmp_path: Path, tiny: Path) -> None:
     script = f"seq 1 100000; echo $$ > {tmp_path}/wrote; exit 6"
-    attempt = begun(tiny / "a", script, workdir=str(tmp_path), log_limit_bytes=1 << 20)
-    until((tmp_path / "wrote").exists)
+    attempt = start_attempt(tiny / "a", script, workdir=str(tmp_path), log_limit_bytes=1 << 20)
+    wait_until((tmp_path / "wrote").exists)
     pid = json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"]
-    until(lambda: not lives(int((tmp_path / "wrote").read_text() or 0)))
+    wait_until(lambda: not is_alive(int((tmp_path / "wrote").read_text() or 0)))
     assert attempt.wait(0.3) is None
-    assert lives(pid)
+    assert is_alive(pid)
     assert attempt.state() == "running"
     (attempt.folder / "rank0.log").unlink()
-    end = ended(attempt)
+    end = wait_for_exit(attempt)
     assert end.code == 6
     assert end.log_lost_bytes > 200_000
 
 
 def test_the_shim_starts_quickly(tmp_path: Path) -> None:
-    attempts = [written(tmp_path / str(turn), "/bin/true", env=ENV) for turn in range(5)]
+    attempts = [write_attempt(tmp_path / str(turn), "/bin/true", env=ENV) for turn in range(5)]
     best = float("inf")
     for attempt in attempts:
         before = time.monotonic()

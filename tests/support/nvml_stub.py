@@ -16,15 +16,15 @@ _FIELDS = ("uuid", "mig", "name", *_NUMBERS, "energy_mj", "at_s", "sets")
 UUIDS = tuple(f"GPU-{i}{i}{i}{i}aaaa-bbbb-cccc-dddd-eeeeffff0000" for i in range(4))
 
 
-def build(folder: Path) -> Path:
+def compile_stub(folder: Path) -> Path:
     """Compile the stub; answers the folder to put on LD_LIBRARY_PATH."""
-    source, library = Path(__file__).parent / "meter" / "nvml_stub.c", folder / "libnvidia-ml.so.1"
+    source, library = Path(__file__).parents[1] / "meter" / "nvml_stub.c", folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
     subprocess.run(["gcc", *flags, "-o", str(library), str(source)], check=True)
     return folder
 
 
-class Stub:
+class NvmlStub:
     """GPUs in a file: `stub["draw_mw", 0]` is what the first draws."""
 
     def __init__(

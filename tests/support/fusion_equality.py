@@ -13,10 +13,10 @@ from wattline.fusion import FusedArray, Ways, fuse
 
 B = 3
 TOLERANCE = 1e-10
-EVERY_WAY = [Ways(last=last, pointwise=point) for last in (False, True) for point in (False, True)]
+ALL_WAYS = [Ways(last=last, pointwise=point) for last in (False, True) for point in (False, True)]
 
 
-def members_of(
+def build_members(
     make: Callable[[], nn.Module], size: int = B, dtype: torch.dtype = torch.float64
 ) -> list[nn.Module]:
     """Models of one make with different weights."""
@@ -27,15 +27,15 @@ def members_of(
     return models
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(100 + seed))
 
 
-def whole(high: int, *shape: int, seed: int = 0) -> Tensor:
+def integer_tensor(high: int, *shape: int, seed: int = 0) -> Tensor:
     return torch.randint(high, shape, generator=torch.Generator().manual_seed(100 + seed))
 
 
-def uneven(out: Any, target: Any = None) -> Tensor:
+def asymmetric_loss(out: Any, target: Any = None) -> Tensor:
     """A loss that no output is symmetric under."""
     leaves = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.is_floating_point()]
     parts = []
@@ -62,11 +62,11 @@ def assert_same(fused: Any, alone: Any, what: str, tolerance: float = TOLERANCE)
             assert a == b, what
 
 
-def row(out: Any, member: int) -> Any:
+def select_member(out: Any, member: int) -> Any:
     return tree_map_only(Tensor, lambda t: t[member], out)
 
 
-def fresh(batch: Any, *, grad: bool = False) -> Any:
+def clone_batch(batch: Any, *, grad: bool = False) -> Any:
     """A copy that a forward may write to."""
     return tree_map_only(Tensor, lambda t: t.clone().requires_grad_(grad and t.is_floating_point()), batch)
 
@@ -80,13 +80,13 @@ def assert_same_state(array: FusedArray, models: Sequence[nn.Module], tolerance:
             assert_same(own[name], tensor, f"{name} of member {index}", tolerance)
 
 
-def assert_trains_alike(
+def assert_same_training(
     make: Callable[[], nn.Module],
     *args: Any,
     members: bool | Sequence[bool] = False,
     steps: int = 3,
     ways: Ways | None = None,
-    loss: Callable[..., Tensor] = uneven,
+    loss: Callable[..., Tensor] = asymmetric_loss,
     target: Any = None,
     kwargs: dict[str, Any] | None = None,
     evaluate: bool = False,
@@ -100,7 +100,7 @@ def assert_trains_alike(
 
     With *members*, arguments have a row for each member (and so has *target*).
     """
-    models = members_of(make, dtype=dtype) if models is None else models
+    models = build_members(make, dtype=dtype) if models is None else models
     kwargs = kwargs or {}
     if evaluate:
         for model in models:
@@ -112,22 +112,25 @@ def assert_trains_alike(
     ours = _sgd(array, lr)
     theirs = [_sgd(model, lr) for model in models]
     for step in range(steps):
-        given, named = fresh(args, grad=input_grad), fresh(kwargs)
+        given, named = clone_batch(args, grad=input_grad), clone_batch(kwargs)
         out = array(*given, members=members, **named)
         ours.zero_grad()
         array.loss(loss, out, target, members=members is True).sum().backward()
         grads = [_grads(a) for a in given]
         summed: list[Any] = [None] * len(args)
         for index, (model, optimiser) in enumerate(zip(models, theirs, strict=True)):
-            own = fresh(
-                tuple(row(a, index) if f else a for a, f in zip(args, flags, strict=True)), grad=input_grad
+            own = clone_batch(
+                tuple(select_member(a, index) if f else a for a, f in zip(args, flags, strict=True)),
+                grad=input_grad,
             )
-            words = fresh(row(kwargs, index) if members is True else kwargs)
-            aim = row(target, index) if members is True else target
+            words = clone_batch(select_member(kwargs, index) if members is True else kwargs)
+            aim = select_member(target, index) if members is True else target
             alone = model(*own, **words)
             optimiser.zero_grad()
             loss(alone, *([] if aim is None else [aim])).backward()
-            assert_same(row(out, index), alone, f"output of member {index} in step {step}", tolerance)
+            assert_same(
+                select_member(out, index), alone, f"output of member {index} in step {step}", tolerance
+            )
             stacked = dict(array.body.named_parameters())
             for name, parameter in model.named_parameters():
                 grad = stacked[name].grad

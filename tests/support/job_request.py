@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-ASKS: dict[str, Any] = {
+JOB_REQUEST: dict[str, Any] = {
     "gpus": 1,
     "duration_s": 60.0,
     "deadline_s": math.inf,

@@ -11,50 +11,50 @@ from typing import Any
 
 from wattline.backend.engine.local.attempt import Attempt, Exit, Launch
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}
 
 
-def written(folder: Path, *words: str, **more: Any) -> Attempt:
+def write_attempt(folder: Path, *words: str, **more: Any) -> Attempt:
     """An attempt that can be started."""
     Launch(words, **{"workdir": str(folder.parent), "env": ENV, "grace_s": 20.0, **more}).write(folder)
     return Attempt(folder)
 
 
-def begun(folder: Path, script: str, **more: Any) -> Attempt:
+def start_attempt(folder: Path, script: str, **more: Any) -> Attempt:
     """An attempt of a shell script, which is started."""
-    attempt = written(folder, "/bin/sh", "-c", script, **more)
+    attempt = write_attempt(folder, "/bin/sh", "-c", script, **more)
     attempt.start()
     return attempt
 
 
-def python(script: str) -> tuple[str, ...]:
+def python_command(script: str) -> tuple[str, ...]:
     """The words that run a script that is quick to start."""
     return (sys.executable, "-I", "-S", "-u", "-c", script)
 
 
-def ended(attempt: Attempt) -> Exit:
+def wait_for_exit(attempt: Attempt) -> Exit:
     """How an attempt ends."""
-    found = attempt.wait(PATIENCE_S)
+    found = attempt.wait(TIMEOUT_S)
     assert found is not None, attempt.state()
     return found
 
 
-def said(attempt: Attempt, rank: int = 0) -> str:
+def read_output(attempt: Attempt, rank: int = 0) -> str:
     """What a rank has said until now."""
     path = attempt.folder / f"rank{rank}.log"
     return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
-def until(true: Callable[[], object]) -> None:
+def wait_until(true: Callable[[], object]) -> None:
     """Wait until something is so."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while not true():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.005)
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process runs; one that only waits to be collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZXx"

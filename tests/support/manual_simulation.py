@@ -14,13 +14,13 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 
 
-def one_job(**columns: Any) -> Jobs:
+def build_measured_jobs(**columns: Any) -> Jobs:
     """A job that was measured, on four GPUs for 1000 s; or others, all submitted at 0 s."""
     row = {"gpus": [4], "duration_s": [1000.0], "model": ["resnet50"], "batch": [256], **columns}
     return Jobs.of(submit_s=[0.0] * len(row["gpus"]), **row)
 
 
-class Story:
+class ManualSimulation:
     """A simulation told what to do by hand."""
 
     def __init__(self, jobs: Jobs, cluster: Nodes, **sim: Any) -> None:

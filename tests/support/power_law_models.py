@@ -30,7 +30,7 @@ MAX_W = 300.0  # of a V100
 
 
 @dataclass(frozen=True)
-class Curved:
+class PowerLawModels:
     """A job whose model is named "0.5" runs at gpus^0.5 on so many GPUs; "1" scales perfectly.
 
     Under a cap it runs at (cap / 300 W)^*bite* and draws the cap, else 300 W.
@@ -51,19 +51,19 @@ class Curved:
         """See `wattline.core.protocols.Models`."""
         return np.where(grants.cap_w > 0, grants.cap_w, MAX_W).astype(np.float64)
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Curved:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> PowerLawModels:
         """Nothing is learnt."""
         return self
 
 
-def curved_jobs(model: Sequence[str], duration_s: Sequence[float], **more: object) -> Jobs:
+def build_power_law_jobs(model: Sequence[str], duration_s: Sequence[float], **more: object) -> Jobs:
     """Jobs that ask for one GPU at time 0, unless said otherwise."""
     count = len(model)
     columns = {"submit_s": [0.0] * count, "gpus": [1] * count, "id": list("abcdefgh"[:count]), **more}
     return Jobs.of(model=model, duration_s=duration_s, **columns)  # type: ignore[arg-type]
 
 
-def arrived(jobs: Jobs, cluster: Nodes, now_s: float | None = None) -> Snapshot:
+def snapshot_of_waiting(jobs: Jobs, cluster: Nodes, now_s: float | None = None) -> Snapshot:
     """The state in which all of *jobs* wait."""
     state = begin(jobs, cluster)
     now_s = float(jobs.submit_s.max()) if now_s is None else now_s
@@ -71,28 +71,28 @@ def arrived(jobs: Jobs, cluster: Nodes, now_s: float | None = None) -> Snapshot:
     return advance(state, decide_nothing(state), now_s, events, jobs, cluster.accepts(jobs.gpu_kind))
 
 
-def after(snapshot: Snapshot, plan: Plan, seconds: float) -> Snapshot:
+def snapshot_after(snapshot: Snapshot, plan: Plan, seconds: float) -> Snapshot:
     """The state when *plan* has been carried out for so long, without news of anybody."""
-    placement = Pack()(plan, snapshot, Curved())
+    placement = Pack()(plan, snapshot, PowerLawModels())
     decision = Decision(placement, reconcile(snapshot.leases, placement.leases))
     accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
     return advance(snapshot, decision, snapshot.now_s + seconds, rows(), snapshot.jobs, accepts)
 
 
-def shares(policy: Policy, jobs: Jobs, gpus: int) -> dict[str, int]:
+def first_gpus_by_job(policy: Policy, jobs: Jobs, gpus: int) -> dict[str, int]:
     """How many GPUs everybody has after the first decision on an empty cluster of one-GPU nodes."""
-    state = arrived(jobs, nodes("v100", count=gpus, gpus=1))
-    held = after(state, policy(state, Curved()), 0.0).queue.held.astype(int)
+    state = snapshot_of_waiting(jobs, nodes("v100", count=gpus, gpus=1))
+    held = snapshot_after(state, policy(state, PowerLawModels()), 0.0).queue.held.astype(int)
     return dict(zip(jobs.id.tolist(), held.tolist(), strict=True))
 
 
-def play_curved(jobs: Jobs, policy: Policy, cluster: Nodes, restart_s: float = 0.0) -> Log:
+def simulate_power_law(jobs: Jobs, policy: Policy, cluster: Nodes, restart_s: float = 0.0) -> Log:
     """Run *jobs*; starting again costs *restart_s*."""
-    sim = Sim(jobs, cluster, truth=Curved(), overheads=Overheads(restart_s=restart_s))  # type: ignore[arg-type]
-    return run(sim, policy, Curved())
+    sim = Sim(jobs, cluster, truth=PowerLawModels(), overheads=Overheads(restart_s=restart_s))  # type: ignore[arg-type]
+    return run(sim, policy, PowerLawModels())
 
 
-def sizes(log: Log, job: str) -> list[tuple[float, int]]:
+def start_sizes(log: Log, job: str) -> list[tuple[float, int]]:
     """When a job was started, and on how many GPUs each time."""
     mine = (log.actions[:, 0] == START) & (log.jobs.id[np.maximum(log.actions[:, 1], 0)] == job)
     found: dict[float, int] = {}

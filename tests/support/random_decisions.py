@@ -26,7 +26,7 @@ WORDS = ("resnet50", "bert", "unheard of", "")
 
 
 @dataclass(frozen=True)
-class Whims:
+class RandomTuning:
     """Caps and batch sizes drawn by job and time; the meter is read before every decision."""
 
     policy: Policy
@@ -39,15 +39,15 @@ class Whims:
         asked = snapshot.jobs.batch[jobs]
         return replace(
             plan,
-            cap_w=_drawn((0, 0, 110, 150, 200), jobs, self.seed, turn),
-            batch=np.where(asked > 0, asked * _drawn((0, 1, 2), jobs, self.seed, turn // 3), 0),
+            cap_w=_draw((0, 0, 110, 150, 200), jobs, self.seed, turn),
+            batch=np.where(asked > 0, asked * _draw((0, 1, 2), jobs, self.seed, turn // 3), 0),
             tick_s=min(plan.tick_s, (turn + 1) * TUNED_S),
             meters=True,
         )
 
 
 @dataclass(frozen=True)
-class Switching:
+class RandomSwitching:
     """Packs, and switches nodes that nobody holds off and on as it pleases."""
 
     pack: Pack
@@ -56,18 +56,18 @@ class Switching:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         placement = self.pack(plan, snapshot, models)
         every = np.arange(len(snapshot.nodes))
-        on = _drawn((False, True, True), every, self.seed, int(snapshot.now_s)).astype(np.bool_)
+        on = _draw((False, True, True), every, self.seed, int(snapshot.now_s)).astype(np.bool_)
         on[placement.leases.node] = True
         return replace(placement, on=on, tick_s=snapshot.now_s + TUNED_S)
 
 
-def _drawn(values: tuple[int, ...], rows: np.ndarray, seed: int, turn: int) -> np.ndarray:
+def _draw(values: tuple[int, ...], rows: np.ndarray, seed: int, turn: int) -> np.ndarray:
     """One of *values* for each of *rows*, the same whenever it is asked again."""
     draws = np.random.default_rng((seed, turn)).integers(len(values), size=int(rows.max(initial=0)) + 1)
     return np.array(values)[draws[rows]]
 
 
-def retold(jobs: Jobs, seed: int) -> Jobs:
+def add_models_and_teams(jobs: Jobs, seed: int) -> Jobs:
     """*jobs* that have models, batch sizes and teams too."""
     rng = np.random.default_rng(seed)
     count = len(jobs)
@@ -88,7 +88,7 @@ def retold(jobs: Jobs, seed: int) -> Jobs:
     )
 
 
-def slow_to_boot(nodes: Nodes, seed: int) -> Nodes:
+def set_boot_times(nodes: Nodes, seed: int) -> Nodes:
     """*nodes* that boot at once, in seconds, or in minutes, and draw something odd meanwhile."""
     rng = np.random.default_rng(seed)
     count = len(nodes)
@@ -101,24 +101,24 @@ def slow_to_boot(nodes: Nodes, seed: int) -> Nodes:
 
 
 @st.composite
-def whimsical_logs(draw: st.DrawFn, max_jobs: int = 12) -> Log:
+def random_logs(draw: st.DrawFn, max_jobs: int = 12) -> Log:
     """Runs in which jobs are retuned, restarted with other batch sizes, and nodes switched."""
     world: Scenario = draw(scenarios(max_jobs=max_jobs))
     seed = draw(st.integers(0, 1000))
     sim = Sim(
-        retold(world.jobs, seed),
-        slow_to_boot(world.nodes, seed),
+        add_models_and_teams(world.jobs, seed),
+        set_boot_times(world.nodes, seed),
         truth=draw(st.sampled_from((world.truth, library()))),
         quantum_s=draw(st.sampled_from((None, 60.0, 7.5))),
         overheads=world.overheads,
         faults=world.faults,
         seed=world.seed,
     )
-    policy = Whims(draw(st.sampled_from((fifo, srtf, Las(), Gandiva(200.0)))), seed)
-    return run(sim, policy, place=Switching(Pack(), seed))
+    policy = RandomTuning(draw(st.sampled_from((fifo, srtf, Las(), Gandiva(200.0)))), seed)
+    return run(sim, policy, place=RandomSwitching(Pack(), seed))
 
 
-def readings(log: Log, team: int = -1) -> np.ndarray:
+def meter_readings(log: Log, team: int = -1) -> np.ndarray:
     """Time and joules of the readings of one meter: the cluster's, or a team's."""
     rows = (log.events[:, 0] == METERED) & (log.events[:, 1] == team)
     return log.events[rows][:, (2, 5)]

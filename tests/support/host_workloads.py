@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 from hypothesis import strategies as st
 
-from story import FREE
+from support.simulations import NO_OVERHEADS
 from wattline import policy as p
 from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import join_nodes, nodes
@@ -27,7 +27,7 @@ from wattline.models.workload import Workload
 from wattline.models.workload_models import Measured
 
 
-def workload(name: str, **demand: float) -> Workload:
+def build_workload(name: str, **demand: float) -> Workload:
     """A model that does one sample a second on a GPU of a node with plenty of everything."""
     return Workload(
         model=name,
@@ -42,9 +42,9 @@ def workload(name: str, **demand: float) -> Workload:
 
 MODELS = Measured(
     (
-        workload("image", core_s=12.0),  # wants twelve cores for each GPU
-        workload("speech", core_s=4.0, storage_s=8.0, dataset_gib=200.0, read_mib_s=60.0),
-        workload("text"),  # wants nothing
+        build_workload("image", core_s=12.0),  # wants twelve cores for each GPU
+        build_workload("speech", core_s=4.0, storage_s=8.0, dataset_gib=200.0, read_mib_s=60.0),
+        build_workload("text"),  # wants nothing
     )
 )
 """On a node of 8 GPUs, 24 cores and 500 GiB, the first two are slower with their share than they could be."""
@@ -54,12 +54,12 @@ NAMES = ("image", "speech", "text", "unheard-of")
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Measured:
+def model_sets(draw: st.DrawFn) -> Measured:
     """Three models with any demand."""
     part = st.floats(0, 20).map(lambda value: round(value, 2))
     return Measured(
         tuple(
-            workload(
+            build_workload(
                 name,
                 fixed_s=draw(part) / 20,
                 core_s=draw(part),
@@ -72,7 +72,7 @@ def models(draw: st.DrawFn) -> Measured:
     )
 
 
-def some(*names: str, gpus: list[int] | None = None, duration_s: float = 100.0) -> Jobs:
+def build_jobs(*names: str, gpus: list[int] | None = None, duration_s: float = 100.0) -> Jobs:
     count = len(names)
     return Jobs.of(
         submit_s=np.zeros(count),
@@ -82,18 +82,18 @@ def some(*names: str, gpus: list[int] | None = None, duration_s: float = 100.0) 
     )
 
 
-def played(
+def simulate(
     jobs: Jobs,
     place: Placer,
     cluster: Nodes = NODE,
     policy: Policy = p.fifo,
     beliefs: Measured = MODELS,
-    overheads: Overheads = FREE,
+    overheads: Overheads = NO_OVERHEADS,
 ) -> Log:
     return run(Sim(jobs, cluster, truth=beliefs, overheads=overheads), policy, beliefs, place=place)
 
 
-class Watched:
+class CheckedPlacer:
     """A placer of which every answer is checked: nobody is slower than with its share."""
 
     def __init__(self, place: Placer) -> None:
@@ -119,7 +119,7 @@ class Watched:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
+def clusters_with_jobs(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
     cluster = join_nodes(
         *(
             nodes(

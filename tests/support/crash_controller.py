@@ -1,6 +1,6 @@
 """Kills a controller again and again while jobs are submitted to it, and says what became of them.
 
-    python tests/crashes.py FOLDER --kills 200 --seed 1
+    python tests/support/crash_controller.py FOLDER --kills 200 --seed 1
 
 A controller is forked from a process that has all modules, so that it lives as soon as it can be killed. Each
 lives for a random time and takes jobs in; what it did not answer is asked again of the next, with the
@@ -25,19 +25,19 @@ from wattline.service.controller import Controller
 GPUS = "simulated:8xa100"
 
 
-def job(folder: Path, key: str) -> dict[str, object]:
+def job_document(folder: Path, key: str) -> dict[str, object]:
     """Writes `began` and `ended` into a file of its own."""
     seconds = 0.05 + 0.2 * random.Random(key).random()
     script = f'echo began $WATTLINE_JOB_ID >> "$0"; sleep {seconds}; echo ended >> "$0"'
     return {"run": ["sh", "-c", script, str(folder / "ran" / key)], "resources": {"time": "1m"}}
 
 
-def controller(folder: Path, keys: list[str], pauses: list[float], answers: int) -> None:
+def run_controller(folder: Path, keys: list[str], pauses: list[float], answers: int) -> None:
     """Serve, take in what is left to be submitted, and stay until killed, or all is over."""
     served = Controller(folder / "state", gpus=GPUS, tell=lambda text: os.write(2, f"{text}\n".encode()))
     served.start()
     for key, pause in zip(keys, pauses, strict=True):
-        taken = served.submit(read_document(job(folder, key), key), "", "/", key)
+        taken = served.submit(read_document(job_document(folder, key), key), "", "/", key)
         os.write(answers, f"{key} {taken[0].id}\n".encode())
         time.sleep(pause)
     while served.store.rows("SELECT 1 FROM job WHERE state IN ('PENDING', 'RUNNING') LIMIT 1"):
@@ -46,7 +46,7 @@ def controller(folder: Path, keys: list[str], pauses: list[float], answers: int)
     served.stop()
 
 
-def one_life(
+def run_and_kill(
     folder: Path, keys: list[str], rng: random.Random, lives_s: float
 ) -> tuple[dict[str, str], bool]:
     """A controller that is killed after *lives_s*; what it answered, and whether all was over before."""
@@ -57,7 +57,7 @@ def one_life(
         os.close(out)
         code = 1
         try:
-            controller(folder, keys, pauses, into)
+            run_controller(folder, keys, pauses, into)
             code = 0
         except BaseException as error:  # the parent is told, whatever it is
             os.write(2, f"the controller failed: {error!r}\n".encode())
@@ -94,10 +94,10 @@ def main() -> None:
         while len(waiting) < 3:
             waiting.append(f"k{made}")
             made += 1
-        answered, _ = one_life(folder, list(waiting), rng, rng.uniform(0.0, 0.35))
+        answered, _ = run_and_kill(folder, list(waiting), rng, rng.uniform(0.0, 0.35))
         accepted |= answered
         waiting = [key for key in waiting if key not in answered]
-    answered, over = one_life(folder, waiting, rng, 120.0)
+    answered, over = run_and_kill(folder, waiting, rng, 120.0)
     accepted |= answered
     ran = {path.name: path.read_text().split("\n")[:-1] for path in (folder / "ran").iterdir()}
     served = Controller(folder / "state", gpus=GPUS)

@@ -15,30 +15,30 @@ from wattline.core.protocols import Placer, Policy
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 
-FREE = Overheads(restart_s=0.0)
+NO_OVERHEADS = Overheads(restart_s=0.0)
 
 
-def play(
+def simulate(
     jobs: Jobs, policy: Policy, *, gpus: int = 1, count: int = 1, place: Placer | None = None, **sim: Any
 ) -> Log:
     """Run *jobs* on *count* nodes of *gpus* GPUs; restarts are free unless said otherwise."""
     cluster = sim.pop("nodes", None) or nodes("v100", count=count, gpus=gpus)
-    return run(Sim(jobs, cluster, **{"overheads": FREE, **sim}), policy, place=place)
+    return run(Sim(jobs, cluster, **{"overheads": NO_OVERHEADS, **sim}), policy, place=place)
 
 
-def ends(log: Log) -> dict[str, float]:
+def finish_times(log: Log) -> dict[str, float]:
     """When each job finished, by id."""
     done = log.events[log.events[:, 0] == FINISHED]
     return {str(log.jobs.id[int(job)]): at_s for job, at_s in zip(done[:, 1], done[:, 2], strict=True)}
 
 
-def starts(log: Log) -> list[str]:
+def started_jobs(log: Log) -> list[str]:
     """Who was started, in order."""
     rows = log.actions[:, 0] == START
     return [str(log.jobs.id[job]) for job in log.actions[rows, 1]]
 
 
-def first_starts(log: Log) -> dict[str, float]:
+def first_start_times(log: Log) -> dict[str, float]:
     """When each job first started, by id."""
     rows = np.flatnonzero(log.actions[:, 0] == START)[::-1]
     return {str(log.jobs.id[log.actions[r, 1]]): float(log.action_s[r]) for r in rows}

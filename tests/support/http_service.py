@@ -17,7 +17,7 @@ GPUS = "simulated:4xa100"
 
 
 @contextmanager
-def served(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
+def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
     """Serves *folder*, and says so in its files `url` and `token`; ends its jobs when it ends."""
     controller = Controller(folder, gpus=GPUS)
     controller.start()
@@ -28,21 +28,21 @@ def served(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        _until(lambda: server.started)
+        _wait_until(lambda: server.started)
         port = server.servers[0].sockets[0].getsockname()[1]
         (folder / "url").write_text(f"http://127.0.0.1:{port}\n")
         yield controller
     finally:
         for job in controller.store.jobs("state IN ('PENDING', 'RUNNING')"):
             controller.cancel(job.id)
-        _until(lambda: not controller.store.jobs("state IN ('PENDING', 'RUNNING')"))
+        _wait_until(lambda: not controller.store.jobs("state IN ('PENDING', 'RUNNING')"))
         server.should_exit = controller.leaving = True
         thread.join()
         (folder / "url").unlink(missing_ok=True)
         controller.stop()
 
 
-def _until(true: object, most_s: float = 20.0) -> None:
+def _wait_until(true: object, most_s: float = 20.0) -> None:
     assert callable(true)
     until_s = time.monotonic() + most_s
     while not true():

@@ -27,7 +27,7 @@ CLOCKS_MHZ = np.arange(600.0, 1401.0, 50.0)
 KNEE_MHZ = 1010.0
 
 
-def caps(*sizes: float) -> Curves:
+def cap_curves(*sizes: float) -> Curves:
     """A cap bites between 120 and 300 W; the larger the batch, the more watts."""
     sizes = sizes or (32.0,)
     rate = np.array([[0.4, 0.6 / 180, 120.0, 300.0, 20.0]] * len(sizes))
@@ -36,7 +36,7 @@ def caps(*sizes: float) -> Curves:
     return _at_most_one(caps_from_laws(np.array(sizes), *ends, free, rate, watts))
 
 
-def clocks(*sizes: float) -> Curves:
+def clock_curves(*sizes: float) -> Curves:
     """Watts with a knee at `KNEE_MHZ`; the speed rises all the way."""
     sizes = sizes or (32.0,)
     rate = np.array([[0.25, 0.75 * 1400.0, 3000.0, 20.0]] * len(sizes))
@@ -50,24 +50,24 @@ def _at_most_one(curves: Curves) -> Curves:
     return curves.bent(1.0 / top)
 
 
-def a_throttle(**curves: Curves) -> Throttle:
+def build_throttle(**curves: Curves) -> Throttle:
     """One that draws 280 W when nothing holds it back, or what its curves say."""
     return Throttle("a100", np.array([32.0]), np.array([280.0]), **curves)
 
 
-def a_workload(**parts: Any) -> Workload:
+def build_workload(**parts: Any) -> Workload:
     """A workload of which everything is known."""
-    parts = {"throttle": a_throttle(), "usual_batch": 32.0, "wait": 0.5, "metered": True, **parts}
+    parts = {"throttle": build_throttle(), "usual_batch": 32.0, "wait": 0.5, "metered": True, **parts}
     return Workload("made-up", "a100", parts.pop("speed", SPEED), **parts)
 
 
-def grid(**knobs: Any) -> dict[str, np.ndarray]:
+def combine_knobs(**knobs: Any) -> dict[str, np.ndarray]:
     """Every combination of the values of *knobs*, as columns."""
     rows = itertools.product(*(np.atleast_1d(values).tolist() for values in knobs.values()))
     return dict(zip(knobs, np.array(list(rows)).T, strict=True))
 
 
-def measured(
+def measure(
     truth: Workload, *, noise: float = 0.0, seed: int = 0, watts: bool = True, **knobs: Any
 ) -> Profile:
     """What *truth* does at these settings, with a relative *noise*."""
@@ -84,7 +84,7 @@ def measured(
     )
 
 
-def together(*profiles: Profile) -> Profile:
+def join_profiles(*profiles: Profile) -> Profile:
     """All rows of *profiles* as one, counted from 1."""
     rows = {
         field.name: np.concatenate([getattr(p, field.name) for p in profiles])
@@ -95,12 +95,12 @@ def together(*profiles: Profile) -> Profile:
     return Profile.of(**words, **rows)
 
 
-def renamed(profile: Profile, model: str, gpu: str = "") -> Profile:
+def rename_model(profile: Profile, model: str, gpu: str = "") -> Profile:
     """The same measurements of another model."""
     gpus = Labels.same(gpu, len(profile)) if gpu else profile.gpu
     return replace(profile, model=Labels.same(model, len(profile)), gpu=gpus)
 
 
-def off(found: Iterable[float], true: Iterable[float]) -> float:
+def max_relative_error(found: Iterable[float], true: Iterable[float]) -> float:
     """The largest relative error."""
     return float(np.max(np.abs(np.asarray(found) / np.asarray(true) - 1.0)))

@@ -17,11 +17,11 @@ from wattline.service.http.auth import Tokens
 from wattline.service.states import OVER
 from wattline.service.storage.projection import Folded
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @contextmanager
-def serving(folder: Path, gpus: str = "simulated:4xa100", **more: Any) -> Iterator[Controller]:
+def run_controller(folder: Path, gpus: str = "simulated:4xa100", **more: Any) -> Iterator[Controller]:
     """A controller that decides, until the block ends; jobs that still run are ended."""
     controller = Controller(folder, gpus=gpus, **more)
     controller.start()
@@ -34,7 +34,7 @@ def serving(folder: Path, gpus: str = "simulated:4xa100", **more: Any) -> Iterat
 
 
 @contextmanager
-def answering(controller: Controller, role: str = "operator", user: str = "") -> Iterator[TestClient]:
+def open_client(controller: Controller, role: str = "operator", user: str = "") -> Iterator[TestClient]:
     """A client that has a token."""
     app = create_app(controller, rate=1e6)
     token = Tokens(controller.store, controller.clock).make("somebody", role, user)
@@ -42,31 +42,31 @@ def answering(controller: Controller, role: str = "operator", user: str = "") ->
         yield client
 
 
-def submit(controller: Controller, text: str, **more: Any) -> list[Folded]:
+def submit_text(controller: Controller, text: str, **more: Any) -> list[Folded]:
     """Jobs from the text of a job file."""
     return controller.submit(read_job(text, "job.yaml"), "", "/tmp", **more)
 
 
-def until(true: Callable[[], Any], what: str = "") -> Any:
+def wait_until(true: Callable[[], Any], what: str = "") -> Any:
     """Wait for something to become true; answers it."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + TIMEOUT_S
     while not (found := true()):
         assert time.monotonic() < end_s, what or "it did not happen"
         time.sleep(0.01)
     return found
 
 
-def ended(controller: Controller, job: str) -> Folded:
+def wait_until_over(controller: Controller, job: str) -> Folded:
     """Wait for a job to be over."""
 
     def over() -> Folded | None:
         found = controller.job(job)
         return found if found.state in OVER else None
 
-    return until(over, f"job {job} is not over")  # type: ignore[no-any-return]
+    return wait_until(over, f"job {job} is not over")  # type: ignore[no-any-return]
 
 
-def running(controller: Controller, job: str) -> Folded:
+def wait_until_running(controller: Controller, job: str) -> Folded:
     """Wait for a job to run."""
-    until(lambda: controller.job(job).state == "RUNNING", f"job {job} does not run")
+    wait_until(lambda: controller.job(job).state == "RUNNING", f"job {job} does not run")
     return controller.job(job)

@@ -12,7 +12,7 @@ from wattline.optimize.objective import Charges
 TESLA_W, TURING_W = (0, 530, 700, 870, 1040), (0, 400, 470, 0, 0)
 
 
-def event(
+def build_instance(
     left_s: list[list[float]],
     due_s: list[float],
     late: list[float] | None = None,
@@ -34,7 +34,7 @@ def event(
 
 
 @st.composite
-def events(draw: st.DrawFn, most_jobs: int = 9) -> Event:
+def instances(draw: st.DrawFn, most_jobs: int = 9) -> Event:
     jobs = draw(st.integers(1, most_jobs))
     seconds = st.floats(600, 40_000).map(round)
     rows = []
@@ -44,10 +44,10 @@ def events(draw: st.DrawFn, most_jobs: int = 9) -> Event:
         rows.append([one, one / faster, one * slower if draw(st.integers(0, 5)) else np.inf])
     due_s = [float(draw(st.integers(-5_000, 60_000))) for _ in range(jobs)]
     late = [draw(st.floats(0, 1e-3)) for _ in range(jobs)]
-    return event(rows, due_s, late, nodes=(draw(st.integers(0, 2)), draw(st.integers(0, 2))))
+    return build_instance(rows, due_s, late, nodes=(draw(st.integers(0, 2)), draw(st.integers(0, 2))))
 
 
-def by_node(moment: Event, charges: Charges) -> float:
+def minimal_cost_by_node(moment: Event, charges: Charges) -> float:
     """The least that a schedule costs: a variable for each job, configuration, busy GPUs and node."""
     names, cost = [], []
     for sort, count in enumerate(moment.nodes.tolist()):
