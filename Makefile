@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA := $(or $(WATTLINE_DATA),../shared/data)
 
-.PHONY: demo compare test check bench lint clean
+.PHONY: demo compare test check system-packages bench lint clean
 
 .venv/.ok: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,8 +29,12 @@ compare: .venv/.ok
 	@echo "open out/compare.html"
 
 # Everything, the slow tests and the style included.
-test: .venv/.ok-test lint
+test: system-packages .venv/.ok-test lint
 	HYPOTHESIS_PROFILE=test $(BIN)/python -m pytest -n 2 --durations=10
+
+# Browser and compilers, where this user may install them; see the script.
+system-packages:
+	./scripts/install-system-packages
 
 # What takes seconds.
 check: .venv/.ok-test lint
@@ -40,6 +44,7 @@ lint: .venv/.ok-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # Every figure of benchmarks/record.md; needs the public data.
 bench: .venv/.ok-test
