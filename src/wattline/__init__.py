@@ -42,7 +42,7 @@ _MODULES = {
     "parse_placer": "wattline.placement.parser",
     "parse_policy": "wattline.policy.parser",
     "read_cluster": "wattline.cluster",
-    "read_log": "wattline.loop.runlog",
+    "read_log": "wattline.loop.log_reader",
     "read_prices": "wattline.energy.time_series",
     "read_profile": "wattline.measurement.points",
     "read_series": "wattline.energy.time_series",
@@ -53,7 +53,7 @@ _MODULES = {
     "steps": "wattline.profiler.step_counter",
     "synth": "wattline.trace",
     "write_html": "wattline.reports",
-    "write_log": "wattline.loop.runlog",
+    "write_log": "wattline.loop.log_writer",
     "write_profile": "wattline.measurement.points",
     "write_trace": "wattline.trace",
 }

@@ -18,11 +18,11 @@ MIXED = join_nodes(
 )
 
 
-def test_a_share_is_what_belongs_to_one_gpu_of_the_host() -> None:
+def test_host_share_is_proportional_to_one_gpu() -> None:
     assert MIXED.share.tolist() == [[3000, 16000], [51200, 25600], [0, 22]]
 
 
-def test_jobs_that_do_not_say_were_timed_with_their_share() -> None:
+def test_jobs_without_host_resources_get_their_share() -> None:
     jobs = Jobs.of(
         submit_s=[0, 1, 2, 3],
         gpus=[1, 2, 1, 1],
@@ -30,12 +30,12 @@ def test_jobs_that_do_not_say_were_timed_with_their_share() -> None:
         gpu_kind=["v100", "a100", "", "t4"],
         cpus=[0, 0, 7, 0],
     )
-    told = with_shares(jobs, MIXED)
-    assert told.cpus.tolist() == [3, 32, 7, 3]
-    assert told.mem_gib.tolist() == [50, 50, 25, 25]
+    filled = with_shares(jobs, MIXED)
+    assert filled.cpus.tolist() == [3, 32, 7, 3]
+    assert filled.mem_gib.tolist() == [50, 50, 25, 25]
 
 
-def test_jobs_that_say_all_stay_as_they_are() -> None:
+def test_jobs_with_host_resources_are_unchanged() -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], cpus=[4], mem_gib=[8])
     assert with_shares(jobs, MIXED) is jobs
 
@@ -43,12 +43,12 @@ def test_jobs_that_say_all_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ([[4000], [0], [0]], "node v100-0 was given 8000 thousandths of a core more than it has"),
-        ([[0], [60000], [0]], "node v100-0 was given 70400 MiB of memory more than it has"),
-        ([[3000], [51200], [999]], ""),  # storage is as fast as anybody wants
+        ([[4000], [0], [0]], "node v100-0 is oversubscribed by 8000 thousandths of a core"),
+        ([[0], [60000], [0]], "node v100-0 is oversubscribed by 70400 MiB of memory"),
+        ([[3000], [51200], [999]], ""),  # storage bandwidth is unlimited
     ],
 )
-def test_a_host_cannot_be_given_away_twice(host: list[list[int]], words: str) -> None:
+def test_a_host_cannot_be_oversubscribed(host: list[list[int]], words: str) -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[8], duration_s=[1])
     state = begin(jobs, MIXED)
     arrival = rows(Event(ARRIVED, 0, 0.0))

@@ -14,14 +14,14 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=8)
 
 
 @given(WORDS, WORDS)
-def test_columns_of_words_are_joined_and_names_keep_their_numbers(first: list[str], more: list[str]) -> None:
+def test_concatenated_labels_keep_the_codes_of_existing_names(first: list[str], more: list[str]) -> None:
     ours = Labels.of(first)
     both = ours.plus(Labels.of(more))
     assert both.words() == first + more
     assert both.names[: len(ours.names)] == ours.names
 
 
-def test_tables_are_joined_row_after_row() -> None:
+def test_concatenated_tables_keep_all_rows() -> None:
     first = Jobs.of(id=["x"], submit_s=[1], gpus=[1], duration_s=[2], team=["red"])
     more = Jobs.of(id=["y", "z"], submit_s=[0, 3], gpus=[2, 4], duration_s=[5, 6], team=["blue", "red"])
     both = first.plus(more)
@@ -35,9 +35,9 @@ def test_tables_are_joined_row_after_row() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), max_size=30))
-def test_rows_that_differ_are_told_apart_and_counted_in_order(rows: list[tuple[int, ...]]) -> None:
+def test_distinct_rows_are_numbered_in_sorted_order(rows: list[tuple[int, ...]]) -> None:
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     code, first = distinct(table)
-    expected, place = np.unique(table, axis=0, return_inverse=True)
-    assert np.array_equal(code, place.reshape(-1))
+    expected, inverse = np.unique(table, axis=0, return_inverse=True)
+    assert np.array_equal(code, inverse.reshape(-1))
     assert np.array_equal(table[first], expected)

@@ -12,7 +12,8 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Overheads, Sim
 from wattline.cluster import nodes
-from wattline.core.actions import POWER_OFF
+from wattline.core.actions import ACTION_VERB, POWER_OFF
+from wattline.core.events import rows
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
@@ -20,8 +21,9 @@ from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError
+from wattline.loop.log_reader import read_log
+from wattline.loop.log_writer import write_log
 from wattline.loop.run import run, turns
-from wattline.loop.runlog import read_log, write_log
 from wattline.loop.state import Decision, advance
 from wattline.models.trace_model import Asked
 from wattline.placement import Pack
@@ -31,26 +33,26 @@ JOBS = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[10, 10, 10])
 
 
 class Counting:
-    """A policy that counts how often it is asked."""
+    """A policy that counts its calls."""
 
-    def __init__(self, lasts: bool) -> None:
-        self.asked = 0
-        self.lasts = lasts
+    def __init__(self, stable: bool) -> None:
+        self.calls = 0
+        self.stable = stable
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
-        self.asked += 1
+        self.calls += 1
         plan = p.asked(snapshot)
-        return Plan(plan.row, plan.gpus, plan.group, lasts=self.lasts)
+        return Plan(plan.row, plan.gpus, plan.group, lasts=self.stable)
 
 
-def test_a_plan_that_lasts_is_not_asked_for_again_when_jobs_end() -> None:
-    lasting, fleeting = Counting(True), Counting(False)
-    assert finish_times(simulate(JOBS, lasting, gpus=4)) == finish_times(simulate(JOBS, fleeting, gpus=4))
-    assert lasting.asked == 4  # three arrivals, and the end
-    assert fleeting.asked == 6
+def test_a_stable_plan_is_not_computed_again_when_jobs_end() -> None:
+    stable, unstable = Counting(True), Counting(False)
+    assert finish_times(simulate(JOBS, stable, gpus=4)) == finish_times(simulate(JOBS, unstable, gpus=4))
+    assert stable.calls == 4  # three arrivals, and the end
+    assert unstable.calls == 6
 
 
-def test_a_policy_is_asked_again_at_its_tick_and_not_otherwise() -> None:
+def test_a_policy_is_called_again_at_its_next_decision_time_only() -> None:
     times: list[float] = []
 
     def ticking(snapshot: Snapshot, models: Models) -> Plan:
@@ -62,30 +64,30 @@ def test_a_policy_is_asked_again_at_its_tick_and_not_otherwise() -> None:
     assert times == [0, 4, 8, 10]
 
 
-def test_a_placer_that_gives_too_much_is_stopped() -> None:
+def test_a_placer_that_oversubscribes_a_node_raises() -> None:
     def generous(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         job = snapshot.queue.job
         leases = Leases.of(job, job, np.zeros(len(job)), np.full(len(job), 3))  # type: ignore[arg-type]
         return Placement(leases, np.zeros(len(job), dtype=np.int64), 0)
 
-    with pytest.raises(Oversubscribed, match="2 GPUs more than it has"):
+    with pytest.raises(Oversubscribed, match="oversubscribed by 2 GPUs"):
         simulate(JOBS, p.fifo, place=generous)
 
 
-def test_a_policy_that_holds_everybody_back_ends_the_run() -> None:
-    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+def test_a_policy_that_starts_no_job_ends_the_run() -> None:
+    def start_none(snapshot: Snapshot, models: Models) -> Plan:
         none = np.empty(0, dtype=np.int64)
         return Plan(none, none, none)
 
-    log = simulate(JOBS, nobody)
+    log = simulate(JOBS, start_none)
     assert finish_times(log) == {}
     assert set(log.held[:, 0].tolist()) == {0, 1, 2}
 
 
-def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wattline.loop.run._PATIENCE", 50)
+def test_nodes_that_are_switched_without_jobs_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattline.loop.run._MAX_IDLE_ROUNDS", 50)
 
-    def nobody(snapshot: Snapshot, models: Models) -> Plan:
+    def start_none(snapshot: Snapshot, models: Models) -> Plan:
         none = np.empty(0, dtype=np.int64)
         return Plan(none, none, none, tick_s=snapshot.now_s + 60.0)
 
@@ -93,9 +95,9 @@ def test_nodes_that_go_off_and_on_for_nobody_end_the_run(monkeypatch: pytest.Mon
         reason = np.full(len(snapshot.queue), REASONS.index(Reason.OVER_BUDGET), dtype=np.int64)
         return Placement(snapshot.leases, reason, len(reason), on=~snapshot.up)
 
-    log = simulate(JOBS, nobody, place=flapping)
+    log = simulate(JOBS, start_none, place=flapping)
     assert finish_times(log) == {}
-    assert 5 <= np.count_nonzero(log.actions[:, 0] == POWER_OFF) <= 60
+    assert 5 <= np.count_nonzero(log.actions[:, ACTION_VERB] == POWER_OFF) <= 60
 
 
 def test_a_run_reports_its_progress() -> None:
@@ -124,19 +126,19 @@ def test_granting_a_job_twice_is_refused() -> None:
         simulate(JOBS, p.fifo, gpus=4, place=twice)
 
 
-def test_a_placer_that_forgets_reasons_is_stopped() -> None:
+def test_a_placement_without_reasons_raises() -> None:
     def forgetful(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         return Placement(snapshot.leases, np.zeros(0, dtype=np.int64), 0)
 
-    with pytest.raises(PlanError, match="0 reasons were given for 1 jobs"):
+    with pytest.raises(PlanError, match="0 entries, expected one for each of the 1 jobs"):
         simulate(JOBS, p.fifo, place=forgetful)
 
 
-# -- from where another run was
+# -- Runs that start from a state of another run
 
 
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 12))
-def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut: int) -> None:
+def test_a_run_resumed_in_the_middle_ends_like_the_whole_run(seed: int, cut: int) -> None:
     jobs = synth(count=12, seed=seed, load=1.5, gpus_total=4)
     jobs, cluster = replace(jobs, gpus=np.minimum(jobs.gpus, 4)), nodes("v100", gpus=4)
     free = Overheads(restart_s=0.0)
@@ -144,24 +146,24 @@ def test_a_run_that_goes_on_from_the_middle_ends_as_the_whole_one(seed: int, cut
     whole = run(Sim(jobs, cluster, overheads=free), policy)
     first = list(islice(turns(Sim(jobs, cluster, overheads=free), policy, models, Pack()), cut))[-1]
     state = first.state
-    there = advance(
+    middle = advance(
         state,
         Decision(first.placement, first.actions),
         state.now_s,
-        np.empty((0, 6)),
+        rows(),
         jobs,
         cluster.accepts(jobs.gpu_kind),
     )
-    assume(np.array_equal(there.queue.job, np.arange(len(there.queue))))  # nobody is over yet
-    rest = run(Sim(jobs, cluster, overheads=free, begins=there), policy, begins=there)
+    assume(np.array_equal(middle.queue.job, np.arange(len(middle.queue))))  # no job has ended yet
+    rest = run(Sim(jobs, cluster, overheads=free, begins=middle), policy, begins=middle)
     late = finish_times(rest)
     assert late == pytest.approx({job: end_s for job, end_s in finish_times(whole).items() if job in late})
-    assert len(late) >= len(there.queue)
+    assert len(late) >= len(middle.queue)
     again = Replay(rest)
     assert len(run(again, policy, begins=again.begins)) == len(rest)
 
 
-def test_a_log_that_began_in_the_middle_is_written_and_read(tmp_path: Path) -> None:
+def test_a_log_of_a_resumed_run_is_written_and_read(tmp_path: Path) -> None:
     cluster = nodes("v100", gpus=1)
     first = list(islice(turns(Sim(JOBS, cluster), p.fifo, Asked(), Pack()), 2))[-1]
     rest = run(Sim(JOBS, cluster, begins=first.state), p.fifo, begins=first.state)

@@ -21,8 +21,10 @@ from wattline.core.events import ENDS, METERED
 from wattline.core.jobs import Jobs
 from wattline.core.table import Labels, Table
 from wattline.errors import TraceError
+from wattline.loop.log_reader import read_log
+from wattline.loop.log_writer import write_log
 from wattline.loop.run import run
-from wattline.loop.runlog import Log, read_log, write_log
+from wattline.loop.runlog import Log
 from wattline.placement.pack import Pack
 from wattline.reports import report
 from wattline.testing import Scenario, scenarios
@@ -192,7 +194,7 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
         ('"metered":2', '"metered":3', "team 3 does not exist, expected -1 to 2"),
         ('"metered":-1', '"metered":-2', "team -2 does not exist"),
         ('"watts":', '"watts":[],"w":', "watts is [], expected a number"),
-        ('"watts":', '"watts":NaN,"w":', "NaN is no number"),
+        ('"watts":', '"watts":NaN,"w":', "NaN is not a number"),
         ('"watts":', '"watts":1e999,"w":', "watts is inf, expected a number"),
         ('"energy_j":', '"energy_j":true,"e":', "energy_j is True, expected a number"),
         ('"max_gpus":', '"max_gpus":0.5,"m":', "max_gpus is 0.5, expected a whole number"),
@@ -201,7 +203,7 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
         ('"teams":[', '"teams":["",', "expected each once"),
         ('"off_w":[', '"off_w":["x",', "off_w is 'x', expected a number"),
         ('"boot_s":[', '"boot_s":[1,', "has 3 rows, expected 2"),
-        ('"boot_w":[8', '"boot_w":[-8', "draw less than nothing"),
+        ('"boot_w":[8', '"boot_w":[-8', "negative watts"),
         ('"held":{"', '"held":{"9', "job 9"),
         (':"no_room"', ':"bored"', "'bored' is none of"),
         ('{"t":9', '{"t":-9', "time does not go back"),

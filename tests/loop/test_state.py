@@ -1,4 +1,4 @@
-"""Events in, a state out; two states in, actions out."""
+"""State transitions, checks of placements, and reconciliation."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from wattline.cluster import nodes
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.events import ARRIVED, FINISHED, LOST, NODE_BACK, NODE_LOST, RAN, STOPPED, Event, rows
 from wattline.core.jobs import Jobs
-from wattline.core.leases import Leases
+from wattline.core.leases import LEASE_CAP_W, Leases
 from wattline.core.plan import Placement
 from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
@@ -22,27 +22,27 @@ NODES = nodes("v100", count=2, gpus=4)
 ACCEPTS = NODES.accepts(JOBS.gpu_kind)
 
 
-def after(state: Snapshot, decision: Decision | None, now_s: float, *events: Event) -> Snapshot:
+def advance_to(state: Snapshot, decision: Decision | None, now_s: float, *events: Event) -> Snapshot:
     return advance(state, decision or decide_nothing(state), now_s, rows(*events), JOBS, ACCEPTS)
 
 
-def deciding(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
+def decide(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
     """Leases (job, group, node, gpus) as a decision on *state*."""
     leases = Leases.of(*zip(*rows, strict=True)) if rows else Leases.of((), (), (), ())
     reason = np.zeros(len(state.queue), dtype=np.int64)
     return Decision(Placement(leases, reason, 0), reconcile(state.leases, leases))
 
 
-def granting(*leases: tuple[int, int, int, int]) -> Placement:
+def build_placement(*leases: tuple[int, int, int, int]) -> Placement:
     return Placement(Leases.of(*zip(*leases, strict=True)), np.zeros(4, dtype=np.int64), 0)
 
 
-def arrived(*jobs: int) -> Snapshot:
-    return after(begin(JOBS, NODES), None, 0.0, *(Event(ARRIVED, job, 0.0) for job in jobs))
+def queue_jobs(*jobs: int) -> Snapshot:
+    return advance_to(begin(JOBS, NODES), None, 0.0, *(Event(ARRIVED, job, 0.0) for job in jobs))
 
 
-def test_who_arrives_waits_without_having_run() -> None:
-    state = arrived(0, 1)
+def test_a_job_that_arrives_waits_and_has_not_run() -> None:
+    state = queue_jobs(0, 1)
     assert state.queue.job.tolist() == [0, 1]
     assert state.queue.gpus.tolist() == [1, 2]
     assert not state.queue.running.any()
@@ -51,8 +51,8 @@ def test_who_arrives_waits_without_having_run() -> None:
 
 
 def test_a_lease_takes_gpus_and_gives_service() -> None:
-    state = arrived(0, 1)
-    state = after(state, deciding(state, (1, 1, 0, 2)), 10.0, Event(RAN, 1, 0.0, 0.0, 1.0))
+    state = queue_jobs(0, 1)
+    state = advance_to(state, decide(state, (1, 1, 0, 2)), 10.0, Event(RAN, 1, 0.0, 0.0, 1.0))
     assert state.free.tolist() == [2, 4]
     assert state.queue.held.tolist() == [0, 2]
     assert state.service_s.tolist() == [0, 10]
@@ -62,39 +62,39 @@ def test_a_lease_takes_gpus_and_gives_service() -> None:
     assert state.queue.first_s[1] == 0.0
 
 
-def test_progress_waits_for_the_mark_in_the_future() -> None:
-    state = arrived(0)
-    state = after(state, deciding(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 30.0, 5.0, 1.0))
+def test_progress_starts_at_the_reported_time_even_in_the_future() -> None:
+    state = queue_jobs(0)
+    state = advance_to(state, decide(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 30.0, 5.0, 1.0))
     assert state.steps_done.tolist() == [5.0]
-    assert after(state, None, 40.0).steps_done.tolist() == [15.0]
+    assert advance_to(state, None, 40.0).steps_done.tolist() == [15.0]
 
 
 def test_a_stop_keeps_the_service_and_a_new_start_counts_as_a_restart() -> None:
-    state = arrived(0)
-    state = after(state, deciding(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 0.0, 0.0, 1.0))
-    state = after(state, deciding(state), 20.0, Event(STOPPED, 0, 10.0, 10.0))
+    state = queue_jobs(0)
+    state = advance_to(state, decide(state, (0, 0, 0, 1)), 10.0, Event(RAN, 0, 0.0, 0.0, 1.0))
+    state = advance_to(state, decide(state), 20.0, Event(STOPPED, 0, 10.0, 10.0))
     assert state.service_s.tolist() == [10]
     assert state.queue.since_s.tolist() == [10]
     assert state.free.tolist() == [4, 4]
-    state = after(state, deciding(state, (0, 0, 1, 1)), 25.0)
+    state = advance_to(state, decide(state, (0, 0, 1, 1)), 25.0)
     assert state.queue.restarts.tolist() == [1]
     assert state.service_s.tolist() == [15]
     assert state.queue.first_s.tolist() == [0]
 
 
-def test_who_finishes_leaves_and_frees_its_gpus() -> None:
-    state = arrived(0, 1, 2)
-    state = after(state, deciding(state, (0, 0, 0, 1), (1, 1, 0, 2)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+def test_a_job_that_finishes_leaves_the_queue_and_frees_its_gpus() -> None:
+    state = queue_jobs(0, 1, 2)
+    state = advance_to(state, decide(state, (0, 0, 0, 1), (1, 1, 0, 2)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
     assert state.queue.job.tolist() == [1, 2]
     assert state.leases.job.tolist() == [1]
     assert state.free.tolist() == [2, 4]
 
 
-def test_who_loses_its_node_queues_again_and_the_node_has_no_room() -> None:
-    state = arrived(0, 1)
-    state = after(
+def test_a_job_that_loses_its_node_queues_again_and_the_node_has_no_free_gpus() -> None:
+    state = queue_jobs(0, 1)
+    state = advance_to(
         state,
-        deciding(state, (0, 0, 0, 1), (1, 1, 1, 2)),
+        decide(state, (0, 0, 0, 1), (1, 1, 1, 2)),
         8.0,
         Event(LOST, 0, 8.0, 3.0),
         Event(NODE_LOST, 0, 8.0),
@@ -103,20 +103,20 @@ def test_who_loses_its_node_queues_again_and_the_node_has_no_room() -> None:
     assert state.free.tolist() == [0, 2]
     assert state.up.tolist() == [False, True]
     assert state.steps_done[0] == 3.0
-    assert after(state, None, 9.0, Event(NODE_BACK, 0, 9.0)).free.tolist() == [4, 2]
+    assert advance_to(state, None, 9.0, Event(NODE_BACK, 0, 9.0)).free.tolist() == [4, 2]
 
 
-def test_when_a_leader_ends_the_next_of_its_group_leads() -> None:
-    state = arrived(0, 1, 2)
-    state = after(state, deciding(state, (0, 0, 0, 1), (2, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+def test_the_next_member_leads_when_the_leader_of_a_group_ends() -> None:
+    state = queue_jobs(0, 1, 2)
+    state = advance_to(state, decide(state, (0, 0, 0, 1), (2, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
     assert state.leases.block.tolist() == [[2], [2], [0], [1], *[[0]] * 5]
     assert state.free.tolist() == [3, 4]
 
 
-def test_advance_leaves_what_it_was_given_unchanged() -> None:
-    state = arrived(0, 1)
+def test_advance_does_not_change_its_arguments() -> None:
+    state = queue_jobs(0, 1)
     before = state.queue.block.copy()
-    after(state, deciding(state, (0, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
+    advance_to(state, decide(state, (0, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
     assert np.array_equal(state.queue.block, before, equal_nan=True)
     with pytest.raises(ValueError, match="read-only"):
         state.queue.block[0, 0] = 1.0
@@ -125,29 +125,29 @@ def test_advance_leaves_what_it_was_given_unchanged() -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "words"),
     [
-        ([(3, 3, 0, 4), (1, 1, 0, 2)], Oversubscribed, "node v100-0 was given 2 GPUs more than it has"),
-        ([(9, 9, 0, 1)], UnknownJob, "job 9 got a lease"),
-        ([(0, 0, 0, 1), (0, 0, 0, 1)], GrantedTwice, "job 0 got two leases on node v100-0"),
-        ([(0, 1, 0, 1)], PlanError, "which nobody leads"),
-        ([(0, 0, 0, 0)], PlanError, "got 0 GPUs"),
-        ([(0, 0, 7, 1)], PlanError, "on node 7 of 2"),
+        ([(3, 3, 0, 4), (1, 1, 0, 2)], Oversubscribed, "node v100-0 is oversubscribed by 2 GPUs"),
+        ([(9, 9, 0, 1)], UnknownJob, "job 9 has a lease"),
+        ([(0, 0, 0, 1), (0, 0, 0, 1)], GrantedTwice, "job 0 has two leases on node v100-0"),
+        ([(0, 1, 0, 1)], PlanError, "in group 1, expected the GPUs of the group's leader"),
+        ([(0, 0, 0, 0)], PlanError, "has 0 GPUs"),
+        ([(0, 0, 7, 1)], PlanError, "on node 7, expected 0 to 1"),
     ],
 )
-def test_leases_that_cannot_be_are_named(
+def test_impossible_leases_raise_and_name_the_job_or_node(
     rows: list[tuple[int, int, int, int]], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        check(granting(*rows), arrived(0, 1, 2, 3))
+        check(build_placement(*rows), queue_jobs(0, 1, 2, 3))
 
 
-def test_a_node_that_is_down_takes_nobody() -> None:
-    state = after(arrived(0), None, 1.0, Event(NODE_LOST, 0, 1.0))
+def test_a_lease_on_a_node_that_is_down_raises() -> None:
+    state = advance_to(queue_jobs(0), None, 1.0, Event(NODE_LOST, 0, 1.0))
     with pytest.raises(Oversubscribed, match="v100-0 is down"):
         check(Placement(Leases.of([0], [0], [0], [1]), np.zeros(1, dtype=np.int64), 0), state)
 
 
 @st.composite
-def leases_of_some(draw: st.DrawFn) -> Leases:
+def random_leases(draw: st.DrawFn) -> Leases:
     """Up to seven jobs on up to four nodes, each under one cap, with one batch and share of the host."""
     spans = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 4))
     rows = draw(st.lists(spans, unique_by=lambda row: row[:2]))
@@ -157,11 +157,11 @@ def leases_of_some(draw: st.DrawFn) -> Leases:
     return Leases.of(job, job, [r[1] for r in rows], [r[2] for r in rows], cap_w, batch, host)
 
 
-LEASES = leases_of_some()
+LEASES = random_leases()
 
 
 @given(LEASES)
-def test_from_here_to_here_there_is_nothing_to_do(leases: Leases) -> None:
+def test_equal_leases_need_no_actions(leases: Leases) -> None:
     assert len(reconcile(leases, Leases(leases.block.copy()))) == 0
 
 
@@ -177,7 +177,7 @@ def test_actions_turn_the_old_leases_into_the_new(old: Leases, new: Leases) -> N
             )
             held.update({(j, n): (g, b, settings) for (j, n), (g, b, _) in held.items() if j == job})
         elif verb == STOP:
-            assert any(j == job for j, _ in held), "only who runs is stopped"
+            assert any(j == job for j, _ in held), "only running jobs are stopped"
             held = {key: g for key, g in held.items() if key[0] != job}
             stopped.add(job)
         else:
@@ -187,7 +187,7 @@ def test_actions_turn_the_old_leases_into_the_new(old: Leases, new: Leases) -> N
     same = {
         j
         for j in old.job.tolist()
-        if np.delete(old.block, 4, axis=0)[:, old.job == j].tolist()
-        == np.delete(new.block, 4, axis=0)[:, new.job == j].tolist()
+        if np.delete(old.block, LEASE_CAP_W, axis=0)[:, old.job == j].tolist()
+        == np.delete(new.block, LEASE_CAP_W, axis=0)[:, new.job == j].tolist()
     }
-    assert not same & stopped, "who stays is not stopped, whatever its cap"
+    assert not same & stopped, "a job whose lease stays is not stopped, whatever its cap"

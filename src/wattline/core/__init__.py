@@ -1,1 +1,1 @@
-"""Nouns that every layer shares: jobs, nodes, leases, plans, events and actions."""
+"""Data types that every layer shares: jobs, nodes, leases, plans, events and actions."""

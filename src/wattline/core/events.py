@@ -1,4 +1,4 @@
-"""What happened."""
+"""Events: what backends report to the loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 ARRIVED: Final = 0  # a job was submitted
 RAN: Final = 1  # a job had done `steps` at `at_s` and goes on at `rate` steps/s, drawing `energy_j` J/s
-STOPPED: Final = 2  # a job that was told to stop has stopped, `steps` are saved
-LOST: Final = 3  # a job lost its GPUs without being told to stop; `steps` are saved; it queues again
+STOPPED: Final = 2  # a job has stopped after a STOP action; `steps` are saved
+LOST: Final = 3  # a job lost its GPUs without a STOP action; `steps` are saved; it queues again
 FINISHED: Final = 4  # a job has done all its steps
-FAILED: Final = 5  # a job ended without doing all its steps, and will not be tried again
+FAILED: Final = 5  # a job ended before its last step and is not retried
 NODE_LOST: Final = 6  # node number `job` is down
 NODE_BACK: Final = 7  # node number `job` is up again, or has booted
 METERED: Final = 8  # the cluster (`job` -1) or team number `job` has used `energy_j` since the start
@@ -28,15 +28,19 @@ EVENT_WORDS: Final = (
     "metered",
 )
 EVERY_EVENT: Final = frozenset(range(METERED))
-"""All that can wake somebody. Who names `METERED` too wants the meter read before each answer."""
+"""Events that can end `Backend.wait`. With `METERED` added, the meter is read before each return."""
 ENDS: Final = (STOPPED, LOST, FINISHED, FAILED)
-"""Ends of leases: these tell what a lease has used."""
+"""Events that end a lease and carry the energy that it has used."""
 NEWS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
-"""What may make somebody start who could not before, other than GPUs that became free."""
+"""Events after which a waiting job may be able to start, other than those that free GPUs."""
 
 
 class Event(NamedTuple):
-    """One thing that happened. `energy_j` is what a lease that ended has used; see `RAN`, `METERED`."""
+    """One event.
+
+    `job` is a row of `Jobs`, except for node events and `METERED`. `energy_j` is the energy of a lease that
+    ended; watts for `RAN`; a meter reading for `METERED`.
+    """
 
     verb: int
     job: int
@@ -50,16 +54,16 @@ EVENT_VERB, EVENT_JOB, EVENT_AT_S, EVENT_STEPS, EVENT_RATE, EVENT_ENERGY_J = ran
 EVENT_COLUMNS: Final = 6
 
 Events = NDArray[np.float64]
-"""One row per event, in the columns of `Event`, in the order in which things happened."""
+"""One row per event, columns as in `Event`, in order of occurrence."""
 
 
 def rows(*events: Event) -> Events:
-    """*events* as one array."""
+    """Return *events* as one read-only array."""
     table = np.array(events, dtype=np.float64).reshape(-1, EVENT_COLUMNS)
     table.setflags(write=False)
     return table
 
 
 def each(events: Events) -> list[Event]:
-    """The rows of *events*, one by one."""
-    return [Event(int(row[0]), int(row[1]), *row[2:]) for row in events.tolist()]
+    """Return the rows of *events* as `Event` tuples."""
+    return [Event(int(verb), int(job), *rest) for verb, job, *rest in events.tolist()]

@@ -1,4 +1,4 @@
-"""Ways to run jobs, as models are asked about them."""
+"""Configurations of jobs for which models predict speed and power."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wattline.core.table import Bools, Ints, Labels
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Grants:
-    """Ways to run jobs, one entry each: what models are asked about."""
+    """Configurations of jobs, one per entry: the input of models."""
 
     job: Ints  # row in `Jobs`
     gpus: Ints
     nodes: Ints
     members: Ints  # jobs on the same GPUs, itself included
-    fused: Bools  # whether these are trained as one array, or only packed
-    cap_w: Ints  # of each GPU; 0: none
-    batch: Ints  # of the whole job; 0: as asked
-    host: Ints  # beside each GPU, rows as in `HOST`; 0: as asked
-    kind: Labels  # of GPU; "": nobody says
+    fused: Bools  # True: trained as one array, False: packed
+    cap_w: Ints  # per GPU; 0: no cap
+    batch: Ints  # of the whole job; 0: as requested
+    host: Ints  # resources per GPU, rows as in `HOST_RESOURCES`; 0: as requested
+    kind: Labels  # of GPU; "": unspecified
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class Grants:
         host: Ints | None = None,
         kind: Labels | str = "",
     ) -> Grants:
-        """Ways to run jobs; alone on one node, without a cap, with their own batch and share unless said."""
+        """Build entries; default: alone on one node, no cap, the requested batch and host resources."""
         one, none = np.ones(len(job), dtype=np.int64), np.zeros(len(job), dtype=np.int64)
         return cls(
             job=job,
@@ -56,14 +56,14 @@ class Grants:
         return len(self.job)
 
     def keys(self, sort: Ints) -> list[tuple[object, ...]]:
-        """Each entry as one thing to look up, of jobs of these sorts."""
+        """Return each entry as a hashable key; *sort* is the class of each job, by row of `Jobs`."""
         company = (self.members, self.fused)
         numbers = (sort[self.job], self.gpus, self.nodes, *company, self.cap_w, self.batch, *self.host)
         kinds = [self.kind.names[code] for code in self.kind.codes.tolist()]
         return list(zip(kinds, *(column.tolist() for column in numbers), strict=True))
 
     def take(self, rows: Ints) -> Grants:
-        """These entries, in this order."""
+        """Return the entries *rows*, in this order."""
         return Grants(
             self.job[rows],
             self.gpus[rows],

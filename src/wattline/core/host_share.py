@@ -1,4 +1,4 @@
-"""What belongs to a GPU of its host: the proportional share of cores and memory."""
+"""Proportional share of a host's cores and memory."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from wattline.core.nodes import Nodes
 
 
 def with_shares(jobs: Jobs, nodes: Nodes) -> Jobs:
-    """*jobs*, those that do not say what of the host they were timed with, with their share of *nodes*.
+    """Fill `cpus` and `mem_gib` of the jobs that leave them open with their proportional share of *nodes*.
 
-    That is the least share of the kinds which a job accepts.
+    The share is the smallest one among the GPU kinds that a job accepts.
     """
-    unsaid = (jobs.cpus == 0) | (jobs.mem_gib == 0)
-    if not unsaid.any():
+    unset = (jobs.cpus == 0) | (jobs.mem_gib == 0)
+    if not unset.any():
         return jobs
     accepts = nodes.accepts(jobs.gpu_kind)
-    masks, place = np.unique(accepts, return_inverse=True)
+    masks, mask_of_job = np.unique(accepts, return_inverse=True)
     bits = np.int64(1) << nodes.kind.codes
-    may = (masks[:, None] & bits) != 0
-    may[~may.any(axis=1)] = True  # it never runs here
+    accepted = (masks[:, None] & bits) != 0
+    accepted[~accepted.any(axis=1)] = True  # such a job never runs here
     cpus, mem_gib = (
-        np.where(may, each, np.inf).min(axis=1)[place] * jobs.gpus
-        for each in (nodes.cpus / nodes.gpus, nodes.mem_gib / nodes.gpus)
+        np.where(accepted, per_gpu, np.inf).min(axis=1)[mask_of_job] * jobs.gpus
+        for per_gpu in (nodes.cpus / nodes.gpus, nodes.mem_gib / nodes.gpus)
     )
     return replace(
         jobs,

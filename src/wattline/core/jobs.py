@@ -1,4 +1,4 @@
-"""The jobs of a trace or a service, as read-only columns."""
+"""Jobs of a trace or a service, as read-only columns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wattline.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Jobs(Table):
-    """What users asked for, one row per training job, in order of submission.
+    """Training jobs as requested, one row each, in order of submission.
 
-    A job is *steps* units of work; one takes *step_s* seconds with what was asked for. Where only the
-    duration is known a step is one second and *whole* is False: progress then needs no whole steps.
+    A job is *steps* units of work; one takes *step_s* seconds with the requested resources. Where only the
+    duration is known, a step is one second and *whole* is False: progress may then be fractional.
     """
 
     id: NDArray[np.object_]
@@ -28,24 +28,22 @@ class Jobs(Table):
     step_s: Floats
     whole: Bools
     deadline_s: Floats  # inf: none
-    late_per_h: Floats  # money for each hour that it ends after its deadline; 0: nobody said
+    late_per_h: Floats  # money per hour of delay after the deadline; 0: unset
     priority: Floats  # larger goes first
     batch: Ints  # 0: unknown
-    min_gpus: Ints  # fewest GPUs it may be given; 0: nobody said
-    max_gpus: Ints  # most GPUs it may be given; 0: nobody said
-    max_batch: Ints  # largest batch it may be trained with; 0: its batch is fixed
+    min_gpus: Ints  # 0: unset
+    max_gpus: Ints  # 0: unset
+    max_batch: Ints  # 0: the batch size is fixed
     noise: Floats  # gradient noise scale in samples; 0: unknown
-    cpus: Floats  # cores of the whole job with which a step takes step_s; 0: nobody said
+    cpus: Floats  # cores of the whole job with which a step takes step_s; 0: unset
     mem_gib: Floats  # likewise host memory
     team: Labels  # virtual cluster, account
     user: Labels
     model: Labels
-    gpu_kind: Labels  # kinds it accepts, "|" between them; "": any
+    gpu_kind: Labels  # accepted kinds, separated by "|"; "": any
     key: Labels  # equal for recurrences of one job; "": unknown
-    fuse: (
-        Labels  # equal for jobs that may be trained as one array, with "!" at its end should; "": it may not
-    )
-    status: Labels  # how it ended in the recorded world; "": unknown
+    fuse: Labels  # equal for jobs that may be fused; a final "!": fuse whenever possible; "": never
+    status: Labels  # outcome in the recorded trace; "": unknown
 
     @classmethod
     def of(
@@ -75,9 +73,9 @@ class Jobs(Table):
         fuse: Sequence[str] | Labels | None = None,
         status: Sequence[str] | Labels | None = None,
     ) -> Jobs:
-        """Jobs from what is known of them: either *duration_s*, or *steps* and *step_s*.
+        """Build jobs from columns; give either *duration_s*, or *steps* and *step_s*.
 
-        Rows are sorted by submission (stable). Values that no job can have raise `InputError`.
+        Rows are sorted by submission time (stable). Raise `InputError` for impossible values.
         """
         count = len(submit_s)
         if (duration_s is None) == (steps is None or step_s is None):
@@ -126,16 +124,17 @@ class Jobs(Table):
             fuse=labels(fuse),
             status=labels(status),
         )
-        jobs._check()
+        jobs.validate()
         order = np.argsort(jobs.submit_s, kind="stable")
         return jobs if np.array_equal(order, np.arange(count)) else jobs.take(order)
 
     @property
     def duration_s(self) -> Floats:
-        """Seconds each job runs when it gets what it asked for."""
+        """Runtime of each job with the requested resources."""
         return self.steps * self.step_s
 
-    def _check(self) -> None:
+    def validate(self) -> None:
+        """Raise `InputError` for the first value that no job can have, and for ids that appear twice."""
         rules = (
             ("submit_s", np.isfinite(self.submit_s), "a finite number of seconds"),
             ("gpus", self.gpus > 0, "at least 1"),

@@ -1,4 +1,4 @@
-"""Which job holds which GPUs."""
+"""Leases: the GPUs that jobs hold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LEASE_ROWS = 9  # LEASE_HOST is the first of the three host rows
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Leases:
-    """Who holds what: one column of *block* per job and node, sorted by job, then node.
+    """GPUs that jobs hold: one column of *block* per job and node, sorted by job, then node.
 
-    Columns with the same *group* run as one (packed or fused) on the same GPUs, counted once: for
-    the job that leads, `job == group`. All columns of a group have its power cap, batch and host share.
+    Columns with the same *group* share their GPUs (packed or fused). These are counted once, for the group's
+    leader, where `job == group`. All columns of a group have the same power cap, batch and host share.
     """
 
-    block: Ints  # rows job, group, node, gpus, cap_w, batch, and those of HOST
+    block: Ints  # rows as in LEASE_JOB ...; the last three as in `HOST_RESOURCES`
 
     @classmethod
     def of(
@@ -35,14 +35,14 @@ class Leases:
         batch: Sequence[int] | None = None,
         host: Sequence[Sequence[int]] | Ints | None = None,
     ) -> Leases:
-        """Leases from their columns, sorted as they have to be; *host* has the rows of `HOST`."""
+        """Build leases from their columns in any order; *host* has the rows of `HOST_RESOURCES`."""
         block = np.zeros((LEASE_ROWS, len(job)), dtype=np.int64)
         for row, column in enumerate((job, group, node, gpus, cap_w, batch)):
             if column is not None:
                 block[row] = column
         if host is not None:
-            block[6:] = host
-        return cls(np.ascontiguousarray(block[:, np.lexsort((block[2], block[0]))]))
+            block[LEASE_HOST:] = host
+        return cls(np.ascontiguousarray(block[:, np.lexsort((block[LEASE_NODE], block[LEASE_JOB]))]))
 
     def __post_init__(self) -> None:
         check_array("Leases.block", self.block, INT64, 2, PlanError)
@@ -53,42 +53,42 @@ class Leases:
 
     @property
     def job(self) -> Ints:
-        """Row in `Snapshot.jobs`."""
-        row: Ints = self.block[0]
+        """Row of the job in `Snapshot.jobs`."""
+        row: Ints = self.block[LEASE_JOB]
         return row
 
     @property
     def group(self) -> Ints:
-        """The job that leads the group."""
-        row: Ints = self.block[1]
+        """Job that leads the group."""
+        row: Ints = self.block[LEASE_GROUP]
         return row
 
     @property
     def node(self) -> Ints:
-        """Row in `Snapshot.nodes`."""
-        row: Ints = self.block[2]
+        """Row of the node in `Snapshot.nodes`."""
+        row: Ints = self.block[LEASE_NODE]
         return row
 
     @property
     def gpus(self) -> Ints:
         """GPUs held on that node."""
-        row: Ints = self.block[3]
+        row: Ints = self.block[LEASE_GPUS]
         return row
 
     @property
     def cap_w(self) -> Ints:
-        """Power cap of each of its GPUs; 0: none."""
-        row: Ints = self.block[4]
+        """Power cap of each GPU; 0: no cap."""
+        row: Ints = self.block[LEASE_CAP_W]
         return row
 
     @property
     def batch(self) -> Ints:
-        """Samples of a step, of all its GPUs; 0: as asked."""
-        row: Ints = self.block[5]
+        """Batch size of the whole job; 0: as requested."""
+        row: Ints = self.block[LEASE_BATCH]
         return row
 
     @property
     def host(self) -> Ints:
-        """What each of its GPUs has of the host: rows as in `HOST`."""
-        rows: Ints = self.block[6:]
+        """Host resources per GPU, rows as in `HOST_RESOURCES`; 0: the proportional share."""
+        rows: Ints = self.block[LEASE_HOST:]
         return rows

@@ -1,4 +1,4 @@
-"""The protocols at the four seams: Policy, Placer, Models, Backend."""
+"""Protocols of the four replaceable parts: Policy, Placer, Models and Backend."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from wattline.core.table import Floats
 
 @runtime_checkable
 class Models(Protocol):
-    """What is believed about jobs; learns by being replaced, never by changing.
+    """Predictions of speed and power; immutable, learning returns a new object.
 
-    A class may have *alike* set to True: what it says of a job then depends on what the trace says of it
-    and not on which job it is, so that what was said of one need not be asked of others like it. It may have
-    a method *widest(jobs, grants)*, too: how many such jobs fit as one array into the memory of a GPU.
+    Optional members: an attribute `alike`, True if predictions depend only on the columns of a job, so that
+    they hold for all jobs with equal columns; and a method `widest(jobs, grants)`, the number of such jobs
+    that fit as one array into the memory of a GPU.
     """
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """How fast jobs advance when they are run so, relative to what the trace says of each: 1.0 is
-        "as asked"."""
+        """Return the speed of each grant, relative to the job's requested configuration (1.0)."""
         ...
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """What one GPU of each draws when they are run so; nan: nobody knows."""
+        """Return the watts of one GPU of each grant; nan: unknown."""
         ...
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Models:
-        """What is believed after these events; *leases* are what jobs held on *nodes* when they happened."""
+        """Return the models after *events*; *leases* are those held on *nodes* when the events occurred."""
         ...
 
 
@@ -44,38 +43,38 @@ Placer = Callable[[Plan, Snapshot, Models], Placement]
 
 
 class Backend(Protocol):
-    """What runs leases and keeps the time."""
+    """Engine that runs leases and keeps the time: a simulator, a replay, or real machines."""
 
     @property
     def jobs(self) -> Jobs:
-        """Everything submitted so far or to come; only rows that have arrived may be shown."""
+        """All jobs; a simulation also has those that have not arrived yet."""
         ...
 
     @property
     def nodes(self) -> Nodes:
-        """The machines."""
+        """Nodes of the cluster."""
         ...
 
     def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
-        """Let time pass until something happens, at most until *until_s*.
+        """Wait for an event, at most until *until_s*; return the time and the events in order.
 
-        Events whose verb is not in *wake* need not end the waiting; they are told with the next that
-        does. Answers the time and what happened, in order; `inf` when nothing will ever happen again.
+        Events whose verb is not in *wake* may be kept back until the next return. The time is `inf` when no
+        event can come any more.
         """
         ...
 
     def apply(self, actions: Actions) -> None:
-        """Do what was decided."""
+        """Carry out *actions*."""
         ...
 
     def idle(self) -> bool:
-        """Whether nothing runs and nobody is still to come."""
+        """Return True if no job runs and none is still to arrive."""
         ...
 
     def close(self) -> Events:
-        """Stop the clock and give the last readings."""
+        """Stop the clock and return the last meter readings."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What the header of a log says about it."""
+        """Return the entries that describe this backend in the header of a log."""
         ...

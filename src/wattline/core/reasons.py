@@ -1,4 +1,4 @@
-"""Why a job holds no GPUs."""
+"""Reasons for which a job waits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a job holds no GPUs now: the value is the sentence its owner reads."""
+    """Reason for which a job holds no GPUs; the value is the sentence that users read."""
 
-    NONE = "It is running, or nobody has looked at it yet."
-    NO_ROOM = "It is next in line; the GPUs that are free are fewer than it needs."
-    OUTRANKED = "The GPUs went to jobs that go first, or are kept for the one that is next in line."
-    TOO_BIG = "It asks for more GPUs than the cluster has of the kinds it accepts."
-    HELD = "The policy holds it back."
-    OVER_BUDGET = "The energy budget leaves nothing for it now."
-    NEVER_IN_BUDGET = "The energy budget will never allow it, not even alone and in its most frugal way."
-    BOOTING = "Nodes are being switched on for it."
-    NO_HOST = "GPUs are free, but not the cores, memory or storage that it needs beside them."
-    NO_NODE = "No single node has the GPUs that it needs, and the policy spreads no job over several."
-    CHEAPER_LATER = "Energy will be cheaper before its deadline, and there is time enough."
+    NONE = "Running, or not yet scheduled."
+    NO_ROOM = "First in the queue; fewer GPUs are free than it requests."
+    OUTRANKED = "Jobs with precedence hold the GPUs, or the GPUs are reserved for the first job in the queue."
+    TOO_BIG = "It requests more GPUs than the cluster has of the kinds it accepts."
+    HELD = "Held back by the policy."
+    OVER_BUDGET = "The energy budget is used up for now."
+    NEVER_IN_BUDGET = "The energy budget never allows it, not even alone and at its lowest power."
+    BOOTING = "Nodes are booting for it."
+    NO_HOST = "GPUs are free, but not the CPU cores, memory or storage bandwidth that it needs."
+    NO_NODE = "No single node has enough GPUs, and the policy does not span nodes."
+    CHEAPER_LATER = "Waits for cheaper energy; it still meets its deadline."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
-"""Reasons by the number that tables and logs store."""
+"""Reasons by the index that tables and logs store."""

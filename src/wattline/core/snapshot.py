@@ -1,4 +1,4 @@
-"""Everything a policy may know at one moment."""
+"""State of the cluster that a policy decides on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from wattline.core.table import Bools, Floats, Ints
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Meter:
-    """What was read of the energy meter so far: one row of *energy_j* per reading, since the start.
+    """Readings of the energy meter: one row of *energy_j* per reading, counted from the start of the run.
 
-    Column 0 is the whole cluster, column 1 + t what the jobs of team t used.
+    Column 0 is the whole cluster, column 1 + t the jobs of team t.
     """
 
     at_s: Floats
@@ -26,11 +26,11 @@ class Meter:
 
     @classmethod
     def unread(cls) -> Meter:
-        """Before the first reading."""
+        """Return readings without rows."""
         return cls(np.empty(0), np.empty((0, 1)))
 
     def used_j(self, column: int, since_s: float = -math.inf) -> float:
-        """Joules from *since_s* to the last reading; 0 while nothing was read."""
+        """Return the joules from *since_s* to the last reading, interpolated; 0 without readings."""
         if not len(self.at_s) or column >= self.energy_j.shape[1]:
             return 0.0
         energy_j = self.energy_j[:, column]
@@ -41,44 +41,44 @@ class Meter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Snapshot:
-    """All that a policy may know at `now_s`; nothing in it can be written to."""
+    """State of the cluster at `now_s`, the only input of a policy besides its models; read-only."""
 
     now_s: float
-    jobs: Jobs  # by row; a simulation's rows beyond the queue's are the future: not for policies
+    jobs: Jobs  # rows of a simulation beyond the queue's have not arrived yet: policies must not read them
     nodes: Nodes
     queue: Queue
     leases: Leases
-    free: Ints  # GPUs per node that nobody holds; 0 on a node that is down
+    free: Ints  # GPUs per node without a lease; 0 on a node that is down
     up: Bools
-    wakes_s: Floats  # when a node that was switched off has booted; inf: it stays off, -inf: it is not off
-    quiet_s: Floats  # since when nobody holds GPUs of a node; inf: somebody does
+    wakes_s: Floats  # end of booting of a node that was switched off; inf: stays off, -inf: is not off
+    quiet_s: Floats  # since when a node has no lease; inf: it has one
     meter: Meter
-    seed: int = 0  # randomness is a function of this and now_s
+    seed: int = 0  # random choices depend on this and now_s only
 
     @property
     def usable(self) -> Bools:
-        """Nodes that are up, or would be if they were switched on."""
+        """Mask of the nodes that are up or can be switched on."""
         return np.asarray(self.up | (self.wakes_s > -math.inf))
 
     @property
     def steps_done(self) -> Floats:
-        """Steps each queued job has done by now."""
+        """Steps that each queued job has done by now, extrapolated from its last progress event."""
         block = self.queue.block
         return np.asarray(block[DONE] + block[RATE] * np.maximum(0.0, self.now_s - block[MARK]))
 
     @property
     def steps_left(self) -> Floats:
-        """Steps each queued job still has to do."""
+        """Steps that each queued job still has to do."""
         return np.maximum(0.0, self.jobs.steps[self.queue.job] - self.steps_done)
 
     @property
     def service_s(self) -> Floats:
-        """Seconds each queued job has held GPUs."""
+        """Seconds that each queued job has held GPUs."""
         block = self.queue.block
         return np.asarray(block[SERVICE] + np.where(block[HELD] > 0, self.now_s - block[SINCE], 0.0))
 
     @property
     def service_gpu_s(self) -> Floats:
-        """GPU-seconds each queued job has held."""
+        """GPU-seconds that each queued job has held."""
         block = self.queue.block
         return np.asarray(block[GPU_SERVICE] + block[HELD] * (self.now_s - block[SINCE]))

@@ -1,4 +1,4 @@
-"""Many rows: equally long, read-only columns."""
+"""Tables of equally long, read-only columns."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Labels:
-    """A column of words, each distinct word stored once: row i reads `names[codes[i]]`."""
+    """Column of strings, each distinct string stored once: row i is `names[codes[i]]`."""
 
     codes: Ints
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, words: Iterable[str]) -> Labels:
-        """The column that reads as *words*; names appear in the order of first use."""
+        """Build a column from *words*; names are in order of first use."""
         seen: dict[str, int] = {}
         codes = [seen.setdefault(word, len(seen)) for word in words]
         return cls(np.array(codes, dtype=np.int64), tuple(seen))
 
     @classmethod
     def same(cls, word: str, count: int) -> Labels:
-        """*count* rows that all read *word*."""
+        """Build *count* rows of the same *word*."""
         return cls(np.zeros(count, dtype=np.int64), (word,))
 
     def __post_init__(self) -> None:
@@ -46,17 +46,17 @@ class Labels:
         return Labels(self.codes[rows], self.names)
 
     def plus(self, more: Labels) -> Labels:
-        """These rows and then *more*; names keep their numbers, new ones come after them."""
+        """Return these rows followed by *more*; existing names keep their codes, new ones come after them."""
         seen = {name: code for code, name in enumerate(self.names)}
         codes = np.array([seen.setdefault(name, len(seen)) for name in more.names], dtype=np.int64)
         return Labels(np.concatenate((self.codes, codes[more.codes])), tuple(seen))
 
     def word(self, row: int) -> str:
-        """What one row reads."""
+        """Return the string of one row."""
         return self.names[int(self.codes[row])]
 
     def words(self) -> list[str]:
-        """What every row reads."""
+        """Return the strings of all rows."""
         names = self.names
         return [names[code] for code in self.codes.tolist()]
 
@@ -70,7 +70,7 @@ INT64 = np.dtype(np.int64)
 
 
 def check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]) -> None:
-    """Raise unless *array* is what compiled code may be handed."""
+    """Raise *error* unless *array* is contiguous with this type and rank, as compiled code requires."""
     if type(array) is np.ndarray and array.dtype == dtype and array.ndim == ndim and array.flags.c_contiguous:
         return
     found = (
@@ -82,7 +82,7 @@ def check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: t
 
 
 class Table:
-    """Equally long read-only columns (abstract; the final classes below declare them)."""
+    """Abstract base of dataclasses whose fields are equally long, read-only columns."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class Table:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     def plus(self, more: Self) -> Self:
-        """These rows and then *more*."""
+        """Return these rows followed by *more*."""
         columns = {}
         for f in fields(self):  # type: ignore[arg-type]
             ours, theirs = getattr(self, f.name), getattr(more, f.name)
@@ -113,6 +113,6 @@ class Table:
         return type(self)(**columns)
 
     def take(self, rows: Rows) -> Self:
-        """The table of these *rows* (indices, a mask or a slice), in this order."""
+        """Return the table of *rows* (indices, a mask or a slice), in this order."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}  # type: ignore[arg-type]
         return type(self)(**columns)

@@ -1,1 +1,1 @@
-"""The one loop: state transitions, reconciliation, and the run log."""
+"""The scheduling loop: state transitions, reconciliation and the run log."""

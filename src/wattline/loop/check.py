@@ -1,9 +1,10 @@
-"""Raise when a placement breaks a rule."""
+"""Validation of placements."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_HOST, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement
 from wattline.core.queue import (
     ACCEPTS,
@@ -14,19 +15,25 @@ from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
 from wattline.jit import B1, F2, I1, I2, find, kernel
 
+# Results of `_find_problem`; host resource number h is _HOST_OVER + h.
+_NO_PROBLEM, _NOT_QUEUED, _UNSORTED, _NO_LEADER, _GPUS_OVER, _NO_SUCH_NODE, _WRONG_KIND, _HOST_OVER = range(8)
+
 
 def check(placement: Placement, snapshot: Snapshot) -> None:
-    """Raise a `PlanError` where leases give a node away twice or name jobs wrongly."""
+    """Raise `PlanError` if *placement* oversubscribes a node or has leases of wrong jobs, nodes or groups."""
     leases = placement.leases
     if len(placement.reason) != len(snapshot.queue):
         raise PlanError(
-            f"{len(placement.reason)} reasons were given for {len(snapshot.queue)} jobs in the queue"
+            f"Placement.reason has {len(placement.reason)} entries, expected one for each of the "
+            f"{len(snapshot.queue)} jobs in the queue"
         )
     nodes = snapshot.nodes
-    if placement.on is not None and (at := np.flatnonzero(~placement.on[leases.node])).size:
-        name = nodes.name[int(leases.node[at[0]])]
-        raise PlanError(f"job {leases.job[at[0]]} got a lease on node {name}, which is to be switched off")
-    problem, row, node = _check(
+    if placement.on is not None and (bad := np.flatnonzero(~placement.on[leases.node])).size:
+        name = nodes.name[int(leases.node[bad[0]])]
+        raise PlanError(
+            f"job {leases.job[bad[0]]} has a lease on node {name}, which the placement switches off"
+        )
+    problem, row, node = _find_problem(
         leases.block,
         snapshot.queue.block,
         nodes.gpus,
@@ -34,59 +41,64 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
         snapshot.up,
         nodes.host,
     )
-    if problem == 0:
+    if problem == _NO_PROBLEM:
         return
-    if problem > 6:
-        unit = ("thousandths of a core", "MiB of memory", "MiB/s of storage")[problem - 7]
-        raise Oversubscribed(f"node {nodes.name[node]} was given {row} {unit} more than it has")
-    if problem == 4:
+    if problem >= _HOST_OVER:
+        unit = ("thousandths of a core", "MiB of memory", "MiB/s of storage")[problem - _HOST_OVER]
+        raise Oversubscribed(f"node {nodes.name[node]} is oversubscribed by {row} {unit}")
+    if problem == _GPUS_OVER:
         raise Oversubscribed(
-            f"node {snapshot.nodes.name[node]} was given {row} GPUs more than it has"
+            f"node {nodes.name[node]} is oversubscribed by {row} GPUs"
             if snapshot.up[node]
-            else f"node {snapshot.nodes.name[node]} is down and was given {row} GPUs"
+            else f"node {nodes.name[node]} is down, but {row} of its GPUs are leased"
         )
     job = int(leases.job[row])
-    if problem == 5:
-        raise PlanError(f"job {job} got a lease on node {leases.node[row]} of {len(snapshot.nodes)}")
-    if problem == 6:
-        kind = snapshot.nodes.kind.word(int(leases.node[row]))
-        raise PlanError(f"job {job} got a lease on {kind}, which it does not accept")
-    if problem == 1:
-        raise UnknownJob(f"job {job} got a lease, but is not in the queue")
-    if problem == 2:
-        raise GrantedTwice(f"job {job} got two leases on node {snapshot.nodes.name[int(leases.node[row])]}")
-    raise PlanError(f"job {job} got {leases.gpus[row]} GPUs in group {leases.group[row]}, which nobody leads")
+    if problem == _NO_SUCH_NODE:
+        raise PlanError(f"job {job} has a lease on node {leases.node[row]}, expected 0 to {len(nodes) - 1}")
+    if problem == _WRONG_KIND:
+        kind = nodes.kind.word(int(leases.node[row]))
+        raise PlanError(f"job {job} has a lease on {kind}, a GPU kind that it does not accept")
+    if problem == _NOT_QUEUED:
+        raise UnknownJob(f"job {job} has a lease, but is not in the queue")
+    if problem == _UNSORTED:
+        raise GrantedTwice(f"job {job} has two leases on node {nodes.name[int(leases.node[row])]}")
+    raise PlanError(
+        f"job {job} has {leases.gpus[row]} GPUs in group {leases.group[row]}, "
+        "expected the GPUs of the group's leader"
+    )
 
 
 @kernel(I2, F2, I1, I1, B1, I2)
-def _check(
+def _find_problem(
     leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools, node_host: Ints
 ) -> tuple[int, int, int]:
-    job, group, node, gpus, queue = leases[0], leases[1], leases[2], leases[3], block[JOB]
+    """Return the first problem, then its lease or the surplus, then its node where it has one."""
+    job, group, node, gpus = leases[LEASE_JOB], leases[LEASE_GROUP], leases[LEASE_NODE], leases[LEASE_GPUS]
+    queue = block[JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
     left = node_host.copy()
-    said = False
+    has_host = False
     i = 0
     for r in range(len(job)):
         if r > 0 and (job[r] < job[r - 1] or (job[r] == job[r - 1] and node[r] <= node[r - 1])):
-            return 2, r, 0
+            return _UNSORTED, r, 0
         while i < len(queue) and queue[i] < job[r]:
             i += 1
         if i == len(queue) or queue[i] != job[r]:
-            return 1, r, 0
+            return _NOT_QUEUED, r, 0
         if node[r] < 0 or node[r] >= len(node_gpus):
-            return 5, r, 0
+            return _NO_SUCH_NODE, r, 0
         if not (int(block[ACCEPTS, i]) >> node_kind[node[r]]) & 1:
-            return 6, r, 0
+            return _WRONG_KIND, r, 0
         if job[r] == group[r]:
             if gpus[r] <= 0:
-                return 3, r, 0
+                return _NO_LEADER, r, 0
             used[node[r]] += gpus[r]
             for h in range(left.shape[0]):
-                each = leases[6 + h, r]
-                said = said or each > 0
+                per_gpu = leases[LEASE_HOST + h, r]
+                has_host = has_host or per_gpu > 0
                 left[h, node[r]] -= gpus[r] * (
-                    each if each > 0 else node_host[h, node[r]] // node_gpus[node[r]]
+                    per_gpu if per_gpu > 0 else node_host[h, node[r]] // node_gpus[node[r]]
                 )
         else:
             at = find(job, len(job), group[r])
@@ -95,12 +107,12 @@ def _check(
                 led = led or (group[at] == job[at] and node[at] == node[r] and gpus[at] == gpus[r])
                 at += 1
             if not led:
-                return 3, r, 0
+                return _NO_LEADER, r, 0
     for n in range(len(node_gpus)):
         room = node_gpus[n] if up[n] else 0
         if used[n] > room:
-            return 4, used[n] - room, n
-        for h in range(left.shape[0] if said else 0):
+            return _GPUS_OVER, used[n] - room, n
+        for h in range(left.shape[0] if has_host else 0):
             if left[h, n] < 0 and node_host[h, n] > 0:
-                return 7 + h, -left[h, n], n
-    return 0, 0, 0
+                return _HOST_OVER + h, -left[h, n], n
+    return _NO_PROBLEM, 0, 0

@@ -1,4 +1,4 @@
-"""The actions that turn one set of leases into another."""
+"""Actions that turn one set of leases into another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import math
 import numpy as np
 
 from wattline.core.actions import (
+    ACTION_CAP_W,
     ACTION_COLUMNS,
+    ACTION_GPUS,
+    ACTION_GROUP,
+    ACTION_JOB,
+    ACTION_NODE,
+    ACTION_VERB,
     NO_ACTIONS,
     POWER_OFF,
     POWER_ON,
@@ -16,16 +22,26 @@ from wattline.core.actions import (
     STOP,
     Actions,
 )
-from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.leases import (
+    LEASE_BATCH,
+    LEASE_CAP_W,
+    LEASE_GPUS,
+    LEASE_GROUP,
+    LEASE_JOB,
+    LEASE_NODE,
+    LEASE_ROWS,
+    Leases,
+)
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
 from wattline.jit import I2, kernel
 
 
 def reconcile(old: Leases, new: Leases) -> Actions:
-    """The fewest stops and starts that turn *old* into *new*; another cap alone is set without a stop.
+    """Return the fewest actions that turn *old* into *new*.
 
-    Who joins or leaves a group that goes on moves to other GPUs, even on the same node.
+    A job whose power cap or host share alone changes is retuned without a stop. A job that joins or leaves a
+    group is restarted, even on the same node, because it moves to other GPUs.
     """
     if old is new:
         return NO_ACTIONS
@@ -36,23 +52,26 @@ def reconcile(old: Leases, new: Leases) -> Actions:
 
 @kernel(I2, I2)
 def _reconcile(old: Ints, new: Ints) -> Actions:
-    old_job, old_group, old_node, old_gpus = old[0], old[1], old[2], old[3]
-    job, group, node, gpus = new[0], new[1], new[2], new[3]
-    # One walk over both, job by job, notes what becomes of each; stops are written before starts,
-    # because what one job gives back another may take.
+    """Merge both lists of leases job by job, then write stops, reretunes and starts."""
+    old_job, job = old[LEASE_JOB], new[LEASE_JOB]
+    old_group, group = old[LEASE_GROUP], new[LEASE_GROUP]
+    old_node, node = old[LEASE_NODE], new[LEASE_NODE]
+    old_gpus, gpus = old[LEASE_GPUS], new[LEASE_GPUS]
     stops = np.zeros(len(old_job), dtype=np.bool_)  # on the first row of a job
     starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
-    tunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
+    retunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
     count = 0
     a = b = 0
     while a < len(old_job) or b < len(job):
-        who = old_job[a] if b == len(job) or (a < len(old_job) and old_job[a] <= job[b]) else job[b]
+        current = old_job[a] if b == len(job) or (a < len(old_job) and old_job[a] <= job[b]) else job[b]
         a_end, b_end = a, b
-        while a_end < len(old_job) and old_job[a_end] == who:
+        while a_end < len(old_job) and old_job[a_end] == current:
             a_end += 1
-        while b_end < len(job) and job[b_end] == who:
+        while b_end < len(job) and job[b_end] == current:
             b_end += 1
-        same = a_end - a == b_end - b and old_group[a] == group[b] and old[5, a] == new[5, b]
+        same = (
+            a_end - a == b_end - b and old_group[a] == group[b] and old[LEASE_BATCH, a] == new[LEASE_BATCH, b]
+        )
         for k in range(a_end - a if same else 0):
             same = same and old_node[a + k] == node[b + k] and old_gpus[a + k] == gpus[b + k]
         if not same:
@@ -62,35 +81,36 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
             starts[b:b_end] = True
             count += b_end - b
         else:
-            for c in range(4, LEASE_ROWS):
-                tunes[b] = tunes[b] or old[c, a] != new[c, b]
-            count += tunes[b]
+            for c in range(LEASE_CAP_W, LEASE_ROWS):
+                retunes[b] = retunes[b] or old[c, a] != new[c, b]
+            count += retunes[b]
         a, b = a_end, b_end
     actions = np.zeros((count, ACTION_COLUMNS), dtype=np.int64)
     at = 0
+    # Resources are released before other jobs take them: stops first, then retunes, then starts.
     for r in range(len(old_job)):
         if stops[r]:
-            actions[at, :4] = (STOP, old_job[r], old_group[r], -1)
+            actions[at, :ACTION_GPUS] = (STOP, old_job[r], old_group[r], -1)
             at += 1
-    for r in range(len(job)):  # before others start: who gives something back does so first
-        if tunes[r]:
-            actions[at, :4] = (RETUNE, job[r], group[r], -1)
-            actions[at, 5:] = new[4:, r]
+    for r in range(len(job)):
+        if retunes[r]:
+            actions[at, :ACTION_GPUS] = (RETUNE, job[r], group[r], -1)
+            actions[at, ACTION_CAP_W:] = new[LEASE_CAP_W:, r]
             at += 1
     for r in range(len(job)):
         if starts[r]:
-            actions[at, :5] = (START, job[r], group[r], node[r], gpus[r])
-            actions[at, 5:] = new[4:, r]
+            actions[at, :ACTION_CAP_W] = (START, job[r], group[r], node[r], gpus[r])
+            actions[at, ACTION_CAP_W:] = new[LEASE_CAP_W:, r]
             at += 1
     return actions
 
 
 def switch(snapshot: Snapshot, on: Bools) -> Actions:
-    """What switches nodes so that *on* are on; a node that is down for another reason is left alone."""
+    """Return the actions that switch the nodes *on* on and the others off; failed nodes are left alone."""
     off = np.flatnonzero(snapshot.up & ~on)
-    wake = np.flatnonzero((snapshot.wakes_s == math.inf) & on)
-    actions = np.zeros((len(off) + len(wake), ACTION_COLUMNS), dtype=np.int64)
-    actions[:, 0] = np.repeat((POWER_OFF, POWER_ON), (len(off), len(wake)))
-    actions[:, 1:3] = -1
-    actions[:, 3] = np.concatenate((off, wake))
+    boot = np.flatnonzero((snapshot.wakes_s == math.inf) & on)
+    actions = np.zeros((len(off) + len(boot), ACTION_COLUMNS), dtype=np.int64)
+    actions[:, ACTION_VERB] = np.repeat((POWER_OFF, POWER_ON), (len(off), len(boot)))
+    actions[:, ACTION_JOB] = actions[:, ACTION_GROUP] = -1
+    actions[:, ACTION_NODE] = np.concatenate((off, boot))
     return actions

@@ -1,4 +1,4 @@
-"""The one loop: wait, advance, decide, place, reconcile, apply, log."""
+"""The scheduling loop: wait, advance, decide, place, reconcile, apply, log."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.energy.prices import Price
 from wattline.loop.check import check
+from wattline.loop.log_writer import begins_words
 from wattline.loop.reconcile import reconcile, switch
-from wattline.loop.runlog import Log, begins_words
+from wattline.loop.runlog import Log
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models.trace_model import Asked
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
-_NEVER = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
-_PATIENCE = 10_000  # rounds with nobody to come, in which who asks to be asked again starts nobody
-_NO_HELD = np.empty((0, 2), dtype=np.int64)
+_PERMANENT = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
+_MAX_IDLE_ROUNDS = 10_000  # idle rounds without progress before giving up
+_NO_REASONS = np.empty((0, 2), dtype=np.int64)
 
 
 class Turn(NamedTuple):
-    """One turn of the loop: what was known, what happened, what was decided and done."""
+    """One step of the loop: the state, the events that led to it, the decision and its actions."""
 
     state: Snapshot
     events: Events
     plan: Plan
     placement: Placement
     actions: Actions
-    held: Ints  # rows (job, number of the reason): who waits for another reason than before
+    held: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
 
 
 def run(
@@ -55,11 +56,11 @@ def run(
     progress: Callable[[float, int], None] | None = None,
     begins: Snapshot | None = None,
 ) -> Log:
-    """Let *policy* and *place* decide for *backend* until all jobs are done; answers the log.
+    """Run *policy* and *place* on *backend* until all jobs have ended; return the log.
 
-    *models* is what the policy believes (default: jobs do what their trace says), *trace* and *price* (of
-    energy, for reports) go into the header of the log, *progress* is called now and then with the time and
-    the number of decisions. With *begins* it goes on from there, see `turns`.
+    *models* are the policy's predictions (default: jobs behave as their trace records). *trace* and *price*
+    (of energy, for reports) go into the header of the log. *progress* is called every 512 decisions with the
+    time and their number. *begins* is the state to start from, see `iterate`.
     """
     models = Asked() if models is None else models
     place = Pack() if place is None else place
@@ -68,34 +69,34 @@ def run(
     if begins is not None:
         now_s = begins.now_s
         log.append(now_s, *first_round(begins))
-    for number, turn in enumerate(turns(backend, policy, models, place, begins or seed), 1):
-        now_s = turn.state.now_s
-        log.append(now_s, turn.events, turn.actions, turn.held, turn.plan.gap)
+    for number, step in enumerate(turns(backend, policy, models, place, begins or seed), 1):
+        now_s = step.state.now_s
+        log.append(now_s, step.events, step.actions, step.held, step.plan.gap)
         if progress is not None and number % 512 == 0:
             progress(now_s, number)
     log.jobs = backend.jobs
-    log.append(now_s, backend.close(), NO_ACTIONS, _NO_HELD)
+    log.append(now_s, backend.close(), NO_ACTIONS, _NO_REASONS)
     return log
 
 
 def turns(
     backend: Backend, policy: Policy, models: Models, place: Placer, begins: Snapshot | int = 0
 ) -> Iterator[Turn]:
-    """The loop itself, turn by turn: who asks for the next one lets it go on.
+    """Iterate over the steps of the loop; the loop continues when the next step is requested.
 
-    It *begins* with nobody there (and this seed), or with who is there already: those jobs have arrived, and
-    those leases are held, whatever policy gave them.
+    *begins* is the state to start from, with jobs that have arrived and leases that are held; or the seed of
+    an empty one.
     """
     jobs, nodes = backend.jobs, backend.nodes
     accepts = nodes.accepts(jobs.gpu_kind)
     state = begins if isinstance(begins, Snapshot) else begin(jobs, nodes, begins)
     decision = decide_nothing(state)
-    tick_s, wake, quiet = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
+    tick_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
     while not (len(state.queue) == 0 and backend.idle()):
         now_s, events = backend.wait(tick_s, wake)
         if now_s == math.inf:
-            break  # nothing will ever happen again: whoever is left can never run
-        if backend.jobs is not jobs:  # somebody came whom nobody expected
+            break  # no event can come any more: the remaining jobs can never run
+        if backend.jobs is not jobs:  # jobs were submitted to a service
             jobs = backend.jobs
             accepts = nodes.accepts(jobs.gpu_kind)
         state = advance(state, decision, now_s, events, jobs, accepts)
@@ -111,14 +112,15 @@ def turns(
             actions = np.concatenate((actions, switch(state, placement.on)))
         if len(actions):
             backend.apply(actions)
-        yield Turn(state, events, plan, placement, actions, _newly_held(state, placement))
+        yield Turn(state, events, plan, placement, actions, _find_new_reasons(state, placement))
         decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
         settled = placement.waiting == 0 and placement.on is None and not placement.unsettled
         wake = NEWS if plan.lasts and settled else EVERY_EVENT
         if plan.meters:
             wake |= {METERED}
-        quiet = quiet + 1 if backend.idle() else 0
-        if quiet > _PATIENCE or (quiet and not len(actions) and _nobody_ever(placement, tick_s, state)):
+        idle_rounds = idle_rounds + 1 if backend.idle() else 0
+        stuck = idle_rounds > 0 and not len(actions) and _can_never_start(placement, tick_s, state)
+        if stuck or idle_rounds > _MAX_IDLE_ROUNDS:
             break
 
 
@@ -132,7 +134,7 @@ def header(
     price: Price | None = None,
     begins: Snapshot | None = None,
 ) -> dict[str, Any]:
-    """What a log says of itself before its first round: enough to decide all of it again."""
+    """Return the header of a log: enough to repeat all decisions of the run."""
     return {
         "version": __version__,
         "policy": spell(policy),
@@ -147,27 +149,27 @@ def header(
 
 
 def first_round(begins: Snapshot) -> tuple[Events, Actions, Ints]:
-    """The round in which a log tells who was there: they arrive, and start on what they hold."""
+    """Return the first round of a log that starts from *begins*: jobs arrive and start on their leases."""
     queue = begins.queue.job.tolist()
     arrived = rows(*(Event(ARRIVED, job, float(begins.jobs.submit_s[job])) for job in queue))
-    return arrived, reconcile(Leases.of((), (), (), ()), begins.leases), _NO_HELD
+    return arrived, reconcile(Leases.of((), (), (), ()), begins.leases), _NO_REASONS
 
 
-def _nobody_ever(placement: Placement, tick_s: float, state: Snapshot) -> bool:
-    """Whether, on an empty cluster, nobody who is left will ever start."""
-    if np.isin(placement.reason, _NEVER).all():
+def _can_never_start(placement: Placement, tick_s: float, state: Snapshot) -> bool:
+    """Return True if none of the remaining jobs can start on the empty cluster, now or later."""
+    if np.isin(placement.reason, _PERMANENT).all():
         return True
     return tick_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.wakes_s).any()
 
 
-def _newly_held(state: Snapshot, placement: Placement) -> Ints:
-    """Jobs that wait for another reason than before, with the number of that reason."""
+def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:
+    """Return the jobs that wait for another reason than before, and the index of that reason."""
     if placement.waiting == 0:
-        return _NO_HELD
+        return _NO_REASONS
     reason, block = placement.reason, state.queue.block
     rows = np.flatnonzero((reason != block[REASON]) & (reason != 0))
     if not len(rows):
-        return _NO_HELD
+        return _NO_REASONS
     held = np.empty((len(rows), 2), dtype=np.int64)
     held[:, 0], held[:, 1] = block[JOB, rows], reason[rows]
     return held

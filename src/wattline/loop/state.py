@@ -1,4 +1,4 @@
-"""Pure state transitions."""
+"""Pure transitions between snapshots."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.core.actions import (
+    ACTION_CAP_W,
+    ACTION_GPUS,
+    ACTION_JOB,
+    ACTION_NODE,
+    ACTION_VERB,
     NO_ACTIONS,
     POWER_OFF,
     POWER_ON,
@@ -18,6 +23,12 @@ from wattline.core.actions import (
 )
 from wattline.core.events import (
     ARRIVED,
+    EVENT_AT_S,
+    EVENT_ENERGY_J,
+    EVENT_JOB,
+    EVENT_RATE,
+    EVENT_STEPS,
+    EVENT_VERB,
     FAILED,
     FINISHED,
     LOST,
@@ -28,9 +39,10 @@ from wattline.core.events import (
     STOPPED,
     Events,
     each,
+    rows,
 )
 from wattline.core.jobs import Jobs
-from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE, LEASE_ROWS, Leases
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
 from wattline.core.queue import (
@@ -61,14 +73,14 @@ from wattline.jit import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Decision:
-    """What was decided on a snapshot: where everybody should be, and the actions that lead there."""
+    """Placement decided on a snapshot, and the actions that realise it."""
 
     placement: Placement
     actions: Actions
 
 
 def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
-    """The state before anything has happened."""
+    """Return the state at time 0: no jobs, all nodes up and idle."""
     return Snapshot(
         now_s=0.0,
         jobs=jobs,
@@ -87,15 +99,15 @@ def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
 def resume(
     jobs: Jobs, nodes: Nodes, seed: int, now_s: float, queue: Queue, leases: Leases, meter: Meter
 ) -> Snapshot:
-    """The state at *now_s* in which these jobs have arrived and hold these *leases*; all nodes are up."""
+    """Return the state at *now_s* in which the jobs of *queue* hold *leases*; all nodes are up."""
     empty = begin(jobs, nodes, seed)
-    there = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter)
-    nothing = np.empty((0, 6))
-    return advance(there, decide_nothing(there), now_s, nothing, jobs, nodes.accepts(jobs.gpu_kind))
+    state = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter)
+    # Without events `advance` only derives the free GPUs and the idle times from the leases.
+    return advance(state, decide_nothing(state), now_s, rows(), jobs, nodes.accepts(jobs.gpu_kind))
 
 
 def decide_nothing(snapshot: Snapshot) -> Decision:
-    """Leave everything as it is."""
+    """Return the decision that changes nothing."""
     reason = snapshot.queue.block[REASON].astype(np.int64)
     return Decision(Placement(snapshot.leases, reason, int(np.count_nonzero(reason))), NO_ACTIONS)
 
@@ -108,30 +120,37 @@ def advance(
     jobs: Jobs,
     accepts: Ints,
 ) -> Snapshot:
-    """The state at *now_s*, after *decision* was taken on *snapshot* and *events* came in since.
+    """Return the state at *now_s*, after *decision* was taken on *snapshot* and *events* occurred since.
 
-    *jobs* is everything submitted, *accepts* its GPU kinds as `Nodes.accepts` gives them.
+    *jobs* are all jobs submitted, *accepts* their GPU kinds from `Nodes.accepted_kinds`.
     """
-    block, leases, free, quiet_s, turned, read = _advance(
+    planned = decision.placement.leases.block
+    block, leases = _advance_queue(
         snapshot.queue.block,
+        planned,
+        decision.placement.reason,
         decision.actions,
         snapshot.now_s,
-        decision.placement.reason,
         events,
         jobs.gpus,
         accepts,
-        decision.placement.leases.block,
+    )
+    free, quiet_s, switched, metered = _advance_nodes(
         snapshot.nodes.gpus,
         snapshot.up,
         snapshot.quiet_s,
+        planned,
+        leases,
+        decision.actions,
+        events,
         now_s,
     )
     up, wakes_s = snapshot.up, snapshot.wakes_s
-    if turned:
-        up, wakes_s = _turned(snapshot, decision.actions, events)
+    if switched:
+        up, wakes_s = _switch_nodes(snapshot, decision.actions, events)
     for column in (free, quiet_s):
         column.setflags(write=False)
-    meter = _read(snapshot.meter, events) if read else snapshot.meter
+    meter = _add_readings(snapshot.meter, events) if metered else snapshot.meter
     return Snapshot(
         now_s,
         jobs,
@@ -147,14 +166,15 @@ def advance(
     )
 
 
-def _turned(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools, Floats]:
-    """Which nodes are up, and when those that were switched off have booted."""
+def _switch_nodes(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools, Floats]:
+    """Return which nodes are up, and when those that were switched off have booted."""
     up, wakes_s = snapshot.up.copy(), snapshot.wakes_s.copy()
-    off, on = (actions[actions[:, 0] == verb, 3] for verb in (POWER_OFF, POWER_ON))
+    off, on = (actions[actions[:, ACTION_VERB] == verb, ACTION_NODE] for verb in (POWER_OFF, POWER_ON))
     up[off] = False
     wakes_s[off] = math.inf
     wakes_s[on] = snapshot.now_s + snapshot.nodes.boot_s[on]
-    for event in each(events[(events[:, 0] == NODE_LOST) | (events[:, 0] == NODE_BACK)]):
+    verbs = events[:, EVENT_VERB]
+    for event in each(events[(verbs == NODE_LOST) | (verbs == NODE_BACK)]):
         up[event.job] = event.verb == NODE_BACK
         wakes_s[event.job] = -math.inf
     for column in (up, wakes_s):
@@ -162,13 +182,14 @@ def _turned(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools
     return up, wakes_s
 
 
-def _read(meter: Meter, events: Events) -> Meter:
-    """*meter* with the readings among *events*, which follow each other by time."""
-    readings = events[events[:, 0] == METERED]
-    columns = max(meter.energy_j.shape[1], int(readings[:, 1].max()) + 2)
-    at_s, place = np.unique(readings[:, 2], return_inverse=True)
+def _add_readings(meter: Meter, events: Events) -> Meter:
+    """Return *meter* with the readings among *events*, which are in order of time."""
+    readings = events[events[:, EVENT_VERB] == METERED]
+    team = readings[:, EVENT_JOB].astype(np.int64)  # -1: the cluster
+    columns = max(meter.energy_j.shape[1], int(team.max()) + 2)
+    at_s, row = np.unique(readings[:, EVENT_AT_S], return_inverse=True)
     new = np.zeros((len(at_s), columns))
-    new[place, readings[:, 1].astype(np.int64) + 1] = readings[:, 5]
+    new[row, team + 1] = readings[:, EVENT_ENERGY_J]
     old = np.zeros((len(meter.at_s), columns))
     old[:, : meter.energy_j.shape[1]] = meter.energy_j
     meter = Meter(np.concatenate((meter.at_s, at_s)), np.concatenate((old, new)))
@@ -178,11 +199,11 @@ def _read(meter: Meter, events: Events) -> Meter:
 
 
 @inner
-def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s: float) -> None:
-    """What was decided: stops and starts at *decided_s*."""
-    before = -1
+def _apply_actions(full: Floats, queued: int, actions: Actions, decided_s: float) -> None:
+    """Apply the stops, starts and retunes decided at *decided_s* to the queue."""
+    started = -1  # the rows of one start are adjacent
     for a in range(actions.shape[0]):
-        verb, job = actions[a, 0], actions[a, 1]
+        verb, job = actions[a, ACTION_VERB], actions[a, ACTION_JOB]
         i = find(full[JOB], queued, job)
         if verb == STOP:
             full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
@@ -190,7 +211,7 @@ def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s
             full[RATE, i] = 0.0
             _end_service(full, i, decided_s)
         elif verb == START:
-            if job != before:
+            if job != started:
                 if math.isnan(full[FIRST, i]):
                     full[FIRST, i] = decided_s
                 else:
@@ -198,18 +219,19 @@ def _begin_and_end_leases(full: Floats, queued: int, actions: Actions, decided_s
                 full[SINCE, i] = decided_s
                 full[WATTS, i] = 0.0
                 full[LAST_GPUS, i] = 0.0
-                full[LAST_CAP, i] = actions[a, 5]
-                full[LAST_NODE, i] = actions[a, 3]
-            full[HELD, i] += actions[a, 4]
-            full[LAST_GPUS, i] += actions[a, 4]
-            before = job
+                full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
+                full[LAST_NODE, i] = actions[a, ACTION_NODE]
+            full[HELD, i] += actions[a, ACTION_GPUS]
+            full[LAST_GPUS, i] += actions[a, ACTION_GPUS]
+            started = job
         elif verb == RETUNE:
             full[WATTS, i] = 0.0
-            full[LAST_CAP, i] = actions[a, 5]
+            full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
 
 
 @inner
 def _end_service(full: Floats, i: int, at_s: float) -> None:
+    """Add the service of a lease that ends at *at_s* to the totals of job *i*."""
     full[SERVICE, i] += at_s - full[SINCE, i]
     full[GPU_SERVICE, i] += full[HELD, i] * (at_s - full[SINCE, i])
     full[SINCE, i] = at_s
@@ -217,7 +239,7 @@ def _end_service(full: Floats, i: int, at_s: float) -> None:
 
 
 @inner
-def _happen(
+def _apply_events(
     full: Floats,
     queued: int,
     events: Floats,
@@ -226,11 +248,14 @@ def _happen(
     gone: Bools,
     freed: Bools,
 ) -> bool:
-    """What happened since; answers whether somebody gave up a lease."""
+    """Apply *events* to the queue; mark jobs that left it and jobs that lost their lease.
+
+    Return True if any lease ended.
+    """
     for e in range(events.shape[0]):
-        verb = int(events[e, 0])
-        job = int(events[e, 1])
-        at_s = events[e, 2]
+        verb = int(events[e, EVENT_VERB])
+        job = int(events[e, EVENT_JOB])
+        at_s = events[e, EVENT_AT_S]
         if verb == ARRIVED:
             for c in range(QUEUE_ROWS):
                 full[c, queued] = 0.0
@@ -244,12 +269,12 @@ def _happen(
         elif RAN <= verb <= FAILED:
             i = find(full[JOB], queued, job)
             if i == queued or full[JOB, i] != job:
-                continue  # a late word on a job that has left
-            full[DONE, i] = events[e, 3]
+                continue  # a late event of a job that has left the queue
+            full[DONE, i] = events[e, EVENT_STEPS]
             full[MARK, i] = at_s
-            full[RATE, i] = events[e, 4] if verb == RAN else 0.0
+            full[RATE, i] = events[e, EVENT_RATE] if verb == RAN else 0.0
             if verb == RAN:
-                full[WATTS, i] = events[e, 5]
+                full[WATTS, i] = events[e, EVENT_ENERGY_J]
             if verb == LOST:
                 _end_service(full, i, at_s)
             gone[i] = verb == FINISHED or verb == FAILED
@@ -261,35 +286,35 @@ def _happen(
 
 
 @inner
-def _drop(leases: Ints, full: Floats, freed: Bools) -> Ints:
-    """Leases that go on. Where the leader of a group is gone, the first of the rest leads."""
+def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
+    """Return the leases that continue; the first remaining member replaces a leader that is gone."""
     keep = np.zeros(leases.shape[1], dtype=np.bool_)
-    rows = 0
+    count = 0
     i = 0
     for r in range(leases.shape[1]):
-        while full[JOB, i] < leases[0, r]:
+        while full[JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         keep[r] = not freed[i]
-        rows += keep[r]
-    kept = np.empty((LEASE_ROWS, rows), dtype=np.int64)
+        count += keep[r]
+    kept = np.empty((LEASE_ROWS, count), dtype=np.int64)
     at = 0
     for r in range(leases.shape[1]):
         if keep[r]:
             for c in range(LEASE_ROWS):
                 kept[c, at] = leases[c, r]
             at += 1
-    for r in range(rows):
-        orphaned = kept[1, r]
-        if orphaned != kept[0, r] and freed[find(full[JOB], full.shape[1], orphaned)]:
-            for s in range(r, rows):
-                if kept[1, s] == orphaned:
-                    kept[1, s] = kept[0, r]
+    for r in range(count):
+        leader = kept[LEASE_GROUP, r]
+        if leader != kept[LEASE_JOB, r] and freed[find(full[JOB], full.shape[1], leader)]:
+            for s in range(r, count):
+                if kept[LEASE_GROUP, s] == leader:
+                    kept[LEASE_GROUP, s] = kept[LEASE_JOB, r]
     return kept
 
 
 @inner
-def _without(full: Floats, gone: Bools) -> Floats:
-    """The columns of those who are still there."""
+def _remove_columns(full: Floats, gone: Bools) -> Floats:
+    """Return the columns of the jobs that are still in the queue."""
     count = 0
     for i in range(len(gone)):
         count += not gone[i]
@@ -303,66 +328,83 @@ def _without(full: Floats, gone: Bools) -> Floats:
     return rest
 
 
-@kernel(F2, I2, FLOAT, I1, F2, I1, I1, I2, I1, B1, F1, FLOAT)
-def _advance(
+@kernel(F2, I2, I1, I2, FLOAT, F2, I1, I1)
+def _advance_queue(
     block: Floats,
+    leases: Ints,
+    reason: Ints,
     actions: Actions,
     decided_s: float,
-    reason: Ints,
     events: Floats,
     job_gpus: Ints,
     job_accepts: Ints,
-    leases: Ints,
-    node_gpus: Ints,
-    was_up: Bools,
-    was_quiet_s: Floats,
-    now_s: float,
-) -> tuple[Floats, Ints, Ints, Floats, bool, bool]:
+) -> tuple[Floats, Ints]:
+    """Return the queue and the leases after *actions* at *decided_s* and *events*."""
     before = block.shape[1]
     queued = before
-    up = was_up.copy()
-    turned = False
-    read = False
-    for a in range(actions.shape[0]):
-        if actions[a, 0] == POWER_OFF:
-            up[actions[a, 3]] = False
-        turned = turned or actions[a, 0] >= POWER_OFF
     for e in range(events.shape[0]):
-        if events[e, 0] == ARRIVED:
-            queued += 1
-        elif events[e, 0] == NODE_LOST or events[e, 0] == NODE_BACK:
-            up[int(events[e, 1])] = events[e, 0] == NODE_BACK
-            turned = True
-        elif events[e, 0] == METERED:
-            read = True
+        queued += events[e, EVENT_VERB] == ARRIVED
     full = np.empty((QUEUE_ROWS, queued))
     for c in range(QUEUE_ROWS):
         for i in range(before):
             full[c, i] = block[c, i]
     for i in range(before):
         full[REASON, i] = reason[i]
-    _begin_and_end_leases(full, before, actions, decided_s)
+    _apply_actions(full, before, actions, decided_s)
     gone = np.zeros(queued, dtype=np.bool_)  # left the queue
     freed = np.zeros(queued, dtype=np.bool_)  # has no lease any more
-    ended = _happen(full, before, events, job_gpus, job_accepts, gone, freed)
-    kept = _drop(leases, full, freed)
+    ended = _apply_events(full, before, events, job_gpus, job_accepts, gone, freed)
+    kept = _select_leases(leases, full, freed)
     if ended:
-        full = _without(full, gone)
+        full = _remove_columns(full, gone)
+    return full, kept
+
+
+@kernel(I1, B1, F1, I2, I2, I2, F2, FLOAT)
+def _advance_nodes(
+    node_gpus: Ints,
+    was_up: Bools,
+    was_quiet_s: Floats,
+    planned: Ints,
+    leases: Ints,
+    actions: Actions,
+    events: Floats,
+    now_s: float,
+) -> tuple[Ints, Floats, bool, bool]:
+    """Return the free GPUs and the idle time of each node, given the *planned* and the remaining *leases*.
+
+    Two flags follow: nodes were switched or changed between up and down, and the meter was read.
+    """
+    up = was_up.copy()
+    switched = False
+    metered = False
+    for a in range(actions.shape[0]):
+        if actions[a, ACTION_VERB] == POWER_OFF:
+            up[actions[a, ACTION_NODE]] = False
+        switched = switched or actions[a, ACTION_VERB] >= POWER_OFF
+    for e in range(events.shape[0]):
+        verb = events[e, EVENT_VERB]
+        if verb == NODE_LOST or verb == NODE_BACK:
+            up[int(events[e, EVENT_JOB])] = verb == NODE_BACK
+            switched = True
+        elif verb == METERED:
+            metered = True
     free = np.zeros(len(node_gpus), dtype=np.int64)
     for n in range(len(node_gpus)):
         if up[n]:
             free[n] = node_gpus[n]
-    for r in range(kept.shape[1]):
-        if kept[0, r] == kept[1, r] and up[kept[2, r]]:
-            free[kept[2, r]] -= kept[3, r]
-    quiet_s = was_quiet_s.copy()
     for r in range(leases.shape[1]):
-        quiet_s[leases[2, r]] = now_s  # a lease may have begun and ended since
+        node = leases[LEASE_NODE, r]
+        if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and up[node]:
+            free[node] -= leases[LEASE_GPUS, r]
+    quiet_s = was_quiet_s.copy()
+    for r in range(planned.shape[1]):
+        quiet_s[planned[LEASE_NODE, r]] = now_s  # a lease may have started and ended since
     for n in range(len(node_gpus)):
         if free[n] < node_gpus[n] and up[n]:
             quiet_s[n] = math.inf
         elif up[n] and not was_up[n]:
-            quiet_s[n] = now_s  # who it was switched on for needs time to use it
+            quiet_s[n] = now_s  # the jobs it was switched on for need time to start
         else:
             quiet_s[n] = min(quiet_s[n], now_s)
-    return full, kept, free, quiet_s, turned, read
+    return free, quiet_s, switched, metered

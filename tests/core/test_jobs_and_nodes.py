@@ -30,7 +30,7 @@ def test_jobs_are_sorted_by_submission_and_ties_keep_their_order() -> None:
     assert jobs.id.tolist() == ["d", "b", "a", "c"]
 
 
-def test_work_is_steps_or_seconds_but_not_both() -> None:
+def test_jobs_take_either_steps_or_a_duration() -> None:
     stepped = Jobs.of(submit_s=[0], gpus=[1], steps=[10], step_s=[0.5])
     assert stepped.duration_s.tolist() == [5.0]
     assert stepped.whole.all()
@@ -50,7 +50,7 @@ def test_work_is_steps_or_seconds_but_not_both() -> None:
         ("priority", float("nan"), "priority is nan"),
     ],
 )
-def test_values_no_job_can_have_are_named(column: str, value: float, words: str) -> None:
+def test_impossible_values_of_jobs_are_named_in_the_error(column: str, value: float, words: str) -> None:
     columns = {"submit_s": [0.0], "gpus": [1], "duration_s": [1.0], column: [value]}
     with pytest.raises(InputError, match=words):
         Jobs.of(id=["x"], **columns)  # type: ignore[arg-type]
