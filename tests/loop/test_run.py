@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.replay import Replay
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.actions import ACTION_VERB, POWER_OFF
 from wattline.core.events import rows
@@ -155,20 +156,20 @@ def test_a_run_resumed_in_the_middle_ends_like_the_whole_run(seed: int, cut: int
         cluster.accepts(jobs.gpu_kind),
     )
     assume(np.array_equal(middle.queue.job, np.arange(len(middle.queue))))  # no job has ended yet
-    rest = run(Sim(jobs, cluster, overheads=free, begins=middle), policy, begins=middle)
+    rest = run(Sim(jobs, cluster, overheads=free, initial_state=middle), policy, begins=middle)
     late = finish_times(rest)
     assert late == pytest.approx({job: end_s for job, end_s in finish_times(whole).items() if job in late})
     assert len(late) >= len(middle.queue)
     again = Replay(rest)
-    assert len(run(again, policy, begins=again.begins)) == len(rest)
+    assert len(run(again, policy, begins=again.initial_state)) == len(rest)
 
 
 def test_a_log_of_a_resumed_run_is_written_and_read(tmp_path: Path) -> None:
     cluster = nodes("v100", gpus=1)
     first = list(islice(turns(Sim(JOBS, cluster), p.fifo, Asked(), Pack()), 2))[-1]
-    rest = run(Sim(JOBS, cluster, begins=first.state), p.fifo, begins=first.state)
+    rest = run(Sim(JOBS, cluster, initial_state=first.state), p.fifo, begins=first.state)
     write_log(rest, tmp_path / "run.jsonl")
     again = Replay(read_log(tmp_path / "run.jsonl"))
-    assert again.begins is not None
-    assert np.array_equal(again.begins.queue.block, first.state.queue.block, equal_nan=True)
-    run(again, p.fifo, begins=again.begins)
+    assert again.initial_state is not None
+    assert np.array_equal(again.initial_state.queue.block, first.state.queue.block, equal_nan=True)
+    run(again, p.fifo, begins=again.initial_state)

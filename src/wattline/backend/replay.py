@@ -1,4 +1,4 @@
-"""A run again from its log: what happened is read, what is decided must be what was decided."""
+"""A backend that replays a run log: events are read, decisions are compared."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from wattline.core.events import EVERY_EVENT, Events, rows
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.errors import PlanError
-from wattline.loop.runlog import Log, Round, read_begins
+from wattline.loop.log_reader import read_begins
+from wattline.loop.runlog import Log, Round
 
 
 class Replay:
-    """A backend that tells what a *log* says and insists on the decisions of that log.
+    """Backend that returns the events of *log* and requires the decisions of that log.
 
-    `run(Replay(log), policy, ...)` with the policy, placer, models and seed of the log gives the
-    same log again; any other decision raises `PlanError` with the first difference. A log that went on
-    from somewhere `begins` there.
+    `run(Replay(log), policy, ...)` with the policy, placer, models and seed of the log returns the same
+    log; any other decision raises `PlanError` with the first difference. *initial_state* is the state in
+    which the log starts; None: without jobs.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         *self._rounds, self._last = list(log)
-        self.begins = read_begins(log)
-        if self.begins is not None and len(self.begins.queue):
-            del self._rounds[0]  # who was there: nobody decided that
+        self.initial_state = read_begins(log)
+        if self.initial_state is not None and len(self.initial_state.queue):
+            del self._rounds[0]  # it lists the initial state, which was not decided
         self._at = -1
         self._applied: Actions = NO_ACTIONS
 
     @property
     def jobs(self) -> Jobs:
-        """The jobs of the log."""
+        """Jobs of the log."""
         return self._log.jobs
 
     @property
     def nodes(self) -> Nodes:
-        """The machines of the log."""
+        """Nodes of the log."""
         return self._log.nodes
 
     def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
-        """The next round of the log, whatever *until_s*: a tick that changed nothing is not in it."""
-        self._insist()
+        """Return the next round of the log; *until_s* is ignored: empty rounds are not logged."""
+        self._compare_actions()
         self._at += 1
         self._applied = NO_ACTIONS
         if self._at == len(self._rounds):
@@ -53,30 +54,31 @@ class Replay:
         return now.now_s, rows(*now.events)
 
     def apply(self, actions: Actions) -> None:
-        """Remember what was decided, to be held against the log."""
+        """Keep the decision, to compare it with the log."""
         self._applied = actions
 
     def idle(self) -> bool:
-        """Whether the log has no more rounds."""
+        """Return whether the log has no more rounds."""
         return self._at >= len(self._rounds) - 1
 
     def close(self) -> Events:
-        """The last readings of the log."""
-        self._insist()
+        """Return the last readings of the log."""
+        self._compare_actions()
         return rows(*self._last.events)
 
     def describe(self) -> dict[str, Any]:
-        """What the log's header says of the backend that wrote it."""
+        """Return the header's description of the backend that wrote the log."""
         known = ("version", "policy", "place", "models", "seed", "trace")
         return {key: value for key, value in self._log.header.items() if key not in known}
 
-    def _insist(self) -> None:
+    def _compare_actions(self) -> None:
         if not 0 <= self._at < len(self._rounds):
             return
         then: Round = self._rounds[self._at]
         if not np.array_equal(then.actions, self._applied):
             raise PlanError(
-                f"at {then.now_s} s the log has {len(then.actions)} actions {then.actions.tolist()[:3]}, "
-                f"now {len(self._applied)} were decided {self._applied.tolist()[:3]}",
+                f"at {then.now_s} s the decision has {len(self._applied)} actions "
+                f"{self._applied.tolist()[:3]}, expected the {len(then.actions)} of the log "
+                f"{then.actions.tolist()[:3]}",
                 hint="replay needs the policy, placer, models and seed of the log's header",
             )

@@ -11,7 +11,8 @@ import pytest
 from support.manual_simulation import ManualSimulation, build_measured_jobs
 from support.simulations import finish_times, simulate
 from wattline import policy as p
-from wattline.backend.sim.simulator import Faults, Overheads, Sim
+from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.events import FINISHED, LOST, RAN, STOPPED
@@ -135,7 +136,7 @@ def test_a_pair_on_the_same_gpus_shares_their_watts_under_any_cap() -> None:
 
 @dataclass(frozen=True)
 class Fiddling:
-    """First come, first served; every ten seconds the caps are changed, to others that hold nobody back."""
+    """FIFO; every ten seconds the caps change to others that slow no job down."""
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         plan = p.fifo(snapshot, models)

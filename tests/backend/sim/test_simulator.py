@@ -7,7 +7,8 @@ import pytest
 
 from support.simulations import finish_times, simulate
 from wattline import policy as p
-from wattline.backend.sim.simulator import Faults, Overheads, Sim
+from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
 from wattline.core.jobs import Jobs

@@ -12,7 +12,7 @@ import pytest
 from support.manual_simulation import ManualSimulation, build_measured_jobs
 from support.simulations import finish_times, simulate
 from wattline import policy as p
-from wattline.backend.sim.simulator import Faults
+from wattline.backend.sim.faults import Faults
 from wattline.cluster import nodes
 from wattline.core.actions import POWER_OFF, POWER_ON
 from wattline.core.events import NODE_BACK, NODE_LOST, each
@@ -71,7 +71,7 @@ def test_a_node_that_needs_no_time_to_boot_is_back_at_once() -> None:
 
 @dataclass(frozen=True)
 class OffWhenEmpty:
-    """Packs; nodes that nobody holds are off, and on again while somebody waits."""
+    """Pack jobs; idle nodes are off, and on again while a job waits."""
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         placement = Pack()(plan, snapshot, models)
@@ -103,7 +103,7 @@ def test_a_node_does_not_break_while_it_is_off_and_does_again_when_it_is_up() ->
 
 @dataclass(frozen=True)
 class OffForGood:
-    """Switches everything off at once and gives nobody anything."""
+    """Switch every node off at once and grant nothing."""
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         nobody = np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the cluster draws: nodes and idle GPUs all the time, more where somebody trains."""
+"""Power and energy of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from wattline.core.table import Floats
 _DOWN, _UP, _OFF, _BOOTING = range(4)
 
 
-class Power:
-    """Joules of a simulated cluster; a node that is broken draws nothing."""
+class PowerDraw:
+    """Energy of a simulated cluster: nodes and idle GPUs always, plus what jobs draw above idle.
+
+    A failed node draws nothing.
+    """
 
     def __init__(self, nodes: Nodes, start_s: float) -> None:
         self._idle_w: list[float] = nodes.idle_w.tolist()  # one GPU, by node
@@ -24,11 +27,11 @@ class Power:
         )
         self._state = [_UP] * len(nodes)
         self._since_s = start_s
-        self._resting_w = sum(self._draws_w[_UP])
+        self._idle_cluster_w = sum(self._draws_w[_UP])
         self.energy_j = 0.0
 
     def busy_w(self, nodes: list[int], gpus: list[int], gpu_w: float, cap_w: int) -> float:
-        """What GPUs that train draw: *gpu_w* each, or if that is nan the usual, as far as the cap allows."""
+        """Return the power of training GPUs: *gpu_w* each; if that is nan, the usual power up to the cap."""
         if gpu_w == gpu_w:
             return sum(gpus) * gpu_w
         most_w = cap_w or math.inf
@@ -37,41 +40,41 @@ class Power:
         return sum(count * min(self._busy_w[node], most_w) for node, count in zip(nodes, gpus, strict=True))
 
     def idle_w(self, nodes: list[int], gpus: list[int]) -> float:
-        """What these GPUs draw when nobody holds them."""
+        """Return the power of these GPUs without a job."""
         if len(nodes) == 1:
             return gpus[0] * self._idle_w[nodes[0]]
         return sum(count * self._idle_w[node] for node, count in zip(nodes, gpus, strict=True))
 
-    def back(self, node: int, now_s: float) -> None:
-        """A node is up."""
-        self._switch(node, _UP, now_s)
+    def set_up(self, node: int, now_s: float) -> None:
+        """Record that a node is up."""
+        self._set_state(node, _UP, now_s)
 
-    def down(self, node: int, now_s: float) -> None:
-        """A node broke."""
-        self._switch(node, _DOWN, now_s)
+    def set_down(self, node: int, now_s: float) -> None:
+        """Record that a node failed."""
+        self._set_state(node, _DOWN, now_s)
 
-    def off(self, node: int, now_s: float) -> None:
-        """A node is switched off."""
-        self._switch(node, _OFF, now_s)
+    def set_off(self, node: int, now_s: float) -> None:
+        """Record that a node is switched off."""
+        self._set_state(node, _OFF, now_s)
 
-    def boot(self, node: int, now_s: float) -> None:
-        """A node is switched on, and not yet up."""
-        self._switch(node, _BOOTING, now_s)
+    def set_booting(self, node: int, now_s: float) -> None:
+        """Record that a node is switched on and boots."""
+        self._set_state(node, _BOOTING, now_s)
 
     def is_off(self, node: int) -> bool:
-        """Whether a node was switched off and is not up again."""
+        """Return whether a node was switched off and is not up again."""
         return self._state[node] in (_OFF, _BOOTING)
 
-    def _switch(self, node: int, state: int, now_s: float) -> None:
-        self.rest(now_s)
+    def _set_state(self, node: int, state: int, now_s: float) -> None:
+        self.count_energy(now_s)
         self._state[node] = state
-        # A sum, not a running total: what comes and goes must leave no rounding behind.
-        self._resting_w = sum(self._draws_w[now][n] for n, now in enumerate(self._state))
+        # A fresh sum and not a running total, so that rounding errors do not accumulate.
+        self._idle_cluster_w = sum(self._draws_w[now][n] for n, now in enumerate(self._state))
 
-    def rest(self, now_s: float) -> None:
-        """Count what the cluster draws without any job, until *now_s*."""
+    def count_energy(self, now_s: float) -> None:
+        """Count the energy of the cluster without jobs until *now_s*."""
         if now_s > self._since_s:
-            self.energy_j += self._resting_w * (now_s - self._since_s)
+            self.energy_j += self._idle_cluster_w * (now_s - self._since_s)
             self._since_s = now_s
 
 

@@ -1,0 +1,58 @@
+"""Overheads and failures of a simulated cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds without progress while a job holds GPUs: one number for all jobs, or one per job.
+
+    The first start costs *start_s*, every later one *restart_s*, plus *rescale_s* if the number of GPUs
+    changed. Saving costs the last *stop_s* seconds of work before a stop.
+    """
+
+    start_s: float | Sequence[float] = 0.0
+    restart_s: float | Sequence[float] = 30.0
+    rescale_s: float | Sequence[float] = 0.0
+    stop_s: float | Sequence[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not np.all(np.asarray(value) >= 0):
+                raise ConfigError(f"{name} must be at least 0, got {value}")
+
+    def column(self, name: str, count: int) -> list[float]:
+        """Return one number per job."""
+        return [float(v) for v in np.broadcast_to(np.asarray(getattr(self, name), np.float64), count)]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Failures of nodes and jobs, on a schedule that depends on the seed only.
+
+    The time between failures of a node is exponential with mean *node_mtbf_s*; it is up again after
+    *node_repair_s*. Its jobs fall back to their last checkpoint. A job checkpoints every *checkpoint_s*
+    of running and when the group on its GPUs changes. Each attempt of a job fails with probability
+    *job_failure* at a random point of its remaining steps; after *retries* more attempts the job has FAILED.
+    """
+
+    node_mtbf_s: float = math.inf
+    node_repair_s: float = 3600.0
+    job_failure: float = 0.0
+    retries: int = 3
+    checkpoint_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("node_mtbf_s", "node_repair_s", "checkpoint_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.job_failure < 1:
+            raise ConfigError(f"job_failure must be at least 0 and below 1, got {self.job_failure}")
