@@ -1,4 +1,4 @@
-"""What runs cost."""
+"""Costs of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.events import FINISHED, METERED
+from wattline.core.events import (
+    EVENT_AT_S,
+    EVENT_ENERGY_J,
+    EVENT_JOB,
+    EVENT_VERB,
+    FINISHED,
+    METERED,
+)
 from wattline.energy.time_series import KWH_J, Series
 
 NODES = wl.nodes("v100", count=1, gpus=2, base_w=100.0, idle_w=50.0, busy_w=250.0)
@@ -28,29 +35,29 @@ def priced(price: wl.Price | None) -> wl.Log:
 
 
 def test_a_run_costs_its_energy_and_its_lateness() -> None:
-    found = wl.report(priced(wl.Price.flat(0.25, pue=2.0)))
-    assert found.energy_cost == pytest.approx(2 * 0.6 * 0.25 * 2.0)  # 600 W for two hours
-    assert found.tardiness_cost == pytest.approx(0.5 * 3.0)
-    assert found.cost == pytest.approx(0.6 + 1.5)
-    assert "cost        2.10: 0.60 for energy at 0.25 per kWh, PUE 2, 1.50 for being late" in str(found)
+    result = wl.report(priced(wl.Price.flat(0.25, pue=2.0)))
+    assert result.energy_cost == pytest.approx(2 * 0.6 * 0.25 * 2.0)  # 600 W for two hours
+    assert result.tardiness_cost == pytest.approx(0.5 * 3.0)
+    assert result.cost == pytest.approx(0.6 + 1.5)
+    assert "cost        2.10: 0.60 for energy at 0.25 per kWh, PUE 2, 1.50 for being late" in str(result)
 
 
 def test_without_a_price_only_lateness_is_known() -> None:
-    found = wl.report(priced(None))
-    assert np.isnan(found.cost)
-    assert found.tardiness_cost == pytest.approx(1.5)
-    assert "1.50 for being late, and energy, of which no price was given" in str(found)
+    result = wl.report(priced(None))
+    assert np.isnan(result.cost)
+    assert result.tardiness_cost == pytest.approx(1.5)
+    assert "1.50 for being late, and energy, of which no price was given" in str(result)
 
 
-def test_a_tariff_counts_by_the_hour() -> None:
+def test_a_tariff_charges_by_the_hour() -> None:
     tariff = wl.Price(Series((0.0, 5400.0), (0.1, 0.4)))
-    found = wl.report(priced(tariff))
-    assert found.energy_cost == pytest.approx(0.6 * (1.5 * 0.1 + 0.5 * 0.4))
+    result = wl.report(priced(tariff))
+    assert result.energy_cost == pytest.approx(0.6 * (1.5 * 0.1 + 0.5 * 0.4))
 
 
 @pytest.mark.parametrize("policy", [p.fifo, p.Las(), p.Andreas(method="search")])
 @pytest.mark.parametrize("place", [wl.Pack(), wl.Power()])
-def test_the_bill_is_what_the_log_says_to_the_cent(policy: object, place: object) -> None:
+def test_the_bill_agrees_with_the_log_to_the_cent(policy: object, place: object) -> None:
     jobs = wl.synth(count=60, seed=3, gpus_total=16, deadlines=1.0)
     late_per_h = np.random.default_rng(0).uniform(0.5, 2.0, len(jobs))
     jobs = wl.Jobs.of(
@@ -62,20 +69,22 @@ def test_the_bill_is_what_the_log_says_to_the_cent(policy: object, place: object
     )
     nodes = wl.join_nodes(wl.nodes("v100", count=1, gpus=8), wl.nodes("a100", count=2, gpus=4))
     log = wl.run(wl.Sim(jobs, nodes), policy, place=place, price=wl.Price.flat(0.3, pue=1.2))
-    found = wl.report(log)
-    metered = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] < 0), 5][-1]
-    ends = {int(e[1]): e[2] for e in log.events if e[0] == FINISHED}
+    result = wl.report(log)
+    readings = (log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] < 0)
+    metered = log.events[readings, EVENT_ENERGY_J][-1]
+    finished = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    ends = {int(event[EVENT_JOB]): event[EVENT_AT_S] for event in finished}
     late = sum(
         max(0.0, ends[job] - jobs.deadline_s[job]) / 3600 * late_per_h[job] for job in range(len(jobs))
     )
-    assert found.cost == pytest.approx(metered / KWH_J * 0.3 * 1.2 + late, abs=0.005)
-    # A price that changes, but not by anything, is counted another way: by what was drawn when.
-    assert wl.report(_retold(log, (0.3, 0.3 + 1e-12))).energy_cost == pytest.approx(
-        found.energy_cost, abs=0.005
+    assert result.cost == pytest.approx(metered / KWH_J * 0.3 * 1.2 + late, abs=0.005)
+    # A price with (almost) equal steps is charged by the power over time; the result must be the same.
+    assert wl.report(_with_price(log, (0.3, 0.3 + 1e-12))).energy_cost == pytest.approx(
+        result.energy_cost, abs=0.005
     )
 
 
-def _retold(log: wl.Log, per_kwh: tuple[float, float]) -> wl.Log:
+def _with_price(log: wl.Log, per_kwh: tuple[float, float]) -> wl.Log:
     again = wl.Log(log.header, log.jobs, log.nodes)
     again.header["price"] = wl.Price(Series((0.0, 90_000.0), per_kwh), pue=1.2).as_dict()
     for name in ("_now_s", "_events", "_actions", "_held", "_event_end", "_action_end", "_held_end", "_gap"):
@@ -83,7 +92,7 @@ def _retold(log: wl.Log, per_kwh: tuple[float, float]) -> wl.Log:
     return again
 
 
-def test_a_log_keeps_prices_gaps_and_what_being_late_costs(tmp_path: Path) -> None:
+def test_a_log_keeps_prices_gaps_and_tardiness_costs(tmp_path: Path) -> None:
     tariff = wl.Price(Series((0.0, 5400.0), (0.1, 0.4), every_s=86_400.0), pue=1.1)
     log = wl.run(wl.Sim(JOBS, NODES), p.Andreas(), place=wl.Power(), price=tariff)
     wl.write_log(log, tmp_path / "run.jsonl")

@@ -1,4 +1,4 @@
-"""Which eta uses as much energy, or takes as long, as another run."""
+"""The eta at which a run uses as much energy, or takes as long, as another run."""
 
 import math
 from collections.abc import Callable
@@ -14,21 +14,21 @@ Law = Callable[[float], tuple[float, ...]]
 
 
 def report(energy_j: float, jct_s: float, unfinished: int = 0) -> Report:
-    """A report of which only these figures count."""
+    """Return a report in which only these figures are set."""
     blank = {field.name: 0 for field in fields(Report)}
-    given = {"energy_j": energy_j, "jct_mean_s": jct_s, "unfinished": unfinished}
-    return Report(**{**blank, **given})  # type: ignore[arg-type]
+    metrics = {"energy_j": energy_j, "jct_mean_s": jct_s, "unfinished": unfinished}
+    return Report(**{**blank, **metrics})  # type: ignore[arg-type]
 
 
 class Runs:
-    """A policy as two curves over eta; remembers what was run."""
+    """A policy as two curves over eta; records the etas that were run."""
 
     def __init__(self, law: Law) -> None:
         self.law = law
-        self.asked: list[float] = []
+        self.etas: list[float] = []
 
     def __call__(self, eta: float) -> Report:
-        self.asked.append(eta)
+        self.etas.append(eta)
         return report(*self.law(eta))  # type: ignore[arg-type]
 
 
@@ -96,22 +96,22 @@ def test_faster_than_the_fastest_the_fastest_is_compared() -> None:
     assert (found.value, found.reached, found.side) == (1.0, False, "below")
 
 
-def test_a_jump_over_the_target_gives_up_and_takes_what_uses_less() -> None:
+def test_where_energy_jumps_over_the_target_the_run_under_it_is_taken() -> None:
     runs = Runs(lambda eta: (100.0 if eta < 0.55 else 200.0, 50 - 30 * eta))
-    found = match(runs, 150, "energy_j", tries=5)
+    found = match(runs, 150, "energy_j", max_bisections=5)
     assert not found.reached
     assert found.side == "under"
     assert 0.5 <= found.value < 0.55
-    assert len(runs.asked) == len(GRID) + 5
+    assert len(runs.etas) == len(GRID) + 5
 
 
 def test_no_value_is_run_twice_and_none_where_the_grid_is_near_enough() -> None:
     runs = Runs(straight)
     match(runs, 137, "energy_j")
-    assert len(set(runs.asked)) == len(runs.asked)
+    assert len(set(runs.etas)) == len(runs.etas)
     runs = Runs(straight)
     match(runs, 140.5, "energy_j")
-    assert runs.asked == list(GRID)
+    assert runs.etas == list(GRID)
 
 
 def test_runs_in_which_nothing_finished_do_not_count() -> None:
@@ -127,6 +127,6 @@ def test_runs_that_leave_jobs_which_others_finish_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("target", [math.nan, 0.0, -1.0, math.inf])
-def test_a_target_that_is_no_amount_is_refused(target: float) -> None:
+def test_a_target_that_is_not_finite_or_not_above_0_is_refused(target: float) -> None:
     with pytest.raises(ConfigError, match="above 0"):
         match(Runs(straight), target, "energy_j")

@@ -24,10 +24,10 @@ choose.dispatchEvent(new Event("change"));
 </script>"""
 
 
-def loaded(path, profile):
-    """The page after its scripts have run, and what the browser complained about."""
+def load(path, profile):
+    """Return the DOM after the page's scripts have run, and the console messages."""
     if BROWSER is None:
-        assert not os.environ.get("CI"), "chromium is missing, and this machine must have it"
+        assert not os.environ.get("CI"), "chromium is not installed, and the CI variable requires it"
         pytest.skip("chromium is not installed")
     command = [BROWSER, *FLAGS.split(), f"--user-data-dir={profile}", f"file://{path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -47,9 +47,9 @@ def write(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "drawn"), [("2xv100:8", "trace bars"), ("66xv100:8", "hm")])
-def test_a_browser_draws_every_plot_without_complaint(cluster, drawn, write, tmp_path):
-    dom, complaints = loaded(write(cluster, policy.fifo, policy.Las()), tmp_path / "profile")
-    assert complaints == []
+def test_a_browser_draws_every_plot_without_console_messages(cluster, drawn, write, tmp_path):
+    dom, messages = load(write(cluster, policy.fifo, policy.Las()), tmp_path / "profile")
+    assert messages == []
     assert 'data-ready="yes"' in dom
     assert len(re.findall(r'class="plot js-plotly-plot"', dom)) == 4
     assert f'class="{drawn}"' in dom
@@ -63,27 +63,27 @@ def test_a_browser_draws_nodes_that_are_off(cluster, drawn, tmp_path):
         wl.Sim(jobs, wl.parse_cluster(cluster)), RandomTuning(policy.fifo), place=RandomSwitching(Pack())
     )
     write_html(tmp_path / "page.html", log)
-    dom, complaints = loaded(tmp_path / "page.html", tmp_path / "profile")
-    assert complaints == []
+    dom, messages = load(tmp_path / "page.html", tmp_path / "profile")
+    assert messages == []
     assert 'data-ready="yes"' in dom
     assert (dom.count("<pattern") >= 2) if drawn == "pattern" else (dom.count('class="hm"') == 2)
 
 
 @pytest.mark.slow
-def test_another_run_can_be_chosen_for_the_picture_of_the_nodes(write, tmp_path):
+def test_another_run_can_be_chosen_for_the_plot_of_nodes(write, tmp_path):
     path = write("2xv100:8", policy.fifo, policy.srtf)
     path.write_text(
         path.read_text(encoding="utf-8").replace("</body>", CHOOSE_THE_SECOND + "</body>"), "utf-8"
     )
-    dom, complaints = loaded(path, tmp_path / "profile")
-    assert complaints == []
+    dom, messages = load(path, tmp_path / "profile")
+    assert messages == []
     assert re.search(r'class="plot js-plotly-plot" data-figure="nodes-1"', dom)
 
 
 @pytest.mark.slow
-def test_a_page_that_asks_a_server_would_be_noticed(write, tmp_path):
+def test_a_request_to_a_server_is_blocked_and_reported(write, tmp_path):
     path = write("2xv100:8", policy.fifo)
     asking = '<script src="https://example.org/x.js"></script></body>'
     path.write_text(path.read_text(encoding="utf-8").replace("</body>", asking), "utf-8")
-    _, complaints = loaded(path, tmp_path / "profile")
-    assert "Content Security Policy" in complaints[0]
+    _, messages = load(path, tmp_path / "profile")
+    assert "Content Security Policy" in messages[0]

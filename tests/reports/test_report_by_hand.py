@@ -21,10 +21,10 @@ from wattline.core.events import (
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.loop.runlog import Log
-from wattline.reports import report, series
+from wattline.reports import build_plot_series, report
 from wattline.reports.data.energy import MODELLED
-from wattline.reports.data.lease_intervals import spans
-from wattline.reports.summary import course
+from wattline.reports.data.lease_intervals import collect_lease_intervals
+from wattline.reports.summary import build_run_tables
 
 NO_HELD = np.empty((0, 2), dtype=np.int64)
 
@@ -69,8 +69,8 @@ def switch(verb: int, node: int) -> tuple[int, ...]:
 
 
 def power(log: Log) -> list[tuple[float, float]]:
-    """When the power changed, and to what."""
-    line = course(log).timeline
+    """Return the times at which the power changed, and the new power."""
+    line = build_run_tables(log).timeline
     new = np.diff(line.power_w, prepend=np.nan) != 0
     return list(zip(line.at_s[new].tolist(), line.power_w[new].tolist(), strict=True))
 
@@ -113,7 +113,7 @@ def test_load_and_use_of_one_gpu(queued):
     assert queued.fragmentation == 0
 
 
-def test_energy_of_one_gpu_that_never_rests(queued):
+def test_energy_of_one_gpu_that_is_never_idle(queued):
     assert queued.energy_lease_j == 150 * 60
     assert queued.energy_idle_gpu_j == 0
     assert queued.energy_base_j == 150 * 100
@@ -132,11 +132,11 @@ def test_lateness_and_fairness_of_two_jobs(queued):
 def test_a_preempted_job_waits_also_after_its_first_start():
     jobs = wl.Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 20])
     sim = wl.Sim(jobs, cluster(), overheads=wl.Overheads(restart_s=0.0))
-    found = report(wl.run(sim, policy.srtf))
-    assert (found.preemptions, found.restarts) == (1, 1)
-    assert found.jct_mean_s == (120 + 20) / 2
-    assert found.wait_mean_s == (20 + 0) / 2
-    assert found.start_delay_mean_s == 0
+    result = report(wl.run(sim, policy.srtf))
+    assert (result.preemptions, result.restarts) == (1, 1)
+    assert result.jct_mean_s == (120 + 20) / 2
+    assert result.wait_mean_s == (20 + 0) / 2
+    assert result.start_delay_mean_s == 0
 
 
 def test_gpus_of_a_packed_pair_are_counted_once_also_when_its_leader_ends_first():
@@ -147,7 +147,7 @@ def test_gpus_of_a_packed_pair_are_counted_once_also_when_its_leader_ends_first(
         (30, [finished(0, 30, 30 * 30)], []),
         (100, [finished(1, 100, 30 * 30 + 70 * 60), metered(100)], []),
     )
-    held = spans(pair)
+    held = collect_lease_intervals(pair)
     assert held.job.tolist() == [0, 1, 1]
     assert held.group.tolist() == [0, 0, 1]
     assert held.start_s.tolist() == [0, 0, 30]
@@ -166,8 +166,8 @@ def test_of_three_packed_jobs_the_smallest_number_left_leads():
         (20, [finished(1, 20)], []),
         (30, [finished(2, 30), metered(30)], []),
     )
-    held = spans(trio)
-    leads = held.take(held.leads)
+    held = collect_lease_intervals(trio)
+    leads = held.take(held.is_leader)
     assert list(zip(leads.job.tolist(), leads.start_s.tolist(), leads.end_s.tolist(), strict=True)) == [
         (0, 0, 10),
         (1, 10, 20),
@@ -196,14 +196,14 @@ def test_seconds_of_a_job_that_spans_nodes_are_counted_once():
         (10, [], [start(0, 0, 2), start(0, 1, 1)]),
         (60, [finished(0, 60), metered(60)], []),
     )
-    found = report(wide)
-    assert found.wait_mean_s == 10
-    assert found.restarts == 0
-    assert found.gpu_hours * 3600 == 150
-    assert found.energy_idle_gpu_j == (4 * 60 - 150) * 10
+    result = report(wide)
+    assert result.wait_mean_s == 10
+    assert result.restarts == 0
+    assert result.gpu_hours * 3600 == 150
+    assert result.energy_idle_gpu_j == (4 * 60 - 150) * 10
 
 
-def test_a_job_that_finishes_after_it_was_told_to_stop_holds_nothing_more():
+def test_a_job_that_finishes_after_its_stop_action_holds_no_gpus_in_between():
     raced = log_of(
         two_jobs(),
         cluster(),
@@ -211,26 +211,26 @@ def test_a_job_that_finishes_after_it_was_told_to_stop_holds_nothing_more():
         (50, [], [(STOP, 0, 0, -1, 0, 0, 0)]),
         (52, [finished(0, 52), metered(52)], []),
     )
-    assert spans(raced).end_s.tolist() == [50]
+    assert collect_lease_intervals(raced).end_s.tolist() == [50]
     assert report(raced).jobs == 1
 
 
 def test_a_job_that_ends_as_it_starts_is_over():
     jobs = wl.Jobs.of(submit_s=[0], gpus=[1], duration_s=[0])
     brief = log_of(jobs, cluster(), (0, [arrived(0)], [start(0)]), (0, [finished(0, 0), metered(0)], []))
-    found = report(brief)
-    assert (found.finished, found.makespan_s, found.gpu_utilisation) == (1, 0, 0)
-    assert spans(brief).end_s.tolist() == [0]
+    result = report(brief)
+    assert (result.finished, result.makespan_s, result.gpu_utilisation) == (1, 0, 0)
+    assert collect_lease_intervals(brief).end_s.tolist() == [0]
 
 
-def test_free_gpus_on_nodes_used_in_part_are_fragments_while_somebody_waits():
+def test_free_gpus_on_partly_used_nodes_are_fragments_while_a_job_waits():
     jobs = wl.Jobs.of(submit_s=[0, 0, 0], gpus=[1, 1, 2], duration_s=[40, 100, 20])
     scattered = log_of(
         jobs,
         cluster(count=2, gpus=2),
         (0, [arrived(0), arrived(1), arrived(2)], [start(0, 0), start(1, 1)]),  # 2 free, both on used nodes
         (40, [finished(0, 40)], []),  # 3 free, one of them on a used node
-        (60, [], [start(2, 0, 2)]),  # nobody waits
+        (60, [], [start(2, 0, 2)]),  # no job waits
         (100, [finished(1, 100), finished(2, 100), metered(100)], []),
     )
     assert report(scattered).fragmentation == pytest.approx((40 * 1 + 20 / 3) / 60)
@@ -245,11 +245,11 @@ def test_a_node_that_is_down_draws_nothing():
         (50, [Event(NODE_BACK, 0, 50)], [start(0)]),
         (130, [finished(0, 130, 80 * 60), metered(130)], []),
     )
-    found = report(broken)
-    assert found.energy_base_j == 100 * 100
-    assert found.energy_lease_j == 100 * 60
-    assert found.energy_idle_gpu_j == 0
-    assert (found.losses, found.restarts, found.preemptions) == (1, 1, 0)
+    result = report(broken)
+    assert result.energy_base_j == 100 * 100
+    assert result.energy_lease_j == 100 * 60
+    assert result.energy_idle_gpu_j == 0
+    assert (result.losses, result.restarts, result.preemptions) == (1, 1, 0)
 
 
 @pytest.fixture
@@ -272,17 +272,17 @@ def switched():
 
 
 def test_nodes_that_are_off_or_boot_have_joules_of_their_own(switched):
-    found = report(switched)
-    assert found.energy_off_j == 50 * 5
-    assert found.energy_boot_j == 30 * 200
-    assert found.energy_base_j == 140 * 100 + (10 + 50) * 100
-    assert found.energy_idle_gpu_j == 10 * (100 * 1 + 40 * 2 + 10 * 2)
-    assert found.energy_lease_j == 10 * 45 + 90 * 30 + 50 * 77
-    assert found.energy_j == 1e6  # the cluster's last reading, not a team's
-    assert (found.boots, found.retunes) == (1, 1)
+    result = report(switched)
+    assert result.energy_off_j == 50 * 5
+    assert result.energy_boot_j == 30 * 200
+    assert result.energy_base_j == 140 * 100 + (10 + 50) * 100
+    assert result.energy_idle_gpu_j == 10 * (100 * 1 + 40 * 2 + 10 * 2)
+    assert result.energy_lease_j == 10 * 45 + 90 * 30 + 50 * 77
+    assert result.energy_j == 1e6  # the cluster's last reading, not a team's
+    assert (result.boots, result.retunes) == (1, 1)
 
 
-def test_power_is_what_jobs_are_told_to_draw_and_what_nodes_draw(switched):
+def test_power_is_the_reported_power_of_jobs_and_that_of_nodes(switched):
     assert power(switched) == [
         (0, 110 + 45 + 120),
         (10, 110 + 30 + 5),
@@ -294,14 +294,16 @@ def test_power_is_what_jobs_are_told_to_draw_and_what_nodes_draw(switched):
 
 
 def test_gpus_of_nodes_that_are_off_or_boot_are_not_free(switched):
-    line = course(switched).timeline
+    line = build_run_tables(switched).timeline
     assert line.free[np.isin(line.at_s, (0, 10, 60, 90, 100, 140))].tolist() == [3, 1, 1, 1, 2, 4]
-    assert report(switched).fragmentation == 1  # who waits from 10 s on finds one GPU, beside another job
+    assert (
+        report(switched).fragmentation == 1
+    )  # a job waits from 10 s on, and the one free GPU is on a used node
     assert report(switched).gpu_utilisation == pytest.approx((100 + 2 * 50) / (4 * 140))
-    assert series(switched).power.value.max() == 110 + 30 + 200
+    assert build_plot_series(switched).power.value.max() == 110 + 30 + 200
 
 
-def test_boots_and_caps_are_told_where_there_were_any(switched, queued):
+def test_boots_and_cap_changes_are_shown_only_where_there_were_any(switched, queued):
     text = str(report(switched))
     assert "1 caps changed, 1 nodes switched on" in text
     assert "boots 0.6 %" in text
@@ -320,8 +322,8 @@ def test_a_node_that_breaks_while_it_boots_draws_nothing_more():
         (30, [Event(NODE_LOST, 1, 30)], []),
         (80, [Event(NODE_BACK, 1, 80), metered(80)], []),
     )
-    found = report(log)
-    assert (found.energy_off_j, found.energy_boot_j) == (10 * 1, 20 * 9)
+    result = report(log)
+    assert (result.energy_off_j, result.energy_boot_j) == (10 * 1, 20 * 9)
     assert power(log) == [(0, 1), (10, 9), (30, 0)]
 
 
@@ -336,7 +338,7 @@ def test_a_node_that_still_boots_when_the_log_ends_has_booted_until_then():
     assert (report(log).energy_off_j, report(log).energy_boot_j) == (10 * 1, 20 * 9)
 
 
-def test_packed_jobs_draw_their_shares_and_who_stays_draws_all():
+def test_packed_jobs_draw_their_shares_and_the_remaining_job_draws_all():
     pair = log_of(
         two_jobs(),
         cluster(),
@@ -347,7 +349,7 @@ def test_packed_jobs_draw_their_shares_and_who_stays_draws_all():
     assert power(pair) == [(0, 160), (30, 150), (100, 110)]
 
 
-def test_a_late_word_on_a_lease_that_has_ended_draws_nothing():
+def test_a_late_power_report_on_an_ended_lease_draws_nothing():
     late = log_of(
         two_jobs(),
         cluster(),
@@ -358,17 +360,17 @@ def test_a_late_word_on_a_lease_that_has_ended_draws_nothing():
     assert power(late) == [(0, 125), (40, 110)]
 
 
-def test_jobs_of_which_no_watts_are_told_draw_what_the_nodes_table_says():
-    silent = log_of(
+def test_jobs_without_reported_watts_draw_the_busy_watts_of_the_nodes_table():
+    unreported = log_of(
         two_jobs(),
         cluster(gpus=2),
         (0, [arrived(0)], [start(0, gpus=2)]),
         (40, [ran(0, 0, 0.0), finished(0, 40), metered(40)], []),
     )
-    assert power(silent) == [(0, 220), (40, 120)]
+    assert power(unreported) == [(0, 220), (40, 120)]
 
 
-def test_who_fails_or_never_starts_is_counted_but_has_no_completion_time():
+def test_failed_and_never_started_jobs_are_counted_but_have_no_completion_time():
     log = log_of(
         two_jobs(deadline_s=[1000, 1000]),
         cluster(),
@@ -376,22 +378,22 @@ def test_who_fails_or_never_starts_is_counted_but_has_no_completion_time():
         (10, [arrived(1, 10)], []),
         (30, [Event(FAILED, 0, 30), metered(30)], []),
     )
-    found = report(log)
-    assert (found.finished, found.failed, found.unfinished, found.never_started) == (0, 1, 1, 1)
-    assert math.isnan(found.jct_mean_s)
-    assert found.as_dict()["jct_mean_s"] is None
-    assert found.deadline_misses == 1  # the other one still has time
+    result = report(log)
+    assert (result.finished, result.failed, result.unfinished, result.never_started) == (0, 1, 1, 1)
+    assert math.isnan(result.jct_mean_s)
+    assert result.as_dict()["jct_mean_s"] is None
+    assert result.deadline_misses == 1  # the deadline of the other job is still ahead
 
 
 def test_without_a_meter_energy_is_unmetered_and_not_zero():
     log = log_of(two_jobs(), cluster(), (0, [arrived(0)], [start(0)]), (30, [finished(0, 30)], []))
-    found = report(log)
-    assert found.energy_method == "unmetered"
-    assert found.as_dict()["energy_j"] is None
-    assert "unmetered" in str(found)
+    result = report(log)
+    assert result.energy_method == "unmetered"
+    assert result.as_dict()["energy_j"] is None
+    assert "unmetered" in str(result)
 
 
-def test_joules_of_real_machines_are_told_as_they_were_read():
+def test_energy_of_real_machines_is_reported_as_it_was_read():
     log = log_of(
         two_jobs(),
         cluster(),
@@ -399,15 +401,15 @@ def test_joules_of_real_machines_are_told_as_they_were_read():
         (30, [finished(0, 30)._replace(energy_j=5.0), metered(30, 7.0)], []),
     )
     log.header["backend"] = "slurm"
-    found = report(log)
-    assert (found.energy_j, found.energy_lease_j) == (7, 5)
-    assert math.isnan(found.energy_base_j)
-    assert found.energy_method == "read by the slurm backend"
+    result = report(log)
+    assert (result.energy_j, result.energy_lease_j) == (7, 5)
+    assert math.isnan(result.energy_base_j)
+    assert result.energy_method == "read by the slurm backend"
 
 
 def test_an_empty_log_has_a_report():
     none = wl.Jobs.of(submit_s=[], gpus=[], duration_s=[])
-    found = report(log_of(none, cluster()))
-    assert found.jobs == 0
-    assert "0 arrived" in str(found)
-    assert np.isfinite([v for v in found.as_dict().values() if isinstance(v, float)]).all()
+    result = report(log_of(none, cluster()))
+    assert result.jobs == 0
+    assert "0 arrived" in str(result)
+    assert np.isfinite([v for v in result.as_dict().values() if isinstance(v, float)]).all()

@@ -9,10 +9,23 @@ from hypothesis import strategies as st
 import wattline as wl
 from support.random_decisions import random_logs
 from wattline import policy
-from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP
-from wattline.core.events import ENDS, FAILED, FINISHED, LOST, NODE_BACK, NODE_LOST, STOPPED
-from wattline.reports import digest, report, series
-from wattline.reports.summary import course
+from wattline.core.actions import ACTION_VERB, POWER_OFF, POWER_ON, RETUNE, START, STOP
+from wattline.core.events import (
+    ARRIVED,
+    ENDS,
+    EVENT_AT_S,
+    EVENT_ENERGY_J,
+    EVENT_VERB,
+    FAILED,
+    FINISHED,
+    LOST,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    STOPPED,
+)
+from wattline.reports import build_plot_series, digest, report
+from wattline.reports.summary import build_run_tables
 
 pytestmark = pytest.mark.slow
 
@@ -73,16 +86,16 @@ def test_leases_idle_gpus_nodes_boots_and_nodes_off_use_all_the_energy_and_no_mo
 @settings(max_examples=60, deadline=None)
 @given(logs())
 def test_leases_report_the_energy_that_a_report_gives_them(log):
-    reported_j = log.events[np.isin(log.events[:, 0], ENDS), 5].sum()
+    reported_j = log.events[np.isin(log.events[:, EVENT_VERB], ENDS), EVENT_ENERGY_J].sum()
     assert report(log).energy_lease_j == pytest.approx(reported_j, rel=1e-9, abs=1e-3)
 
 
 @settings(max_examples=40, deadline=None)
 @given(logs())
 def test_the_power_curve_integrates_to_the_energy(log):
-    line = course(log).timeline
-    arrived_s = log.events[log.events[:, 0] == 0, 2].min()
-    until_s = log.events[-1, 2]
+    line = build_run_tables(log).timeline
+    arrived_s = log.events[log.events[:, EVENT_VERB] == ARRIVED, EVENT_AT_S].min()
+    until_s = log.events[-1, EVENT_AT_S]
     at_s = np.clip(np.append(line.at_s, until_s), arrived_s, until_s)
     assert line.power_w @ np.diff(at_s) == pytest.approx(report(log).energy_j, rel=1e-9, abs=1e-3)
 
@@ -90,15 +103,15 @@ def test_the_power_curve_integrates_to_the_energy(log):
 @settings(max_examples=40, deadline=None)
 @given(logs())
 def test_a_walk_in_plain_python_finds_the_same_gpu_seconds_and_service(log):
-    gpu_s, service_s = walked(log)
-    went = course(log)
+    gpu_s, service_s = walk_log(log)
+    tables = build_run_tables(log)
     assert report(log).gpu_hours * 3600 == pytest.approx(gpu_s, rel=1e-9, abs=1e-6)
-    expected = [service_s.get(job, 0.0) for job in went.fates.job.tolist()]
-    assert went.fates.service_s.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-6)
+    expected = [service_s.get(job, 0.0) for job in tables.outcomes.job.tolist()]
+    assert tables.outcomes.service_s.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
-def walked(log):
-    """GPU-seconds and service, one event after the other, with sets for groups."""
+def walk_log(log):
+    """Return GPU-seconds and service per job, one event after the other."""
     holds, gpu_s, service_s, last_s = {}, 0.0, {}, 0.0  # job → (group, GPUs, since)
 
     def pass_time(now_s):
@@ -130,33 +143,33 @@ def walked(log):
 
 @settings(max_examples=40, deadline=None)
 @given(logs())
-def test_free_gpus_are_those_of_nodes_that_are_up_and_that_nobody_holds(log):
-    line = course(log).timeline
-    up, turns = np.ones(len(log.nodes), dtype=bool), []
+def test_free_gpus_are_those_without_a_lease_on_nodes_that_are_up(log):
+    line = build_run_tables(log).timeline
+    up, changes = np.ones(len(log.nodes), dtype=bool), []
     for now_s, events, actions, *_ in log:
         for event in events:
             if event.verb in (NODE_LOST, NODE_BACK):
                 up[event.job] = event.verb == NODE_BACK
-                turns.append((event.at_s, log.nodes.gpus @ up))
+                changes.append((event.at_s, log.nodes.gpus @ up))
         for verb, _, _, node, *_ in actions.tolist():
             if verb == POWER_OFF:
                 up[node] = False
-                turns.append((now_s, log.nodes.gpus @ up))
-    at_s, gpus = np.array([(-np.inf, log.nodes.gpus.sum()), *turns]).T
-    there = gpus[np.searchsorted(at_s, line.at_s, side="right") - 1]
-    assert (line.free + line.held == there).all()
-    assert (line.partly >= 0).all()
-    assert (line.partly <= line.free).all()
+                changes.append((now_s, log.nodes.gpus @ up))
+    at_s, gpus = np.array([(-np.inf, log.nodes.gpus.sum()), *changes]).T
+    gpus_up = gpus[np.searchsorted(at_s, line.at_s, side="right") - 1]
+    assert (line.free + line.held == gpus_up).all()
+    assert (line.partly_free >= 0).all()
+    assert (line.partly_free <= line.free).all()
 
 
 @settings(max_examples=40, deadline=None)
 @given(logs())
 def test_switches_are_counted_and_their_joules_are_possible(log):
     found = report(log)
-    verbs = log.actions[:, 0].tolist()
+    verbs = log.actions[:, ACTION_VERB].tolist()
     assert (found.retunes, found.boots) == (verbs.count(RETUNE), verbs.count(POWER_ON))
     assert found.boots <= verbs.count(POWER_OFF)
-    span_s = float(np.ptp(log.events[log.events[:, 0] != 1, 2]))
+    span_s = float(np.ptp(log.events[log.events[:, EVENT_VERB] != RAN, EVENT_AT_S]))
     assert 0 <= found.energy_off_j <= span_s * log.nodes.off_w.sum() * (1 + 1e-9)
     assert 0 <= found.energy_boot_j <= span_s * log.nodes.boot_w.sum() * (1 + 1e-9)
     if POWER_OFF not in verbs:
@@ -171,7 +184,7 @@ def test_figures_are_possible(log):
     assert 0 <= found.gpu_utilisation <= 1 + 1e-9
     assert 0 <= found.fragmentation <= 1
     assert found.restarts <= found.preemptions + found.losses
-    assert found.preemptions == (log.events[:, 0] == STOPPED).sum()
+    assert found.preemptions == (log.events[:, EVENT_VERB] == STOPPED).sum()
     if found.finished:
         assert found.jct_p50_s <= found.jct_p90_s <= found.jct_p99_s <= found.jct_max_s
         assert 0 <= found.wait_mean_s <= found.jct_mean_s
@@ -180,8 +193,8 @@ def test_figures_are_possible(log):
 
 @settings(max_examples=40, deadline=None)
 @given(logs())
-def test_nobody_waits_and_nothing_is_held_when_all_is_over(log):
-    found, curves = report(log), series(log)
+def test_no_gpu_is_held_and_only_unfinished_jobs_wait_at_the_end(log):
+    found, curves = report(log), build_plot_series(log)
     assert curves.waiting.value[-1] == found.unfinished
     assert curves.utilisation.value[-1] == 0
     assert (curves.waiting.value >= 0).all()
@@ -198,7 +211,7 @@ def test_a_log_read_from_disk_has_the_same_report(log, tmp_path_factory):
 
 @settings(max_examples=10, deadline=None)
 @given(logs())
-def test_a_digest_survives_the_way_between_processes(log):
+def test_plot_data_survives_pickling(log):
     sent = digest(log)
     received = pickle.loads(pickle.dumps(sent))
     assert received.report.as_dict() == sent.report.as_dict() == report(log).as_dict()

@@ -1,4 +1,4 @@
-"""What a run cost: energy at its price, and being late."""
+"""Cost of a run: energy at its price, and tardiness."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.events import ARRIVED, METERED
+from wattline.core.events import ARRIVED, EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.core.table import Floats
 from wattline.energy.prices import Price
 from wattline.loop.runlog import Log
 from wattline.models.cost import tardiness_cost
-from wattline.reports.data.job_outcomes import Fates
+from wattline.reports.data.job_outcomes import JobOutcomes
 from wattline.reports.data.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Money:
-    """In the unit of the prices that were given; nan where no price was."""
+class Bill:
+    """Cost in the currency of the price; nan = no price given."""
 
     energy: float
     tardiness: float
@@ -26,35 +26,38 @@ class Money:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Cost of energy and tardiness."""
         return self.energy + self.tardiness
 
 
-def money(log: Log, jobs: Fates, line: Timeline, total_j: float) -> Money:
-    """What the joules and the late jobs of *log* cost; *total_j* is what was used."""
-    over_s = np.where(np.isnan(jobs.end_s), log.end_s, jobs.end_s)
-    late = float(tardiness_cost(over_s, jobs.deadline_s, jobs.late_per_h / 3600).sum())
-    words = log.header.get("price")
-    if words is None:
-        return Money(math.nan, late, "")
-    price = Price.of(words)
+def compute_bill(log: Log, outcomes: JobOutcomes, timeline: Timeline, total_j: float) -> Bill:
+    """Return the cost of *total_j*, the energy of the run, and of the late jobs of *log*."""
+    end_s = np.where(np.isnan(outcomes.end_s), log.end_s, outcomes.end_s)
+    late = float(tardiness_cost(end_s, outcomes.deadline_s, outcomes.late_per_h / 3600).sum())
+    fields = log.header.get("price")
+    if fields is None:
+        return Bill(math.nan, late, "")
+    price = Price.of(fields)
     if not price.changes:
-        return Money(total_j * price.at(0.0)[0], late, str(price))
-    at_s, energy_j = _used(log, line)
-    return Money(price.cost(at_s, energy_j) if len(at_s) else math.nan, late, str(price))
+        return Bill(total_j * price.at(0.0)[0], late, str(price))
+    at_s, energy_j = _list_energy_readings(log, timeline)
+    return Bill(price.cost(at_s, energy_j) if len(at_s) else math.nan, late, str(price))
 
 
-def _used(log: Log, line: Timeline) -> tuple[Floats, Floats]:
-    """Moments, and the joules that the cluster had used by each: what was read, or of a simulated cluster
-    what it drew."""
-    verb, who, at_s = log.events[:, 0], log.events[:, 1], log.events[:, 2]
-    readings = (verb == METERED) & (who < 0)
+def _list_energy_readings(log: Log, timeline: Timeline) -> tuple[Floats, Floats]:
+    """Return times and the cluster's energy in joules up to each: meter readings, or the power that a
+    simulated cluster drew, integrated.
+    """
+    verb, subject = log.events[:, EVENT_VERB], log.events[:, EVENT_JOB]
+    at_s, energy_j = log.events[:, EVENT_AT_S], log.events[:, EVENT_ENERGY_J]
+    readings = (verb == METERED) & (subject < 0)  # readings of teams have subject >= 0
     first_s = at_s[verb == ARRIVED].min(initial=math.inf)
     last_s = at_s[readings].max(initial=-math.inf)
     if not readings.any():
         return np.empty(0), np.empty(0)
     if log.header.get("backend") != "sim" or not first_s < last_s:
-        return np.append(min(first_s, last_s), at_s[readings]), np.append(0.0, log.events[readings, 5])
-    edges_s = np.concatenate(([first_s], line.at_s[(line.at_s > first_s) & (line.at_s < last_s)], [last_s]))
-    row = np.searchsorted(line.at_s, edges_s[:-1], side="right") - 1
-    return edges_s, np.append(0.0, np.cumsum(line.power_w[row] * np.diff(edges_s)))
+        return np.append(min(first_s, last_s), at_s[readings]), np.append(0.0, energy_j[readings])
+    inside = (timeline.at_s > first_s) & (timeline.at_s < last_s)
+    edges_s = np.concatenate(([first_s], timeline.at_s[inside], [last_s]))
+    row = np.searchsorted(timeline.at_s, edges_s[:-1], side="right") - 1
+    return edges_s, np.append(0.0, np.cumsum(timeline.power_w[row] * np.diff(edges_s)))

@@ -1,20 +1,28 @@
-"""How do runs compare where both use the same energy, or both take the same time?"""
+"""Comparison of runs at equal energy or equal mean JCT."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from wattline.grid import grid
-from wattline.reports.knob_search import Figure, Match
-from wattline.reports.summary import Report, finite
-from wattline.reports.text import joules, percent, seconds
+from wattline.reports.knob_search import Figure, KnobMatch
+from wattline.reports.summary import Report, finite_or_none
+from wattline.reports.text import format_energy, format_percent, format_seconds, format_table
 
-TITLES: dict[Figure, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
-_HEAD = ("baseline", "its mean JCT", "its energy", "eta", "our mean JCT", "our energy", "JCT", "energy", "")
-_MEANT: dict[Figure, dict[str, str]] = {
+MATCH_COLUMNS = (
+    "baseline",
+    "its mean JCT",
+    "its energy",
+    "eta",
+    "our mean JCT",
+    "our energy",
+    "JCT",
+    "energy",
+    "",
+)
+_TITLES: dict[Figure, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
+_SIDE_NOTES: dict[Figure, dict[str, str]] = {
     "energy_j": {
         "above": "{} uses less whatever its eta: its fastest run is compared",
         "under": "this run of {} uses less, and none that uses as much is faster",
@@ -26,127 +34,119 @@ _MEANT: dict[Figure, dict[str, str]] = {
         "below": "{} is slower whatever its eta: its fastest run is compared",
     },
 }
-_MARKS = {"": "", "above": "+", "under": "~", "below": "-"}
+_SIDE_MARKS = {"": "", "above": "+", "under": "~", "below": "-"}
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What a policy can do: its runs, from the least eta to the most."""
+    """Runs of one policy over its knob eta, in ascending order of eta."""
 
     policy: str
-    eta: tuple[float, ...]
+    etas: tuple[float, ...]
     reports: tuple[Report, ...]
-    number: int = 0  # of this policy's own run among those that are compared
+    run_number: int = 0  # of this policy's own run in the comparison
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """For JSON."""
+        """Return eta, energy and mean JCT of each run for JSON."""
         return [
-            {"eta": eta, "energy_j": finite(r.energy_j), "jct_mean_s": finite(r.jct_mean_s)}
-            for eta, r in zip(self.eta, self.reports, strict=True)
+            {"eta": eta, "energy_j": finite_or_none(r.energy_j), "jct_mean_s": finite_or_none(r.jct_mean_s)}
+            for eta, r in zip(self.etas, self.reports, strict=True)
         ]
 
     def __str__(self) -> str:
-        rows = [("eta", "mean JCT", "energy")]
-        rows += [
-            (f"{eta:.3g}", seconds(r.jct_mean_s), joules(r.energy_j))
-            for eta, r in zip(self.eta, self.reports, strict=True)
+        rows = [
+            (f"{eta:.3g}", format_seconds(r.jct_mean_s), format_energy(r.energy_j))
+            for eta, r in zip(self.etas, self.reports, strict=True)
         ]
-        return "\n".join((f"What eta does to {self.policy}", *grid(rows, lambda column: ">")))
+        lines = format_table(("eta", "mean JCT", "energy"), rows, left=())
+        return "\n".join((f"What eta does to {self.policy}", *lines))
 
 
 @dataclass(frozen=True)
 class Equal:
-    """A run against a policy whose eta was chosen to meet it in energy or mean JCT.
+    """A baseline run and the run of a policy with the eta that meets it in energy or mean JCT.
 
-    Ratios are the baseline's figure over ours: above 1, ours is better.
+    Ratios are the baseline's metric over the policy's: above 1, the policy is better.
     """
 
     baseline: str
     policy: str
-    theirs: Report
-    ours: Match
+    baseline_report: Report
+    match: KnobMatch
 
     @property
     def jct_ratio(self) -> float:
-        """How many times sooner jobs are done."""
-        return self.theirs.jct_mean_s / self.ours.report.jct_mean_s
+        """Mean JCT of the baseline over that of the policy."""
+        return self.baseline_report.jct_mean_s / self.match.report.jct_mean_s
 
     @property
     def energy_ratio(self) -> float:
-        """How many times less energy is used."""
-        return self.theirs.energy_j / self.ours.report.energy_j
+        """Energy of the baseline over that of the policy."""
+        return self.baseline_report.energy_j / self.match.report.energy_j
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of this comparison in a table with `MATCH_COLUMNS`."""
+        ours, baseline = self.match.report, self.baseline_report
+        return (
+            self.baseline,
+            format_seconds(baseline.jct_mean_s),
+            format_energy(baseline.energy_j),
+            f"{self.match.value:.3g}",
+            format_seconds(ours.jct_mean_s),
+            format_energy(ours.energy_j),
+            f"{self.jct_ratio:.2f} x",
+            f"{self.energy_ratio:.2f} x",
+            _SIDE_MARKS[self.match.side],
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        ours, theirs = self.ours.report, self.theirs
+        """Return the comparison for JSON."""
+        ours, baseline = self.match.report, self.baseline_report
         return {
             "baseline": self.baseline,
             "policy": self.policy,
-            "eta": self.ours.value,
-            "reached": self.ours.reached,
-            "side": self.ours.side,
-            "energy_ratio": finite(self.energy_ratio),
-            "jct_ratio": finite(self.jct_ratio),
-            "energy_j": finite(ours.energy_j),
-            "jct_mean_s": finite(ours.jct_mean_s),
+            "eta": self.match.value,
+            "reached": self.match.reached,
+            "side": self.match.side,
+            "energy_ratio": finite_or_none(self.energy_ratio),
+            "jct_ratio": finite_or_none(self.jct_ratio),
+            "energy_j": finite_or_none(ours.energy_j),
+            "jct_mean_s": finite_or_none(ours.jct_mean_s),
             "unfinished": ours.unfinished,
-            "baseline_energy_j": finite(theirs.energy_j),
-            "baseline_jct_mean_s": finite(theirs.jct_mean_s),
-            "baseline_unfinished": theirs.unfinished,
+            "baseline_energy_j": finite_or_none(baseline.energy_j),
+            "baseline_jct_mean_s": finite_or_none(baseline.jct_mean_s),
+            "baseline_unfinished": baseline.unfinished,
         }
 
 
-def equal_text(rows: Sequence[Equal], figure: Figure) -> str:
-    """The comparison as lines of a terminal."""
-    said = [_HEAD, *((row.baseline, *_cells(row), _mark(row)) for row in rows)]
-    lines = grid(said, lambda column: "<" if column in (0, len(_HEAD) - 1) else ">")
-    return "\n".join((equal_title(rows, figure), *lines, *equal_notes(rows, figure)))
+def format_matches(rows: Sequence[Equal], metric: Figure) -> str:
+    """Return *rows*, the runs matched in *metric*, as lines of text."""
+    columns = MATCH_COLUMNS
+    lines = format_table(columns, [row.cells for row in rows], left=(0, len(columns) - 1))
+    return "\n".join((format_match_title(rows, metric), *lines, *list_match_notes(rows, metric)))
 
 
-def equal_title(rows: Sequence[Equal], figure: Figure) -> str:
-    """What is compared, and at which load: `At equal energy: powerflow against each`."""
+def format_match_title(rows: Sequence[Equal], metric: Figure) -> str:
+    """Return a title such as `At equal energy: powerflow against each, at an offered load of 95.0 %`."""
     if not rows:
-        return f"{TITLES[figure]}: there is nobody to compare with"
-    load = percent(rows[0].theirs.offered_load)
-    return f"{TITLES[figure]}: {rows[0].policy} against each, at an offered load of {load}"
+        return f"{_TITLES[metric]}: no run with energy and finished jobs to compare with"
+    load = format_percent(rows[0].baseline_report.offered_load)
+    return f"{_TITLES[metric]}: {rows[0].policy} against each, at an offered load of {load}"
 
 
-def equal_table(rows: Sequence[Equal]) -> str:
-    """The comparison as an HTML table."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in (row.baseline, *_cells(row), _mark(row)))}</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cells(row: Equal) -> tuple[str, ...]:
-    ours, theirs = row.ours.report, row.theirs
-    return (
-        seconds(theirs.jct_mean_s),
-        joules(theirs.energy_j),
-        f"{row.ours.value:.3g}",
-        seconds(ours.jct_mean_s),
-        joules(ours.energy_j),
-        f"{row.jct_ratio:.2f} x",
-        f"{row.energy_ratio:.2f} x",
-    )
-
-
-def _mark(row: Equal) -> str:
-    return _MARKS[row.ours.side]
-
-
-def equal_notes(rows: Sequence[Equal], figure: Figure) -> list[str]:
-    """What columns and marks mean, as far as they are there."""
+def list_match_notes(rows: Sequence[Equal], metric: Figure) -> list[str]:
+    """Return the explanations of the columns and marks that *rows* have."""
     if not rows:
         return []
     ours = rows[0].policy
-    meant = {side: text.format(ours) for side, text in _MEANT[figure].items()}
-    sides = {row.ours.side for row in rows}
+    sides = {row.match.side for row in rows}
     notes = [f"x: the baseline's figure over ours, so above 1 {ours} is better"]
-    notes += [f"{_MARKS[side]}: {text}" for side, text in meant.items() if side in sides]
-    if any(row.ours.report.unfinished != row.theirs.unfinished for row in rows):
+    notes += [
+        f"{_SIDE_MARKS[side]}: {text.format(ours)}"
+        for side, text in _SIDE_NOTES[metric].items()
+        if side in sides
+    ]
+    if any(row.match.report.unfinished != row.baseline_report.unfinished for row in rows):
         notes.append("beware: some runs left jobs unfinished that others finished; JCT is of finished jobs")
     return notes

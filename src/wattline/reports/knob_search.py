@@ -1,8 +1,8 @@
-"""Which value of a knob gives the same energy, or the same JCT, as another run?
+"""Search for the knob value at which a run meets a target energy or mean JCT.
 
-Neither need rise or fall with the knob: a slow run may use more energy than a fast one, because nodes are on
-for longer. So all values of a grid are tried, and wherever the target lies between two neighbours the way
-between them is halved.
+Neither metric need be monotonic in the knob: a slow run may use more energy than a fast one, because nodes
+are on for longer. So all values of a grid are run, and wherever the target lies between two neighbours, the
+interval between them is bisected.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Literal
 from wattline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattline.reports.summary import Report  # reports tell of sweeps, too
+    from wattline.reports.summary import Report  # reports import this module
 
 Figure = Literal["energy_j", "jct_mean_s"]
 Side = Literal["", "above", "under", "below"]
 
 GRID = tuple(step / 10 for step in range(11))
-"""From 0 to 1 in tenths."""
+"""Knob values from 0 to 1 in steps of 0.1."""
 
-_OTHER: dict[Figure, Figure] = {"energy_j": "jct_mean_s", "jct_mean_s": "energy_j"}
+_OTHER_METRIC: dict[Figure, Figure] = {"energy_j": "jct_mean_s", "jct_mean_s": "energy_j"}
 
 
 @dataclass(frozen=True)
-class Match:
-    """The run that compares best with a target, and whether it meets it.
+class KnobMatch:
+    """The run that compares best with a target.
 
-    If it does not, *side* says how: `above`, the target is above all that the knob can do; `under`, the best
-    run in the other figure is this one, which stays under the target; `below`, the target is below all that
-    the knob can do, and this is the nearest.
+    *reached* is True if it meets the target within the tolerance; if not, *side* is one of: `above`, the
+    target is above all runs; `under`, the run that is best in the other metric stays under the target;
+    `below`, the target is below all runs, and this run is the nearest.
     """
 
     value: float
@@ -45,71 +45,72 @@ class Match:
 def match(
     run: Callable[[float], Report],
     target: float,
-    figure: Figure,
+    metric: Figure,
     *,
     grid: Sequence[float] = GRID,
     tolerance: float = 0.01,
-    tries: int = 8,
-) -> Match:
-    """The value of the knob at which *run* has *target* in *figure*, within *tolerance* of it.
+    max_bisections: int = 8,
+) -> KnobMatch:
+    """Return the knob value at which *run* has *target* in *metric*, within *tolerance* of it.
 
-    Of several, and of those under the target, the one that is best in the other figure: with no more energy
+    Of several runs at or under the target, the best in the other metric is returned: with no more energy
     the lowest mean JCT, with no longer mean JCT the lowest energy. Between two neighbours of the *grid*
-    at most *tries* more values are run.
+    at most *max_bisections* more values are run.
     """
     if not target > 0 or not math.isfinite(target):
-        raise ConfigError(f"{figure} is {target}, expected a number above 0 to be met")
-    seen = {value: run(value) for value in sorted(set(grid))}
-    for low, high in pairwise(list(seen)):
-        _halve(run, seen, low, high, target, figure, tolerance, tries)
-    other = _OTHER[figure]
-    known = [(v, r) for v, r in seen.items() if _known(r, figure) and _known(r, other)]
-    if not known:
-        raise ConfigError(f"no run has {figure} and {other}, expected some job to finish")
-    # Who leaves jobs that other runs finish looks quick and thrifty, and is neither.
-    fewest = min(r.unfinished for _, r in known)
-    known = [(v, r) for v, r in known if r.unfinished == fewest]
-    within = [(v, r) for v, r in known if getattr(r, figure) <= target * (1 + tolerance)]
-    value, best = min(within or known, key=lambda run: (getattr(run[1], other if within else figure), run[0]))
+        raise ConfigError(f"the target of {metric} is {target}, expected a finite number above 0")
+    runs = {value: run(value) for value in sorted(set(grid))}
+    for low, high in pairwise(list(runs)):
+        _bisect(run, runs, low, high, target, metric, tolerance, max_bisections)
+    other = _OTHER_METRIC[metric]
+    candidates = [(v, r) for v, r in runs.items() if _has(r, metric) and _has(r, other)]
+    if not candidates:
+        raise ConfigError(f"no run has both {metric} and {other}, expected some job to finish")
+    # A run that leaves jobs unfinished has a lower energy and mean JCT than a run that finishes them.
+    fewest = min(r.unfinished for _, r in candidates)
+    candidates = [(v, r) for v, r in candidates if r.unfinished == fewest]
+    within = [(v, r) for v, r in candidates if getattr(r, metric) <= target * (1 + tolerance)]
+    ranked_by = other if within else metric
+    value, best = min(within or candidates, key=lambda run: (getattr(run[1], ranked_by), run[0]))
     if not within:
-        return Match(value, best, reached=False, side="below")
-    if _near(best, target, figure, tolerance):
-        return Match(value, best, reached=True)
-    above = all(getattr(r, figure) < target for _, r in known)
-    return Match(value, best, reached=False, side="above" if above else "under")
+        return KnobMatch(value, best, reached=False, side="below")
+    if _is_near(best, target, metric, tolerance):
+        return KnobMatch(value, best, reached=True)
+    above = all(getattr(r, metric) < target for _, r in candidates)
+    return KnobMatch(value, best, reached=False, side="above" if above else "under")
 
 
-def _halve(
+def _bisect(
     run: Callable[[float], Report],
-    seen: dict[float, Report],
+    runs: dict[float, Report],
     low: float,
     high: float,
     target: float,
-    figure: Figure,
+    metric: Figure,
     tolerance: float,
-    tries: int,
+    max_bisections: int,
 ) -> None:
-    """Add runs to *seen*, closer and closer to where *figure* crosses *target*, if it does so in between."""
-    ends = (seen[low], seen[high])
-    if not all(_known(r, figure) for r in ends) or any(_near(r, target, figure, tolerance) for r in ends):
+    """Add runs between *low* and *high* to *runs* until *metric* is near *target*, if it crosses it there."""
+    ends = (runs[low], runs[high])
+    if not all(_has(r, metric) for r in ends) or any(_is_near(r, target, metric, tolerance) for r in ends):
         return
-    rises = getattr(ends[1], figure) > target
-    if rises == (getattr(ends[0], figure) > target):
+    rises = getattr(ends[1], metric) > target
+    if rises == (getattr(ends[0], metric) > target):
         return
-    for _ in range(tries):
+    for _ in range(max_bisections):
         middle = (low + high) / 2
-        found = seen[middle] = run(middle)
-        if not _known(found, figure) or _near(found, target, figure, tolerance):
+        result = runs[middle] = run(middle)
+        if not _has(result, metric) or _is_near(result, target, metric, tolerance):
             return
-        if (getattr(found, figure) > target) == rises:
+        if (getattr(result, metric) > target) == rises:
             high = middle
         else:
             low = middle
 
 
-def _known(report: Report, figure: Figure) -> bool:
-    return math.isfinite(getattr(report, figure))
+def _has(report: Report, metric: Figure) -> bool:
+    return math.isfinite(getattr(report, metric))
 
 
-def _near(report: Report, target: float, figure: Figure, tolerance: float) -> bool:
-    return bool(abs(getattr(report, figure) - target) <= tolerance * target)
+def _is_near(report: Report, target: float, metric: Figure, tolerance: float) -> bool:
+    return bool(abs(getattr(report, metric) - target) <= tolerance * target)

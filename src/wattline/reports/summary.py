@@ -1,4 +1,4 @@
-"""How did the run go: one number for each thing that people ask."""
+"""Metrics of one run."""
 
 from __future__ import annotations
 
@@ -9,28 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from wattline.core.actions import ACTION_WORDS, POWER_ON, RETUNE, START, STOP
-from wattline.core.events import LOST
+from wattline.core.actions import (
+    ACTION_GROUP,
+    ACTION_JOB,
+    ACTION_VERB,
+    ACTION_WORDS,
+    POWER_ON,
+    RETUNE,
+    START,
+    STOP,
+)
+from wattline.core.events import EVENT_VERB, LOST
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
 from wattline.models.array_speed import keyed
-from wattline.reports.bill import money
-from wattline.reports.data.energy import energy
-from wattline.reports.data.job_outcomes import Fates, fates
-from wattline.reports.data.lease_intervals import Spans, spans
-from wattline.reports.data.node_states import Turns, turns
-from wattline.reports.data.timeline import Timeline, fragmentation, timeline
+from wattline.reports.bill import compute_bill
+from wattline.reports.data.energy import break_down_energy
+from wattline.reports.data.job_outcomes import JobOutcomes, collect_job_outcomes
+from wattline.reports.data.lease_intervals import LeaseIntervals, collect_lease_intervals
+from wattline.reports.data.node_states import NodeStateChanges, collect_state_changes
+from wattline.reports.data.timeline import Timeline, build_timeline, compute_fragmentation
 
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one run; nan where there is nothing to measure (null in JSON).
+    """Metrics of one run; nan where there is nothing to measure (null in JSON).
 
-    JCT, waiting and fairness are of the jobs that finished. Waiting is all the time between
-    submission and end without GPUs. Finish-time fairness is JCT over the run time as asked.
-    *gpu_utilisation* is of all GPUs, also of nodes that are off or down, so that switching nodes off
-    does not make a run look busier; *fragmentation* is of GPUs that somebody could be given.
+    JCT, waiting time and fairness are of finished jobs. Waiting time is all the time between submission
+    and end without GPUs. Finish-time fairness is JCT over the requested run time. *gpu_utilisation* counts
+    all GPUs, including those of nodes that are off or down, so that switching nodes off does not raise it;
+    *fragmentation* counts only GPUs of nodes that are up.
     """
 
     policy: str
@@ -42,11 +51,11 @@ class Report:
     nodes: int
     gpus: int
 
-    jobs: int  # that arrived
+    jobs: int  # arrived
     finished: int
     failed: int
     unfinished: int  # neither finished nor failed when the log ends
-    never_started: int  # of those, how many never held GPUs
+    never_started: int  # unfinished jobs that never held GPUs
 
     jct_mean_s: float
     jct_p50_s: float
@@ -57,21 +66,21 @@ class Report:
     wait_p50_s: float
     wait_p90_s: float
     wait_p99_s: float
-    start_delay_mean_s: float  # submission to first start, of all who started
+    start_delay_mean_s: float  # submission to first start, of all started jobs
 
     makespan_s: float  # first submission to last end
-    offered_load: float  # GPU time asked for, of what the cluster has while jobs come in
-    gpu_utilisation: float  # GPU time held, of what the cluster has in the makespan
-    gpu_hours: float  # held
-    fragmentation: float  # mean share of free GPUs on nodes used in part, while some are free and jobs wait
+    offered_load: float  # requested GPU time over the GPU time of the cluster while jobs arrive
+    gpu_utilisation: float  # leased GPU time over the GPU time of the cluster in the makespan
+    gpu_hours: float  # leased
+    fragmentation: float  # mean share of free GPUs on partly used nodes, while GPUs are free and jobs wait
 
-    preemptions: int  # stops that were asked for
+    preemptions: int  # stop actions
     restarts: int
-    losses: int  # leases that ended unasked, and the job came back
-    retunes: int  # caps that were changed while a job ran
-    boots: int  # how often a node was switched on
-    fused_jobs: int  # that were, at least for a while, trained as one array with others
-    array_width_mean: float  # members of an array when it starts
+    losses: int  # leases that ended without a stop action; the job was requeued
+    retunes: int  # changes of the power cap or host share of a running job
+    boots: int  # nodes switched on
+    fused_jobs: int  # jobs trained in an array with others, at least for a while
+    array_width_mean: float  # members of an array at its start
 
     energy_j: float
     energy_kwh: float
@@ -83,76 +92,77 @@ class Report:
     energy_method: str
 
     deadline_jobs: int
-    deadline_misses: int  # late, failed, or over their deadline when the log ends
-    tardiness_mean_s: float  # over all jobs with a deadline; counts until the log's end for who is not over
+    deadline_misses: int  # late, failed, or past their deadline when the log ends
+    tardiness_mean_s: float  # of jobs with a deadline; unfinished ones count until the log ends
     tardiness_total_s: float
 
-    cost: float  # money for energy and for being late; nan: no price was given
+    cost: float  # of energy and tardiness; nan = no price given
     energy_cost: float
     tardiness_cost: float
     price: str
 
-    gap_mean: float  # how far from the best decisions may be, where the policy looks for the best
+    gap_mean: float  # optimality gap of decisions, of policies that compute one
     gap_max: float
-    gap_unknown: int  # decisions of which nobody knows
+    gap_unknown: int  # decisions with an unknown gap
 
     ftf_mean: float
     ftf_p99: float
     ftf_max: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: finite numbers, words, or None."""
-        return {field.name: finite(getattr(self, field.name)) for field in fields(self)}
+        """Return the fields for JSON; numbers that are not finite are None."""
+        return {field.name: finite_or_none(getattr(self, field.name)) for field in fields(self)}
 
     def __str__(self) -> str:
-        from wattline.reports.text import block  # it needs this class
+        from wattline.reports.text import format_report  # imports this module
 
-        return block(self)
+        return format_report(self)
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
-    """A log as tables: what reports and plots are made of."""
+class RunTables:
+    """A run log as tables, the source of reports and plots."""
 
-    spans: Spans
-    fates: Fates
-    turns: Turns
+    lease_intervals: LeaseIntervals
+    outcomes: JobOutcomes
+    node_changes: NodeStateChanges
     timeline: Timeline
-    last_s: float
+    end_s: float  # of the log
 
 
 def report(log: Log) -> Report:
-    """The figures of the run that wrote *log*."""
-    return measure(log, course(log))
+    """Return the metrics of the run that wrote *log*."""
+    return compute_report(log, build_run_tables(log))
 
 
-def course(log: Log) -> Course:
-    """The tables of *log*."""
-    held = spans(log)
-    jobs, turned = fates(log, held), turns(log)
-    return Course(held, jobs, turned, timeline(log, held, jobs, turned), log.end_s)
+def build_run_tables(log: Log) -> RunTables:
+    """Return the tables of *log*."""
+    intervals = collect_lease_intervals(log)
+    outcomes, node_changes = collect_job_outcomes(log, intervals), collect_state_changes(log)
+    timeline = build_timeline(log, intervals, outcomes, node_changes)
+    return RunTables(intervals, outcomes, node_changes, timeline, log.end_s)
 
 
-def measure(log: Log, went: Course) -> Report:
-    """The figures of *log*, whose tables are *went*."""
+def compute_report(log: Log, tables: RunTables) -> Report:
+    """Return the metrics of *log* from its *tables*."""
     return Report(
-        **_who(log),
-        **_counts(log, went.fates),
-        **_arrays(log),
-        **_times(went.fates),
-        **_cluster(log, went),
-        **_energy(log, went),
-        **_deadlines(went),
-        **_gaps(log),
+        **_describe_run(log),
+        **_count_jobs(log, tables.outcomes),
+        **_measure_arrays(log),
+        **_measure_times(tables.outcomes),
+        **_measure_cluster(log, tables),
+        **_measure_energy(log, tables),
+        **_measure_deadlines(tables),
+        **_measure_gaps(log),
     )
 
 
-def finite(value: Any) -> Any:
-    """*value*, or None where it is a number that JSON does not know."""
+def finite_or_none(value: Any) -> Any:
+    """Return *value*, or None for nan and infinity, which JSON has not."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _who(log: Log) -> dict[str, Any]:
+def _describe_run(log: Log) -> dict[str, Any]:
     header = log.header
     trace = header.get("trace") or {}
     name = trace.get("name", "") if isinstance(trace, Mapping) else trace
@@ -161,44 +171,47 @@ def _who(log: Log) -> dict[str, Any]:
         "place": str(header.get("place", "")),
         "seed": int(header.get("seed", 0)),
         "trace": str(name),
-        "cluster": cluster_text(log.nodes),
+        "cluster": format_cluster(log.nodes),
         "backend": str(header.get("backend", "")),
         "nodes": len(log.nodes),
         "gpus": int(log.nodes.gpus.sum()),
     }
 
 
-def cluster_text(nodes: Nodes) -> str:
-    """A cluster as it is written on the command line: `16xv100:8+4xa100:4`."""
+def format_cluster(nodes: Nodes) -> str:
+    """Return *nodes* in the syntax of the command line: `16xv100:8+4xa100:4`."""
     parts = np.column_stack((nodes.kind.codes, nodes.gpus))
     distinct, first, count = np.unique(parts, axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)
     return "+".join(f"{count[i]}x{nodes.kind.names[distinct[i, 0]]}:{distinct[i, 1]}" for i in order)
 
 
-def _counts(log: Log, jobs: Fates) -> dict[str, Any]:
-    over = jobs.finished | jobs.failed
-    done = np.bincount(log.actions[:, 0], minlength=len(ACTION_WORDS))
+def _count_jobs(log: Log, outcomes: JobOutcomes) -> dict[str, Any]:
+    ended = outcomes.finished | outcomes.failed
+    actions = np.bincount(log.actions[:, ACTION_VERB], minlength=len(ACTION_WORDS))
     return {
-        "jobs": len(jobs),
-        "finished": int(jobs.finished.sum()),
-        "failed": int(jobs.failed.sum()),
-        "unfinished": int((~over).sum()),
-        "never_started": int((~over & (jobs.starts == 0)).sum()),
-        "preemptions": int(done[STOP]),
-        "restarts": int(np.maximum(jobs.starts - 1, 0).sum()),
-        "losses": int((log.events[:, 0] == LOST).sum()),
-        "retunes": int(done[RETUNE]),
-        "boots": int(done[POWER_ON]),
+        "jobs": len(outcomes),
+        "finished": int(outcomes.finished.sum()),
+        "failed": int(outcomes.failed.sum()),
+        "unfinished": int((~ended).sum()),
+        "never_started": int((~ended & (outcomes.start_count == 0)).sum()),
+        "preemptions": int(actions[STOP]),
+        "restarts": int(np.maximum(outcomes.start_count - 1, 0).sum()),
+        "losses": int((log.events[:, EVENT_VERB] == LOST).sum()),
+        "retunes": int(actions[RETUNE]),
+        "boots": int(actions[POWER_ON]),
     }
 
 
-def _arrays(log: Log) -> dict[str, Any]:
-    starts = log.actions[:, 0] == START
-    round_, job, group = log.action_round[starts], log.actions[starts, 1], log.actions[starts, 2]
+def _measure_arrays(log: Log) -> dict[str, Any]:
+    starts = log.actions[:, ACTION_VERB] == START
+    round_ = log.action_round[starts]
+    job, group = log.actions[starts, ACTION_JOB], log.actions[starts, ACTION_GROUP]
     key = log.jobs.fuse.codes
     joins = np.flatnonzero((job != group) & (key[job] == key[group]) & keyed(log.jobs)[job])
-    joined = np.unique(np.stack((round_[joins], group[joins], job[joins])), axis=1)  # one row for each node
+    joined = np.unique(
+        np.stack((round_[joins], group[joins], job[joins])), axis=1
+    )  # a job has one start row per node
     _, members = np.unique(joined[:2], axis=1, return_counts=True)
     return {
         "fused_jobs": len(np.unique(joined[1:])),
@@ -206,26 +219,27 @@ def _arrays(log: Log) -> dict[str, Any]:
     }
 
 
-def _times(jobs: Fates) -> dict[str, Any]:
-    done = jobs.take(jobs.finished)
-    asked_s = done.duration_s > 0
-    # A job that never waits has a JCT equal to its service, up to rounding.
-    wait_s = np.maximum(0.0, done.jct_s - done.service_s)
+def _measure_times(outcomes: JobOutcomes) -> dict[str, Any]:
+    finished = outcomes.take(outcomes.finished)
+    has_duration = finished.duration_s > 0
+    fairness = finished.jct_s[has_duration] / finished.duration_s[has_duration]
+    # A job that never waits has a JCT equal to its service time, up to rounding.
+    wait_s = np.maximum(0.0, finished.jct_s - finished.service_s)
+    start_delay_s = (outcomes.first_start_s - outcomes.submit_s)[outcomes.start_count > 0]
     return {
-        **_spread("jct", "_s", done.jct_s, mean=0, p50=50, p90=90, p99=99, max=100),
-        **_spread("wait", "_s", wait_s, mean=0, p50=50, p90=90, p99=99),
-        "start_delay_mean_s": _mean((jobs.first_s - jobs.submit_s)[jobs.starts > 0]),
-        **_spread("ftf", "", done.jct_s[asked_s] / done.duration_s[asked_s], mean=0, p99=99, max=100),
+        **_mean_and_percentiles("jct", "_s", finished.jct_s, p50=50, p90=90, p99=99, max=100),
+        **_mean_and_percentiles("wait", "_s", wait_s, p50=50, p90=90, p99=99),
+        "start_delay_mean_s": _mean(start_delay_s),
+        **_mean_and_percentiles("ftf", "", fairness, p99=99, max=100),
     }
 
 
-def _spread(name: str, unit: str, values: Floats, **percent: float) -> dict[str, Any]:
-    """Mean and percentiles of *values* under the names a report has for them."""
-    wanted = [q for key, q in percent.items() if key != "mean"]
-    found = np.percentile(values, wanted).tolist() if len(values) else [math.nan] * len(wanted)
+def _mean_and_percentiles(name: str, unit: str, values: Floats, **percent: float) -> dict[str, Any]:
+    """Return mean and percentiles of *values* under their field names in `Report`."""
+    wanted = list(percent.values())
+    percentiles = np.percentile(values, wanted).tolist() if len(values) else [math.nan] * len(wanted)
     return {f"{name}_mean{unit}": _mean(values)} | {
-        f"{name}_{key}{unit}": value
-        for key, value in zip((key for key in percent if key != "mean"), found, strict=True)
+        f"{name}_{key}{unit}": value for key, value in zip(percent, percentiles, strict=True)
     }
 
 
@@ -233,33 +247,32 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _cluster(log: Log, went: Course) -> dict[str, Any]:
-    jobs, held = went.fates, went.spans
+def _measure_cluster(log: Log, tables: RunTables) -> dict[str, Any]:
+    outcomes, intervals = tables.outcomes, tables.lease_intervals
     gpus = int(log.nodes.gpus.sum())
-    leads = held.leads
-    gpu_s = float((held.gpus * (held.end_s - held.start_s))[leads].sum())
-    first_s = float(jobs.submit_s.min(initial=math.inf))
-    end_s = float(np.nanmax(np.concatenate((jobs.end_s, held.end_s, [first_s]))))
-    makespan_s = end_s - first_s if len(jobs) else 0.0
-    span_s = float(np.ptp(jobs.submit_s)) if len(jobs) else 0.0
-    asked_gpu_s = float(jobs.gpus @ jobs.duration_s)
+    gpu_s = float((intervals.gpus * (intervals.end_s - intervals.start_s))[intervals.is_leader].sum())
+    first_s = float(outcomes.submit_s.min(initial=math.inf))
+    end_s = float(np.nanmax(np.concatenate((outcomes.end_s, intervals.end_s, [first_s]))))
+    makespan_s = end_s - first_s if len(outcomes) else 0.0
+    arrivals_s = float(np.ptp(outcomes.submit_s)) if len(outcomes) else 0.0
+    requested_gpu_s = float(outcomes.gpus @ outcomes.duration_s)
     return {
         "makespan_s": makespan_s,
-        "offered_load": asked_gpu_s / (gpus * span_s) if span_s > 0 else math.nan,
+        "offered_load": requested_gpu_s / (gpus * arrivals_s) if arrivals_s > 0 else math.nan,
         "gpu_utilisation": gpu_s / (gpus * makespan_s) if makespan_s > 0 else 0.0,
         "gpu_hours": gpu_s / 3600,
-        "fragmentation": fragmentation(went.timeline),
+        "fragmentation": compute_fragmentation(tables.timeline),
     }
 
 
-def _energy(log: Log, went: Course) -> dict[str, Any]:
-    used = energy(log, went.spans, went.turns)
-    paid = money(log, went.fates, went.timeline, used.total_j)
+def _measure_energy(log: Log, tables: RunTables) -> dict[str, Any]:
+    used = break_down_energy(log, tables.lease_intervals, tables.node_changes)
+    bill = compute_bill(log, tables.outcomes, tables.timeline, used.total_j)
     return {
-        "cost": paid.total,
-        "energy_cost": paid.energy,
-        "tardiness_cost": paid.tardiness,
-        "price": paid.price,
+        "cost": bill.total,
+        "energy_cost": bill.energy,
+        "tardiness_cost": bill.tardiness,
+        "price": bill.price,
         "energy_j": used.total_j,
         "energy_kwh": used.total_j / 3.6e6,
         "energy_lease_j": used.lease_j,
@@ -271,10 +284,10 @@ def _energy(log: Log, went: Course) -> dict[str, Any]:
     }
 
 
-def _deadlines(went: Course) -> dict[str, Any]:
-    due = went.fates.take(np.isfinite(went.fates.deadline_s))
-    over_s = np.where(np.isnan(due.end_s), went.last_s, due.end_s)
-    late_s = np.maximum(0.0, over_s - due.deadline_s)
+def _measure_deadlines(tables: RunTables) -> dict[str, Any]:
+    due = tables.outcomes.take(np.isfinite(tables.outcomes.deadline_s))
+    end_s = np.where(np.isnan(due.end_s), tables.end_s, due.end_s)
+    late_s = np.maximum(0.0, end_s - due.deadline_s)
     return {
         "deadline_jobs": len(due),
         "deadline_misses": int((due.failed | (late_s > 0)).sum()),
@@ -283,7 +296,7 @@ def _deadlines(went: Course) -> dict[str, Any]:
     }
 
 
-def _gaps(log: Log) -> dict[str, Any]:
+def _measure_gaps(log: Log) -> dict[str, Any]:
     known = log.gap[np.isfinite(log.gap)]
     return {
         "gap_mean": _mean(known),

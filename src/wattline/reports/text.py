@@ -1,4 +1,4 @@
-"""A report as people read it in a terminal."""
+"""Reports and tables as plain text for terminals."""
 
 from __future__ import annotations
 
@@ -8,60 +8,62 @@ from collections.abc import Sequence
 from wattline.reports.summary import Report
 from wattline.units import show_seconds
 
-_BAR = 24
+_BAR_WIDTH = 24
 
 
-def block(report: Report) -> str:
-    """The report as a few aligned lines; no colour, no line longer than it must be."""
+def format_report(report: Report) -> str:
+    """Return the report as a few aligned lines without colour."""
     r = report
     lines = [
         f"{r.policy}, placed by {r.place}, seed {r.seed}",
-        _line("cluster", f"{r.cluster}, {r.gpus:,} GPUs" + (f"; trace {r.trace}" if r.trace else "")),
-        _line("jobs", _counts(r)),
-        _line("JCT", _spread(r, "jct", ("mean", "p50", "p90", "p99", "max"))),
-        _line("waiting", _spread(r, "wait", ("mean", "p50", "p90", "p99"))),
-        _line("first start", f"mean {seconds(r.start_delay_mean_s)} after submission"),
-        _line("makespan", f"{seconds(r.makespan_s)}, offered load {percent(r.offered_load)}"),
-        _line("GPUs held", _held(r)),
-        _line("fragmented", f"{percent(r.fragmentation)} of free GPUs while jobs wait"),
-        _line("stops", f"{r.preemptions:,} preemptions, {r.restarts:,} restarts, {r.losses:,} losses"),
-        _line("switches", _switches(r)) if r.retunes or r.boots else "",
-        _line("fused", _fused(r)) if r.fused_jobs else "",
-        _line("energy", _energy(r)),
-        _line("", r.energy_method) if math.isfinite(r.energy_j) else "",
-        _line("deadlines", _deadlines(r)) if r.deadline_jobs else "",
-        _line("cost", _cost(r)) if math.isfinite(r.cost) or r.tardiness_cost else "",
-        _line("optimality", _gaps(r)) if math.isfinite(r.gap_mean) or r.gap_unknown else "",
-        _line("slowdown", _slowdown(r)),
+        _format_line("cluster", f"{r.cluster}, {r.gpus:,} GPUs" + (f"; trace {r.trace}" if r.trace else "")),
+        _format_line("jobs", _format_counts(r)),
+        _format_line("JCT", _format_percentiles(r, "jct", ("mean", "p50", "p90", "p99", "max"))),
+        _format_line("waiting", _format_percentiles(r, "wait", ("mean", "p50", "p90", "p99"))),
+        _format_line("first start", f"mean {format_seconds(r.start_delay_mean_s)} after submission"),
+        _format_line(
+            "makespan", f"{format_seconds(r.makespan_s)}, offered load {format_percent(r.offered_load)}"
+        ),
+        _format_line("GPUs held", _format_utilisation(r)),
+        _format_line("fragmented", f"{format_percent(r.fragmentation)} of free GPUs while jobs wait"),
+        _format_line("stops", f"{r.preemptions:,} preemptions, {r.restarts:,} restarts, {r.losses:,} losses"),
+        _format_line("switches", _format_switches(r)) if r.retunes or r.boots else "",
+        _format_line("fused", _format_fused(r)) if r.fused_jobs else "",
+        _format_line("energy", _format_energy_parts(r)),
+        _format_line("", r.energy_method) if math.isfinite(r.energy_j) else "",
+        _format_line("deadlines", _format_deadlines(r)) if r.deadline_jobs else "",
+        _format_line("cost", _format_cost(r)) if math.isfinite(r.cost) or r.tardiness_cost else "",
+        _format_line("optimality", _format_gaps(r)) if math.isfinite(r.gap_mean) or r.gap_unknown else "",
+        _format_line("slowdown", _format_slowdown(r)),
     ]
     return "\n".join(line for line in lines if line)
 
 
-def bar(share: float, width: int = _BAR) -> str:
-    """`[######------]` for a share of one."""
+def format_bar(share: float, width: int = _BAR_WIDTH) -> str:
+    """Return a bar such as `[######------]` for a share between 0 and 1."""
     full = round(min(1.0, max(0.0, share)) * width) if math.isfinite(share) else 0
     return "[" + "#" * full + "-" * (width - full) + "]"
 
 
-def seconds(value_s: float) -> str:
-    """A duration, or `-` where there is none."""
+def format_seconds(value_s: float) -> str:
+    """Return a duration with its unit; `-` for nan."""
     return show_seconds(value_s) if math.isfinite(value_s) else "-"
 
 
-def percent(share: float) -> str:
-    """`61.3 %`, or `-`."""
+def format_percent(share: float) -> str:
+    """Return a share as `61.3 %`; `-` for nan."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
 
 
-def number(value: float) -> str:
-    """Three digits, or `-`."""
+def format_number(value: float) -> str:
+    """Return *value* with three significant digits; `-` for nan."""
     if not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def joules(value_j: float) -> str:
-    """An energy in the unit of bills: `12.3 kWh`, `4.56 MWh`; `unmetered` where nobody read it."""
+def format_energy(value_j: float) -> str:
+    """Return an energy such as `12.3 kWh` or `4.56 MWh`; `unmetered` for nan."""
     if not math.isfinite(value_j):
         return "unmetered"
     kwh = value_j / 3.6e6
@@ -71,35 +73,56 @@ def joules(value_j: float) -> str:
     return f"{kwh / 1e6:.3g} GWh"
 
 
-def money(value: float) -> str:
-    """Money to the cent, or `-`."""
+def format_money(value: float) -> str:
+    """Return an amount of money to the cent; `-` for nan."""
     return f"{value:,.2f}" if math.isfinite(value) else "-"
 
 
-def _line(name: str, text: str) -> str:
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
+) -> list[str]:
+    """Return *header* and *rows* as aligned lines; the columns *left* are flush left, the others right."""
+    from rich.console import Console  # 50 ms, and only tables need it
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
+    for number, title in enumerate(header):
+        table.add_column(Text(title), justify="left" if number in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(width=10_000, color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def _format_line(name: str, text: str) -> str:
     return f"  {name:<12}{text}"
 
 
-def _counts(r: Report) -> str:
+def _format_counts(r: Report) -> str:
     text = f"{r.jobs:,} arrived, {r.finished:,} finished, {r.failed:,} failed"
     if r.unfinished:
         text += f", {r.unfinished:,} unfinished ({r.never_started:,} never started)"
     return text
 
 
-def _spread(r: Report, name: str, keys: Sequence[str]) -> str:
-    return "   ".join(f"{key} {seconds(getattr(r, f'{name}_{key}_s')):<8}" for key in keys).rstrip()
+def _format_percentiles(r: Report, name: str, keys: Sequence[str]) -> str:
+    return "   ".join(f"{key} {format_seconds(getattr(r, f'{name}_{key}_s')):<8}" for key in keys).rstrip()
 
 
-def _energy(r: Report) -> str:
+def _format_energy_parts(r: Report) -> str:
     if not math.isfinite(r.energy_j):
         return r.energy_method
-    known = [f"{name} {percent(part_j / r.energy_j)}" for name, part_j in energy_parts(r) if r.energy_j]
-    return f"{joules(r.energy_j)}: {', '.join(known)}" if known else joules(r.energy_j)
+    known = [
+        f"{name} {format_percent(part_j / r.energy_j)}" for name, part_j in list_energy_parts(r) if r.energy_j
+    ]
+    return f"{format_energy(r.energy_j)}: {', '.join(known)}" if known else format_energy(r.energy_j)
 
 
-def energy_parts(r: Report) -> list[tuple[str, float]]:
-    """What the joules were spent on, as far as known; boots and nodes that are off if there were any."""
+def list_energy_parts(r: Report) -> list[tuple[str, float]]:
+    """Return the known parts of the energy in joules; boots and switched-off nodes only where above 0."""
     parts = (
         ("held GPUs", r.energy_lease_j),
         ("idle GPUs", r.energy_idle_gpu_j),
@@ -110,40 +133,39 @@ def energy_parts(r: Report) -> list[tuple[str, float]]:
     return [(name, part_j) for name, part_j in parts if math.isfinite(part_j)]
 
 
-def _switches(r: Report) -> str:
+def _format_switches(r: Report) -> str:
     return f"{r.retunes:,} caps changed, {r.boots:,} nodes switched on"
 
 
-def _fused(r: Report) -> str:
-    return f"{r.fused_jobs:,} jobs, in arrays of {number(r.array_width_mean)} on average"
+def _format_fused(r: Report) -> str:
+    return f"{r.fused_jobs:,} jobs, in arrays of {format_number(r.array_width_mean)} on average"
 
 
-def _deadlines(r: Report) -> str:
+def _format_deadlines(r: Report) -> str:
     missed = f"{r.deadline_misses:,} of {r.deadline_jobs:,} missed"
-    return f"{missed}, late by {seconds(r.tardiness_mean_s)} on average"
+    return f"{missed}, late by {format_seconds(r.tardiness_mean_s)} on average"
 
 
-def _cost(r: Report) -> str:
-    """Money, to the cent."""
-    late = f"{money(r.tardiness_cost)} for being late"
+def _format_cost(r: Report) -> str:
+    late = f"{format_money(r.tardiness_cost)} for being late"
     if not math.isfinite(r.cost):
         return f"{late}, and energy, of which no price was given"
-    return f"{money(r.cost)}: {money(r.energy_cost)} for energy at {r.price}, {late}"
+    return f"{format_money(r.cost)}: {format_money(r.energy_cost)} for energy at {r.price}, {late}"
 
 
-def _gaps(r: Report) -> str:
-    """How far from the best decisions may be."""
+def _format_gaps(r: Report) -> str:
     known = f"at most {100 * r.gap_max:.3g} % from the best decision, {100 * r.gap_mean:.2g} % on average"
     if not r.gap_unknown:
         return known
-    unknown = f"{r.gap_unknown:,} decisions of which nobody knows how good they are"
+    unknown = f"{r.gap_unknown:,} decisions without a known optimality gap"
     return f"{known}; {unknown}" if math.isfinite(r.gap_mean) else unknown
 
 
-def _held(r: Report) -> str:
-    return f"{bar(r.gpu_utilisation)} {percent(r.gpu_utilisation)}, {number(r.gpu_hours)} GPU-hours"
+def _format_utilisation(r: Report) -> str:
+    share = f"{format_bar(r.gpu_utilisation)} {format_percent(r.gpu_utilisation)}"
+    return f"{share}, {format_number(r.gpu_hours)} GPU-hours"
 
 
-def _slowdown(r: Report) -> str:
-    """Finish-time fairness, by the name that says what it is."""
-    return f"JCT / run time: mean {number(r.ftf_mean)}, p99 {number(r.ftf_p99)}, max {number(r.ftf_max)}"
+def _format_slowdown(r: Report) -> str:
+    mean, p99, longest = map(format_number, (r.ftf_mean, r.ftf_p99, r.ftf_max))
+    return f"JCT / run time: mean {mean}, p99 {p99}, max {longest}"

@@ -12,8 +12,9 @@ from wattline import policy
 from wattline.errors import ConfigError
 from wattline.placement.pack import Pack
 from wattline.reports import compare, digest, headline_svg, report, write_html
-from wattline.reports.figures.labels import place
-from wattline.reports.html.page import figures, page
+from wattline.reports.figures.labels import place_labels
+from wattline.reports.html import document
+from wattline.reports.html.page import build_figures, render_page
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,11 @@ def switched(request):
 def test_plotly_accepts_every_figure(digests, log, switched):
     from plotly.graph_objects import Figure
 
-    for drawn in (figures(compare(*digests)), figures(compare(log)), figures(compare(switched))):
+    for drawn in (
+        build_figures(compare(*digests)),
+        build_figures(compare(log)),
+        build_figures(compare(switched)),
+    ):
         for figure in drawn.values():
             Figure(figure)  # raises where a property does not exist
 
@@ -56,11 +61,11 @@ def test_a_page_of_one_run_has_its_figures_and_no_chooser(log, tmp_path):
     assert "70xv100:8" in text
 
 
-def test_a_page_tells_of_boots_and_caps_where_there_were_any(log, switched):
+def test_a_page_shows_boots_and_cap_changes_only_where_there_were_any(log, switched):
     words = ("caps changed", "nodes switched on", "<td>boots</td>", "<td>nodes off</td>")
-    quiet, lively = (page(compare(run), plotly="") for run in (log, switched))
-    assert [word in lively for word in words] == [True] * 4
-    assert [word in quiet for word in words] == [False] * 4
+    without, with_both = (render_page(compare(run), plotly="") for run in (log, switched))
+    assert [word in with_both for word in words] == [True] * 4
+    assert [word in without for word in words] == [False] * 4
 
 
 def test_a_page_of_several_runs_has_all_of_them_to_choose_from(digests, tmp_path):
@@ -70,33 +75,36 @@ def test_a_page_of_several_runs_has_all_of_them_to_choose_from(digests, tmp_path
     assert len(text) < 6e6
 
 
-def test_a_page_of_mere_reports_has_the_table_and_the_tradeoff(digests):
-    assert list(figures(compare(*(d.report for d in digests)))) == ["tradeoff"]
+def test_a_page_of_reports_has_the_table_and_the_tradeoff(digests):
+    assert list(build_figures(compare(*(d.report for d in digests)))) == ["tradeoff"]
 
 
 def test_a_page_with_thirty_runs_stays_small(digests):
     many = [replace(d, report=replace(d.report, policy=f"p{i}")) for i in range(10) for d in digests]
-    assert len(page(compare(*many), plotly="")) < 1.1e6
+    assert len(render_page(compare(*many), plotly="")) < 1.1e6
 
 
-def test_a_page_loads_nothing_from_anywhere(digests):
-    text = page(compare(*digests), plotly="")
+def test_a_page_loads_nothing_from_a_server(digests):
+    text = render_page(compare(*digests), plotly="")
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in text
 
 
 def test_names_from_a_trace_cannot_write_into_the_page(digests):
     evil = replace(digests[0], report=replace(digests[0].report, policy="</script><b>", trace="<i>"))
-    text = page(compare(evil, digests[1]), plotly="")
+    text = render_page(compare(evil, digests[1]), plotly="")
     assert "<b>" not in text.replace("<b title", "")
     assert "<i>" not in text
     assert text.count("</script>") == 3
 
 
-def test_without_plotly_the_user_is_told_what_to_install(log, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+def test_without_plotly_or_jinja2_the_error_names_the_extra_to_install(package, log, tmp_path, monkeypatch):
+    document._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, {"plotly": "plotly.offline"}.get(package, package), None)
     with pytest.raises(ConfigError) as caught:
         write_html(tmp_path / "x.html", log)
+    assert f"needs {package}, which is not installed" in str(caught.value)
     assert caught.value.hint == "pip install 'wattline[report]'"
     assert not (tmp_path / "x.html").exists()
 
@@ -113,9 +121,9 @@ def test_the_headline_of_one_report_is_valid_xml(log):
     ET.fromstring(headline_svg([replace(report(log), policy="<&>")]))
 
 
-def test_names_of_near_points_do_not_cover_each_other():
+def test_labels_of_near_points_do_not_overlap():
     points = [(300.0 + 4 * i, 200.0 + 3 * i) for i in range(6)]
-    labels = place(points, ["some policy"] * 6, (0, 0, 900, 400))
+    labels = place_labels(points, ["some policy"] * 6, (0, 0, 900, 400))
     spots = {(x + label.dx, y + label.dy) for (x, y), label in zip(points, labels, strict=True)}
     assert len(spots) == 6
     tops = sorted(

@@ -1,4 +1,4 @@
-"""Fewer points, the same picture."""
+"""Downsampling of curves and distributions for plots."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numpy as np
 from wattline.core.table import Floats, Ints
 
 
-def thin(at_s: Floats, value: Floats, points: int) -> Ints:
-    """At most *points* rows of a step function that still show it.
+def downsample(at_s: Floats, value: Floats, points: int) -> Ints:
+    """Return at most *points* row numbers of a step function that preserve its shape.
 
-    Time is cut into equal bins; of each the first, lowest, highest and last value stay. A picture
+    Time is cut into equal bins; the first, lowest, highest and last value of each bin stay. A plot
     with no more columns of pixels than bins looks the same.
     """
     if len(at_s) <= points:
@@ -26,8 +26,8 @@ def thin(at_s: Floats, value: Floats, points: int) -> Ints:
     return np.unique(np.array(keep, dtype=np.int64))
 
 
-def quantiles(values: Floats, points: int) -> Floats:
-    """*values* in order; when they are more than *points*, so many evenly spaced ones with both ends."""
+def sample_quantiles(values: Floats, points: int) -> Floats:
+    """Return *values* in ascending order; of more than *points*, that many evenly spaced with both ends."""
     ordered = np.sort(values)
     if len(ordered) <= points:
         return ordered

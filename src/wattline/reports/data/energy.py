@@ -1,4 +1,4 @@
-"""Where the joules went, and how they are known."""
+"""Energy of a run by consumer, and the method by which it is known."""
 
 from __future__ import annotations
 
@@ -7,51 +7,61 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.events import ARRIVED, ENDS, METERED
+from wattline.core.events import ARRIVED, ENDS, EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.loop.runlog import Log
-from wattline.reports.data.lease_intervals import Spans
-from wattline.reports.data.node_states import BOOTING, OFF, UP, Turns, seconds, stretches
+from wattline.reports.data.lease_intervals import LeaseIntervals
+from wattline.reports.data.node_states import (
+    BOOTING,
+    OFF,
+    UP,
+    NodeStateChanges,
+    build_state_intervals,
+    sum_state_seconds,
+)
 
 MODELLED = "modelled from a workload's own watts where its model is known, else from those of its GPU kind"
 UNMETERED = "unmetered"
 
 
 @dataclass(frozen=True)
-class Energy:
-    """Joules of a run by what they were spent on; nan where nobody can tell."""
+class EnergyBreakdown:
+    """Joules of a run by consumer; nan = unknown."""
 
     method: str
     total_j: float = math.nan
-    lease_j: float = math.nan  # GPUs that were held
-    idle_gpu_j: float = math.nan  # GPUs that nobody held, on nodes that were up
+    lease_j: float = math.nan  # GPUs that were leased
+    idle_gpu_j: float = math.nan  # GPUs without a lease, on nodes that were up
     base_j: float = math.nan  # nodes that were up, without their GPUs
     boot_j: float = math.nan  # nodes that were booting
     off_j: float = math.nan  # nodes that were switched off
 
 
-def energy(log: Log, held: Spans, turned: Turns) -> Energy:
-    """What the cluster used from the first arrival to the last reading.
+def break_down_energy(log: Log, intervals: LeaseIntervals, changes: NodeStateChanges) -> EnergyBreakdown:
+    """Return the energy that the cluster used from the first arrival to the last meter reading.
 
-    A simulated cluster's joules are split by its own watts. On real machines only what was read is
-    told: the total, and what leases reported when they ended.
+    A simulated cluster's joules are split by its own watts. On real machines only meter readings
+    count: the total, and the energy of leases as reported when they ended.
     """
-    verb, who, at_s = log.events[:, 0], log.events[:, 1], log.events[:, 2]
-    readings = np.flatnonzero((verb == METERED) & (who < 0))  # others are of teams
+    verb, subject = log.events[:, EVENT_VERB], log.events[:, EVENT_JOB]
+    at_s, energy_j = log.events[:, EVENT_AT_S], log.events[:, EVENT_ENERGY_J]
+    readings = np.flatnonzero((verb == METERED) & (subject < 0))  # readings of teams have subject >= 0
     if not len(readings):
-        return Energy(UNMETERED)
-    total_j, until_s = float(log.events[readings[-1], 5]), float(at_s[readings[-1]])
-    lease_j = float(log.events[np.isin(verb, ENDS), 5].sum())
+        return EnergyBreakdown(UNMETERED)
+    total_j, until_s = float(energy_j[readings[-1]]), float(at_s[readings[-1]])
+    lease_j = float(energy_j[np.isin(verb, ENDS)].sum())
     backend = str(log.header.get("backend", ""))
     method = str(log.header.get("energy_method", ""))
     if backend != "sim":
-        return Energy(method or f"read by the {backend} backend", total_j, lease_j)
-    nodes, leads = log.nodes, held.leads
+        return EnergyBreakdown(method or f"read by the {backend} backend", total_j, lease_j)
+    nodes, leader = log.nodes, intervals.is_leader
     held_gpu_s = np.bincount(
-        held.node[leads], (held.gpus * (held.end_s - held.start_s))[leads], minlength=len(nodes)
+        intervals.node[leader],
+        (intervals.gpus * (intervals.end_s - intervals.start_s))[leader],
+        minlength=len(nodes),
     )
     since_s = float(at_s[verb == ARRIVED].min(initial=until_s))
-    spent_s = seconds(stretches(turned, len(nodes), since_s, until_s), len(nodes))
-    return Energy(
+    spent_s = sum_state_seconds(build_state_intervals(changes, len(nodes), since_s, until_s), len(nodes))
+    return EnergyBreakdown(
         method=method or MODELLED,
         total_j=total_j,
         lease_j=lease_j,

@@ -1,4 +1,4 @@
-"""What became of each job."""
+"""Outcome of each job: start, end, service time, finished or failed."""
 
 from __future__ import annotations
 
@@ -6,61 +6,62 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.actions import START
-from wattline.core.events import ARRIVED, FAILED, FINISHED
+from wattline.core.actions import ACTION_JOB, ACTION_VERB, START
+from wattline.core.events import ARRIVED, EVENT_AT_S, EVENT_JOB, EVENT_VERB, FAILED, FINISHED
 from wattline.core.table import Bools, Floats, Ints, Table
 from wattline.loop.runlog import Log
-from wattline.reports.data.lease_intervals import Spans
+from wattline.reports.data.lease_intervals import LeaseIntervals
 
 
 @dataclass(frozen=True, eq=False)
-class Fates(Table):
+class JobOutcomes(Table):
     """One row per job that arrived, in order of submission."""
 
     job: Ints  # row in `Log.jobs`
     submit_s: Floats
-    first_s: Floats  # when it first started; nan: never
-    end_s: Floats  # when it finished or failed for good; nan: neither
-    service_s: Floats  # how long it held GPUs
-    starts: Ints
+    first_start_s: Floats  # nan = never started
+    end_s: Floats  # time of finish or final failure; nan = neither
+    service_s: Floats  # time with GPUs
+    start_count: Ints
     finished: Bools
     failed: Bools
-    gpus: Ints  # as asked
-    duration_s: Floats  # as asked
+    gpus: Ints  # as requested
+    duration_s: Floats  # as requested
     deadline_s: Floats
     late_per_h: Floats
 
     @property
     def jct_s(self) -> Floats:
-        """From submission to end."""
+        """Time from submission to end."""
         return np.asarray(self.end_s - self.submit_s)
 
 
-def fates(log: Log, held: Spans) -> Fates:
-    """What became of the jobs in *log*, who held what `spans` says."""
+def collect_job_outcomes(log: Log, intervals: LeaseIntervals) -> JobOutcomes:
+    """Return the outcomes of the jobs in *log*; *intervals* are its leases."""
     count = len(log.jobs)
-    verb, who, at_s = log.events[:, 0], log.events[:, 1].astype(np.int64), log.events[:, 2]
+    verb, at_s = log.events[:, EVENT_VERB], log.events[:, EVENT_AT_S]
+    job = log.events[:, EVENT_JOB].astype(np.int64)
     arrived = np.zeros(count, dtype=np.bool_)
-    arrived[who[verb == ARRIVED]] = True
+    arrived[job[verb == ARRIVED]] = True
     finished, failed = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
-    finished[who[verb == FINISHED]] = True
-    failed[who[verb == FAILED]] = True
+    finished[job[verb == FINISHED]] = True
+    failed[job[verb == FAILED]] = True
     end_s = np.full(count, np.nan)
     ends = (verb == FINISHED) | (verb == FAILED)
-    end_s[who[ends]] = at_s[ends]
-    started, started_s = _starts(log)
-    first_s = np.full(count, np.nan)
-    first_s[started[::-1]] = started_s[::-1]  # the earliest is written last
-    once = held.first
+    end_s[job[ends]] = at_s[ends]
+    started, started_s = _list_starts(log)
+    first_start_s = np.full(count, np.nan)
+    first_start_s[started[::-1]] = started_s[::-1]  # reversed: the earliest start is written last and stays
+    once = intervals.is_first_node
     service_s = np.zeros(count)
-    np.add.at(service_s, held.job[once], (held.end_s - held.start_s)[once])
-    every = Fates(
+    np.add.at(service_s, intervals.job[once], (intervals.end_s - intervals.start_s)[once])
+    outcomes = JobOutcomes(
         job=np.arange(count, dtype=np.int64),
         submit_s=log.jobs.submit_s,
-        first_s=first_s,
+        first_start_s=first_start_s,
         end_s=end_s,
         service_s=service_s,
-        starts=np.bincount(started, minlength=count),
+        start_count=np.bincount(started, minlength=count),
         finished=finished,
         failed=failed,
         gpus=log.jobs.gpus,
@@ -68,13 +69,13 @@ def fates(log: Log, held: Spans) -> Fates:
         deadline_s=log.jobs.deadline_s,
         late_per_h=log.jobs.late_per_h,
     )
-    return every.take(arrived)
+    return outcomes.take(arrived)
 
 
-def _starts(log: Log) -> tuple[Ints, Floats]:
-    """Job and time of every start; the rows of one that spans nodes follow each other."""
-    rows = np.flatnonzero(log.actions[:, 0] == START)
-    job, number = log.actions[rows, 1], log.action_round[rows]
+def _list_starts(log: Log) -> tuple[Ints, Floats]:
+    """Return job and time of every start; one on several nodes has adjacent rows and counts once."""
+    rows = np.flatnonzero(log.actions[:, ACTION_VERB] == START)
+    job, round_number = log.actions[rows, ACTION_JOB], log.action_round[rows]
     new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = (job[1:] != job[:-1]) | (number[1:] != number[:-1])
+    new[1:] = (job[1:] != job[:-1]) | (round_number[1:] != round_number[:-1])
     return job[new], log.action_s[rows[new]]

@@ -1,4 +1,4 @@
-"""Which runs no other one beats in both energy and mean JCT."""
+"""Pareto front of runs in energy and mean JCT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wattline.reports.summary import Report
 
 
 def front(reports: Sequence[Report]) -> tuple[bool, ...]:
-    """For each run whether it is on the Pareto front; a run without energy or JCT never is."""
+    """Return for each run if no other run beats it in both figures; False where energy or JCT is nan."""
     energy_j = np.array([r.energy_j for r in reports], dtype=np.float64)
     jct_s = np.array([r.jct_mean_s for r in reports], dtype=np.float64)
     known = np.isfinite(energy_j) & np.isfinite(jct_s)

@@ -1,4 +1,4 @@
-"""How queue, GPUs and power went over time, as few enough points to plot."""
+"""Queue length, GPU utilisation and power over time, downsampled for plots."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
-from wattline.reports.data.downsample import thin
-from wattline.reports.summary import Course, course
+from wattline.reports.data.downsample import downsample
+from wattline.reports.summary import RunTables, build_run_tables
 
 POINTS = 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepFunction:
     """A step function: *value* holds from *at_s* (since the first submission) to the next."""
 
     at_s: Floats
@@ -24,29 +24,29 @@ class Steps:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
-    """What a run looked like over time."""
+class PlotSeries:
+    """Curves of one run over time."""
 
-    waiting: Steps  # jobs
-    utilisation: Steps  # share of the cluster's GPUs
-    power: Steps  # watts
-
-
-def series(log: Log, points: int = POINTS) -> Series:
-    """Queue length, GPU utilisation and power of *log* over time, at most *points* each."""
-    return series_of(course(log), log.nodes, points)
+    waiting: StepFunction  # jobs
+    utilisation: StepFunction  # share of the cluster's GPUs
+    power: StepFunction  # watts
 
 
-def series_of(went: Course, nodes: Nodes, points: int = POINTS) -> Series:
-    """The same from the tables of a log."""
-    line = went.timeline
-    since_s = float(went.fates.submit_s.min()) if len(went.fates) else 0.0
-    first = int(np.searchsorted(line.at_s, since_s))  # nodes may break before anybody comes
+def build_plot_series(log: Log, points: int = POINTS) -> PlotSeries:
+    """Return queue length, GPU utilisation and power of *log* over time, at most *points* each."""
+    return downsample_timeline(build_run_tables(log), log.nodes, points)
 
-    def steps(value: Floats) -> Steps:
-        at_s, value = line.at_s[first:] - since_s, value[first:]
-        rows = thin(at_s, value, points)
-        return Steps(at_s[rows], value[rows])
+
+def downsample_timeline(tables: RunTables, nodes: Nodes, points: int = POINTS) -> PlotSeries:
+    """Return the curves of `build_plot_series` from the tables of a log."""
+    timeline = tables.timeline
+    since_s = float(tables.outcomes.submit_s.min()) if len(tables.outcomes) else 0.0
+    first = int(np.searchsorted(timeline.at_s, since_s))  # nodes may fail before the first submission
+
+    def reduce(value: Floats) -> StepFunction:
+        at_s, value = timeline.at_s[first:] - since_s, value[first:]
+        rows = downsample(at_s, value, points)
+        return StepFunction(at_s[rows], value[rows])
 
     gpus = max(1, int(nodes.gpus.sum()))
-    return Series(steps(line.waiting), steps(line.held / gpus), steps(line.power_w))
+    return PlotSeries(reduce(timeline.waiting), reduce(timeline.held / gpus), reduce(timeline.power_w))

@@ -1,4 +1,4 @@
-"""How long jobs took, and how the cluster went: the curves of all runs, as plotly figures."""
+"""Plotly figures of the JCT distribution and of queue, GPUs and power over time."""
 
 from __future__ import annotations
 
@@ -7,39 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from wattline.reports.data.digest import Digest
-from wattline.reports.data.downsample import thin
-from wattline.reports.data.series import Steps
-from wattline.reports.figures.style import axis, colour, dash, layout, packed, power_unit, time_unit
+from wattline.reports.data.downsample import downsample
+from wattline.reports.data.plot_data import Digest
+from wattline.reports.data.series import StepFunction
+from wattline.reports.figures.style import (
+    build_axis,
+    build_layout,
+    choose_power_unit,
+    choose_time_unit,
+    pack_array,
+    pick_colour,
+    pick_dash,
+)
 
-_POINTS = 8000  # of all runs together, per panel: keeps the page small
+_POINTS = 8000  # of all runs together, per panel; limits the size of the page
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0}
 
 
-def jct_figure(digests: Sequence[Digest], called: Sequence[str]) -> dict[str, Any]:
-    """Share of the finished jobs that took at most so long."""
-    most_s = max((float(d.jct_s[-1]) for d in digests if len(d.jct_s)), default=1.0)
+def build_jct_figure(runs: Sequence[Digest], run_names: Sequence[str]) -> dict[str, Any]:
+    """Return the cumulative distribution of the JCT of finished jobs."""
+    max_s = max((float(d.jct_s[-1]) for d in runs if len(d.jct_s)), default=1.0)
     traces = []
-    for i, d in enumerate(digests):
-        # A log axis has no zero; who took less than a second took one, for the picture.
+    for i, d in enumerate(runs):
+        # A logarithmic axis has no zero: JCTs below 1 s are drawn at 1 s.
         jct_s = np.maximum(d.jct_s, 1.0)
         share = np.linspace(1 / max(1, d.report.finished), 1.0, len(jct_s)) * 100
         traces.append(
             {
-                "type": "scatter", "mode": "lines", "name": called[i], "x": packed(jct_s), "y": packed(share),
-                "line": {"color": colour(i), "dash": dash(i), "width": 2, "shape": "hv"},
+                "type": "scatter", "mode": "lines", "name": run_names[i],
+                "x": pack_array(jct_s), "y": pack_array(share),
+                "line": {"color": pick_colour(i), "dash": pick_dash(i), "width": 2, "shape": "hv"},
                 "hovertemplate": "%{y:.1f} % of jobs within %{x:,.0f} s",
             }
         )  # fmt: skip
-    ticks = [(s, t) for s, t in _TICKS if s <= 3 * most_s]
+    ticks = [(s, t) for s, t in _TICKS if s <= 3 * max_s]
     return {
         "data": traces,
-        "layout": layout(
-            360, showlegend=len(digests) > 1, legend=_LEGEND, hovermode="closest",
-            xaxis=axis(
+        "layout": build_layout(
+            360, showlegend=len(runs) > 1, legend=_LEGEND, hovermode="closest",
+            xaxis=build_axis(
                 "JCT (log scale)", type="log", tickvals=[s for s, _ in ticks], ticktext=[t for _, t in ticks]
             ),
-            yaxis=axis("finished jobs (%)", range=[0, 102]),
+            yaxis=build_axis("finished jobs (%)", range=[0, 102]),
         ),
     }  # fmt: skip
 
@@ -51,36 +60,38 @@ _TICKS = (
 )  # fmt: skip
 
 
-def time_figure(digests: Sequence[Digest], called: Sequence[str]) -> dict[str, Any]:
-    """Queue, GPUs and power under each other on one time axis."""
-    span_s = max((float(d.series.waiting.at_s.max(initial=0)) for d in digests), default=0.0) or 1.0
-    unit_s, unit = time_unit(span_s)
-    most_w = max((float(d.series.power.value.max(initial=0)) for d in digests), default=0.0)
-    watts, watt_unit = power_unit(most_w)
-    points = max(200, _POINTS // max(1, len(digests)))
+def build_time_figure(runs: Sequence[Digest], run_names: Sequence[str]) -> dict[str, Any]:
+    """Return queue, GPUs and power under each other on one time axis."""
+    span_s = max((float(d.series.waiting.at_s.max(initial=0)) for d in runs), default=0.0) or 1.0
+    unit_s, unit = choose_time_unit(span_s)
+    max_w = max((float(d.series.power.value.max(initial=0)) for d in runs), default=0.0)
+    watts, watt_unit = choose_power_unit(max_w)
+    points = max(200, _POINTS // max(1, len(runs)))
     panels = (
-        ("y", "waiting jobs", 1.0, [d.series.waiting for d in digests]),
-        ("y2", "GPUs held (%)", 0.01, [d.series.utilisation for d in digests]),
-        ("y3", f"power ({watt_unit})", watts, [d.series.power for d in digests]),
+        ("y", "waiting jobs", 1.0, [d.series.waiting for d in runs]),
+        ("y2", "GPUs held (%)", 0.01, [d.series.utilisation for d in runs]),
+        ("y3", f"power ({watt_unit})", watts, [d.series.power for d in runs]),
     )
     traces = []
-    for panel, (name, _, scale, curves) in enumerate(panels):
+    for panel, (y_axis, _, scale, curves) in enumerate(panels):
         for i, steps in enumerate(curves):
-            rows = thin(steps.at_s, steps.value, points)
-            shown = Steps(steps.at_s[rows] / unit_s, steps.value[rows] / scale)
-            traces.append(_step_trace(shown, i, called[i], name, panel == 0))
-    most = max((float(d.series.waiting.value.max(initial=0)) for d in digests), default=0.0)
+            rows = downsample(steps.at_s, steps.value, points)
+            shown = StepFunction(steps.at_s[rows] / unit_s, steps.value[rows] / scale)
+            traces.append(_build_step_trace(shown, i, run_names[i], y_axis, panel == 0))
+    max_waiting = max((float(d.series.waiting.value.max(initial=0)) for d in runs), default=0.0)
     domains = ([0.70, 1.0], [0.36, 0.66], [0.0, 0.32])
     axes = {
-        f"yaxis{name[1:]}": axis(title, domain=domain, rangemode="tozero")
+        f"yaxis{name[1:]}": build_axis(title, domain=domain, rangemode="tozero")
         for (name, title, _, _), domain in zip(panels, domains, strict=True)
     }
-    axes["yaxis"].update(range=[0, max(1.0, 1.06 * most)], **({"dtick": 1} if most <= 5 else {}))
+    axes["yaxis"].update(
+        range=[0, max(1.0, 1.06 * max_waiting)], **({"dtick": 1} if max_waiting <= 5 else {})
+    )
     return {
         "data": traces,
-        "layout": layout(
-            720, showlegend=len(digests) > 1, legend=_LEGEND,
-            xaxis=axis(
+        "layout": build_layout(
+            720, showlegend=len(runs) > 1, legend=_LEGEND,
+            xaxis=build_axis(
                 f"time since the first submission ({unit})", anchor="y3", range=[0, 1.01 * span_s / unit_s]
             ),
             **axes,
@@ -88,10 +99,12 @@ def time_figure(digests: Sequence[Digest], called: Sequence[str]) -> dict[str, A
     }  # fmt: skip
 
 
-def _step_trace(steps: Steps, number: int, called: str, panel: str, in_legend: bool) -> dict[str, Any]:
+def _build_step_trace(
+    steps: StepFunction, number: int, name: str, panel: str, in_legend: bool
+) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines", "name": called, "yaxis": panel,
+        "type": "scatter", "mode": "lines", "name": name, "yaxis": panel,
         "legendgroup": str(number), "showlegend": in_legend,
-        "x": packed(steps.at_s), "y": packed(steps.value),
-        "line": {"color": colour(number), "dash": dash(number), "width": 1.3, "shape": "hv"},
+        "x": pack_array(steps.at_s), "y": pack_array(steps.value),
+        "line": {"color": pick_colour(number), "dash": pick_dash(number), "width": 1.3, "shape": "hv"},
     }  # fmt: skip

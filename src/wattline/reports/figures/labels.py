@@ -1,4 +1,4 @@
-"""Where to write the names of points so that they stay readable."""
+"""Placement of point labels without overlap."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-GAP = 9.0  # pixels between a point and its name
-_FAR = 2.2 * GAP  # a name further away than this needs a line to its point
+GAP = 9.0  # pixels between a point and its label
+_FAR = 2.2 * GAP  # a label further away than this needs a leader line
 
 
 class Label(NamedTuple):
-    """A name beside its point: offset in pixels (y down), and which end of the text sits there."""
+    """Position of a label: offset from its point in pixels (y down), and the anchor of the text."""
 
     dx: float
     dy: float
     anchor: str  # start, middle or end
 
     @property
-    def far(self) -> bool:
-        """Whether it takes a line to see which point is meant."""
+    def needs_leader(self) -> bool:
+        """True if the label is so far from its point that it needs a leader line."""
         return math.hypot(self.dx, self.dy) > _FAR
 
 
@@ -43,29 +43,29 @@ _AROUND = tuple(
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def place(
+def place_labels(
     points: Sequence[tuple[float, float]],
     texts: Sequence[str],
     area: Box,
     avoid: Sequence[Box] = (),
     font_px: float = 13,
 ) -> list[Label]:
-    """For every point the spot where its name covers least of points, *avoid* and names placed before."""
-    taken: list[Box] = [*avoid, *((x - 6, y - 6, x + 6, y + 6) for x, y in points)]
-    found: list[Label] = []
+    """Return for every point the label position that overlaps points, *avoid* and earlier labels least."""
+    occupied: list[Box] = [*avoid, *((x - 6, y - 6, x + 6, y + 6) for x, y in points)]
+    labels: list[Label] = []
     for (x, y), text in zip(points, texts, strict=True):
         width = 0.58 * font_px * len(text)
 
         def cost(spot: Label, x: float = x, y: float = y, width: float = width) -> float:
             box = _box(x, y, spot, width, font_px)
             outside = width * font_px - _overlap(box, area)
-            hidden = sum(_overlap(box, other) for other in taken)
-            return hidden + 4 * outside + (math.hypot(spot.dx, spot.dy) if spot.far else 0.0)
+            hidden = sum(_overlap(box, other) for other in occupied)
+            return hidden + 4 * outside + (math.hypot(spot.dx, spot.dy) if spot.needs_leader else 0.0)
 
         best = min((*_NEAR, *_AROUND), key=cost)
-        found.append(best)
-        taken.append(_box(x, y, best, width, font_px))
-    return found
+        labels.append(best)
+        occupied.append(_box(x, y, best, width, font_px))
+    return labels
 
 
 def _box(x: float, y: float, spot: Label, width: float, height: float) -> Box:

@@ -1,4 +1,4 @@
-"""What does a shorter JCT cost in energy: the runs as points, and the front that none beats."""
+"""Trade-off of energy and mean JCT: runs as points, and their Pareto front."""
 
 from __future__ import annotations
 
@@ -11,51 +11,63 @@ from typing import Any
 
 from wattline.reports.data.pareto_front import front
 from wattline.reports.equal_energy import Swept
-from wattline.reports.figures.labels import Box, Label, place
-from wattline.reports.figures.style import axis, colour, layout, symbol, time_unit
+from wattline.reports.figures.labels import Box, Label, place_labels
+from wattline.reports.figures.style import (
+    build_axis,
+    build_layout,
+    choose_time_unit,
+    pick_colour,
+    pick_symbol,
+)
 from wattline.reports.run_names import names
 from wattline.reports.summary import Report
 
-_WIDE, _HIGH = 1090, 340  # pixels of the plot where the window has 1280; labels are placed for these
+_WIDTH, _HEIGHT = 1090, 340  # pixels of the plot in a window of 1280; labels are placed for these
 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """Points in units for people, with names that do not cover each other."""
+    """Points in readable units, with labels that do not overlap."""
 
     name: tuple[str, ...]
-    number: tuple[int, ...]  # of the run
+    number: tuple[int, ...]  # of the run in the comparison
     energy: tuple[float, ...]
     energy_unit: str
     jct: tuple[float, ...]
     jct_unit: str
-    front: tuple[int, ...]  # rows, from the least energy to the most
+    front: tuple[int, ...]  # rows in ascending order of energy
     energy_range: tuple[float, float]
     jct_range: tuple[float, float]
     label: tuple[Label, ...]
-    swept: tuple[tuple[float, float, float], ...] = ()  # eta, energy and JCT of the runs of one policy
+    sweep: tuple[tuple[float, float, float], ...] = ()  # eta, energy and JCT of the runs of one policy
 
 
-def tradeoff(
-    reports: Sequence[Report], wide: float, high: float, font_px: float = 13, swept: Swept | None = None
+def build_tradeoff(
+    reports: Sequence[Report],
+    width: float,
+    height: float,
+    font_px: float = 13,
+    sweep: Swept | None = None,
 ) -> Tradeoff:
-    """The runs that have both figures, for a plot of *wide* x *high* pixels, and those of a sweep."""
-    rows = [i for i, r in enumerate(reports) if _known(r)]
-    more = [(eta, r) for eta, r in zip(swept.eta, swept.reports, strict=True) if _known(r)] if swept else []
-    called, best = names(reports), front(reports)
-    seen = [*(reports[i] for i in rows), *(r for _, r in more)]
-    unit_kwh, energy_unit = (
-        (1000.0, "MWh") if max((r.energy_kwh for r in seen), default=0) >= 2000 else (1.0, "kWh")
+    """Return the runs with known energy and JCT, and those of *sweep*; *width* and *height* are in pixels."""
+    rows = [i for i, r in enumerate(reports) if _has_both(r)]
+    swept = (
+        [(eta, r) for eta, r in zip(sweep.etas, sweep.reports, strict=True) if _has_both(r)] if sweep else []
     )
-    unit_s, jct_unit = time_unit(max((r.jct_mean_s for r in seen), default=0.0))
-    every = [(r.energy_kwh / unit_kwh, r.jct_mean_s / unit_s) for r in seen]
-    x_range, y_range = _range([x for x, _ in every]), _range([y for _, y in every])
-    spots = [(wide * _share(x, x_range), high * (1 - _share(y, y_range))) for x, y in every]
-    points, pixels = every[: len(rows)], spots[: len(rows)]
-    energy, jct = [x for x, _ in points], [y for _, y in points]
-    texts = [called[i] for i in rows]
-    order = sorted((k for k, i in enumerate(rows) if best[i]), key=lambda k: (energy[k], jct[k]))
-    covered = [*_stairs([pixels[k] for k in order]), *_along(spots[len(rows) :])]
+    run_names, on_front = names(reports), front(reports)
+    shown = [*(reports[i] for i in rows), *(r for _, r in swept)]
+    unit_kwh, energy_unit = (
+        (1000.0, "MWh") if max((r.energy_kwh for r in shown), default=0) >= 2000 else (1.0, "kWh")
+    )
+    unit_s, jct_unit = choose_time_unit(max((r.jct_mean_s for r in shown), default=0.0))
+    points = [(r.energy_kwh / unit_kwh, r.jct_mean_s / unit_s) for r in shown]
+    x_range, y_range = _pad_range([x for x, _ in points]), _pad_range([y for _, y in points])
+    pixels = [(width * _locate(x, x_range), height * (1 - _locate(y, y_range))) for x, y in points]
+    run_points, run_pixels = points[: len(rows)], pixels[: len(rows)]
+    energy, jct = [x for x, _ in run_points], [y for _, y in run_points]
+    texts = [run_names[i] for i in rows]
+    order = sorted((k for k, i in enumerate(rows) if on_front[i]), key=lambda k: (energy[k], jct[k]))
+    covered = [*_cover_stairs([run_pixels[k] for k in order]), *_cover_line(pixels[len(rows) :])]
     return Tradeoff(
         name=tuple(texts),
         number=tuple(rows),
@@ -66,98 +78,99 @@ def tradeoff(
         front=tuple(order),
         energy_range=x_range,
         jct_range=y_range,
-        label=tuple(place(pixels, texts, (0, 0, wide, high), covered, font_px)),
-        swept=tuple((eta, x, y) for (eta, _), (x, y) in zip(more, every[len(rows) :], strict=True)),
+        label=tuple(place_labels(run_pixels, texts, (0, 0, width, height), covered, font_px)),
+        sweep=tuple((eta, x, y) for (eta, _), (x, y) in zip(swept, points[len(rows) :], strict=True)),
     )
 
 
-def _known(r: Report) -> bool:
+def _has_both(r: Report) -> bool:
     return math.isfinite(r.energy_j) and math.isfinite(r.jct_mean_s)
 
 
-def _share(value: float, within: tuple[float, float]) -> float:
+def _locate(value: float, within: tuple[float, float]) -> float:
     return (value - within[0]) / (within[1] - within[0])
 
 
-def _stairs(points: Sequence[tuple[float, float]]) -> list[Box]:
-    """What the line of the front covers: from each point to the right, then down to the next."""
+def _cover_stairs(points: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return the boxes that the line of the front covers: from each point right, then down to the next."""
     boxes: list[Box] = []
     for (x, y), (next_x, next_y) in pairwise(points):
         boxes += ((x, y - 2, next_x, y + 2), (next_x - 2, y, next_x + 2, next_y))
     return boxes
 
 
-def _along(points: Sequence[tuple[float, float]]) -> list[Box]:
-    """What a line through *points* covers, roughly: a small box at each and at three places between two."""
+def _cover_line(points: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return boxes along the line through *points*: one at each and three between two."""
     spots = [*points]
     for (x, y), (to_x, to_y) in pairwise(points):
         spots += [(x + part * (to_x - x), y + part * (to_y - y)) for part in (0.25, 0.5, 0.75)]
     return [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Room around all values; never from zero, since what counts is the differences."""
+def _pad_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of *values* with a margin; it need not include 0, because differences matter."""
     low, high = min(values, default=0.0), max(values, default=1.0)
-    room = 0.14 * (high - low) or 0.1 * abs(high) or 1.0
-    return low - room, high + room
+    margin = 0.14 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - margin, high + margin
 
 
-def tradeoff_figure(reports: Sequence[Report], swept: Swept | None = None) -> dict[str, Any]:
-    """The plot for the page; what one policy can do is a line through its runs."""
-    seen = tradeoff(reports, _WIDE, _HIGH, swept=swept)
+def build_tradeoff_figure(reports: Sequence[Report], sweep: Swept | None = None) -> dict[str, Any]:
+    """Return the plotly figure; *sweep* is a line through the runs of one policy."""
+    plot = build_tradeoff(reports, _WIDTH, _HEIGHT, sweep=sweep)
     anchors = {"start": "left", "middle": "center", "end": "right"}
     line = {
         "type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": "Pareto front",
-        "x": [seen.energy[k] for k in seen.front], "y": [seen.jct[k] for k in seen.front],
+        "x": [plot.energy[k] for k in plot.front], "y": [plot.jct[k] for k in plot.front],
         "line": {"color": "#7F7F7F", "width": 1.5, "dash": "dot", "shape": "hv"},
     }  # fmt: skip
     dots = {
-        "type": "scatter", "mode": "markers", "text": [escape(name) for name in seen.name],
-        "x": list(seen.energy), "y": list(seen.jct),
+        "type": "scatter", "mode": "markers", "text": [escape(name) for name in plot.name],
+        "x": list(plot.energy), "y": list(plot.jct),
         "marker": {
-            "size": 12, "color": [colour(i) for i in seen.number], "symbol": [symbol(i) for i in seen.number],
+            "size": 12, "color": [pick_colour(i) for i in plot.number],
+            "symbol": [pick_symbol(i) for i in plot.number],
         },
-        "hovertemplate": f"%{{text}}<br>%{{x:.4~g}} {seen.energy_unit}, "
-        f"mean JCT %{{y:.3~g}} {seen.jct_unit}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>%{{x:.4~g}} {plot.energy_unit}, "
+        f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
     }  # fmt: skip
     notes = [
         {
-            "x": seen.energy[k], "y": seen.jct[k], "text": escape(seen.name[k]), "font": {"size": 13},
-            "xanchor": anchors[spot.anchor], "yanchor": "middle", **_leader(spot),
+            "x": plot.energy[k], "y": plot.jct[k], "text": escape(plot.name[k]), "font": {"size": 13},
+            "xanchor": anchors[spot.anchor], "yanchor": "middle", **_build_annotation_offset(spot),
         }
-        for k, spot in enumerate(seen.label)
+        for k, spot in enumerate(plot.label)
     ]  # fmt: skip
     return {
-        "data": [line, *_sweep_line(seen, swept), dots],
-        "layout": layout(
+        "data": [line, *_build_sweep_trace(plot, sweep), dots],
+        "layout": build_layout(
             420, showlegend=False, annotations=notes,
-            xaxis=axis(f"energy of the cluster ({seen.energy_unit})", range=list(seen.energy_range)),
-            yaxis=axis(f"mean JCT ({seen.jct_unit})", range=list(seen.jct_range)),
+            xaxis=build_axis(f"energy of the cluster ({plot.energy_unit})", range=list(plot.energy_range)),
+            yaxis=build_axis(f"mean JCT ({plot.jct_unit})", range=list(plot.jct_range)),
         ),
     }  # fmt: skip
 
 
-def _sweep_line(seen: Tradeoff, swept: Swept | None) -> list[dict[str, Any]]:
-    if swept is None or not seen.swept:
+def _build_sweep_trace(plot: Tradeoff, sweep: Swept | None) -> list[dict[str, Any]]:
+    if sweep is None or not plot.sweep:
         return []
-    eta, energy, jct = (list(column) for column in zip(*seen.swept, strict=True))
-    name = escape(swept.policy)
+    eta, energy, jct = (list(column) for column in zip(*plot.sweep, strict=True))
+    name = escape(sweep.policy)
     return [
         {
             "type": "scatter", "mode": "lines+markers+text", "name": name,
             "x": energy, "y": jct, "customdata": eta, "cliponaxis": False,
             "text": [f"<br>eta {value:g}" if value in (eta[0], eta[-1]) else "" for value in eta],
             "textposition": "bottom center", "textfont": {"size": 11},
-            "line": {"color": colour(swept.number), "width": 1.5}, "marker": {"size": 5},
-            "hovertemplate": f"{name}, eta %{{customdata:.3~g}}<br>%{{x:.4~g}} {seen.energy_unit}, "
-            f"mean JCT %{{y:.3~g}} {seen.jct_unit}<extra></extra>",
+            "line": {"color": pick_colour(sweep.run_number), "width": 1.5}, "marker": {"size": 5},
+            "hovertemplate": f"{name}, eta %{{customdata:.3~g}}<br>%{{x:.4~g}} {plot.energy_unit}, "
+            f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
         }
     ]  # fmt: skip
 
 
-def _leader(spot: Label) -> dict[str, Any]:
-    """Where plotly writes a name, with a thin line to its point where the name is far."""
-    if not spot.far:
+def _build_annotation_offset(spot: Label) -> dict[str, Any]:
+    """Return the position of a label for plotly, with a leader line where it needs one."""
+    if not spot.needs_leader:
         return {"showarrow": False, "xshift": spot.dx, "yshift": -spot.dy}
     return {
         "showarrow": True, "ax": spot.dx, "ay": spot.dy, "arrowhead": 0, "arrowwidth": 0.8,

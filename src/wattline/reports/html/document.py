@@ -1,72 +1,90 @@
-"""What is around every page: the frame, the style, the figures as data, and plotly itself."""
+"""Rendering of pages: templates, figures as data, and plotly itself in one file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wattline
 from wattline.errors import ConfigError
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-def plotly_source() -> str:
-    """The source of plotly.js, which the Python package carries."""
+Facts = Sequence[tuple[str, str]]
+"""Names and values under the title of a page; empty values are not shown."""
+
+
+def load_plotly_js() -> str:
+    """Return the source of plotly.js, which the Python package plotly contains."""
     try:
-        from plotly.offline import get_plotlyjs  # an extra: only pages need it
+        from plotly.offline import get_plotlyjs  # in the extra `report`: only pages need it
     except ImportError:
-        raise ConfigError(
-            "a page needs plotly, which is not installed", "pip install 'wattline[report]'"
-        ) from None
+        raise _missing("plotly") from None
     return str(get_plotlyjs())
 
 
-def shell(title: str, head: str, body: str, drawn: Mapping[str, Any], *, made_from: str, plotly: str) -> str:
-    """A page as text that holds all it needs; *drawn* are its figures by name, see `plot`."""
-    return _filled(
-        "page.html",
-        title=escape(title),
-        style=_file("page.css"),
-        facts=head,
-        body=body,
+def render_document(
+    template: str,
+    title: str,
+    facts: Facts,
+    figures: Mapping[str, Any],
+    *,
+    made_from: str,
+    plotly: str,
+    **context: object,
+) -> str:
+    """Return a page that loads nothing else; *figures* are plotly figures by name, *plotly* is its source.
+
+    Text in *context* is escaped by the templates.
+    """
+    environment = _environment()
+    from markupsafe import Markup  # comes with jinja2
+
+    # A "<" could end the script element; as an escape sequence it is the same text in JSON.
+    data = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return environment.get_template(template).render(
+        title=title,
+        facts=facts,
+        style=Markup(_read("page.css")),
+        script=Markup(_read("page.js")),
+        plotly=Markup(plotly),
+        figures=Markup(data),
+        made_from=made_from,
         version=wattline.__version__,
-        made_from=escape(made_from),
-        # A "<" could end the script; written by its number it is the same text to JSON.
-        figures=json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        plotly=plotly,
-        script=_file("page.js"),
+        **context,
     )
 
 
 def write_page(path: str | Path, text: str) -> None:
-    """Write a page, into a new folder where that is needed."""
+    """Write a page; missing folders are created."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text, encoding="utf-8")
 
 
-def section(title: str, note: str) -> str:
-    """A heading, and what is said under it."""
-    return f'<h2>{escape(title)}</h2>\n<p class="note">{escape(note)}</p>'
+@cache
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # in the extra `report`
+    except ImportError:
+        raise _missing("jinja2") from None
+    return Environment(
+        loader=PackageLoader("wattline.reports.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
-def plot(figure: str) -> str:
-    """The place where the figure of that name is drawn."""
-    return f'<div class="plot" data-figure="{figure}"></div>'
+def _missing(package: str) -> ConfigError:
+    return ConfigError(f"a page needs {package}, which is not installed", "pip install 'wattline[report]'")
 
 
-def _file(name: str) -> str:
+def _read(name: str) -> str:
     return files("wattline.reports.html").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _filled(name: str, **parts: str) -> str:
-    """A file with `{{name}}` replaced, in one go, so that no part is searched for the others."""
-    text = _file(name)
-    pieces = text.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        key, _, rest = piece.partition("}}")
-        filled += (parts[key], rest)
-    return "".join(filled)

@@ -1,79 +1,88 @@
-"""A page about a fit: how well do the models follow what was measured?"""
+"""Page about the fitted models of one profile and their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattline.measurement.merge import merged
 from wattline.measurement.settings import KNOBS
 from wattline.models.fit_quality import Fitted
 from wattline.models.workload import Workload
-from wattline.reports.figures.fit import TITLES, error_figure, knob_figure
-from wattline.reports.figures.fit_lines import lines
-from wattline.reports.html.document import plot, plotly_source, section, shell, write_page
-from wattline.reports.html.tables import facts
-from wattline.reports.text import percent
+from wattline.reports.figures.fit import TITLES, build_error_figure, build_knob_figure
+from wattline.reports.figures.fit_lines import group_lines
+from wattline.reports.html.document import load_plotly_js, render_document, write_page
+from wattline.reports.text import format_percent
+
+_COLUMNS = ("workload", "points", "samples/s off", "at worst", "watts off", "at worst")
+
+
+class _FitSection(NamedTuple):
+    title: str
+    note: str
+    plots: list[tuple[str, str]]  # title and name of the figure
 
 
 def write_fit_page(path: str | Path, profile: str, fits: Sequence[Fitted]) -> None:
-    """Write a page about the models of one profile; works without a network, needs the extra `report`."""
-    write_page(path, fit_page(profile, fits, plotly_source()))
+    """Write a page about the models of one profile; it works offline and needs the extra `report`."""
+    write_page(path, render_fit_page(profile, fits, load_plotly_js()))
 
 
-def fit_page(profile: str, fits: Sequence[Fitted], plotly: str) -> str:
-    """The page as text that holds all it needs."""
-    drawn = fit_figures(fits)
+def render_fit_page(profile: str, fits: Sequence[Fitted], plotly: str) -> str:
+    """Return the page as HTML; *plotly* is the source of plotly.js."""
+    figures = build_fit_figures(fits)
     points = sum(len(fit.rows) for fit in fits)
-    said = [
+    facts = [
         ("measurements", f"{points:,} in {profile}"),
         ("lines", "the fitted models"),
         ("points", "measured"),
         ("held out", "settings left out in turn and predicted from the others"),
     ]
-    body = "\n".join([_summary(fits), *(_about(i, fit, drawn) for i, fit in enumerate(fits))])
-    title = f"Fit of {Path(profile).name}"
-    return shell(title, facts(said), body, drawn, made_from="these measurements", plotly=plotly)
+    return render_document(
+        "fit_page.html",
+        f"Fit of {Path(profile).name}",
+        facts,
+        figures,
+        made_from="these measurements",
+        plotly=plotly,
+        columns=_COLUMNS,
+        rows=[_format_row(fit) for fit in fits],
+        fits=[_describe_fit(number, fit, figures) for number, fit in enumerate(fits)],
+    )
 
 
-def fit_figures(fits: Sequence[Fitted]) -> dict[str, Any]:
-    """The plotly figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
-    drawn = {}
-    for i, (w, profile, held) in enumerate(fits):
+def build_fit_figures(fits: Sequence[Fitted]) -> dict[str, Any]:
+    """Return the plotly figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
+    figures = {}
+    for number, (workload, profile, held_out) in enumerate(fits):
         rows = merged(profile)
-        for knob in _varied(w):
-            drawn[f"fit-{i}-{knob}"] = knob_figure(w, rows, knob)
-        drawn[f"fit-{i}-errors"] = error_figure(rows, held)
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+        for knob in _list_varied_knobs(workload):
+            figures[f"fit-{number}-{knob}"] = build_knob_figure(workload, rows, knob)
+        figures[f"fit-{number}-errors"] = build_error_figure(rows, held_out)
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _varied(w: Workload) -> list[str]:
-    return [knob for knob in KNOBS if knob in w.measured]
+def _list_varied_knobs(workload: Workload) -> list[str]:
+    return [knob for knob in KNOBS if knob in workload.measured]
 
 
-def _about(number: int, fit: Fitted, drawn: dict[str, Any]) -> str:
-    w, rows = fit.workload, merged(fit.rows)
-    note = f"{len(fit.rows):,} points. Held out: {fit}." + ("" if w.metered else " Watts were not measured.")
-    parts = [section(f"{w.model} on {w.gpu}", note)]
-    for knob in _varied(w):
-        if f"fit-{number}-{knob}" in drawn:
-            shown, there = lines(rows, knob)
-            some = f", {len(shown)} of {there} lines" if len(shown) < there else ""
-            parts.append(f"<h3>Against {TITLES[knob]}{some}</h3>" + plot(f"fit-{number}-{knob}"))
-    if f"fit-{number}-errors" in drawn:
-        parts.append("<h3>Off at points that the fit had not seen</h3>" + plot(f"fit-{number}-errors"))
-    return "\n".join(parts)
+def _describe_fit(number: int, fit: Fitted, figures: Mapping[str, Any]) -> _FitSection:
+    workload, rows = fit.workload, merged(fit.rows)
+    note = f"{len(fit.rows):,} points. Held out: {fit}."
+    note += "" if workload.metered else " Watts were not measured."
+    plots = []
+    for knob in _list_varied_knobs(workload):
+        if f"fit-{number}-{knob}" in figures:
+            shown, line_count = group_lines(rows, knob)
+            some = f", {len(shown)} of {line_count} lines" if len(shown) < line_count else ""
+            plots.append((f"Against {TITLES[knob]}{some}", f"fit-{number}-{knob}"))
+    if f"fit-{number}-errors" in figures:
+        plots.append(("Off at points that the fit had not seen", f"fit-{number}-errors"))
+    return _FitSection(f"{workload.model} on {workload.gpu}", note, plots)
 
 
-def _summary(fits: Sequence[Fitted]) -> str:
-    heads = ("workload", "points", "samples/s off", "at worst", "watts off", "at worst")
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in _cells(fit))}</tr>" for fit in fits)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _cells(fit: Fitted) -> tuple[str, ...]:
-    off = (fit.held.samples_error, fit.held.samples_worst, fit.held.watts_error, fit.held.watts_worst)
-    return f"{fit.workload.model} on {fit.workload.gpu}", f"{len(fit.rows):,}", *map(percent, off)
+def _format_row(fit: Fitted) -> tuple[str, ...]:
+    errors = (fit.held.samples_error, fit.held.samples_worst, fit.held.watts_error, fit.held.watts_worst)
+    workload = f"{fit.workload.model} on {fit.workload.gpu}"
+    return workload, f"{len(fit.rows):,}", *map(format_percent, errors)

@@ -1,146 +1,199 @@
-"""The figures of runs as HTML tables."""
+"""Contents of the tables and cards of a page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import NamedTuple
 
 from wattline.reports.compare import Comparison
-from wattline.reports.figures.style import colour
+from wattline.reports.figures.style import pick_colour
 from wattline.reports.run_names import names
 from wattline.reports.summary import Report
-from wattline.reports.text import energy_parts, joules, money, number, percent, seconds
+from wattline.reports.text import (
+    format_energy,
+    format_money,
+    format_number,
+    format_percent,
+    format_seconds,
+    list_energy_parts,
+)
+
+Rows = list[tuple[str, str]]  # name and value
+
+
+class Card(NamedTuple):
+    """A titled group of names and values."""
+
+    title: str
+    rows: Rows
+
+
+class Cell(NamedTuple):
+    """One value of a comparison; *ratio* is to the first run, "" = none."""
+
+    text: str
+    ratio: str
+    is_best: bool
+
+
+class ComparisonRow(NamedTuple):
+    """One run of a comparison."""
+
+    name: str
+    colour: str
+    on_front: bool
+    cells: list[Cell]
+
+
+class ComparisonTable(NamedTuple):
+    """One row per run; *columns* are the titles after that of the run."""
+
+    columns: list[str]
+    rows: list[ComparisonRow]
 
 
 class _Column(NamedTuple):
-    head: str
-    name: str
-    show: Callable[[float], str]
-    best: Callable[[Sequence[float]], float] | None = min  # None: neither more nor less is better
+    title: str
+    field: str  # of `Report`
+    format_value: Callable[[float], str]
+    best: Callable[[Sequence[float]], float] | None = min  # None = neither more nor less is better
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return f"{value:,}"
 
 
 _COLUMNS = (
-    _Column("finished", "finished", _count, None),
-    _Column("mean JCT", "jct_mean_s", seconds),
-    _Column("p50", "jct_p50_s", seconds),
-    _Column("p99", "jct_p99_s", seconds),
-    _Column("mean wait", "wait_mean_s", seconds),
-    _Column("makespan", "makespan_s", seconds),
-    _Column("energy", "energy_j", joules),
-    _Column("cost", "cost", money),
-    _Column("GPUs held", "gpu_utilisation", percent, None),
-    _Column("stops", "preemptions", _count, None),
-    _Column("late", "deadline_misses", _count),
-    _Column("slowdown p99", "ftf_p99", number),
+    _Column("finished", "finished", _format_count, None),
+    _Column("mean JCT", "jct_mean_s", format_seconds),
+    _Column("p50", "jct_p50_s", format_seconds),
+    _Column("p99", "jct_p99_s", format_seconds),
+    _Column("mean wait", "wait_mean_s", format_seconds),
+    _Column("makespan", "makespan_s", format_seconds),
+    _Column("energy", "energy_j", format_energy),
+    _Column("cost", "cost", format_money),
+    _Column("GPUs held", "gpu_utilisation", format_percent, None),
+    _Column("stops", "preemptions", _format_count, None),
+    _Column("late", "deadline_misses", _format_count),
+    _Column("slowdown p99", "ftf_p99", format_number),
 )
 
 
-def comparison_table(seen: Comparison) -> str:
-    """One row per run; the best of a column stands out, ratios to the first run are beside."""
-    reports, called, ratios = seen.reports, names(seen.reports), seen.ratios
-    none = {
+def build_comparison_table(comparison: Comparison) -> ComparisonTable:
+    """Return one row per run, with the best value of each column marked and ratios to the first run."""
+    reports, run_names, ratios = comparison.reports, names(comparison.reports), comparison.ratios
+    is_empty = {
         "deadline_misses": not any(r.deadline_jobs for r in reports),
         "cost": not any(math.isfinite(r.cost) for r in reports),
     }
-    columns = [c for c in _COLUMNS if not none.get(c.name)]
-    best = {c.name: _best(c, [getattr(r, c.name) for r in reports]) for c in columns}
-    head = "".join(f"<th>{escape(c.head)}</th>" for c in columns)
+    columns = [c for c in _COLUMNS if not is_empty.get(c.field)]
+    best = {c.field: _find_best(c, [getattr(r, c.field) for r in reports]) for c in columns}
     rows = []
     for i, r in enumerate(reports):
-        mark = ' <b title="Pareto front">◆</b>' if seen.front[i] else ""
-        cells = [f'<td><i class="key" style="background:{colour(i)}"></i>{escape(called[i])}{mark}</td>']
+        cells = []
         for c in columns:
-            value = getattr(r, c.name)
-            ratio = ratios[c.name][i] if i and c.name in ratios else math.nan
-            beside = f"<small>×{ratio:.2f}</small>" if math.isfinite(ratio) else ""
-            best_mark = ' class="best"' if value == best[c.name] else ""
-            cells.append(f"<td{best_mark}>{escape(c.show(value))}{beside}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return (
-        f'<div class="wide"><table><thead><tr><th>policy</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+            value = getattr(r, c.field)
+            ratio = ratios[c.field][i] if i and c.field in ratios else math.nan
+            ratio_text = f"×{ratio:.2f}" if math.isfinite(ratio) else ""
+            cells.append(Cell(c.format_value(value), ratio_text, value == best[c.field]))
+        rows.append(ComparisonRow(run_names[i], pick_colour(i), comparison.pareto_front[i], cells))
+    return ComparisonTable([c.title for c in columns], rows)
 
 
-def _best(column: _Column, values: Sequence[float]) -> float:
+def _find_best(column: _Column, values: Sequence[float]) -> float:
     known = [value for value in values if math.isfinite(value)]
     if column.best is None or len(set(known)) < 2:
         return math.nan
     return column.best(known)
 
 
-def cards(r: Report) -> str:
-    """Everything about one run, in groups."""
-    late = f"{r.deadline_misses:,} of {r.deadline_jobs:,}" if r.deadline_jobs else "none set"
-    groups = (
-        ("Jobs", (
-            ("arrived", _count(r.jobs)), ("finished", _count(r.finished)), ("failed", _count(r.failed)),
-            ("unfinished", _count(r.unfinished)), ("deadlines missed", late),
-            ("late by, on average", seconds(r.tardiness_mean_s)),
-        )),
-        ("JCT, submission to end", (
-            ("mean", seconds(r.jct_mean_s)), ("median", seconds(r.jct_p50_s)), ("p90", seconds(r.jct_p90_s)),
-            ("p99", seconds(r.jct_p99_s)), ("longest", seconds(r.jct_max_s)),
-            ("JCT / run time, p99", number(r.ftf_p99)),
-        )),
-        ("Waiting without GPUs", (
-            ("mean", seconds(r.wait_mean_s)), ("median", seconds(r.wait_p50_s)),
-            ("p90", seconds(r.wait_p90_s)), ("p99", seconds(r.wait_p99_s)),
-            ("to first start, mean", seconds(r.start_delay_mean_s)),
-        )),
-        ("Cluster", (
-            ("makespan", seconds(r.makespan_s)), ("GPUs held", percent(r.gpu_utilisation)),
-            ("offered load", percent(r.offered_load)), ("fragmented", percent(r.fragmentation)),
-            ("preemptions", _count(r.preemptions)), ("restarts", _count(r.restarts)),
-            ("losses", _count(r.losses)), *_switches(r),
-        )),
-        ("Energy", (
-            ("total", joules(r.energy_j)), *_parts(r), ("per GPU-hour", _per_gpu_hour(r)), *_paid(r),
-        )),
-    )  # fmt: skip
-    return f'<div class="cards">{"".join(_card(title, rows) for title, rows in groups)}</div>'
-
-
-def _parts(r: Report) -> list[tuple[str, str]]:
+def build_cards(r: Report) -> list[Card]:
+    """Return all metrics of one run in groups."""
     return [
-        (name, f"{joules(value)}, {100 * value / r.energy_j:.0f} %")
-        for name, value in energy_parts(r)
+        Card("Jobs", _list_job_counts(r)),
+        Card("JCT, submission to end", _list_completion_times(r)),
+        Card("Waiting without GPUs", _list_waiting_times(r)),
+        Card("Cluster", _list_cluster_metrics(r)),
+        Card("Energy", _list_energy_metrics(r)),
+    ]
+
+
+def _list_job_counts(r: Report) -> Rows:
+    late = f"{r.deadline_misses:,} of {r.deadline_jobs:,}" if r.deadline_jobs else "none set"
+    return [
+        ("arrived", _format_count(r.jobs)),
+        ("finished", _format_count(r.finished)),
+        ("failed", _format_count(r.failed)),
+        ("unfinished", _format_count(r.unfinished)),
+        ("deadlines missed", late),
+        ("late by, on average", format_seconds(r.tardiness_mean_s)),
+    ]
+
+
+def _list_completion_times(r: Report) -> Rows:
+    return [
+        ("mean", format_seconds(r.jct_mean_s)),
+        ("median", format_seconds(r.jct_p50_s)),
+        ("p90", format_seconds(r.jct_p90_s)),
+        ("p99", format_seconds(r.jct_p99_s)),
+        ("longest", format_seconds(r.jct_max_s)),
+        ("JCT / run time, p99", format_number(r.ftf_p99)),
+    ]
+
+
+def _list_waiting_times(r: Report) -> Rows:
+    return [
+        ("mean", format_seconds(r.wait_mean_s)),
+        ("median", format_seconds(r.wait_p50_s)),
+        ("p90", format_seconds(r.wait_p90_s)),
+        ("p99", format_seconds(r.wait_p99_s)),
+        ("to first start, mean", format_seconds(r.start_delay_mean_s)),
+    ]
+
+
+def _list_cluster_metrics(r: Report) -> Rows:
+    return [
+        ("makespan", format_seconds(r.makespan_s)),
+        ("GPUs held", format_percent(r.gpu_utilisation)),
+        ("offered load", format_percent(r.offered_load)),
+        ("fragmented", format_percent(r.fragmentation)),
+        ("preemptions", _format_count(r.preemptions)),
+        ("restarts", _format_count(r.restarts)),
+        ("losses", _format_count(r.losses)),
+        *_list_switches(r),
+    ]
+
+
+def _list_energy_metrics(r: Report) -> Rows:
+    has_both = r.gpu_hours > 0 and math.isfinite(r.energy_j)
+    return [
+        ("total", format_energy(r.energy_j)),
+        *_list_energy_shares(r),
+        ("per GPU-hour", format_energy(r.energy_j / r.gpu_hours) if has_both else "-"),
+        *_list_costs(r),
+    ]
+
+
+def _list_energy_shares(r: Report) -> Rows:
+    return [
+        (name, f"{format_energy(value)}, {100 * value / r.energy_j:.0f} %")
+        for name, value in list_energy_parts(r)
         if value >= 0 and r.energy_j > 0
     ]
 
 
-def _paid(r: Report) -> list[tuple[str, str]]:
-    """What only runs with a price have: money, and how good decisions were."""
+def _list_costs(r: Report) -> Rows:
+    """Return the costs and the optimality gap; empty for runs without a price."""
     rows = (
-        ("cost of energy", money(r.energy_cost)),
-        ("of being late", money(r.tardiness_cost) if math.isfinite(r.cost) else "-"),
+        ("cost of energy", format_money(r.energy_cost)),
+        ("of being late", format_money(r.tardiness_cost) if math.isfinite(r.cost) else "-"),
         ("from the best decision, at most", f"{100 * r.gap_max:.2g} %" if math.isfinite(r.gap_max) else "-"),
     )
     return [(name, value) for name, value in rows if value != "-"]
 
 
-def _switches(r: Report) -> list[tuple[str, str]]:
-    """What only runs that use it have: caps, switches and arrays."""
+def _list_switches(r: Report) -> Rows:
+    """Return the counts of cap changes, node switches and fused jobs that are above 0."""
     counts = (("caps changed", r.retunes), ("nodes switched on", r.boots), ("jobs fused", r.fused_jobs))
-    return [(name, _count(count)) for name, count in counts if count]
-
-
-def _per_gpu_hour(r: Report) -> str:
-    return joules(r.energy_j / r.gpu_hours) if r.gpu_hours > 0 and math.isfinite(r.energy_j) else "-"
-
-
-def _card(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
-    return f'<section class="card"><h3>{escape(title)}</h3><table>{lines}</table></section>'
-
-
-def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """A list of what is said once about all runs; empty facts are left out."""
-    lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows if value)
-    return f'<dl class="facts">{lines}</dl>'
+    return [(name, _format_count(count)) for name, count in counts if count]

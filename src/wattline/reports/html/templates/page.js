@@ -1,7 +1,7 @@
 "use strict";
-// Figures are data in the page; this draws them in the page's colours, and again when those change.
+// Draws the figures, which are JSON in the page, in the page's colours, and again when those change.
 const figures = JSON.parse(document.getElementById("figures").textContent);
-// Nothing that would send data anywhere, and only what a mouse cannot do by itself.
+// No button that sends data to a server, and only actions that the mouse alone cannot do.
 const SETTINGS = {
   displaylogo: false,
   displayModeBar: "hover",
