@@ -40,21 +40,21 @@ def test_every_combination_is_a_member_and_the_first_key_changes_slowest() -> No
     assert members[5].checkpoint_dir == "ckpt/3e-4/2"
 
 
-def test_a_value_stands_in_the_command_as_it_was_written() -> None:
+def test_a_value_appears_in_the_command_as_written() -> None:
     written = ["1e-4", "0.10", "007", "1_000", "yes", "true", "2026-11-16", "+5", "'null'"]
     members = expand(read_job(f"run: x ${{a}}\nmatrix: {{a: [{', '.join(written)}]}}", "job.yaml"))
     assert [m.words[1] for m in members] == [text.strip("'") for text in written]
     assert [m.values["a"] for m in members] == [1e-4, 0.1, 7, "1_000", "yes", True, "2026-11-16", 5, "null"]
 
 
-def test_numbers_in_json_are_written_as_python_writes_them() -> None:
+def test_json_numbers_appear_as_python_writes_them() -> None:
     values = json.loads('[1, 1e-4, true, "1e-4", "word"]')
     members = expand(job_with(run="x ${a}", matrix={"a": values}))
     assert [m.words[1] for m in members] == ["1", "0.0001", "true", "1e-4", "word"]
     assert [m.values["a"] for m in members] == [1, 1e-4, True, 1e-4, "word"]
 
 
-def test_ranges_have_both_ends_and_may_go_down() -> None:
+def test_ranges_include_both_ends_and_may_count_down() -> None:
     def values(text: str) -> list[object]:
         return [m.values["a"] for m in expand(job_with(run="x ${a}", matrix={"a": text}))]
 
@@ -68,17 +68,15 @@ def test_ranges_have_both_ends_and_may_go_down() -> None:
 )
 def test_a_value_never_adds_words(value: str) -> None:
     (member,) = expand(job_with(run="python train.py --note=${v} 'and ${v}'", matrix={"v": [value]}))
-    said = value.replace("$$", "$")
-    assert member.words == ("python", "train.py", f"--note={said}", f"and {said}")
+    filled = value.replace("$$", "$")
+    assert member.words == ("python", "train.py", f"--note={filled}", f"and {filled}")
 
 
 @given(
     st.lists(st.text(), min_size=1, max_size=4),
     st.lists(st.sampled_from(["a", "${v}", "x=${v}${w}", "'q ${w}'", "$$", '"${v}"']), max_size=6),
 )
-def test_a_member_has_as_many_words_as_the_command_whatever_the_values(
-    values: list[str], words: list[str]
-) -> None:
+def test_every_member_has_as_many_words_as_the_command(values: list[str], words: list[str]) -> None:
     run = " ".join(["python", *words, "${v}", "${w}"])
     try:
         job = job_with(run=run, matrix={"v": values, "w": "0..1"})
@@ -90,12 +88,12 @@ def test_a_member_has_as_many_words_as_the_command_whatever_the_values(
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cc", "Cs"])))
-def test_a_value_comes_out_as_it_went_in(value: str) -> None:
+def test_values_pass_through_unchanged(value: str) -> None:
     (member,) = expand(job_with(run=["x", "${v}"], matrix={"v": [value.replace("$", "$$")]}))
     assert member.words == ("x", value)
 
 
-def test_two_dollars_are_one() -> None:
+def test_two_dollars_stand_for_one() -> None:
     (member,) = expand(job_with(run=["bash", "-c", "echo $$HOME $$$$ $${v} ${v}"], matrix={"v": ["$${v}"]}))
     assert member.words[2] == "echo $HOME $$ ${v} ${v}"
 
@@ -142,7 +140,7 @@ def test_a_wrong_matrix_is_explained(text: str, words: str) -> None:
     assert words in caught.value.message
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_or_with_a_shell() -> None:
+def test_an_unknown_name_suggests_the_nearest_name_or_a_shell() -> None:
     with pytest.raises(ConfigError) as caught:
         job_with(run="x ${sede}", matrix={"seed": "0..7"})
     assert caught.value.hint == "did you mean seed?"
@@ -151,7 +149,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_with_a_shell() -> None:
     assert "run: [bash, -c," in caught.value.hint
 
 
-def test_as_many_members_as_the_limit_are_fine() -> None:
+def test_as_many_members_as_the_limit_are_allowed() -> None:
     assert len(expand(job_with(run="x ${a}${b}", matrix={"a": "1..100", "b": "1..100"}))) == LIMIT_MEMBERS
 
 

@@ -34,13 +34,13 @@ retries: 3
 """
 
 
-def refused(text: str) -> ConfigError:
+def read_error(text: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         read_job(text, "job.yaml")
     return caught.value
 
 
-def tried(read: Callable[[], JobFile]) -> JobFile | str:
+def read_or_message(read: Callable[[], JobFile]) -> JobFile | str:
     try:
         return read()
     except ConfigError as error:
@@ -51,7 +51,7 @@ def job_with(**more: Any) -> JobFile:
     return read_document({"run": "python train.py", **more}, "request")
 
 
-def test_a_job_file_says_everything_in_words_and_gives_what_they_mean() -> None:
+def test_a_job_file_keeps_the_text_and_converts_it() -> None:
     job = read_job(WHOLE, "job.yaml")
     assert job.resources.time == "4h"
     assert job.resources.time_s == 14400
@@ -71,7 +71,7 @@ def test_a_job_file_says_everything_in_words_and_gives_what_they_mean() -> None:
     assert job.env == {"KEY": "value", "THREADS": "007", "DEBUG": "on"}
 
 
-def test_everything_is_optional_but_run() -> None:
+def test_only_run_is_required() -> None:
     job = read_job("run: [python, train.py, 1e-4]", "job.yaml")
     assert job.words == ("python", "train.py", "1e-4")
     assert (job.name, job.workdir, job.deadline_at, job.recurring, job.retries) == ("", None, None, None, 3)
@@ -79,10 +79,10 @@ def test_everything_is_optional_but_run() -> None:
     assert job.resources.time_s is None
     assert job.energy.slowdown is job.energy.budget_j is job.width is None
     assert job.checkpoint.stop is Signals.SIGTERM
-    assert refused("name: x").message.startswith("job.yaml:1: run is missing, expected one command")
+    assert read_error("name: x").message.startswith("job.yaml:1: run is missing, expected one command")
 
 
-def test_what_is_read_reads_the_same_as_json() -> None:
+def test_a_job_reads_the_same_as_json() -> None:
     job = read_job(WHOLE, "job.yaml")
     assert read_document(json.loads(job.model_dump_json()), "request") == job
     assert JobFile.model_validate(job.model_dump()) == job
@@ -121,12 +121,12 @@ def test_amounts_are_numbers_or_text_with_a_unit() -> None:
 )
 def test_fuse_is_off_auto_or_a_number(text: str, width: object) -> None:
     if width == "refused":
-        assert "fuse is 'OFF', expected off, auto" in refused(f"run: x\nfuse: {text}").message
+        assert "fuse is 'OFF', expected off, auto" in read_error(f"run: x\nfuse: {text}").message
     else:
         assert read_job(f"run: x\nfuse: {text}", "job.yaml").width == width
 
 
-def test_words_that_older_yaml_turns_into_truth_mean_what_they_say() -> None:
+def test_words_that_older_yaml_reads_as_booleans_are_text() -> None:
     job = read_job("run: x\nelastic: yes\nteam: no\nname: 2024\nresources: {time: 12:30}", "job.yaml")
     assert job.elastic is True
     assert (job.team, job.name, job.resources.time_s) == ("no", "2024", 750)
@@ -152,7 +152,7 @@ def test_a_deadline_has_a_time_and_a_zone() -> None:
 
 
 @given(st.datetimes(datetime(2000, 1, 2), datetime(2099, 12, 30)), st.integers(-1439, 1439))
-def test_any_moment_of_this_century_can_be_a_deadline(moment: datetime, minutes: int) -> None:
+def test_any_time_of_this_century_can_be_a_deadline(moment: datetime, minutes: int) -> None:
     sign, (hours, rest) = "-" if minutes < 0 else "+", divmod(abs(minutes), 60)
     job = job_with(deadline=f"{moment.isoformat()}{sign}{hours:02}:{rest:02}")
     assert job.deadline_at is not None
@@ -170,7 +170,7 @@ def test_any_moment_of_this_century_can_be_a_deadline(moment: datetime, minutes:
         ("run: x\nresources: {gpus: true}", "resources.gpus is true, expected"),
         ("run: x\nresources: {gpu_type: [a100,\n  'b 2']}", "job.yaml:3: resources.gpu_type[1] is 'b 2'"),
         ("run: x\nresources:", "resources is empty, expected a mapping"),
-        ("run: x\nresources: {time: 0s}", "resources.time is '0s', which is nothing"),
+        ("run: x\nresources: {time: 0s}", "resources.time is '0s', which is zero"),
         ("run: x\nresources: {memory_per_gpu: lots}", "memory_per_gpu is 'lots', expected auto, or a size"),
         (
             "run: x\nenergy: {max_slowdown: 0.05}",
@@ -211,8 +211,8 @@ def test_any_moment_of_this_century_can_be_a_deadline(moment: datetime, minutes:
         ('run: [x, "a\\0b"]', r"run[1] is 'a\x00b', expected"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_line_and_what_was_expected(text: str, words: str) -> None:
-    message = refused(text).message
+def test_a_wrong_value_is_reported_with_line_value_and_expectation(text: str, words: str) -> None:
+    message = read_error(text).message
     assert message.startswith("job.yaml:")
     assert words in message
     assert "\n" not in message
@@ -231,8 +231,8 @@ def test_a_wrong_value_is_named_with_its_line_and_what_was_expected(text: str, w
         ('run: x\n"a\\nb": 2', r"job.yaml:2: unknown key 'a\nb'", ""),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_one(text: str, words: str, hint: str) -> None:
-    error = refused(text)
+def test_an_unknown_key_suggests_the_nearest_key(text: str, words: str, hint: str) -> None:
+    error = read_error(text)
     assert words in error.message
     assert error.hint == hint
 
@@ -259,17 +259,17 @@ def test_an_unknown_key_is_named_with_the_nearest_one(text: str, words: str, hin
         ("é" * (LIMIT_BYTES // 2 + 1), "longer than 1 MiB"),
     ],
 )
-def test_what_is_no_plain_yaml_is_refused(text: str, words: str) -> None:
-    assert words in refused(text).message
+def test_text_that_is_not_plain_yaml_is_refused(text: str, words: str) -> None:
+    assert words in read_error(text).message
 
 
-def test_a_bomb_of_aliases_is_refused() -> None:
+def test_nested_aliases_that_expand_exponentially_are_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    assert "has more than 100,000 values, aliases included" in refused("\n".join(lines)).message
+    assert "has more than 100,000 values, aliases included" in read_error("\n".join(lines)).message
 
 
-def test_an_anchor_may_be_used_again() -> None:
+def test_an_anchor_may_be_used_several_times() -> None:
     job = read_job("run: &it python x.py\nname: *it\nenv: {A: *it}", "job.yaml")
     assert job.name == job.env["A"] == "python x.py"
 
@@ -280,7 +280,7 @@ def test_a_line_may_be_continued_and_quoted_words_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], "run: x", {"run": "x", 3: 4}, {"run": "x", "name": "\ud800"}])
-def test_a_document_that_is_no_job_is_refused_without_a_line(document: object) -> None:
+def test_a_document_that_is_not_a_job_is_refused_without_a_line(document: object) -> None:
     with pytest.raises(ConfigError, match=r"^request: "):
         read_document(document, "request")
 
@@ -302,12 +302,12 @@ def test_a_document_that_is_no_job_is_refused_without_a_line(document: object) -
         {"matrix": {"a": {1, 2}}},
     ],
 )
-def test_a_document_is_taken_at_its_word(more: dict[str, Any]) -> None:
+def test_a_document_is_not_coerced_to_other_types(more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^request: [a-z_.\[\]0-9A]+ is .*, expected"):
         job_with(**more)
 
 
-def test_the_schema_says_what_is_accepted() -> None:
+def test_the_json_schema_describes_the_accepted_values() -> None:
     schema = JobFile.model_json_schema()
     text, words = schema["properties"]["run"]["anyOf"]
     assert schema["required"] == ["run"]
@@ -316,18 +316,18 @@ def test_the_schema_says_what_is_accepted() -> None:
     assert (words["minItems"], words["prefixItems"][0]["minLength"]) == (1, 1)
     assert schema["properties"]["fuse"]["anyOf"][0] == {"enum": ["off", "auto", False]}
     assert schema["properties"]["env"]["propertyNames"]["not"]["anyOf"][0] == {"pattern": "^WATTLINE_"}
-    assert "SIGKILL" not in schema["$defs"]["Checkpoint"]["properties"]["signal"]["enum"]
+    assert "SIGKILL" not in schema["$defs"]["CheckpointSection"]["properties"]["signal"]["enum"]
     for part in (schema, *schema["$defs"].values()):
         assert all("description" in field for field in part["properties"].values())
 
 
 @given(st.text())
-def test_any_text_is_a_job_or_an_error_that_says_where(text: str) -> None:
-    found = tried(lambda: read_job(text, "job.yaml"))
+def test_any_text_is_a_job_or_an_error_with_its_place(text: str) -> None:
+    found = read_or_message(lambda: read_job(text, "job.yaml"))
     assert found.startswith("job.yaml") if isinstance(found, str) else found.words
 
 
-_MADE = st.recursive(
+_DOCUMENT = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
@@ -345,23 +345,23 @@ _PIECES = st.sampled_from(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(JobFile.model_fields)), _MADE))
+@given(st.dictionaries(st.sampled_from(list(JobFile.model_fields)), _DOCUMENT))
 def test_any_document_is_a_job_or_an_error(document: dict[str, Any]) -> None:
-    found = tried(lambda: job_with(**document))
+    found = read_or_message(lambda: job_with(**document))
     assert found.startswith("request: ") if isinstance(found, str) else found.words
 
 
 @given(st.lists(_PIECES | st.text(max_size=3), max_size=30).map("".join))
 def test_any_text_that_looks_like_yaml_is_a_job_or_an_error(text: str) -> None:
     for found in (
-        tried(lambda: read_job(text, "job.yaml")),
-        tried(lambda: read_job(f"run: x\n{text}", "job.yaml")),
-        tried(lambda: read_job(f"run: {text}", "job.yaml")),
+        read_or_message(lambda: read_job(text, "job.yaml")),
+        read_or_message(lambda: read_job(f"run: x\n{text}", "job.yaml")),
+        read_or_message(lambda: read_job(f"run: {text}", "job.yaml")),
     ):
         assert found.startswith("job.yaml") if isinstance(found, str) else found.words
 
 
 @given(st.text())
 def test_any_command_is_split_or_refused_for_a_reason(text: str) -> None:
-    found = tried(lambda: job_with(run=text))
+    found = read_or_message(lambda: job_with(run=text))
     assert found.startswith("request: run ") if isinstance(found, str) else found.words[0]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from wattline.jobfile.script_check import LIMIT_BYTES, fusible
+from wattline.jobfile.script_check import LIMIT_BYTES, find_fusible_script
 
 _SCRIPT = "from wattline.fusion import main\nmain(build, train)\n"
 
@@ -31,7 +31,9 @@ _SCRIPT = "from wattline.fusion import main\nmain(build, train)\n"
 def test_a_script_that_calls_main_is_fusible(tmp_path: Path, text: str, found: bool) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert fusible(["python", "train.py", "lr=1e-3"], tmp_path) == (script.resolve() if found else None)
+    assert find_fusible_script(["python", "train.py", "lr=1e-3"], tmp_path) == (
+        script.resolve() if found else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,21 +56,21 @@ def test_a_script_that_calls_main_is_fusible(tmp_path: Path, text: str, found: b
         ("torchrun train.py", False),
     ],
 )
-def test_a_command_is_fusible_if_all_it_says_is_names_and_values(
+def test_a_command_is_fusible_if_its_arguments_are_names_and_values(
     tmp_path: Path, command: str, found: bool
 ) -> None:
     (tmp_path / "train.py").write_text(_SCRIPT)
-    assert (fusible(command.split(), tmp_path) is not None) == found
+    assert (find_fusible_script(command.split(), tmp_path) is not None) == found
 
 
-def test_scripts_are_never_run_and_large_or_strange_ones_not_read(tmp_path: Path) -> None:
+def test_scripts_are_never_run_and_large_or_invalid_ones_are_not_fusible(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT + f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert fusible(["python", str(script)], Path("/")) == script.resolve()
+    assert find_fusible_script(["python", str(script)], Path("/")) == script.resolve()
     assert not (tmp_path / "ran").exists()
     script.write_text(_SCRIPT + "#" * LIMIT_BYTES)
-    assert fusible(["python", "train.py"], tmp_path) is None
+    assert find_fusible_script(["python", "train.py"], tmp_path) is None
     script.write_text(_SCRIPT + "(" * 100_000)
-    assert fusible(["python", "train.py"], tmp_path) is None
-    assert fusible(["python", "a\0b.py"], tmp_path) is None
-    assert fusible([], tmp_path) is None
+    assert find_fusible_script(["python", "train.py"], tmp_path) is None
+    assert find_fusible_script(["python", "a\0b.py"], tmp_path) is None
+    assert find_fusible_script([], tmp_path) is None

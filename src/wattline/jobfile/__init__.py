@@ -1,7 +1,15 @@
-"""Jobs as users write them: a YAML file, or the same as JSON, and the sweep that it may be."""
+"""Job files: a job as YAML or JSON, and the sweep of its matrix."""
 
-from wattline.jobfile.matrix import Member, check, expand
+from wattline.jobfile.matrix import SweepMember, check_matrix, expand
 from wattline.jobfile.schema import JobFile, read_document, read_job
-from wattline.jobfile.script_check import fusible
+from wattline.jobfile.script_check import find_fusible_script
 
-__all__ = ["JobFile", "Member", "check", "expand", "fusible", "read_document", "read_job"]
+__all__ = [
+    "JobFile",
+    "SweepMember",
+    "check_matrix",
+    "expand",
+    "find_fusible_script",
+    "read_document",
+    "read_job",
+]

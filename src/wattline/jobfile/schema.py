@@ -1,6 +1,6 @@
-"""A job as its user writes it: YAML, or the same document as JSON. Everything is optional but `run`.
+"""Schema of a job file: YAML, or the same document as JSON. Only `run` is required.
 
-Fields keep the user's words (`4h`); properties give what they mean (14400.0).
+Fields hold the text of the user (`4h`); properties convert it (14400.0).
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wattline.jobfile import fields as f
-from wattline.jobfile.errors import Path, WrongField
-from wattline.jobfile.matrix import check
-from wattline.jobfile.template import split
-from wattline.jobfile.validation_errors import explain
+from wattline.jobfile.errors import FieldError, Path, convert_validation_error
+from wattline.jobfile.matrix import check_matrix
+from wattline.jobfile.template import split_command
 from wattline.jobfile.yaml_reader import LIMIT_BYTES as LIMIT_BYTES
 from wattline.jobfile.yaml_reader import read_yaml
 from wattline.train.environment import Target
 from wattline.units import parse_gib, parse_joules, parse_seconds, parse_watts
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Resources(_Part):
-    """What a job needs to run."""
+class ResourcesSection(_Section):
+    """Resources that a job requests."""
 
     gpus: f.GpuCount | f.GpuRange = Field(
         default=1, description="a number of GPUs such as 2, 1..4, or 8.. for at least 8"
@@ -45,7 +44,7 @@ class Resources(_Part):
 
     @property
     def gpu_range(self) -> tuple[int, int, int]:
-        """The least, the asked and the most GPUs; most is 0 where there is no limit."""
+        """Minimum, requested and maximum number of GPUs; maximum 0: no limit."""
         if isinstance(self.gpus, int):
             return self.gpus, self.gpus, self.gpus
         first, dots, last = self.gpus.partition("..")
@@ -56,30 +55,30 @@ class Resources(_Part):
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        """The kinds of GPUs that will do, in lower case; empty: any."""
+        """Accepted kinds of GPU in lower case; empty: any."""
         kinds = (self.gpu_type,) if isinstance(self.gpu_type, str) else self.gpu_type
         return tuple(kind.casefold() for kind in kinds)
 
     @property
     def cpus(self) -> float | None:
-        """CPUs for each GPU; None: as many as it takes."""
+        """CPUs per GPU; None: chosen by Wattline."""
         return None if self.cpus_per_gpu == "auto" else self.cpus_per_gpu
 
     @property
     def memory_gib(self) -> float | None:
-        """Memory for each GPU; None: as much as it takes."""
+        """Host memory per GPU in GiB; None: chosen by Wattline."""
         if self.memory_per_gpu == "auto":
             return None
         return parse_gib(self.memory_per_gpu) if isinstance(self.memory_per_gpu, str) else self.memory_per_gpu
 
     @property
     def time_s(self) -> float | None:
-        """How long a job may run; None: no limit."""
+        """Time limit in seconds; None: no limit."""
         return parse_seconds(self.time) if isinstance(self.time, str) else self.time
 
 
-class Energy(_Part):
-    """How a job may be slowed down to use less energy, and how much it may use."""
+class EnergySection(_Section):
+    """Limits of slowdown, power and energy."""
 
     max_slowdown: f.Ratio | f.Percent | None = Field(
         default=None, description="a slowdown such as 5%, or a ratio of at least 1 such as 1.05"
@@ -93,28 +92,28 @@ class Energy(_Part):
 
     @property
     def slowdown(self) -> float | None:
-        """How many times as long a job may take; None: not said."""
+        """Allowed run time relative to that without power caps; None: unset."""
         if isinstance(self.max_slowdown, str):
             return 1 + float(self.max_slowdown.removesuffix("%")) / 100
         return self.max_slowdown
 
     @property
     def power_w(self) -> float | None:
-        """The power limit of each GPU; None: Wattline chooses."""
+        """Power limit of each GPU in watts; None: chosen by Wattline."""
         if self.power == "auto":
             return None
         return parse_watts(self.power) if isinstance(self.power, str) else self.power
 
     @property
     def budget_j(self) -> float | None:
-        """What a job may use in all; None: no limit."""
+        """Energy budget of the whole job in joules; None: no limit."""
         return parse_joules(self.budget) if isinstance(self.budget, str) else self.budget
 
 
-class Checkpoint(_Part):
-    """How a job is told to stop, how long it then has, and where it keeps its checkpoints."""
+class CheckpointSection(_Section):
+    """Signal and grace period of a stop, and the folder of checkpoints."""
 
-    signal: f.StopName = Field(
+    signal: f.StopSignal = Field(
         default="SIGTERM", description="the name of a signal such as SIGTERM or SIGUSR2"
     )
     grace: f.Grace | f.GraceText = Field(
@@ -124,38 +123,38 @@ class Checkpoint(_Part):
 
     @property
     def stop(self) -> Signals:
-        """The signal that tells a job to stop."""
+        """Signal that asks a job to stop."""
         return Signals[self.signal]
 
     @property
     def grace_s(self) -> float:
-        """Seconds from that signal to SIGKILL."""
+        """Seconds from the stop signal to SIGKILL."""
         return parse_seconds(self.grace) if isinstance(self.grace, str) else self.grace
 
 
-class Recurring(_Part):
-    """A job that comes again and again, and what may be tuned from one time to the next."""
+class RecurringSection(_Section):
+    """Group of a recurring job, and the settings that are tuned from run to run."""
 
     group: Annotated[f.Line, Field(min_length=1)] = Field(
         description="the name of what recurs such as nightly-nmt"
     )
-    tune: f.Tuned = Field(
+    tune: f.TunedSettings = Field(
         default=("batch_size", "power_limit"),
         description="a list of what may be tuned: batch_size, power_limit",
     )
-    batch_sizes: f.Batches = Field(
+    batch_sizes: f.BatchSizes = Field(
         default=(), description="a list of whole numbers above 0 such as [32, 64, 128]"
     )
     target: f.TargetText | None = Field(default=None, description="a goal such as accuracy>=0.6 or wer<=40")
 
     @property
     def goal(self) -> Target | None:
-        """The metric that decides whether a recurrence has succeeded; None: its exit code does."""
+        """Metric and threshold that a run has to reach; None: its exit code decides."""
         return None if self.target is None else Target.parse(self.target)
 
 
-class JobFile(_Part):
-    """A job, or with a `matrix` many, as its user describes it."""
+class JobFile(_Section):
+    """A job, or with a `matrix` a sweep of jobs."""
 
     run: f.Command | f.Words = Field(
         description="one command such as python train.py, or a list of its words"
@@ -165,12 +164,16 @@ class JobFile(_Part):
     env: f.Env = Field(default={}, description="environment variables such as {OMP_NUM_THREADS: 4}")
     model: f.Line | None = Field(default=None, description="the name of a known workload such as resnet50")
     batch_size: f.Count | None = Field(default=None, description="a whole number above 0")
-    resources: Resources = Field(default=Resources(), description="a mapping such as {gpus: 1..4, time: 4h}")
+    resources: ResourcesSection = Field(
+        default=ResourcesSection(), description="a mapping such as {gpus: 1..4, time: 4h}"
+    )
     matrix: f.Matrix = Field(default={}, description="a list of values, or a range such as 0..7")
-    fuse: f.Width | f.Members = Field(
+    fuse: f.FuseMode | f.MemberCount = Field(
         default="auto", description="off, auto, or how many members are trained as one"
     )
-    energy: Energy = Field(default=Energy(), description="a mapping such as {max_slowdown: 5%, budget: 3kWh}")
+    energy: EnergySection = Field(
+        default=EnergySection(), description="a mapping such as {max_slowdown: 5%, budget: 3kWh}"
+    )
     deadline: f.Instant | None = Field(
         default=None, description="a time with its zone such as 2026-11-16T09:00+01:00 or 2026-11-16T08:00Z"
     )
@@ -178,10 +181,12 @@ class JobFile(_Part):
         default=None, description="what an hour of being late costs, a number of at least 0"
     )
     elastic: bool = Field(default=False, description="true or false")
-    checkpoint: Checkpoint = Field(
-        Checkpoint(), description="a mapping such as {signal: SIGUSR2, grace: 120s}"
+    checkpoint: CheckpointSection = Field(
+        default=CheckpointSection(), description="a mapping such as {signal: SIGUSR2, grace: 120s}"
     )
-    recurring: Recurring | None = Field(default=None, description="a mapping such as {group: nightly-nmt}")
+    recurring: RecurringSection | None = Field(
+        default=None, description="a mapping such as {group: nightly-nmt}"
+    )
     team: f.Team = Field(default="", description="a name of at most 200 letters without * and :")
     priority: float = Field(default=0.0, ge=-1e9, le=1e9, description="a number from -1e9 to 1e9")
     retries: f.Retries = Field(
@@ -190,17 +195,17 @@ class JobFile(_Part):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the command, before the matrix is filled in."""
-        return split(self.run) if isinstance(self.run, str) else self.run
+        """Words of the command, with `${name}` not yet filled in."""
+        return split_command(self.run) if isinstance(self.run, str) else self.run
 
     @property
     def width(self) -> int | None:
-        """How many members are trained as one; 1: fusion is off; None: Wattline chooses."""
+        """Members trained as one array; 1: fusion is off; None: chosen by Wattline."""
         return self.fuse if isinstance(self.fuse, int) else {"off": 1, "auto": None}[self.fuse]
 
     @property
     def deadline_at(self) -> datetime | None:
-        """When the job should be over, with its time zone."""
+        """Deadline with its time zone; None: none."""
         return None if self.deadline is None else datetime.fromisoformat(self.deadline)
 
 
@@ -210,35 +215,36 @@ _AS_WRITTEN: frozenset[Path] = frozenset(
         *(("resources", "gpu_type"), ("checkpoint", "dir"), ("recurring", "group"), ("recurring", "target")),
     )
 )
-_SWITCH = {"yes": True, "on": True, "no": False, "off": False}
+"""Paths at which scalars stay as written: `name: 2024` is text, not a number."""
+_BOOLEANS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def read_job(text: str, where: str) -> JobFile:
-    """A job from YAML; *where* names the text in errors, which say `where:line: …`."""
+    """Read a job from YAML; error messages begin with `where:line: `."""
     node = read_yaml(text, where)
     document = node.plain(lambda path: path[:1] in _AS_WRITTEN or path[:2] in _AS_WRITTEN)
     if isinstance(document, dict) and isinstance(document.get("elastic"), str):
-        document["elastic"] = _SWITCH.get(document["elastic"].casefold(), document["elastic"])
+        document["elastic"] = _BOOLEANS.get(document["elastic"].casefold(), document["elastic"])
     try:
-        return _read(document)
-    except WrongField as error:
+        return _validate(document)
+    except FieldError as error:
         raise error.at(where, node.line_of(error.path)) from None
 
 
 def read_document(document: object, where: str) -> JobFile:
-    """A job from a document that was parsed already; errors say `where: …`."""
+    """Read a job from parsed JSON; error messages begin with `where: `."""
     try:
-        return _read(document)
-    except WrongField as error:
+        return _validate(document)
+    except FieldError as error:
         raise error.at(where, None) from None
 
 
-def _read(document: object) -> JobFile:
+def _validate(document: object) -> JobFile:
     if not isinstance(document, dict):
-        raise WrongField((), "is not a mapping, expected at least run: followed by a command")
+        raise FieldError((), "is not a mapping, expected at least run: followed by a command")
     try:
         job = JobFile.model_validate(document)
     except ValidationError as error:
-        raise explain(error, document, JobFile) from None
-    check(job)
+        raise convert_validation_error(error, document, JobFile) from None
+    check_matrix(job)
     return job

@@ -1,4 +1,4 @@
-"""Whether a command can be trained as one array with others like it, by reading its script."""
+"""Detection of scripts that call `wattline.fusion.main`, so that members of a sweep can be fused."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-LIMIT_BYTES = 2**20
+LIMIT_BYTES = 2**20  # larger scripts are not read
 
 _PYTHON = re.compile(r"python(?:3(?:\.[0-9]+)?)?")
-_HOME = "wattline.fusion"
+_ENTRY_POINT = "wattline.fusion.main"
 
 
-def fusible(words: Sequence[str], workdir: Path) -> Path | None:
-    """The script of `python [-u] script.py name=value …` if it calls `wattline.fusion.main`, else None.
+def find_fusible_script(words: Sequence[str], workdir: Path) -> Path | None:
+    """Return the script of a command that one process can train together with others, or None.
 
-    The script is read, never run. Values with a comma would be several members already.
+    The command must be `python [-u] script.py name=value …`, and the script must call `wattline.fusion.main`.
+    It is parsed, never run. Values with a comma are excluded: `main` would split them into several members.
     """
     words = list(words)
     if not words or not _PYTHON.fullmatch(words[0].rpartition("/")[2]):
@@ -44,14 +45,14 @@ def _is_setting(word: str) -> bool:
 
 def _calls_main(tree: ast.Module) -> bool:
     nodes = list(ast.walk(tree))
-    meant = {alias: name for node in nodes for alias, name in _imported(node)}
+    imports = {alias: name for node in nodes for alias, name in _imported_names(node)}
     return any(
-        isinstance(node, ast.Call) and _full_name(node.func, meant) == f"{_HOME}.main" for node in nodes
+        isinstance(node, ast.Call) and _qualified_name(node.func, imports) == _ENTRY_POINT for node in nodes
     )
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """The names that an import makes, and what they mean."""
+def _imported_names(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each name that an import binds, with its qualified name."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname:
@@ -64,11 +65,11 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _full_name(node: ast.expr, meant: dict[str, str]) -> str:
+def _qualified_name(node: ast.expr, imports: dict[str, str]) -> str:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name) or node.id not in meant:
+    if not isinstance(node, ast.Name) or node.id not in imports:
         return ""
-    return ".".join((meant[node.id], *reversed(parts)))
+    return ".".join((imports[node.id], *reversed(parts)))
