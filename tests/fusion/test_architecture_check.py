@@ -1,4 +1,4 @@
-"""What members may differ in, and what is said of everything else."""
+"""Differences between models that fusing allows, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def with_forward(model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(("what", "make", "other", "words"), DIFFERENT, ids=[d[0] for d in DIFFERENT])
-def test_what_differs_is_named_with_its_values(
+def test_a_difference_is_named_with_its_values(
     what: str, make: Callable[[], nn.Module], other: Callable[[], nn.Module], words: list[str]
 ) -> None:
     with pytest.raises(NotFusible) as said:
@@ -170,7 +170,7 @@ def test_the_same_model_twice_is_refused() -> None:
         fuse([model, net(), model])
 
 
-def test_nothing_and_what_is_no_module_is_refused() -> None:
+def test_an_empty_list_and_a_non_module_are_refused() -> None:
     with pytest.raises(NotFusible, match="no models were given, expected at least one"):
         fuse([])
     with pytest.raises(NotFusible, match="member 1 is int, expected"):
@@ -266,19 +266,19 @@ def test_hooks_on_gradients_are_refused() -> None:
         fuse(models)
 
 
-def test_members_may_number_more_than_samples() -> None:
+def test_an_array_may_have_more_members_than_samples() -> None:
     assert_same_training(net, normal_tensor(1, 3))
-    assert_same_training(net, normal_tensor(B, 3))  # as many as members: nothing is mixed up
+    assert_same_training(net, normal_tensor(B, 3))  # as many samples as members: dimensions are not confused
     assert_same_training(net, normal_tensor(B, B, 3), members=True)
 
 
-def test_functions_that_have_a_model_inside_are_refused() -> None:
+def test_functions_that_capture_a_model_are_refused() -> None:
     def make() -> nn.Module:
         model = Scaled()
         model.forward = lambda x: model.fc(x)  # type: ignore[method-assign]
         return model
 
-    with pytest.raises(NotFusible, match=r"Scaled\.forward is a function that has a Scaled"):
+    with pytest.raises(NotFusible, match=r"Scaled\.forward is a function that captures a Scaled"):
         fuse([make(), make()])
 
     def hooked() -> nn.Module:
@@ -286,12 +286,12 @@ def test_functions_that_have_a_model_inside_are_refused() -> None:
         model.fc.register_forward_hook(lambda m, i, o: o + model.fc.bias)
         return model
 
-    with pytest.raises(NotFusible, match=r"fc\._forward_hooks is a function that has a Scaled"):
+    with pytest.raises(NotFusible, match=r"fc\._forward_hooks is a function that captures a Scaled"):
         fuse([hooked(), hooked()])
 
 
-def test_members_with_other_hooks_are_refused() -> None:
+def test_members_with_different_hooks_are_refused() -> None:
     models = [Scaled(), Scaled()]
     models[1].fc.register_forward_hook(lambda m, i, o: o * 2)
-    with pytest.raises(NotFusible, match="fc has other forward hooks"):
+    with pytest.raises(NotFusible, match="fc has different forward hooks"):
         fuse(models)

@@ -1,4 +1,4 @@
-"""What an array can be asked for and told: its members, who leaves and joins, modes, types, copies."""
+"""Operations of arrays: members, leaving and joining, modes, types, copies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def trained(array: FusedArray, steps: int = 3) -> FusedArray:
     return array
 
 
-def test_it_prints_its_width_and_its_body() -> None:
+def test_an_array_prints_its_width_and_its_body() -> None:
     text = str(fuse(build_members(small)))
     assert "3 members" in text
     assert "Conv2d" in text
@@ -82,13 +82,13 @@ def test_members_come_out_as_ordinary_models_with_copies_of_their_weights() -> N
     assert_same(array.member(-1).state_dict(), parts[-1].state_dict(), "the last")
 
 
-def test_what_comes_out_can_be_fused_again() -> None:
+def test_split_members_can_be_fused_again() -> None:
     array = trained(fuse(build_members(small)))
     again = fuse(array.split())
     assert_same(dict(again.stacked), dict(array.stacked), "tensors")
 
 
-def test_state_dicts_go_in_and_out_of_a_slot() -> None:
+def test_state_dicts_of_members_are_saved_and_loaded() -> None:
     array, other = trained(fuse(build_members(small))), build_members(small, 5)[4]
     other.train()
     other(X)
@@ -102,7 +102,7 @@ def test_state_dicts_go_in_and_out_of_a_slot() -> None:
     assert_same(other.eval()(X), select_member(array.eval()(X), 1), "output")
 
 
-def test_members_leave_and_join_and_nobody_notices() -> None:
+def test_members_leave_and_join_without_effect_on_the_others() -> None:
     models = build_members(small)
     array = fuse(models)
     rates, gammas = [0.1, 0.05, 0.02], [0.5, 0.9, 0.7]
@@ -170,7 +170,7 @@ def test_members_leave_while_they_keep_state_between_calls() -> None:
         array.add([Remembers().double()])
 
 
-def test_who_joins_an_array_over_a_shared_base_must_have_the_same() -> None:
+def test_members_that_join_an_array_over_a_shared_base_must_share_it() -> None:
     base = nn.Linear(4, 4).requires_grad_(False)
 
     def make() -> nn.Module:
@@ -182,11 +182,11 @@ def test_who_joins_an_array_over_a_shared_base_must_have_the_same() -> None:
     assert array.common["0.weight"] is base.weight
     other = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2))
     with pytest.raises(
-        NotFusible, match=r"0\.weight is shared by all members, and a model that joins has another"
+        NotFusible, match=r"0\.weight is shared by all members, but a joining model has another value"
     ):
         array.add([other])
     with pytest.raises(
-        NotFusible, match=r"0\.weight is shared by all members, and the state dict has another"
+        NotFusible, match=r"0\.weight is shared by all members, but the state dict has another value"
     ):
         array.load_member(0, other.state_dict())
 
@@ -269,7 +269,7 @@ def test_state_dicts_are_saved_and_loaded(fallback: bool) -> None:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 @pytest.mark.parametrize("fallback", [False, True])
-def test_arrays_are_copied_with_all_they_know(way: str, fallback: bool) -> None:
+def test_arrays_are_copied_with_their_state(way: str, fallback: bool) -> None:
     array = fuse(build_members(lambda: nn.Sequential(small(), Decides()) if fallback else small()))
     if fallback:
         with pytest.warns(FusionWarning):
@@ -278,7 +278,7 @@ def test_arrays_are_copied_with_all_they_know(way: str, fallback: bool) -> None:
         array(X)
     twin = copy.deepcopy(array) if way == "deepcopy" else pickle.loads(pickle.dumps(array))
     assert_same(dict(twin.stacked), dict(array.stacked), "tensors")
-    assert_same(trained(twin)(X), trained(array)(X), "output")  # and nothing is announced again
+    assert_same(trained(twin)(X), trained(array)(X), "output")  # no second warning
     twin.drop([0])
     assert (len(twin), len(array)) == (2, 3)
 

@@ -1,4 +1,4 @@
-"""Whether an array does what its members would: what `check` finds, and what it would find if not."""
+"""`check`: results for correct arrays and for a deliberately wrong rule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_single_precision_deviates_a_little() -> None:
     assert 0 < found.largest < 1e-3
 
 
-def test_models_are_left_as_they_were() -> None:
+def test_check_leaves_the_models_unchanged() -> None:
     models = build_members(net)
     before = copy.deepcopy([m.state_dict() for m in models])
     check(models, X, steps=1)
@@ -61,7 +61,7 @@ def test_models_are_left_as_they_were() -> None:
         assert model[3].p == 0.5
 
 
-def test_random_numbers_are_told() -> None:
+def test_check_reports_that_a_forward_draws_random_numbers() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -76,7 +76,7 @@ def test_random_numbers_are_told() -> None:
     assert "differ by design" in str(found)
 
 
-def test_what_runs_for_each_member_is_announced_and_agrees() -> None:
+def test_modules_run_per_member_cause_a_warning_and_agree() -> None:
     class Decides(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -90,11 +90,11 @@ def test_what_runs_for_each_member_is_announced_and_agrees() -> None:
         assert check(build_members(Decides), normal_tensor(3, 4)).largest < 1e-10
 
 
-def test_a_wrong_rule_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_detects_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(size: int, ways: Any, input: Any, weight: Any, bias: Any = None) -> Any:
         rule, _ = right
         y = rule(size, ways, input, weight, bias)
-        return rules.Many(y.values * 1.001, y.at)
+        return rules.BatchedTensor(y.values * 1.001, y.member_dim)
 
     right = rules._RULES[F.linear]
     monkeypatch.setitem(rules._RULES, F.linear, (wrong, "wrong"))

@@ -1,4 +1,4 @@
-"""Whole models, unmodified: an array of them trains as they would by themselves."""
+"""Whole unmodified models: an array of them trains like separate models."""
 
 from __future__ import annotations
 
@@ -338,8 +338,8 @@ class ViT(nn.Module):
         return self.head(self.blocks(x)[:, 0])
 
 
-class Kept(nn.Module):
-    """Everything that parameters and modules can be kept in."""
+class AllContainers(nn.Module):
+    """A model with every container of parameters and modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -424,7 +424,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], dict[str, Any]
         {},
     ),
     "ViT": (ViT, (normal_tensor(3, 2, 4, 4),), {}),
-    "containers": (Kept, (normal_tensor(3, 4),), {}),
+    "containers": (AllContainers, (normal_tensor(3, 4),), {}),
     "weight norm": (
         lambda: nn.Sequential(
             parametrizations.weight_norm(nn.Linear(4, 3)),
@@ -510,7 +510,7 @@ def test_convolutional_models_in_every_way(name: str, ways: Ways) -> None:
     trained(name, ways=ways, steps=1)
 
 
-def test_an_lstm_language_model_with_tied_weights_hands_on_its_state() -> None:
+def test_an_lstm_language_model_with_tied_weights_carries_its_state() -> None:
     models = build_members(LanguageModel)
     array = fuse(models)
     assert array.body.decoder.weight is array.body.encoder.weight
@@ -631,7 +631,7 @@ def test_a_vae_draws_for_each_member_and_each_call() -> None:
 
 
 @dataclass
-class Answer:
+class OutputDataclass:
     logits: Tensor
     hidden: dict[str, Tensor]
     note: str = "fine"
@@ -643,7 +643,7 @@ class Pair(NamedTuple):
     b: Tensor
 
 
-class Answering(nn.Module):
+class OutputStructures(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.fc = nn.Linear(4, 3)
@@ -658,8 +658,8 @@ class Answering(nn.Module):
         return {
             "tuple": lambda: (y, None, 3, (x, "text")),
             "dict": lambda: {"y": y, "more": [y * 2, {"z": y.mean()}]},
-            "dataclass": lambda: Answer(y, {"h": y * 2}),
-            "nested dataclass": lambda: (y, [Answer(y, {"h": y * 2})]),
+            "dataclass": lambda: OutputDataclass(y, {"h": y * 2}),
+            "nested dataclass": lambda: (y, [OutputDataclass(y, {"h": y * 2})]),
             "named tuple": lambda: Pair(y, y.sum()),
             "list": lambda: [y, y],
             "constant": lambda: (y, torch.ones(2, dtype=x.dtype), x),
@@ -670,8 +670,8 @@ class Answering(nn.Module):
 @pytest.mark.parametrize(
     "how", ["tuple", "dict", "dataclass", "nested dataclass", "named tuple", "list", "constant", "max"]
 )
-def test_answers_keep_their_structure(how: str) -> None:
-    models = build_members(lambda: Answering(how))
+def test_outputs_keep_their_structure(how: str) -> None:
+    models = build_members(lambda: OutputStructures(how))
     out, alone = fuse(models)(normal_tensor(5, 4)), models[1](normal_tensor(5, 4))
     if how != "max":
         assert type(out) is type(alone)
@@ -680,7 +680,7 @@ def test_answers_keep_their_structure(how: str) -> None:
         assert out.logits.shape == (B, 5, 3)
         assert out.note == "fine"
     assert_same_training(
-        lambda: Answering(how),
+        lambda: OutputStructures(how),
         normal_tensor(5, 4),
         loss=lambda o: _first(o).square().mean(),
         input_grad=False,
@@ -693,10 +693,12 @@ def _first(out: Any) -> Tensor:
 
 def test_keyword_arguments_and_nested_ones_reach_every_member() -> None:
     words = {"scale": 2.0, "bias": normal_tensor(3), "deep": {"a": [normal_tensor(5, 3)]}}
-    assert_same_training(lambda: Answering("list"), normal_tensor(5, 4), kwargs=words, input_grad=False)
+    assert_same_training(
+        lambda: OutputStructures("list"), normal_tensor(5, 4), kwargs=words, input_grad=False
+    )
     own = {"bias": normal_tensor(B, 3), "deep": {"a": [normal_tensor(B, 5, 3)]}}
     assert_same_training(
-        lambda: Answering("list"), normal_tensor(B, 5, 4), kwargs=own, members=True, input_grad=False
+        lambda: OutputStructures("list"), normal_tensor(B, 5, 4), kwargs=own, members=True, input_grad=False
     )
 
 
@@ -728,7 +730,7 @@ BASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_adapters_over_a_frozen_base_that_is_kept_once(name: str) -> None:
+def test_adapters_over_a_frozen_base_that_is_stored_once(name: str) -> None:
     make, x = BASES[name]
     base = make().double().requires_grad_(False)
     before = copy.deepcopy(base.state_dict())

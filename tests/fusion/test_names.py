@@ -1,4 +1,4 @@
-"""The names of `wattline.fusion`."""
+"""The public names of `wattline.fusion`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wattline import fusion
 
 
 @pytest.mark.parametrize("name", fusion.__all__)
-def test_a_name_is_the_same_thing_however_often_it_is_asked_for(name: str) -> None:
+def test_a_name_is_the_same_object_on_every_access(name: str) -> None:
     import_module(f"wattline.fusion.{fusion._MODULES[name]}")
     first, second = getattr(fusion, name), getattr(fusion, name)
     assert first is second
@@ -21,6 +21,6 @@ def test_a_name_is_the_same_thing_however_often_it_is_asked_for(name: str) -> No
     assert first.__doc__
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         _ = fusion.nope

@@ -1,4 +1,4 @@
-"""Every operator and its options: an array trains as its members would by themselves."""
+"""Every operator and its options: an array trains like its members by themselves."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from support.fusion_equality import (  # noqa: E402
     select_member,
 )
 from wattline.fusion import FusionWarning, Ways, fuse  # noqa: E402
-from wattline.fusion.lowering.rules import Lowering  # noqa: E402
+from wattline.fusion.lowering.rules import LoweringMode  # noqa: E402
 
 
 class Calls(nn.Module):
-    """A module, called in its own way."""
+    """A module with a custom call."""
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Calls(nn.Module):
 
 
 class After(nn.Module):
-    """A module behind weights, so that what it gets is each member's own and has a gradient."""
+    """A module after weights, so that its input differs by member and has a gradient."""
 
     def __init__(self, module: nn.Module, features: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Case:
     name: str
     make: Callable[[], nn.Module]
     args: tuple[Any, ...]
-    alone: str = ""  # what is announced to run for each member by itself
+    alone: str = ""  # the module named in a warning as run per member
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def case(name: str, make: Callable[[], nn.Module], *args: Any, alone: str = "", 
 
 
 def own_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same arguments with other values for each member."""
+    """Return the same arguments with different values for each member."""
 
     def rows(t: Any) -> Any:
         if not isinstance(t, Tensor):
@@ -1167,7 +1167,7 @@ def settled(case: Case, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_of_a_batch_that_members_share(case: Case) -> None:
+def test_operators_on_a_batch_that_members_share(case: Case) -> None:
     settled(case)
 
 
@@ -1182,7 +1182,7 @@ def may_be_of_each(case: Case) -> bool:
 
 @pytest.mark.parametrize("steps", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", list(filter(may_be_of_each, ALL)), ids=str)
-def test_of_a_batch_of_each_member(case: Case, steps: int) -> None:
+def test_operators_on_a_batch_of_each_member(case: Case, steps: int) -> None:
     expecting = pytest.warns(FusionWarning, match="nested") if "nested" in case.name else case.expecting()
     with expecting:
         assert_same_training(
@@ -1192,7 +1192,7 @@ def test_of_a_batch_of_each_member(case: Case, steps: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_for_twenty_steps(case: Case) -> None:
+def test_operators_for_twenty_steps(case: Case) -> None:
     settled(case, steps=20)
 
 
@@ -1214,14 +1214,14 @@ def test_every_convolution_in_every_way(case: Case, ways: Ways) -> None:
 
 
 def may_be_single(case: Case) -> bool:
-    """Others have numbers of double precision inside, or warn."""
+    """Return whether the case runs in single precision; others use float64 inside, or warn."""
     inside = ("one-hot", "fractional", "scatter", "solve", "mask", "as numbers", "projections")
     return not any(word in case.name for word in inside)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(filter(may_be_single, ALL)), ids=str)
-def test_in_single_precision(case: Case) -> None:
+def test_operators_in_single_precision(case: Case) -> None:
     def single(t: Any) -> Any:
         return t.float() if isinstance(t, Tensor) and t.is_floating_point() else t
 
@@ -1258,7 +1258,7 @@ class Noisy(nn.Module):
 
 @pytest.mark.parametrize("own", [False, True], ids=["input of all", "input of each"])
 @pytest.mark.parametrize(("kind", "shape", "whole_from"), DROPOUTS[:1] + DROPOUTS[2:5])
-def test_members_drop_other_things(
+def test_members_draw_different_dropout_masks(
     kind: Any, shape: tuple[int, ...], whole_from: int | None, own: bool
 ) -> None:
     make = (lambda: Noisy(kind(0.3))) if own else (lambda: nn.Sequential(kind(0.3), Noisy(nn.Identity())))
@@ -1273,7 +1273,7 @@ def test_members_drop_other_things(
         planes = kept.flatten(whole_from + 1)
         assert (planes.all(-1) | ~planes.any(-1)).all()
     out.sum().backward()
-    torch.testing.assert_close(x.grad, out.sum(0).detach())  # the same masks, since the input is one
+    torch.testing.assert_close(x.grad, out.sum(0).detach())  # the same masks, since the input is all ones
     assert not torch.equal(array(x) != 0, kept)
     array.eval()
     assert torch.equal(array(x), torch.ones(B, *shape, dtype=torch.float64))
@@ -1303,7 +1303,7 @@ def test_dropout_in_place(kind: Any, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(array.body.scale.grad, out.detach().flatten(1).sum(1))
 
 
-def test_without_a_chance_dropout_is_nothing_and_with_certainty_everything() -> None:
+def test_dropout_with_p_0_keeps_everything_and_with_p_1_nothing() -> None:
     assert_same_training(lambda: Noisy(nn.Dropout(0.0)), normal_tensor(4, 3))
     assert not fuse(build_members(lambda: Noisy(nn.Dropout(1.0))))(normal_tensor(4, 3)).any()
 
@@ -1311,7 +1311,7 @@ def test_without_a_chance_dropout_is_nothing_and_with_certainty_everything() -> 
 def test_attention_drops_its_weights() -> None:
     array = fuse(build_members(attend(of_self(), dropout=0.5)))
     _, weights = array(normal_tensor(6, 2, 4))
-    assert (weights.sum(-1) - 1).abs().max() > 0.1  # what is given back is what was used, as PyTorch does
+    assert (weights.sum(-1) - 1).abs().max() > 0.1  # the returned weights include dropout, as in PyTorch
     out = array(normal_tensor(6, 2, 4))[0]
     assert not torch.equal(out, array(normal_tensor(6, 2, 4))[0])
 
@@ -1460,7 +1460,7 @@ def test_losses_are_a_vector() -> None:
 
 
 @pytest.mark.parametrize("index", [5, -1])
-def test_a_wrong_index_of_one_member_never_finds_the_row_of_another(index: int) -> None:
+def test_an_invalid_index_of_one_member_never_reads_the_row_of_another(index: int) -> None:
     array = fuse(build_members(lambda: nn.Embedding(5, 3)))
     for member in range(B):
         rows = integer_tensor(5, B, 4)
@@ -1522,7 +1522,7 @@ TWO_SIDED: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", TWO_SIDED)
-def test_it_does_not_matter_in_which_dimension_members_stand(name: str) -> None:
+def test_members_may_be_in_any_dimension(name: str) -> None:
     function, args = TWO_SIDED[name]
     choices = [[None, *range(a.dim() + 1)] for a in args]
     for dims in itertools.product(*choices):
@@ -1535,6 +1535,6 @@ def test_it_does_not_matter_in_which_dimension_members_stand(name: str) -> None:
             )
             for m in range(B)
         ]
-        with Lowering(Ways()):
+        with LoweringMode(Ways()):
             out = torch.vmap(function, in_dims=dims)(*rows)
         assert_same(out, torch.stack(alone), f"members in {dims}")

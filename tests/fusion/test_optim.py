@@ -1,4 +1,4 @@
-"""Optimisers of arrays, held against separate optimisers of torch on separate parameters."""
+"""Optimisers of arrays, compared with separate PyTorch optimisers on separate parameters."""
 
 from __future__ import annotations
 
@@ -105,23 +105,23 @@ def test_every_member_moves_as_if_it_were_alone(name: str, hyper: dict[str, Any]
 
 
 @pytest.mark.parametrize(("name", "hyper"), CASES)
-def test_in_single_precision_as_well(name: str, hyper: dict[str, Any]) -> None:
+def test_every_member_moves_as_if_alone_in_single_precision(name: str, hyper: dict[str, Any]) -> None:
     both = Both(name, hyper, dtype=torch.float32)
     both.step(20)
     both.agree(atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize(("name", "hyper"), EACH)
-def test_sixteen_bits_are_computed_in_thirty_two(name: str, hyper: dict[str, Any]) -> None:
+def test_16_bit_parameters_are_computed_in_32_bits(name: str, hyper: dict[str, Any]) -> None:
     both = Both(name, hyper, dtype=torch.bfloat16)
     both.step(5)
     both.agree(atol=0.1, rtol=0.05)
-    assert all(tensor.dtype in (torch.bfloat16, torch.float64) for tensor in both.array.tensors())
+    assert all(tensor.dtype in (torch.bfloat16, torch.float64) for tensor in both.array.state_tensors())
 
 
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), name=st.sampled_from(["SGD", "Adam", "AdamW", "Adadelta", "RMSprop"]))
-def test_whatever_the_hyper_parameters(data: Any, name: str) -> None:
+def test_every_member_moves_as_if_alone_for_random_hyper_parameters(data: Any, name: str) -> None:
     kind = getattr(optim, name)
     spans = {"lr": 0.5, "momentum": 0.95, "dampening": 0.9, "weight_decay": 0.3, "rho": 1.0, "alpha": 0.99}
     hyper: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def test_a_traced_update_follows_hyper_parameters_that_change(name: str, hyper: 
     array = both.array
     array.init_state()
     both.grads()
-    update = array.update()
+    update = array.build_update()
 
     def step(params: Any, grads: Any, tensors: Any, values: Any) -> Any:
         update(params, grads, tensors, values)
@@ -158,8 +158,8 @@ def test_a_traced_update_follows_hyper_parameters_that_change(name: str, hyper: 
     graph = make_fx(step, tracing_mode="fake")(
         [param.detach() for param in both.params],
         [p.grad for p in both.params],
-        array.tensors(),
-        array.hyper(),
+        array.state_tensors(),
+        array.hyper_tensors(),
     )
     for rate in (0.02, 0.3, 0.001):
         array.param_groups[0]["lr"] *= rate
@@ -167,12 +167,15 @@ def test_a_traced_update_follows_hyper_parameters_that_change(name: str, hyper: 
             single.param_groups[0]["lr"] *= rate
         both.grads()
         graph(
-            [p.detach() for p in both.params], [p.grad for p in both.params], array.tensors(), array.hyper()
+            [p.detach() for p in both.params],
+            [p.grad for p in both.params],
+            array.state_tensors(),
+            array.hyper_tensors(),
         )
         for single in both.singles:
             single.step()
         both.agree()
-        assert array.update() == update
+        assert array.build_update() == update
 
 
 @pytest.mark.slow
@@ -181,7 +184,7 @@ def test_a_compiled_update_is_not_compiled_again_for_another_rate(name: str, hyp
     both = Both(name, hyper)
     array = both.array
     array.init_state()
-    update, compiled = array.update(), []
+    update, compiled = array.build_update(), []
 
     def count(graph: Any, inputs: Any) -> Any:
         compiled.append(graph)
@@ -194,7 +197,12 @@ def test_a_compiled_update_is_not_compiled_again_for_another_rate(name: str, hyp
         for single in both.singles:
             single.param_groups[0]["lr"] *= rate
         both.grads()
-        step([p.detach() for p in both.params], [p.grad for p in both.params], array.tensors(), array.hyper())
+        step(
+            [p.detach() for p in both.params],
+            [p.grad for p in both.params],
+            array.state_tensors(),
+            array.hyper_tensors(),
+        )
         for single in both.singles:
             single.step()
     both.agree()
@@ -204,13 +212,13 @@ def test_a_compiled_update_is_not_compiled_again_for_another_rate(name: str, hyp
 def test_another_update_is_given_when_the_trace_no_longer_holds() -> None:
     both = Both("SGD", {"momentum": 0.9})
     both.array.init_state()
-    before = both.array.update()
+    before = both.array.build_update()
     both.array.param_groups[0]["lr"] = 0.3
-    both.array.hyper()
-    assert both.array.update() == before
-    assert hash(both.array.update()) == hash(before)
+    both.array.hyper_tensors()
+    assert both.array.build_update() == before
+    assert hash(both.array.build_update()) == hash(before)
     both.array.param_groups[0]["momentum"][1] = 0
-    assert both.array.update() != before
+    assert both.array.build_update() != before
 
 
 @pytest.mark.parametrize(("name", "hyper"), EACH)
@@ -252,10 +260,10 @@ def test_members_may_leave_and_others_join(name: str, hyper: dict[str, Any]) -> 
         assert both.array.state[both.params[0]]["step"].tolist() == [10, 10, 4, 4]
 
 
-def test_who_joins_an_array_of_different_rates_must_say_theirs() -> None:
+def test_members_that_join_an_array_of_different_rates_need_their_own() -> None:
     both = Both("Adam", {"lr": [0.1, 0.01, 0.02, 0.3]})
     mapping = both.exchange([*both.alone, both.fresh()])
-    with pytest.raises(ConfigError, match="members have their own lr"):
+    with pytest.raises(ConfigError, match="lr differs between members"):
         both.array.extend(1, mapping)
     with pytest.raises(ConfigError, match="Adam has no momentum"):
         both.array.extend(1, mapping, lr=0.1, momentum=0.9)
@@ -263,11 +271,13 @@ def test_who_joins_an_array_of_different_rates_must_say_theirs() -> None:
     assert both.array.param_groups[0]["betas"][0].tolist() == [0.9] * 5
 
 
-def test_those_who_are_kept_must_exist_and_have_parameters() -> None:
+def test_kept_members_must_exist_and_have_parameters() -> None:
     both = Both("Adam", {})
-    with pytest.raises(ConfigError, match="there is no member 4, expected 0 to 3"):
+    with pytest.raises(ConfigError, match="no member 4, expected 0 to 3"):
         both.array.keep([4], {})
-    with pytest.raises(ConfigError, match=r"a parameter of \[4, 4, 3\] has no successor of 1 members"):
+    with pytest.raises(
+        ConfigError, match=r"a parameter of the shape \[4, 4, 3\] has no successor of 1 members"
+    ):
         both.array.keep([0], {})
 
 
@@ -303,7 +313,7 @@ def test_a_member_of_another_kind_is_refused() -> None:
         both.array.load_member(0, saved)
     with pytest.raises(ConfigError, match=r"the saved state has groups of \[2\] parameters, expected \[4\]"):
         both.array.load_member(0, torch.optim.Adam(both.fresh()[:2]).state_dict())
-    with pytest.raises(ConfigError, match="there is no member 9, expected 0 to 3"):
+    with pytest.raises(ConfigError, match="no member 9, expected 0 to 3"):
         both.array.member_state_dict(9)
 
 
@@ -316,7 +326,7 @@ def test_a_saved_array_continues_exactly(name: str, hyper: dict[str, Any]) -> No
     file.seek(0)
     fresh = getattr(optim, name)(both.params, lr=0.7, **({"momentum": 0.5} if name == "SGD" else {}))
     fresh.load_state_dict(torch.load(file, weights_only=True))
-    assert len(fresh.tensors()) == len(both.array.tensors())
+    assert len(fresh.state_tensors()) == len(both.array.state_tensors())
     both.array = fresh
     both.step(3)
     both.agree()
@@ -327,18 +337,18 @@ def test_a_loaded_state_is_a_copy_and_has_as_many_members() -> None:
     both.step()
     other = optim.Adam(both.params)
     other.load_state_dict(both.array.state_dict())
-    assert not {id(t) for t in other.tensors()} & {id(t) for t in both.array.tensors()}
+    assert not {id(t) for t in other.state_tensors()} & {id(t) for t in both.array.state_tensors()}
     narrow = optim.Adam([nn.Parameter(param[:2].detach().clone()) for param in both.params])
     with pytest.raises(ConfigError, match="the saved state has 4 members, this optimiser has 2"):
         narrow.load_state_dict(both.array.state_dict())
 
 
-def test_a_copied_optimiser_goes_on_by_itself() -> None:
+def test_a_copied_optimiser_continues_independently() -> None:
     both = Both("Adam", {"lr": [0.1, 0.01, 0.02, 0.3]})
     both.step()
     other = copy.deepcopy(both.array)
     assert other.width == B
-    assert other.hyper()[0]["lr"].tolist() == [0.1, 0.01, 0.02, 0.3]
+    assert other.hyper_tensors()[0]["lr"].tolist() == [0.1, 0.01, 0.02, 0.3]
 
 
 def test_groups_have_hyper_parameters_of_their_own() -> None:
@@ -392,10 +402,10 @@ def test_momentum_may_come_and_go() -> None:
         both.agree()
 
 
-def test_an_array_can_be_given_itself() -> None:
-    module = nn.Linear(3, 5, dtype=torch.float64)  # five members, as far as shapes go
+def test_an_array_can_be_passed_as_parameters() -> None:
+    module = nn.Linear(3, 5, dtype=torch.float64)  # its parameters have the shapes of five members
     assert optim.SGD(module).width == 5
-    with pytest.raises(ConfigError, match="there are no parameters"):
+    with pytest.raises(ConfigError, match="got no parameters"):
         optim.SGD([])
 
 
@@ -421,34 +431,34 @@ def test_a_closure_gives_its_loss() -> None:
         ({"eps": torch.tensor([1.0, 1.0, -1.0, 1.0])}, "eps of member 2"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_member(hyper: dict[str, Any], message: str) -> None:
+def test_an_invalid_hyper_parameter_is_refused_with_the_member(hyper: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Both("Adam", {}).array.__class__([nn.Parameter(torch.zeros(4, 2))], **hyper)
 
 
-def test_nesterov_needs_momentum_of_everyone() -> None:
+def test_nesterov_needs_momentum_of_every_member() -> None:
     with pytest.raises(ConfigError, match=r"but member 1 has momentum 0.0 and dampening 0.0"):
         optim.SGD([nn.Parameter(torch.zeros(2, 2))], momentum=[0.9, 0], nesterov=True)
 
 
-def test_what_users_write_into_groups_is_checked_too() -> None:
+def test_values_written_into_groups_are_checked_too() -> None:
     array = optim.Adam([nn.Parameter(torch.zeros(2, 3))])
     array.param_groups[0]["lr"] = [0.1, -0.2]
     with pytest.raises(ConfigError, match=r"lr of member 1 is -0\.2"):
-        array.hyper()
+        array.hyper_tensors()
 
 
 def test_pairs_of_two_members_are_read_by_their_brackets() -> None:
     params = [nn.Parameter(torch.zeros(2, 3))]
-    members = optim.Adam(params, betas=[(0.9, 0.99), (0.8, 0.98)]).hyper()[0]
+    members = optim.Adam(params, betas=[(0.9, 0.99), (0.8, 0.98)]).hyper_tensors()[0]
     assert members["beta1"].tolist() == [0.9, 0.8]
-    pair = optim.Adam(params, betas=((0.9, 0.8), (0.99, 0.98))).hyper()[0]
+    pair = optim.Adam(params, betas=((0.9, 0.8), (0.99, 0.98))).hyper_tensors()[0]
     assert pair["beta1"].tolist() == [0.9, 0.8]
 
 
 def test_widths_that_differ_are_refused_with_their_shapes() -> None:
     params = [nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(4, 3))]
-    with pytest.raises(ConfigError, match=r"shapes are \[2, 3\], \[4, 3\]"):
+    with pytest.raises(ConfigError, match=r"got the shapes \[2, 3\], \[4, 3\]"):
         optim.Adam(params)
     array = optim.Adam(params[:1])
     with pytest.raises(ConfigError, match="the new group has 4 members, the others have 2"):

@@ -1,4 +1,4 @@
-"""Architectures that nobody has thought of: drawn at random, fused, and trained beside their members."""
+"""Random architectures: fused and compared with separate training of their members."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ACTS = ("relu", "gelu", "tanh", "silu", "leaky_relu", "softplus", "relu_")
 
 @dataclass(frozen=True)
 class Step:
-    """One layer, with what it needs to know and the layers inside of it."""
+    """One layer: its kind, parameters and inner layers."""
 
     kind: str
     n: int
@@ -191,7 +191,7 @@ class Layer(nn.Module):
 SPATIAL = ("pool", "average", "up", "squeeze", "shuffle", "permuted", "split")
 
 
-class Drawn(nn.Module):
+class RandomModel(nn.Module):
     """Layers on images, a transition, layers on vectors."""
 
     def __init__(self, images: tuple[Step, ...], how: int, vectors: tuple[Step, ...]) -> None:
@@ -228,7 +228,7 @@ class Drawn(nn.Module):
     evaluate=st.booleans(),
 )
 @settings(max_examples=15)
-def test_whatever_is_drawn_trains_as_alone(
+def test_random_architectures_train_as_alone(
     images: tuple[Step, ...], how: int, vectors: tuple[Step, ...], own: bool, ways: Ways, evaluate: bool
 ) -> None:
     _check(images, how, vectors, own, ways, evaluate)
@@ -244,7 +244,7 @@ def test_whatever_is_drawn_trains_as_alone(
     evaluate=st.booleans(),
 )
 @settings(max_examples=300)
-def test_whatever_else_is_drawn_trains_as_alone(
+def test_more_random_architectures_train_as_alone(
     images: tuple[Step, ...], how: int, vectors: tuple[Step, ...], own: bool, ways: Ways, evaluate: bool
 ) -> None:
     _check(images, how, vectors, own, ways, evaluate)
@@ -254,18 +254,20 @@ def _check(
     images: tuple[Step, ...], how: int, vectors: tuple[Step, ...], own: bool, ways: Ways, evaluate: bool
 ) -> None:
     x = normal_tensor(B, 3, 2, 4, 4) if own else normal_tensor(3, 2, 4, 4)
-    assert_same_training(lambda: Drawn(images, how, vectors), x, members=own, ways=ways, evaluate=evaluate)
+    assert_same_training(
+        lambda: RandomModel(images, how, vectors), x, members=own, ways=ways, evaluate=evaluate
+    )
 
 
 @pytest.mark.parametrize("kind", IMAGES)
 @pytest.mark.parametrize("n", [0, 3])
-def test_every_kind_on_images(kind: str, n: int) -> None:
+def test_every_kind_of_layer_on_images(kind: str, n: int) -> None:
     inside = (Step("conv", 0), Step("batch", 1))
     _check((Step(kind, n, inside), Step("conv", 1)), n, (), own=False, ways=Ways(), evaluate=False)
 
 
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.parametrize("n", [0, 5])
-def test_every_kind_on_vectors(kind: str, n: int) -> None:
+def test_every_kind_of_layer_on_vectors(kind: str, n: int) -> None:
     inside = (Step("linear", 0), Step("layer", 1))
     _check((), 1, (Step(kind, n, inside), Step("linear", 1)), own=True, ways=Ways(), evaluate=False)

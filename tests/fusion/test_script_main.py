@@ -1,4 +1,4 @@
-"""Scripts that can be fused: what their command line says, and what checking them finds."""
+"""Fusible scripts: their command line, loading, and the measured gain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from wattline.errors import ConfigError, NotFound  # noqa: E402
-from wattline.fusion.gain import load, measure_gain  # noqa: E402
+from wattline.fusion.gain import load_script, measure_gain  # noqa: E402
 from wattline.fusion.script_main import main, read_configs  # noqa: E402
 
 SCRIPT = """
@@ -38,7 +38,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_words_name_one_member_or_every_combination() -> None:
+def test_arguments_describe_one_member_or_every_combination() -> None:
     assert read_configs([]) == [{}]
     assert read_configs(["lr=1e-3", "name=resnet", "deep=true"]) == [
         {"lr": 1e-3, "name": "resnet", "deep": True}
@@ -46,38 +46,39 @@ def test_words_name_one_member_or_every_combination() -> None:
     assert [c["lr"] * 10 + c["seed"] for c in read_configs(["lr=1,2", "seed=3,4"])] == [13, 14, 23, 24]
 
 
-def test_a_file_names_members(tmp_path: Path) -> None:
+def test_members_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "members.json"
     path.write_text(json.dumps([{"lr": 1}, {"lr": 2}]))
     assert read_configs(["--members", str(path)]) == [{"lr": 1}, {"lr": 2}]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
-        (["lr"], "'lr' is not understood, expected name=value"),
-        (["--lr=3"], "'--lr=3' is not understood"),
+        (["lr"], "cannot parse 'lr', expected name=value"),
+        (["--lr=3"], "cannot parse '--lr=3'"),
         (["lr=1", "lr=2"], "lr is given twice"),
         (["--members", "nowhere.json"], "nowhere.json: No such file"),
         (["--members"], "expected one file"),
     ],
 )
-def test_words_that_make_no_sense_are_named(words: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        read_configs(words)
+def test_invalid_arguments_are_refused_by_name(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_configs(arguments)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "expected a JSON list"), ("[]", "one for each member"), ("[3]", "member 0 is 3")]
+    ("text", "message"),
+    [("{", "expected a JSON list"), ("[]", "one for each member"), ("[3]", "member 0 is 3")],
 )
-def test_a_file_of_members_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_members_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "members.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_configs(["--members", str(path)])
 
 
-def test_main_trains_the_members_that_were_named() -> None:
+def test_main_trains_the_members_given_on_the_command_line() -> None:
     seen = []
     main(
         lambda config: torch.nn.Linear(2, 2),
@@ -87,42 +88,42 @@ def test_main_trains_the_members_that_were_named() -> None:
     assert seen == [(3, [{"lr": 1}, {"lr": 2}, {"lr": 3}])]
 
 
-def test_a_script_is_asked_without_being_trained(script: Path) -> None:
-    build, train = load(script)
+def test_a_script_is_loaded_without_training(script: Path) -> None:
+    build, train = load_script(script)
     assert isinstance(build({"hidden": 3}), torch.nn.Sequential)
     assert callable(train)
 
 
-def test_a_script_that_only_defines_build_and_train_will_do(tmp_path: Path) -> None:
+def test_a_script_that_only_defines_build_and_train_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("STEPS", "1"))
-    assert load(path)[0]({"hidden": 3})
+    assert load_script(path)[0]({"hidden": 3})
 
 
-def test_a_script_without_main_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_main_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text("x = 1\n")
     with pytest.raises(ConfigError, match=r"nothing calls wattline.fusion.main"):
-        load(path)
+        load_script(path)
     with pytest.raises(NotFound, match="no such script"):
-        load(tmp_path / "nowhere.py")
+        load_script(tmp_path / "nowhere.py")
 
 
 def test_the_gain_is_measured_alone_and_as_an_array(script: Path) -> None:
-    found = measure_gain(script, 4, ["hidden=3"], seconds=0.05)
-    assert found.width == 4
-    assert found.gain == pytest.approx(4 * found.fused_steps_s / found.alone_steps_s)
-    assert [part.how for part in found.parts] == ["container", "direct", "vmap", "direct"]
+    gain = measure_gain(script, 4, ["hidden=3"], seconds=0.05)
+    assert gain.width == 4
+    assert gain.gain == pytest.approx(4 * gain.fused_steps_s / gain.alone_steps_s)
+    assert [part.how for part in gain.parts] == ["container", "direct", "vmap", "direct"]
     other = measure_gain(script, 2, ["hidden=5"], seconds=0.05)
-    assert other.key != found.key
+    assert other.key != gain.key
 
 
-def test_a_config_that_build_needs_is_asked_for(script: Path) -> None:
+def test_a_missing_config_value_is_named(script: Path) -> None:
     with pytest.raises(ConfigError, match="build needs 'hidden'"):
         measure_gain(script, 2, [], seconds=0.05)
 
 
-def test_a_training_that_is_too_short_is_told_so(tmp_path: Path) -> None:
+def test_a_training_too_short_to_measure_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "short.py"
     path.write_text(SCRIPT.replace("STEPS", "2") + CALL)
     with pytest.raises(ConfigError, match="train made 2 steps"):

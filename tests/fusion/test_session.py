@@ -1,4 +1,4 @@
-"""The members of an array under the service: each is a job of its own, whatever becomes of the others."""
+"""Sessions of arrays: each member is a job of its own, independent of the others."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ STEPS = 4  # of an epoch
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job around us, and a state of our own."""
+def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables of a surrounding job and use a separate state folder."""
     for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
         monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
     monkeypatch.setattr("wattline.meter.caps.guard._told", set())
-    monkeypatch.setattr("wattline.fusion.session._LOOK_S", 0.0)  # cancelled means at the next step
+    monkeypatch.setattr(
+        "wattline.fusion.session._CANCEL_POLL_S", 0.0
+    )  # cancelled members leave at the next step
 
 
 def net() -> nn.Module:
-    # A bias before a batch norm has no gradient but rounding, of which Adam makes steps.
+    # A bias before a batch norm has only a rounding error as gradient, which Adam scales to full steps.
     return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
@@ -58,8 +60,8 @@ def data(epoch: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-class Served:
-    """What the service prepares for an array, and what it finds afterwards."""
+class PreparedArray:
+    """The files and variables that the service prepares for an array, and the files after its run."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, attempt: int = 1) -> None:
         self.root, self.names = tmp_path, [f"job-{index}" for index in range(count)]
@@ -71,7 +73,7 @@ class Served:
                 "id": name,
                 "name": "",
                 "folder": str(self.folder(name)),
-                "checkpoint": str(self.kept(name)),
+                "checkpoint": str(self.checkpoint_folder(name)),
                 "config": {"lr": lr},
             }
             for name, lr in zip(self.names, RATES, strict=False)
@@ -82,7 +84,7 @@ class Served:
             "WATTLINE_MEMBERS": str(lead / "members.json"),
             "WATTLINE_JOB_ID": self.names[0],
             "WATTLINE_EVENTS": str(lead / "events.jsonl"),
-            "WATTLINE_CHECKPOINT_DIR": str(self.kept(self.names[0])),
+            "WATTLINE_CHECKPOINT_DIR": str(self.checkpoint_folder(self.names[0])),
         }
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value)
@@ -90,16 +92,16 @@ class Served:
     def folder(self, name: str) -> Path:
         return self.root / "jobs" / name / str(self.attempt)
 
-    def kept(self, name: str) -> Path:
+    def checkpoint_folder(self, name: str) -> Path:
         return self.root / "jobs" / name / "checkpoint"
 
-    def where(self, name: str) -> Where | None:
-        return Checkpoints(self.kept(name), None, None).read()
+    def position(self, name: str) -> Where | None:
+        return Checkpoints(self.checkpoint_folder(name), None, None).read()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return lines(self.folder(name) / "events.jsonl")
 
-    def said(self, name: str) -> list[str]:
+    def event_names(self, name: str) -> list[str]:
         return [line["event"] for line in self.events(name)]
 
     def log(self, name: str) -> str:
@@ -114,23 +116,23 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    return Served(tmp_path, monkeypatch, 3)
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedArray:
+    return PreparedArray(tmp_path, monkeypatch, 3)
 
 
 class Stop(BaseException):
-    """The process is killed: nothing is done any more."""
+    """Stands for a kill of the process."""
 
 
 def train(
     count: int = 3,
     epochs: int = 3,
-    at: Callable[[Any, int], None] = lambda run, step: None,
+    after_step: Callable[[Any, int], None] = lambda run, step: None,
     rates: list[float] | None = None,
     scheduled: bool = True,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Train an array as a script would; *at* is called after each step with its number."""
+    """Train an array as a script would; *after_step* is called with the number of each step."""
     rates = RATES[:count] if rates is None else rates
     chosen = [RATES.index(rate) for rate in rates]
     models = build_members(net, 4)
@@ -144,15 +146,15 @@ def train(
         for epoch in run.epochs(epochs):
             for x, y in run.steps(data(epoch)):
                 losses = step(x, y)
-                at(run, run.process.where.steps + 1)
+                after_step(run, run.process.where.steps + 1)
             run.report(loss=losses)
             for schedule in parts:
                 schedule.step()
     return run, array
 
 
-def twin(index: int, steps: int, scheduled: bool = True) -> nn.Module:
-    """A member that is trained by itself with plain PyTorch."""
+def train_alone(index: int, steps: int, scheduled: bool = True) -> nn.Module:
+    """Train one member by itself with plain PyTorch."""
     model = build_members(net, 4)[index]
     optimiser = torch.optim.Adam(model.parameters(), lr=RATES[index])
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1, gamma=0.7 if scheduled else 1.0)
@@ -167,107 +169,109 @@ def twin(index: int, steps: int, scheduled: bool = True) -> nn.Module:
     return model
 
 
-def assert_kept(folder: Path, model: nn.Module) -> None:
-    """The newest checkpoint has the weights of *model*."""
+def assert_checkpoint(folder: Path, model: nn.Module) -> None:
+    """Assert that the newest checkpoint has the weights of *model*."""
     state = torch.load(max(folder.glob("0*")) / "user", weights_only=False)
     for name, tensor in model.state_dict().items():
         assert_same(state["model"][name], tensor, name)
 
 
 def interrupt(number: int) -> Callable[[Any, int], None]:
-    def at(run: Any, step: int) -> None:
+    def after_step(run: Any, step: int) -> None:
         if step == number:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    return at
+    return after_step
 
 
 # -- leaving
 
 
-def test_a_member_that_is_cancelled_leaves_before_the_next_step_and_the_others_do_not_notice(
-    three: Served,
+def test_a_cancelled_member_leaves_before_the_next_step_without_effect_on_the_others(
+    three: PreparedArray,
 ) -> None:
-    def at(run: Any, step: int) -> None:
+    def after_step(run: Any, step: int) -> None:
         if step == 6:
             three.cancel("job-1")
 
-    run, array = train(at=at)
+    run, array = train(after_step=after_step)
     assert run.ids == ["job-0", "job-2"]
     assert [config["lr"] for config in run.configs] == [RATES[0], RATES[2]]
-    assert_same_state(array, [twin(0, 12), twin(2, 12)])
-    assert_kept(three.kept("job-1"), twin(1, 6))
+    assert_same_state(array, [train_alone(0, 12), train_alone(2, 12)])
+    assert_checkpoint(three.checkpoint_folder("job-1"), train_alone(1, 6))
     last = three.events("job-1")[-1]
     assert (last["event"], last["how"], last["job"], last["steps"]) == ("ended", "cancelled", "job-1", 6)
-    where = three.where("job-1")
-    assert where is not None
-    assert (where.epoch, where.step, where.over) == (1, 2, False)
+    position = three.position("job-1")
+    assert position is not None
+    assert (position.epoch, position.step, position.over) == (1, 2, False)
     assert [three.events(name)[-1]["how"] for name in run.ids] == ["ended", "ended"]
 
 
-def test_the_member_that_leads_can_be_cancelled_too(three: Served) -> None:
-    run, array = train(at=lambda run, step: three.cancel("job-0") if step == 6 else None)
+def test_the_leading_member_can_be_cancelled_too(three: PreparedArray) -> None:
+    run, array = train(after_step=lambda run, step: three.cancel("job-0") if step == 6 else None)
     assert run.ids == ["job-1", "job-2"]
-    assert_same_state(array, [twin(1, 12), twin(2, 12)])
-    assert three.said("job-0").count("ended") == 1
-    assert three.said("job-0")[-1] == "ended"  # and nothing is said or kept after that
-    assert_kept(three.kept("job-0"), twin(0, 6))
-    assert_kept(three.kept("job-1"), twin(1, 12))
+    assert_same_state(array, [train_alone(1, 12), train_alone(2, 12)])
+    assert three.event_names("job-0").count("ended") == 1
+    assert three.event_names("job-0")[-1] == "ended"  # no event and no checkpoint after that
+    assert_checkpoint(three.checkpoint_folder("job-0"), train_alone(0, 6))
+    assert_checkpoint(three.checkpoint_folder("job-1"), train_alone(1, 12))
 
 
-def test_without_members_the_process_ends_well(three: Served) -> None:
-    def at(run: Any, step: int) -> None:
+def test_the_process_exits_with_0_when_all_members_are_cancelled(three: PreparedArray) -> None:
+    def after_step(run: Any, step: int) -> None:
         for name in three.names:
             three.cancel(name)
 
     with pytest.raises(SystemExit) as ended:
-        train(at=at)
+        train(after_step=after_step)
     assert ended.value.code == 0
     assert [three.events(name)[-1]["how"] for name in three.names] == ["cancelled"] * 3
-    assert_kept(three.kept("job-2"), twin(2, 1))
+    assert_checkpoint(three.checkpoint_folder("job-2"), train_alone(2, 1))
 
 
-def test_a_member_that_is_done_leaves_and_is_kept(three: Served) -> None:
-    run, array = train(at=lambda run, step: run.finish(0) if step == 5 else None)
+def test_a_finished_member_leaves_with_a_checkpoint(three: PreparedArray) -> None:
+    run, array = train(after_step=lambda run, step: run.finish(0) if step == 5 else None)
     assert run.ids == ["job-1", "job-2"]
-    assert_same_state(array, [twin(1, 12), twin(2, 12)])
-    assert_kept(three.kept("job-0"), twin(0, 5))
-    where = three.where("job-0")
-    assert where is not None
-    assert where.over
+    assert_same_state(array, [train_alone(1, 12), train_alone(2, 12)])
+    assert_checkpoint(three.checkpoint_folder("job-0"), train_alone(0, 5))
+    position = three.position("job-0")
+    assert position is not None
+    assert position.over
     assert three.events("job-0")[-1]["how"] == "reached"
 
 
-def test_who_reaches_the_target_leaves_after_the_epoch_with_its_schedule(
-    three: Served, monkeypatch: pytest.MonkeyPatch
+def test_members_at_the_target_leave_after_the_epoch_with_their_schedule(
+    three: PreparedArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATTLINE_TARGET", "accuracy>=0.6")
     models = build_members(net)
     array = fusion.fuse(models)
     optimiser = fusion.SGD(array, lr=0.1)
-    said = []
+    reached = []
     with fusion.Session(array, [{}] * 3, optimiser) as run:
         for epoch in run.epochs(9):
             for _ in run.steps(data(epoch)):
                 pass
             good = {"job-0": 0.1, "job-1": 0.2, "job-2": 0.05}
-            said.append(run.report(accuracy=[good[name] * (epoch + 1) for name in run.ids]))
-    assert said[1:3] == [[False, False, False], [False, True, False]]
-    assert said[5] == [True, False]
-    assert said[-1] == [False]  # the last epoch, and 0.45
+            reached.append(run.report(accuracy=[good[name] * (epoch + 1) for name in run.ids]))
+    assert reached[1:3] == [[False, False, False], [False, True, False]]
+    assert reached[5] == [True, False]
+    assert reached[-1] == [False]  # in the last epoch the accuracy is 0.45
     assert [three.events(name)[-1]["how"] for name in three.names] == ["reached", "reached", "ended"]
-    wheres = [three.where(name) for name in three.names]
-    assert [where.epoch for where in wheres if where] == [6, 3, 9]
-    assert [where.reached for where in wheres if where] == [True, True, False]
+    positions = [three.position(name) for name in three.names]
+    assert [position.epoch for position in positions if position] == [6, 3, 9]
+    assert [position.reached for position in positions if position] == [True, True, False]
 
 
-def test_when_all_are_done_the_loop_ends() -> None:
-    run, _ = train(at=lambda run, step: [run.finish(0), run.finish(1), run.finish(2)] if step == 6 else None)
+def test_the_loop_ends_when_all_members_are_finished() -> None:
+    run, _ = train(
+        after_step=lambda run, step: [run.finish(0), run.finish(1), run.finish(2)] if step == 6 else None
+    )
     assert run.process.where.steps == 6
     assert run.process.reached
 
 
-def test_a_member_that_is_not_a_number_goes_on_and_leaves_the_others_alone(three: Served) -> None:
+def test_a_member_with_nan_loss_continues_without_effect_on_the_others(three: PreparedArray) -> None:
     models = build_members(net, 4)
     with torch.no_grad():
         models[1][0].weight.fill_(float("nan"))
@@ -284,12 +288,12 @@ def test_a_member_that_is_not_a_number_goes_on_and_leaves_the_others_alone(three
     assert "nan" not in three.log("job-2")
     for index in (0, 2):
         state = array.member_state_dict(index)
-        for name, tensor in twin(index, 12, scheduled=False).state_dict().items():
+        for name, tensor in train_alone(index, 12, scheduled=False).state_dict().items():
             assert_same(state[name], tensor, name)
 
 
 @pytest.mark.slow
-def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: Served) -> None:
+def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: PreparedArray) -> None:
     array = fusion.fuse(build_members(net))
     optimiser, scaler = fusion.Adam(array, lr=RATES[:3]), fusion.Scaler(3, init_scale=[2.0, 4.0, 8.0])
     step = fusion.train_step(array, F.cross_entropy, optimiser, clip_norm=1.0, scaler=scaler)
@@ -302,162 +306,170 @@ def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: 
             run.report()
     assert run.ids == ["job-1", "job-2"]
     assert scaler.scales.tolist() == [4.0, 8.0]
-    assert_same_state(array, [twin(index, 12, scheduled=False) for index in (1, 2)], 1e-8)
+    assert_same_state(array, [train_alone(index, 12, scheduled=False) for index in (1, 2)], 1e-8)
     assert [len(line["metrics"]) for line in three.events("job-1") if line["event"] == "report"] == [1] * 3
 
 
-# -- telling
+# -- events and logs
 
 
-def test_each_member_has_its_own_events_and_log(three: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_member_has_its_own_events_and_log(
+    three: PreparedArray, capsys: pytest.CaptureFixture[str]
+) -> None:
     meter = f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={three.root / 'gpus'}"
-    run, _ = train(meter=meter, aim="none", at=lambda run, step: run.finish(0) if step == 8 else None)
+    run, _ = train(meter=meter, aim="none", after_step=lambda run, step: run.finish(0) if step == 8 else None)
     for index, name in enumerate(three.names):
-        said = three.events(name)
-        assert {line["job"] for line in said} == {name}
-        assert said[0]["event"] == "began"
-        reports = [line for line in said if line["event"] == "report"]
+        events = three.events(name)
+        assert {line["job"] for line in events} == {name}
+        assert events[0]["event"] == "began"
+        reports = [line for line in events if line["event"] == "report"]
         assert [line["epoch"] for line in reports] == ([0, 1] if index == 0 else [0, 1, 2])
         assert all(isinstance(line["metrics"]["loss"], float) for line in reports)
         assert 0 < reports[0]["fraction"] <= 1 / 3
-    losses = {three.events(name)[1]["metrics"]["loss"] for name in three.names if len(three.said(name)) > 1}
+    losses = {
+        three.events(name)[1]["metrics"]["loss"] for name in three.names if len(three.event_names(name)) > 1
+    }
     assert len(losses) == 3
     used = [three.events(name)[-1]["joules"] for name in three.names]
     assert used[1] == pytest.approx(used[2])
     assert used[0] == pytest.approx(run.process.energy_j * 8 / 12 / 3, rel=0.05)  # a third of eight steps
     assert sum(used) == pytest.approx(run.process.energy_j)
     assert "epoch 2  loss 0." in three.log("job-1") or "epoch 2  loss 1." in three.log("job-1")
-    assert three.log("job-1").startswith("begins, member 1 of 3\n")
-    assert "is over (ended)" in three.log("job-1")
-    assert not (three.folder("job-0") / "rank0.log").exists()  # what the process says is captured there
+    assert three.log("job-1").startswith("starts, member 1 of 3\n")
+    assert "ended at epoch 3, step 0" in three.log("job-1")
+    assert not (
+        three.folder("job-0") / "rank0.log"
+    ).exists()  # the engine captures the output of the process there
     out = capsys.readouterr().out
     assert out.count("epoch ") >= 2
-    assert "is over (reached) at epoch 2, step 0" in out
+    assert "reached its target at epoch 2, step 0" in out
 
 
-def test_a_script_that_fails_says_so_of_all_who_were_not_over(three: Served) -> None:
-    def at(run: Any, step: int) -> None:
+def test_a_failing_script_writes_failed_events_of_all_unfinished_members(three: PreparedArray) -> None:
+    def after_step(run: Any, step: int) -> None:
         if step == 3:
             run.finish(1)
         if step == 6:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train(at=at)
+        train(after_step=after_step)
     assert three.events("job-1")[-1]["how"] == "reached"
     for name in ("job-0", "job-2"):
         last = three.events(name)[-1]
         assert (last["event"], last["how"]) == ("failed", "failed")
-    assert "is over (failed)" in three.log("job-2")
+    assert "failed at epoch 1, step 2" in three.log("job-2")
 
 
-def test_a_log_that_cannot_be_written_costs_the_log_only(
-    three: Served, capsys: pytest.CaptureFixture[str]
+def test_training_continues_without_a_log_that_cannot_be_written(
+    three: PreparedArray, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (three.folder("job-1") / "rank0.log").mkdir()
     train(epochs=1)
-    assert capsys.readouterr().err.count("a member has no log") == 1
+    assert capsys.readouterr().err.count("cannot write the log of a member") == 1
 
 
-# -- going on
+# -- resuming
 
 
-def test_an_array_that_is_asked_to_stop_goes_on_as_if_nothing_had_been(
+def test_a_stopped_array_resumes_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Served(tmp_path, monkeypatch, 3)
+    first = PreparedArray(tmp_path, monkeypatch, 3)
     with pytest.raises(SystemExit) as ended:
-        train(at=interrupt(6))
+        train(after_step=interrupt(6))
     assert ended.value.code == 75
-    assert [first.said(name)[-1] for name in first.names] == ["yielded"] * 3
-    second = Served(tmp_path, monkeypatch, 3, attempt=2)
+    assert [first.event_names(name)[-1] for name in first.names] == ["yielded"] * 3
+    second = PreparedArray(tmp_path, monkeypatch, 3, attempt=2)
     run, array = train()
     assert run.resumed
-    assert_same_state(array, [twin(index, 12) for index in range(3)])
-    assert second.log("job-1").startswith("goes on at epoch 1, step 2, member 1 of 3\n")
+    assert_same_state(array, [train_alone(index, 12) for index in range(3)])
+    assert second.log("job-1").startswith("resumes at epoch 1, step 2, member 1 of 3\n")
     assert second.events("job-1")[-1]["steps"] == 12
 
 
-def test_a_member_goes_on_alone_from_the_checkpoint_of_an_array_and_back(
+def test_a_member_resumes_alone_from_the_checkpoint_of_an_array_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served(tmp_path, monkeypatch, 3)
+    prepared = PreparedArray(tmp_path, monkeypatch, 3)
     with pytest.raises(SystemExit):
-        train(at=interrupt(3))
-    for name in served.environment:
+        train(after_step=interrupt(3))
+    for name in prepared.environment:
         monkeypatch.delenv(name)
-    for index, name in enumerate(served.names):
-        monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(served.kept(name)))
+    for index, name in enumerate(prepared.names):
+        monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(prepared.checkpoint_folder(name)))
         with pytest.raises(SystemExit):
-            train(rates=[RATES[index]], at=interrupt(7))
-        assert_kept(served.kept(name), twin(index, 7))
-    Served(tmp_path, monkeypatch, 3, attempt=2)
+            train(rates=[RATES[index]], after_step=interrupt(7))
+        assert_checkpoint(prepared.checkpoint_folder(name), train_alone(index, 7))
+    PreparedArray(tmp_path, monkeypatch, 3, attempt=2)
     _, array = train()
-    assert_same_state(array, [twin(index, 12) for index in range(3)])
+    assert_same_state(array, [train_alone(index, 12) for index in range(3)])
 
 
-def test_an_ordinary_optimiser_loads_what_a_member_keeps(three: Served) -> None:
+def test_an_ordinary_optimiser_loads_the_checkpoint_of_a_member(three: PreparedArray) -> None:
     train(epochs=1)
-    state = torch.load(max(three.kept("job-1").glob("0*")) / "user", weights_only=False)
+    state = torch.load(max(three.checkpoint_folder("job-1").glob("0*")) / "user", weights_only=False)
     model = net().double()
     model.load_state_dict(state["model"])
     torch.optim.Adam(model.parameters()).load_state_dict(state["optimiser"])
 
 
-def test_members_at_different_steps_are_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(tmp_path, monkeypatch, 2)
-    for name in served.environment:
+def test_members_at_different_steps_cannot_resume_as_one_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = PreparedArray(tmp_path, monkeypatch, 2)
+    for name in prepared.environment:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(served.kept("job-1")))
+    monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(prepared.checkpoint_folder("job-1")))
     with pytest.raises(SystemExit):
-        train(rates=[RATES[1]], at=interrupt(6))
-    Served(tmp_path, monkeypatch, 2, attempt=2)
+        train(rates=[RATES[1]], after_step=interrupt(6))
+    PreparedArray(tmp_path, monkeypatch, 2, attempt=2)
     with pytest.raises(NotFusible, match="job-0 at the beginning, job-1 at epoch 1, step 2"):
         train(2)
-    assert served.where("job-1") is not None  # which is still there
+    assert prepared.position("job-1") is not None  # the checkpoint is unchanged
 
 
-def test_who_was_done_need_not_be_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Served(tmp_path, monkeypatch, 3)
+def test_finished_members_may_be_at_another_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PreparedArray(tmp_path, monkeypatch, 3)
 
-    def at(run: Any, step: int) -> None:
+    def after_step(run: Any, step: int) -> None:
         if step == 3:
             run.finish(0)
         interrupt(6)(run, step)
 
     with pytest.raises(SystemExit):
-        train(at=at)
-    again = Served(tmp_path, monkeypatch, 3, attempt=2)
+        train(after_step=after_step)
+    again = PreparedArray(tmp_path, monkeypatch, 3, attempt=2)
     run, array = train()
     assert run.ids == ["job-1", "job-2"]
-    assert again.said("job-0") == ["began", "ended"]
-    assert_same_state(array, [twin(1, 12), twin(2, 12)])
-    assert_kept(again.kept("job-0"), twin(0, 3))
+    assert again.event_names("job-0") == ["began", "ended"]
+    assert_same_state(array, [train_alone(1, 12), train_alone(2, 12)])
+    assert_checkpoint(again.checkpoint_folder("job-0"), train_alone(0, 3))
 
 
-def test_who_is_killed_while_it_saves_goes_on_from_where_all_had_saved(
+def test_an_array_killed_while_saving_resumes_from_the_last_common_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Served(tmp_path, monkeypatch, 3)
-    commit, commits = fusion.checkpoints.Folder.commit, [0]
+    PreparedArray(tmp_path, monkeypatch, 3)
+    commit, commits = fusion.checkpoints.MemberCheckpoints.commit, [0]
 
-    def dying(folder: Any) -> None:
+    def commit_or_stop(folder: Any) -> None:
         commits[0] += 1
         if commits[0] == 5:  # the second member at the second save
             raise Stop
         commit(folder)
 
-    monkeypatch.setattr(fusion.checkpoints.Folder, "commit", dying)
+    monkeypatch.setattr(fusion.checkpoints.MemberCheckpoints, "commit", commit_or_stop)
     with pytest.raises(Stop):
         train()
-    monkeypatch.setattr(fusion.checkpoints.Folder, "commit", commit)
-    again = Served(tmp_path, monkeypatch, 3, attempt=2)
+    monkeypatch.setattr(fusion.checkpoints.MemberCheckpoints, "commit", commit)
+    again = PreparedArray(tmp_path, monkeypatch, 3, attempt=2)
     _, array = train()
-    assert again.log("job-1").startswith("goes on at epoch 1, step 0")
-    assert_same_state(array, [twin(index, 12) for index in range(3)])
+    assert again.log("job-1").startswith("resumes at epoch 1, step 0")
+    assert_same_state(array, [train_alone(index, 12) for index in range(3)])
 
 
-def test_random_numbers_and_the_order_of_a_loader_are_gone_on_with(tmp_path: Path) -> None:
+def test_random_numbers_and_the_order_of_a_loader_are_resumed(tmp_path: Path) -> None:
     xs, ys = normal_tensor(24, 4), integer_tensor(3, 24)
 
     def weights(folder: str, stop: int) -> Tensor:
@@ -486,12 +498,12 @@ def test_random_numbers_and_the_order_of_a_loader_are_gone_on_with(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bad", [b"", b"nonsense"])
-def test_a_checkpoint_of_something_else_is_named(tmp_path: Path, bad: bytes) -> None:
-    kept = Checkpoints(tmp_path / "kept", lambda path: path.write_bytes(bad), None)
-    kept.claim()
-    kept.write(Where(epoch=1))
-    kept.release()
-    with pytest.raises(InputError, match="is not the state of a member"):
+def test_a_checkpoint_that_is_not_of_a_member_is_refused_with_its_path(tmp_path: Path, bad: bytes) -> None:
+    checkpoint_folder = Checkpoints(tmp_path / "kept", lambda path: path.write_bytes(bad), None)
+    checkpoint_folder.claim()
+    checkpoint_folder.write(Where(epoch=1))
+    checkpoint_folder.release()
+    with pytest.raises(InputError, match="not the state of a member"):
         train(1, checkpoints=tmp_path / "kept")
 
 
@@ -505,7 +517,7 @@ def test_without_a_service_members_are_numbered_and_leave_no_files(
     monkeypatch.chdir(tmp_path / "here")
     run, array = train()
     assert run.ids == ["0", "1", "2"]
-    assert_same_state(array, [twin(index, 12) for index in range(3)])
+    assert_same_state(array, [train_alone(index, 12) for index in range(3)])
     assert list((tmp_path / "here").iterdir()) == []
     assert capsys.readouterr().out == ""
 
@@ -517,28 +529,28 @@ def test_one_member_is_an_ordinary_job(
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
     monkeypatch.setenv("WATTLINE_CHECKPOINT_DIR", str(tmp_path / "kept"))
     _, array = train(1)
-    assert_same_state(array, [twin(0, 12)])
-    said = lines(tmp_path / "events.jsonl")
-    assert {line["job"] for line in said} == {"sweep-7"}
-    assert said[-1]["how"] == "ended"
-    assert set(said[1]["metrics"]) == {"loss"}
+    assert_same_state(array, [train_alone(0, 12)])
+    events = lines(tmp_path / "events.jsonl")
+    assert {line["job"] for line in events} == {"sweep-7"}
+    assert events[-1]["how"] == "ended"
+    assert set(events[1]["metrics"]) == {"loss"}
     assert "epoch 2  loss " in capsys.readouterr().out
-    found = Checkpoints(tmp_path / "kept", None, None).read()
-    assert found is not None
-    assert (found.epoch, found.over) == (3, True)
+    position = Checkpoints(tmp_path / "kept", None, None).read()
+    assert position is not None
+    assert (position.epoch, position.over) == (3, True)
 
 
 def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
-    train(2, checkpoints=tmp_path / "kept", at=lambda run, step: run.finish(0) if step == 5 else None)
-    said = [line["event"] for line in lines(tmp_path / "events.jsonl") if line["event"] != "progress"]
-    assert said == ["began", "report", "left", "report", "report", "ended"]
+    train(2, checkpoints=tmp_path / "kept", after_step=lambda run, step: run.finish(0) if step == 5 else None)
+    events = [line["event"] for line in lines(tmp_path / "events.jsonl") if line["event"] != "progress"]
+    assert events == ["began", "report", "left", "report", "report", "ended"]
     metrics = [line["metrics"] for line in lines(tmp_path / "events.jsonl") if line["event"] == "report"]
     assert [list(each) for each in metrics] == [["loss.0", "loss.1"], ["loss.1"], ["loss.1"]]
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["member0", "member1"]
 
 
-def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
+def test_several_arrays_are_saved_and_shrink_together(tmp_path: Path) -> None:
     def gan(stop: int) -> tuple[Any, Any]:
         one, two = fusion.fuse(build_members(net)), fusion.fuse(build_members(lambda: nn.Linear(3, 3)))
         first, second = fusion.Adam(one, lr=RATES[:3]), fusion.SGD(two, lr=RATES[:3])
@@ -579,16 +591,18 @@ def test_several_arrays_are_kept_and_shrink_together(tmp_path: Path) -> None:
                 assert_same(array.member_state_dict(index - 1)[name], tensor, name)
 
 
-def test_wrong_use_is_said(three: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_use_is_refused_with_the_reason(
+    three: PreparedArray, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     array = fusion.fuse(build_members(net))
-    with pytest.raises(ConfigError, match="2 configs, the array has 3"):
+    with pytest.raises(ConfigError, match="got 2 configs, expected 3"):
         fusion.Session(array, [{}, {}])
-    with pytest.raises(ConfigError, match="save is not for arrays"):
+    with pytest.raises(ConfigError, match="save is not supported for arrays"):
         fusion.Session(array, [{}] * 3, save=print)
-    with pytest.raises(ConfigError, match="cannot be kept"):
+    with pytest.raises(ConfigError, match="cannot be checkpointed"):
         fusion.Session(array, [{}] * 3, object())
     with fusion.Session(array, [{}] * 3) as run:
-        with pytest.raises(ConfigError, match=r"loss has \[2\] values, expected one or 3"):
+        with pytest.raises(ConfigError, match=r"loss has the shape \[2\], expected one value or 3"):
             run.report(loss=[1.0, 2.0])
         with pytest.raises(NotFusible, match="no member 3"):
             run.finish(3)
@@ -596,7 +610,7 @@ def test_wrong_use_is_said(three: Served, monkeypatch: pytest.MonkeyPatch, tmp_p
         fusion.Session(fusion.fuse(build_members(net, 2)), [{}] * 2)
     (tmp_path / "bad.json").write_text('{"a": 1}')
     monkeypatch.setenv("WATTLINE_MEMBERS", str(tmp_path / "bad.json"))
-    with pytest.raises(ConfigError, match="is no list of members"):
+    with pytest.raises(ConfigError, match="not a list of members"):
         fusion.Session(array, [{}] * 3)
 
 
@@ -635,74 +649,79 @@ fusion.main(build, train)
 """
 
 
-def start(served: Served, pause_s: float, *words: str, **more: str) -> subprocess.Popen[str]:
-    script = served.root / "train.py"
+def start(prepared: PreparedArray, pause_s: float, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    script = prepared.root / "train.py"
     script.write_text(SCRIPT.replace("PAUSE", str(pause_s)))
     keep = {name: value for name, value in os.environ.items() if not name.startswith("WATTLINE_")}
-    told = more or served.environment
+    job_environment = more or prepared.environment
     return subprocess.Popen(
-        [sys.executable, str(script), *words],
-        env={**keep, **told, "WATTLINE_STATE": str(served.root / "state"), "OMP_NUM_THREADS": "1"},
+        [sys.executable, str(script), *arguments],
+        env={
+            **keep,
+            **job_environment,
+            "WATTLINE_STATE": str(prepared.root / "state"),
+            "OMP_NUM_THREADS": "1",
+        },
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def ends(job: subprocess.Popen[str]) -> int:
+def wait_for_exit(job: subprocess.Popen[str]) -> int:
     job.communicate(timeout=120)
     return job.returncode
 
 
-def first_of(lines: Iterable[str] | None, word: str) -> None:
+def wait_for_line(lines: Iterable[str] | None, word: str) -> None:
     assert lines is not None
     assert any(line.startswith(word) for line in lines)
 
 
-def states(served: Served) -> list[dict[str, Tensor]]:
-    newest = [max(served.kept(name).glob("0*")) / "user" for name in served.names]
+def saved_models(prepared: PreparedArray) -> list[dict[str, Tensor]]:
+    newest = [max(prepared.checkpoint_folder(name).glob("0*")) / "user" for name in prepared.names]
     return [torch.load(path, weights_only=False)["model"] for path in newest]
 
 
 @pytest.mark.slow
-def test_processes_that_are_stopped_and_started_again_end_with_the_same_weights(
+def test_stopped_and_restarted_processes_end_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["lr=0.01,0.02", "seed=1"]
-    undisturbed = Served(tmp_path / "whole", monkeypatch, 2)
-    assert ends(start(undisturbed, 0.0, *words)) == 0
-    served = Served(tmp_path / "stopped", monkeypatch, 2)
-    job = start(served, 0.05, *words)
-    first_of(job.stdout, "stepped")
+    arguments = ["lr=0.01,0.02", "seed=1"]
+    undisturbed = PreparedArray(tmp_path / "whole", monkeypatch, 2)
+    assert wait_for_exit(start(undisturbed, 0.0, *arguments)) == 0
+    prepared = PreparedArray(tmp_path / "stopped", monkeypatch, 2)
+    job = start(prepared, 0.05, *arguments)
+    wait_for_line(job.stdout, "stepped")
     job.terminate()
-    assert ends(job) == 75
-    assert [served.said(name)[-1] for name in served.names] == ["yielded"] * 2
-    second = Served(tmp_path / "stopped", monkeypatch, 2, attempt=2)
-    assert ends(start(second, 0.0, *words)) == 0
-    for ours, theirs in zip(states(second), states(undisturbed), strict=True):
+    assert wait_for_exit(job) == 75
+    assert [prepared.event_names(name)[-1] for name in prepared.names] == ["yielded"] * 2
+    second = PreparedArray(tmp_path / "stopped", monkeypatch, 2, attempt=2)
+    assert wait_for_exit(start(second, 0.0, *arguments)) == 0
+    for ours, theirs in zip(saved_models(second), saved_models(undisturbed), strict=True):
         for name, tensor in theirs.items():
             assert torch.equal(ours[name], tensor), name
 
 
 @pytest.mark.slow
-def test_a_member_is_cancelled_from_outside_and_another_killed_array_goes_on_alone(
+def test_one_member_is_cancelled_from_outside_and_the_other_resumes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served(tmp_path, monkeypatch, 2)
-    job = start(served, 0.1, "lr=0.01,0.02", "seed=1")
-    first_of(job.stdout, "stepped")
-    served.cancel("job-0")  # who leads
+    prepared = PreparedArray(tmp_path, monkeypatch, 2)
+    job = start(prepared, 0.1, "lr=0.01,0.02", "seed=1")
+    wait_for_line(job.stdout, "stepped")
+    prepared.cancel("job-0")  # the leading member
     for _ in range(600):
-        if served.said("job-0")[-1:] == ["ended"]:
+        if prepared.event_names("job-0")[-1:] == ["ended"]:
             break
         time.sleep(0.05)
-    assert served.events("job-0")[-1]["how"] == "cancelled"
+    assert prepared.events("job-0")[-1]["how"] == "cancelled"
     job.terminate()
-    assert ends(job) == 75
-    assert served.said("job-1")[-1] == "yielded"
-    alone = {"WATTLINE_CHECKPOINT_DIR": str(served.kept("job-1"))}
-    assert ends(start(served, 0.0, "lr=0.02", "seed=1", **alone)) == 0
+    assert wait_for_exit(job) == 75
+    assert prepared.event_names("job-1")[-1] == "yielded"
+    alone = {"WATTLINE_CHECKPOINT_DIR": str(prepared.checkpoint_folder("job-1"))}
+    assert wait_for_exit(start(prepared, 0.0, "lr=0.02", "seed=1", **alone)) == 0
     whole = {"WATTLINE_CHECKPOINT_DIR": str(tmp_path / "whole")}
-    assert ends(start(served, 0.0, "lr=0.02", "seed=1", **whole)) == 0
+    assert wait_for_exit(start(prepared, 0.0, "lr=0.02", "seed=1", **whole)) == 0
     theirs = torch.load(max((tmp_path / "whole").glob("0*")) / "user", weights_only=False)["model"]
     for name, tensor in theirs.items():
-        assert_same(states(served)[1][name], tensor, name)
+        assert_same(saved_models(prepared)[1][name], tensor, name)

@@ -1,4 +1,4 @@
-"""What cannot be fused runs for each member by itself and says so, or is an error; it is never wrong."""
+"""Modules that cannot be fused run per member with a warning, or raise an error; results are never wrong."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Twice(torch.autograd.Function):
         return grad * 3  # on purpose
 
 
-class Odd(nn.Module):
-    """A layer, then something unusual."""
+class UnusualLayer(nn.Module):
+    """A linear layer followed by an unusual operation."""
 
-    def __init__(self, act: Callable[..., Any]) -> None:
+    def __init__(self, operation: Callable[..., Any]) -> None:
         super().__init__()
         self.fc = nn.Linear(4, 4)
-        self.act = act
+        self.operation = operation
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(4))
         self.count = 0
         self.state: Any = None
 
     def forward(self, x: Tensor) -> Any:
-        return self.act(self, self.fc(x))
+        return self.operation(self, self.fc(x))
 
 
 def decides(m: Any, y: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ FUSED = [
     jacobian,
     knows_gradients,
 ]
-ALONE = [
+PER_MEMBER = [
     decides,
     fills,
     asks,
@@ -221,45 +221,49 @@ ALONE = [
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["the model", "a layer"])
-@pytest.mark.parametrize("act", [*FUSED, *ALONE])
-def test_unusual_forwards_are_exact(act: Callable[..., Any], wrapped: bool) -> None:
+@pytest.mark.parametrize("operation", [*FUSED, *PER_MEMBER])
+def test_unusual_forwards_are_exact(operation: Callable[..., Any], wrapped: bool) -> None:
     def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 4), Odd(act), nn.Linear(4, 2)) if wrapped else Odd(act)
+        return (
+            nn.Sequential(nn.Linear(4, 4), UnusualLayer(operation), nn.Linear(4, 2))
+            if wrapped
+            else UnusualLayer(operation)
+        )
 
     with warnings.catch_warnings():
-        if act not in FUSED:
+        if operation not in FUSED:
             warnings.simplefilter("ignore")
         assert_same_training(make, normal_tensor(3, 4), steps=3)
         assert_same_training(make, normal_tensor(B, 3, 4), members=True, steps=2)
 
 
-@pytest.mark.parametrize("act", ALONE)
-def test_what_cannot_be_fused_is_announced_with_its_name(act: Callable[..., Any]) -> None:
-    array = fuse(build_members(lambda: nn.Sequential(nn.Linear(4, 4), Odd(act))))
+@pytest.mark.parametrize("operation", PER_MEMBER)
+def test_a_module_that_cannot_be_fused_is_named_in_a_warning(operation: Callable[..., Any]) -> None:
+    array = fuse(build_members(lambda: nn.Sequential(nn.Linear(4, 4), UnusualLayer(operation))))
     with pytest.warns(
-        FusionWarning, match=r"1 \(Odd\) cannot be fused and runs for each member by itself: \w+"
+        FusionWarning, match=r"1 \(UnusualLayer\) cannot be fused and runs separately for each member: \w+"
     ):
         array(normal_tensor(3, 4))
-    array(normal_tensor(3, 4))  # once is enough
+    array(normal_tensor(3, 4))  # no second warning
 
 
-def test_answers_of_different_shapes_are_refused() -> None:
-    array = fuse(build_members(lambda: Odd(lambda m, y: y[y > 0])))
-    with pytest.raises(NotFusible, match=r"member \d answers with the shape"):
+def test_outputs_of_different_shapes_are_refused() -> None:
+    array = fuse(build_members(lambda: UnusualLayer(lambda m, y: y[y > 0])))
+    with pytest.raises(NotFusible, match=r"member \d returns the shape"):
         array(normal_tensor(3, 4))
 
 
-def test_answers_of_different_numbers_are_refused() -> None:
-    array = fuse(build_members(lambda: Odd(lambda m, y: (y, int((y > 0).sum())))))
-    with pytest.raises(NotFusible, match=r"member \d answers"):
+def test_outputs_of_different_numbers_are_refused() -> None:
+    array = fuse(build_members(lambda: UnusualLayer(lambda m, y: (y, int((y > 0).sum())))))
+    with pytest.raises(NotFusible, match=r"member \d returns"):
         array(normal_tensor(3, 4))
 
 
-def test_a_ragged_layer_is_run_with_what_is_around_it() -> None:
+def test_a_layer_with_ragged_outputs_runs_per_member_with_its_parent() -> None:
     class Around(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.odd = Odd(lambda m, y: y[y > 0])
+            self.odd = UnusualLayer(lambda m, y: y[y > 0])
 
         def forward(self, x: Tensor) -> Tensor:
             return self.odd(x).sum()
@@ -268,38 +272,38 @@ def test_a_ragged_layer_is_run_with_what_is_around_it() -> None:
         assert_same_training(lambda: nn.Sequential(nn.Linear(4, 4), Around()), normal_tensor(3, 4))
 
 
-def test_objects_that_cannot_be_looked_into_are_refused() -> None:
+def test_outputs_in_unknown_containers_are_refused() -> None:
     class Box:
         def __init__(self, y: Tensor) -> None:
             self.y = y
 
-    array = fuse(build_members(lambda: Odd(lambda m, y: Box(y))))
-    with pytest.raises(NotFusible, match="inside of a Box"):
+    array = fuse(build_members(lambda: UnusualLayer(lambda m, y: Box(y))))
+    with pytest.raises(NotFusible, match="inside a Box"):
         array(normal_tensor(3, 4))
 
 
-def test_numbers_that_differ_between_members_may_not_be_kept() -> None:
+def test_attributes_that_differ_between_members_after_a_call_are_refused() -> None:
     def keeps(m: Any, y: Tensor) -> Tensor:
         m.state = y.detach().mean().item()
         return y
 
-    array = fuse(build_members(lambda: Odd(keeps)))
-    with pytest.raises(NotFusible, match=r"Odd\.state is not the same for all members"):
+    array = fuse(build_members(lambda: UnusualLayer(keeps)))
+    with pytest.raises(NotFusible, match=r"UnusualLayer\.state is not the same for all members"):
         array(normal_tensor(3, 4))
 
 
-def test_tensors_of_a_call_may_not_be_kept_in_a_list() -> None:
+def test_lists_of_tensors_kept_after_a_call_are_refused() -> None:
     def keeps(m: Any, y: Tensor) -> Tensor:
         m.state = [y.detach()]
         return y
 
-    array = fuse(build_members(lambda: Odd(keeps)))
-    with pytest.raises(NotFusible, match=r"Odd\.state keeps tensors of a call in a list"):
+    array = fuse(build_members(lambda: UnusualLayer(keeps)))
+    with pytest.raises(NotFusible, match=r"UnusualLayer\.state keeps tensors of a call in a list"):
         array(normal_tensor(3, 4))
     assert array.body.state is None
 
 
-def test_a_buffer_that_the_forward_makes_is_refused() -> None:
+def test_a_buffer_created_in_the_forward_is_refused() -> None:
     class Makes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -312,13 +316,13 @@ def test_a_buffer_that_the_forward_makes_is_refused() -> None:
             return self.fc(x) * self.mask[0]
 
     array = fuse(build_members(Makes))
-    with pytest.raises(NotFusible, match=r"Makes\.mask is made in the forward"):
+    with pytest.raises(NotFusible, match=r"Makes\.mask is created in the forward"):
         array(normal_tensor(3, 4))
     assert array.body.mask is None
 
 
 class Adds(nn.Module):
-    """Writes into what it is given."""
+    """A module that writes into its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,7 +339,7 @@ class Uses(nn.Module):
         self.adds = Adds()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.adds(x) + x  # x is another by now
+        return self.adds(x) + x  # adds has changed x
 
 
 def test_writing_into_an_input_that_members_share() -> None:
@@ -355,11 +359,11 @@ def test_an_activation_in_place_on_the_input() -> None:
     assert_same_training(make, normal_tensor(B, 3, 4), members=True, input_grad=False)
 
 
-def test_writing_into_the_input_and_then_failing_is_refused_rather_than_done_twice() -> None:
+def test_a_retry_after_writing_into_the_input_is_refused() -> None:
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.odd = Odd(decides)
+            self.odd = UnusualLayer(decides)
 
         def forward(self, x: Tensor) -> Tensor:
             x += 1
@@ -387,13 +391,13 @@ def of_numpy() -> float:
 
 
 @pytest.mark.parametrize("draw", [random.random, of_numpy])
-def test_random_numbers_of_python_are_drawn_for_each_member(draw: Callable[[], float]) -> None:
+def test_python_and_numpy_random_numbers_are_drawn_for_each_member(draw: Callable[[], float]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Deep(draw), nn.Identity()).double()
     array = fuse([copy.deepcopy(model) for _ in range(40)])
     random.seed(0)
     np.random.seed(0)
-    with pytest.warns(FusionWarning, match=r"0 \(Deep\).*random numbers of Python or NumPy"):
+    with pytest.warns(FusionWarning, match=r"0 \(Deep\).*random numbers from Python or NumPy"):
         out = array(normal_tensor(3, 4))
     drawn = {float(o.sum()) for o in out.detach()}
     assert len(drawn) == 2
@@ -408,7 +412,7 @@ def test_hooks_run() -> None:
     def make(where: str) -> Callable[[], nn.Module]:
         def made() -> nn.Module:
             model = nn.Sequential(
-                nn.Linear(4, 4), Odd(decides) if "alone" in where else nn.Tanh(), nn.Linear(4, 2)
+                nn.Linear(4, 4), UnusualLayer(decides) if "alone" in where else nn.Tanh(), nn.Linear(4, 2)
             )
             target = model if "whole" in where else model[1]
             target.register_forward_hook(lambda m, i, o: o * 2 + i[0].mean())
@@ -427,19 +431,21 @@ def test_hooks_run() -> None:
 
 
 def hooked_whole() -> nn.Module:
-    model = Odd(decides)
+    model = UnusualLayer(decides)
     model.register_forward_hook(lambda m, i, o: o * 2)
     model.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
     return model
 
 
-@pytest.mark.parametrize("act", [saves_memory, saves_memory_as_before])
+@pytest.mark.parametrize("operation", [saves_memory, saves_memory_as_before])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_checkpointing_is_refused(act: Callable[..., Any], wrapped: bool) -> None:
-    array = fuse(build_members(lambda: nn.Sequential(Odd(act)) if wrapped else Odd(act)))
-    with pytest.raises(NotFusible, match="again during backward") as said:
+def test_checkpointing_is_refused(operation: Callable[..., Any], wrapped: bool) -> None:
+    array = fuse(
+        build_members(lambda: nn.Sequential(UnusualLayer(operation)) if wrapped else UnusualLayer(operation))
+    )
+    with pytest.raises(NotFusible, match="recomputes parts in backward") as raised:
         array(normal_tensor(3, 4))
-    assert "checkpoint" in str(said.value)
+    assert "checkpoint" in str(raised.value)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -453,7 +459,7 @@ def test_hooks_on_gradients_of_modules_are_refused(whole: bool) -> None:
         fuse([make(), make()])
 
 
-def test_generators_that_models_have_themselves() -> None:
+def test_models_with_generators_of_their_own() -> None:
     class Draws(nn.Module):
         def __init__(self, seed: int, decide: bool) -> None:
             super().__init__()
@@ -500,7 +506,7 @@ WRONG: list[tuple[Callable[[], nn.Module], Tensor, str]] = [
 
 
 @pytest.mark.parametrize(("make", "x", "words"), WRONG)
-def test_wrong_inputs_raise_what_a_member_alone_would(
+def test_wrong_inputs_raise_the_error_of_a_single_member(
     make: Callable[[], nn.Module], x: Tensor, words: str
 ) -> None:
     models = build_members(make)
@@ -508,24 +514,24 @@ def test_wrong_inputs_raise_what_a_member_alone_would(
         models[0](x)
     models = build_members(make)
     array = fuse(models)
-    with pytest.raises(type(ordinary.value)) as said:  # and no FusionWarning, which would be an error here
+    with pytest.raises(type(ordinary.value)) as raised:  # a FusionWarning would be an error, too
         array(x)
-    assert str(said.value) == str(ordinary.value)
+    assert str(raised.value) == str(ordinary.value)
     assert_same_state(array, models)
     assert not any("forward" in vars(m) for m in array.body.modules())
 
 
-def test_an_error_of_one_member_says_whose_it_is() -> None:
+def test_an_error_of_one_member_names_the_member() -> None:
     def fails(m: Any, y: Tensor) -> Tensor:
         if m.fc.weight.sum() > 1e6:
             raise ValueError("too large")
         return y
 
-    models = build_members(lambda: Odd(fails))
+    models = build_members(lambda: UnusualLayer(fails))
     nn.init.constant_(models[1].fc.weight, 1e7)
-    with pytest.raises(ValueError, match="too large") as said:
+    with pytest.raises(ValueError, match="too large") as raised:
         fuse(models)(normal_tensor(3, 4))
-    assert said.value.__notes__ == ["(in member 1 of an array)"]
+    assert raised.value.__notes__ == ["(in member 1 of an array)"]
 
 
 def test_members_must_be_in_front() -> None:
@@ -554,7 +560,7 @@ def test_a_wrong_state_dict_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize("index", [3, -4])
-def test_members_that_are_not_there(index: int) -> None:
+def test_a_member_index_out_of_range_is_refused(index: int) -> None:
     array = fuse(build_members(lambda: nn.Linear(4, 3)))
     calls: list[Callable[[], Any]] = [
         lambda: array.member(index),
@@ -563,19 +569,19 @@ def test_members_that_are_not_there(index: int) -> None:
         lambda: array.load_member(index, {}),
     ]
     for call in calls:
-        with pytest.raises(NotFusible, match=rf"there is no member {index}, the array has 3"):
+        with pytest.raises(NotFusible, match=rf"no member {index}, the array has 3"):
             call()
     assert len(array) == 3
 
 
-def test_somebody_must_stay() -> None:
+def test_dropping_all_members_is_refused() -> None:
     array = fuse(build_members(lambda: nn.Linear(4, 3)))
     with pytest.raises(NotFusible, match="all members would leave"):
         array.drop([0, 1, 2])
     assert len(array) == 3
 
 
-def test_who_joins_must_be_alike() -> None:
+def test_joining_members_must_have_the_same_architecture() -> None:
     array = fuse(build_members(lambda: nn.Linear(4, 3)))
     with pytest.raises(NotFusible, match=r"weight has the shape \(2, 4\), expected \(3, 4\)"):
         array.add([nn.Linear(4, 2).double()])
@@ -585,7 +591,7 @@ def test_who_joins_must_be_alike() -> None:
     assert len(array) == 3
 
 
-def test_a_loss_that_cannot_be_fused_is_computed_for_each_member_and_announced_once() -> None:
+def test_a_loss_that_cannot_be_fused_runs_per_member_with_one_warning() -> None:
     def loss(out: Tensor, target: Tensor) -> Tensor:
         return out.mean() if float(out.detach().sum()) > 0 else (out - target).square().sum()
 

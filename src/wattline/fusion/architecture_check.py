@@ -1,4 +1,4 @@
-"""Whether models are of one architecture: an array has one forward, only tensors differ between members."""
+"""Check that models have one architecture, so that they can be trained as one array."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from wattline.errors import NotFusible
-from wattline.fusion.module_state import FRAME, state_of, state_of_chance
+from wattline.fusion.module_state import TORCH_ATTRIBUTES, generator_state, named_tensors
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
-def check_alike(models: Sequence[nn.Module]) -> None:
-    """`NotFusible` with the name of what differs, unless *models* differ only in values of their tensors."""
+def check_same_architecture(models: Sequence[nn.Module]) -> None:
+    """Raise `NotFusible`, naming the difference, if *models* differ in more than the values of tensors."""
     if not models:
         raise NotFusible("no models were given, expected at least one")
     for index, model in enumerate(models):
@@ -28,20 +28,22 @@ def check_alike(models: Sequence[nn.Module]) -> None:
             raise NotFusible(f"member {index} is {type(model).__name__}, expected a torch.nn.Module")
     first = models[0]
     for model in models:
-        _check_one(model)
+        _check_fusible(model)
     for index, model in enumerate(models[1:], 1):
         if model is first or any(model is other for other in models[1:index]):
-            raise NotFusible(f"member {index} is the same object as another, expected a model of its own")
+            raise NotFusible(
+                f"member {index} is the same object as another member, expected a separate model"
+            )
         for problem in _differences(first, model):
             raise NotFusible(f"member {index} differs from member 0: {problem}")
-    _check_apart(models)
+    _check_not_shared(models)
 
 
-def shared(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Frozen parameters and buffers that all members have in common, by name: a base under adapters."""
+def find_shared_tensors(models: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Return the frozen parameters and buffers that are one object in all members, by name."""
     if len(models) == 1:
         return {}
-    all_have = [state_of(model) for model in models]
+    all_have = [named_tensors(model) for model in models]
     return {
         name: p
         for name, p in all_have[0].items()
@@ -50,10 +52,14 @@ def shared(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Equal for models that may be fused: a hash of modules, shapes, types and settings."""
+    """Return a hash of modules, shapes, types and settings; it is equal for models that may be fused."""
     lines = []
     for where, module in model.named_modules():
-        settings = {k: _short(v) for k, v in vars(module).items() if k not in FRAME and isinstance(v, _PLAIN)}
+        settings = {
+            k: _short(v)
+            for k, v in vars(module).items()
+            if k not in TORCH_ATTRIBUTES and isinstance(v, _PLAIN)
+        }
         kind = type(module)
         lines.append(
             f"{where}|{kind.__module__}.{kind.__qualname__}|{module.training}|{sorted(settings.items())}"
@@ -63,8 +69,8 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _check_one(model: nn.Module) -> None:
-    """What no array can have, whatever the other members are."""
+def _check_fusible(model: nn.Module) -> None:
+    """Raise `NotFusible` for properties that no array supports, independent of the other members."""
     own = {id(t) for t in [*model.parameters(), *model.buffers()]}
     modules = {id(m) for m in model.modules()}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -85,26 +91,28 @@ def _check_one(model: nn.Module) -> None:
             )
         for name, value in [*vars(module).items(), *_hooks(module).items()]:
             for function in _functions(value):
-                for thing in (t for cell in function.__closure__ or () for t in _within(_inside(cell))):
-                    if isinstance(thing, nn.Module) or (isinstance(thing, Tensor) and id(thing) in own):
+                for item in (
+                    t for cell in function.__closure__ or () for t in _iterate_nested(_cell_value(cell))
+                ):
+                    if isinstance(item, nn.Module) or (isinstance(item, Tensor) and id(item) in own):
                         raise NotFusible(
-                            f"{where or type(module).__name__}.{name} is a function that has a "
-                            f"{type(thing).__name__} in it, which would be that of one member for all",
+                            f"{where or type(module).__name__}.{name} is a function that captures a "
+                            f"{type(item).__name__}, so that all members would use that of one",
                             "make it a method",
                         )
-            if name in FRAME:
+            if name in TORCH_ATTRIBUTES:
                 continue
-            for thing in _within(value):
+            for item in _iterate_nested(value):
                 place = f"{where or type(module).__name__}.{name}"
-                if isinstance(thing, Tensor) and (id(thing) in own or isinstance(thing, nn.Parameter)):
+                if isinstance(item, Tensor) and (id(item) in own or isinstance(item, nn.Parameter)):
                     raise NotFusible(
-                        f"{place} holds a parameter beside the registered ones, which an array would not see",
+                        f"{place} holds a parameter that is not registered, which an array would not train",
                         "keep parameters in attributes, nn.ParameterList or nn.ParameterDict",
                     )
                 if (
-                    isinstance(thing, nn.Module)
-                    and id(thing) not in modules
-                    and next(thing.parameters(), None) is not None
+                    isinstance(item, nn.Module)
+                    and id(item) not in modules
+                    and next(item.parameters(), None) is not None
                 ):
                     raise NotFusible(
                         f"{place} holds a module that is not registered, so that its weights are not trained",
@@ -112,9 +120,9 @@ def _check_one(model: nn.Module) -> None:
                     )
 
 
-def _check_apart(models: Sequence[nn.Module]) -> None:
-    """`NotFusible` where two members train the same tensor."""
-    common = {id(t) for t in shared(models).values()}
+def _check_not_shared(models: Sequence[nn.Module]) -> None:
+    """Raise `NotFusible` where two members train the same tensor."""
+    common = {id(t) for t in find_shared_tensors(models).values()}
     owner: dict[int, int] = {}
     for index, model in enumerate(models):
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -128,14 +136,15 @@ def _check_apart(models: Sequence[nn.Module]) -> None:
 
 
 def _differences(first: nn.Module, other: nn.Module) -> Iterator[str]:
-    """What differs, in the order in which a reader would look for it."""
+    """Yield the differences between two models: modules, then tensors, then attributes and hooks."""
     ours, theirs = dict(first.named_modules()), dict(other.named_modules())
     if list(ours) != list(theirs):
-        odd = next(iter([*(n for n in ours if n not in theirs), *(n for n in theirs if n not in ours)]), "")
-        yield f"module {odd} is in only one of them" if odd else "their modules have another order"
+        extra = next(iter([*(n for n in ours if n not in theirs), *(n for n in theirs if n not in ours)]), "")
+        yield f"module {extra} is in only one of them" if extra else "their modules are in a different order"
     for where, module in ours.items():
         if where in theirs and _kind(module) != _kind(theirs[where]):
-            yield f"{where or 'it'} is a {type(theirs[where]).__name__}, expected {type(module).__name__}"
+            kinds = f"a {type(theirs[where]).__name__}, expected {type(module).__name__}"
+            yield f"{where or 'the model'} is {kinds}"
     for kind in ("named_parameters", "named_buffers"):
         yield from _tensor_differences(dict(getattr(first, kind)()), dict(getattr(other, kind)()))
     for where, module in ours.items():
@@ -144,11 +153,12 @@ def _differences(first: nn.Module, other: nn.Module) -> Iterator[str]:
         mine, yours = module, theirs[where]
         if mine.training != yours.training:
             modes = {True: "training", False: "evaluation"}
-            yield f"{where or 'it'} is in {modes[yours.training]} mode, expected {modes[mine.training]}"
+            found, expected = modes[yours.training], modes[mine.training]
+            yield f"{where or 'the model'} is in {found} mode, expected {expected}"
         yield from _attribute_differences(where, mine, yours)
         for kind, hooks in _hooks(mine).items():
-            if not is_same(hooks, _hooks(yours)[kind]):
-                yield f"{where or 'it'} has other {kind.strip('_').replace('_', ' ')}"
+            if not is_equivalent(hooks, _hooks(yours)[kind]):
+                yield f"{where or 'the model'} has different {kind.strip('_').replace('_', ' ')}"
 
 
 def _hooks(module: nn.Module) -> dict[str, list[Any]]:
@@ -157,10 +167,10 @@ def _hooks(module: nn.Module) -> dict[str, list[Any]]:
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    return [thing for thing in _within(value) if isinstance(thing, types.FunctionType)]
+    return [item for item in _iterate_nested(value) if isinstance(item, types.FunctionType)]
 
 
-def _inside(cell: types.CellType) -> Any:
+def _cell_value(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # empty
@@ -168,7 +178,7 @@ def _inside(cell: types.CellType) -> Any:
 
 
 def _kind(module: nn.Module) -> Any:
-    """Its class; parametrised modules have classes of their own."""
+    """Return the class of *module*; parametrised modules are compared by base class and parametrisations."""
     kind = type(module)
     return (
         (kind.__bases__, list(vars(module)["_modules"]["parametrizations"]))
@@ -191,24 +201,24 @@ def _tensor_differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> I
         if mine.device != yours.device:
             yield f"{name} is on {yours.device}, expected {mine.device}"
         if mine.requires_grad != yours.requires_grad:
-            yield f"{name} is {'trained' if yours.requires_grad else 'frozen'}, unlike member 0's"
+            yield f"{name} is {'trained' if yours.requires_grad else 'frozen'}, unlike in member 0"
 
 
 def _attribute_differences(where: str, mine: nn.Module, yours: nn.Module) -> Iterator[str]:
-    ours = {k: v for k, v in vars(mine).items() if k not in FRAME or k == "forward"}
-    theirs = {k: v for k, v in vars(yours).items() if k not in FRAME or k == "forward"}
+    ours = {k: v for k, v in vars(mine).items() if k not in TORCH_ATTRIBUTES or k == "forward"}
+    theirs = {k: v for k, v in vars(yours).items() if k not in TORCH_ATTRIBUTES or k == "forward"}
     prefix = f"{where}." if where else ""
     for name in [*ours, *(n for n in theirs if n not in ours)]:
         if name not in ours or name not in theirs:
             yield f"{prefix}{name} is set in only one of them"
-        elif is_kept(ours[name], theirs[name]):
+        elif are_tensors_of_same_shape(ours[name], theirs[name]):
             continue
-        elif not is_same(ours[name], theirs[name]):
+        elif not is_equivalent(ours[name], theirs[name]):
             yield f"{prefix}{name} is {_short(theirs[name])}, expected {_short(ours[name])}"
 
 
-def is_kept(a: Any, b: Any) -> bool:
-    """Whether attributes are tensors of one shape, of which each member may have its own."""
+def are_tensors_of_same_shape(a: Any, b: Any) -> bool:
+    """Return whether two attributes are tensors of one shape, so that each member may have its own."""
     return (
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
@@ -216,8 +226,8 @@ def is_kept(a: Any, b: Any) -> bool:
     )
 
 
-def is_same(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> bool:
-    """Whether two attributes would make a forward do the same."""
+def is_equivalent(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> bool:
+    """Return whether two attributes have the same effect on a forward."""
     seen = set() if seen is None else seen
     if a is b or (id(a), id(b)) in seen:
         return True
@@ -231,35 +241,35 @@ def is_same(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> bool:
     if isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
     if isinstance(a, dict):
-        return list(a) == list(b) and all(is_same(a[k], b[k], seen) for k in a)
+        return list(a) == list(b) and all(is_equivalent(a[k], b[k], seen) for k in a)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(is_same(x, y, seen) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(is_equivalent(x, y, seen) for x, y in zip(a, b, strict=True))
     if isinstance(a, types.FunctionType):
-        cells = [[_inside(c) for c in f.__closure__ or ()] for f in (a, b)]
+        cells = [[_cell_value(c) for c in f.__closure__ or ()] for f in (a, b)]
         return (
             a.__code__ is b.__code__
-            and is_same(a.__defaults__, b.__defaults__, seen)
-            and is_same(cells[0], cells[1], seen)
+            and is_equivalent(a.__defaults__, b.__defaults__, seen)
+            and is_equivalent(cells[0], cells[1], seen)
         )
     if isinstance(a, types.MethodType):
-        return a.__func__ is b.__func__ and is_same(a.__self__, b.__self__, seen)
+        return a.__func__ is b.__func__ and is_equivalent(a.__self__, b.__self__, seen)
     if isinstance(a, functools.partial):
-        return is_same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), seen)
-    if (state := state_of_chance(a)) is not None:
-        return is_same(state, state_of_chance(b), seen)
-    if getattr(type(a), "__eq__") is object.__eq__:  # noqa: B009  # mypy knows too much
-        return is_same(getattr(a, "__dict__", None), getattr(b, "__dict__", None), seen)
+        return is_equivalent((a.func, a.args, a.keywords), (b.func, b.args, b.keywords), seen)
+    if (state := generator_state(a)) is not None:
+        return is_equivalent(state, generator_state(b), seen)
+    if getattr(type(a), "__eq__") is object.__eq__:  # noqa: B009  # mypy narrows `type(a).__eq__` wrongly
+        return is_equivalent(getattr(a, "__dict__", None), getattr(b, "__dict__", None), seen)
     same = a == b
     return bool(same.all() if hasattr(same, "all") else same)
 
 
-def _within(value: Any) -> Iterator[Any]:
+def _iterate_nested(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         for inner in value.values():
-            yield from _within(inner)
+            yield from _iterate_nested(inner)
     elif isinstance(value, list | tuple | set):
         for inner in value:
-            yield from _within(inner)
+            yield from _iterate_nested(inner)
     else:
         yield value
 

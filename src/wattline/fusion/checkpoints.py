@@ -1,4 +1,4 @@
-"""The checkpoints of the members of an array: each has its own, and they are all of the same step."""
+"""Checkpoints of the members of an array: one folder per member, all written at the same step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wattline.fusion.array import FusedArray
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.optim.schedule import Schedule
-from wattline.fusion.rng_state import Chance
+from wattline.fusion.rng_state import RngState
 from wattline.meter.caps.record import sync
 from wattline.train.checkpoint import _STATE, _USER, Checkpoints, Where
 
@@ -25,72 +25,74 @@ if TYPE_CHECKING:
     from wattline.fusion.member import Member
 
 
-class States:
-    """What belongs to one member, of everything that is trained with: the array is the first of *parts*.
+class MemberStates:
+    """The state of single members across all *parts* of a training run; the array is the first part.
 
-    Of arrays, optimisers, schedules and scalers a member has its part; anything else with `state_dict` and
-    `load_state_dict` is kept whole with every member.
+    Arrays, optimisers, schedules and scalers are split by member. Any other object with `state_dict` and
+    `load_state_dict` is saved whole with every member.
     """
 
-    def __init__(self, parts: Sequence[Any], chance: Chance) -> None:
+    def __init__(self, parts: Sequence[Any], rng: RngState) -> None:
         for part in parts:
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-                raise ConfigError(f"{part!r} cannot be kept, expected state_dict and load_state_dict")
+                raise ConfigError(
+                    f"{part!r} cannot be checkpointed, expected methods state_dict and load_state_dict"
+                )
         optimisers = [part for part in parts if isinstance(part, ArrayOptimizer)]
         self._array = parts[0]
         self._optimiser = optimisers[0] if optimisers else None
         self._others = [part for part in parts[1:] if part is not self._optimiser]
-        self._chance = chance
+        self._rng = rng
 
-    def of(self, member: int) -> dict[str, Any]:
-        """The state of one member."""
+    def member_state(self, member: int) -> dict[str, Any]:
+        """Return the state of one member."""
         return {
             "model": self._array.member_state_dict(member),
             "optimiser": None if self._optimiser is None else self._optimiser.member_state_dict(member),
             "extra": {
                 "parts": [_state(part, member) for part in self._others],
-                "chance": self._chance.state(),
+                "chance": self._rng.state(),
             },
         }
 
-    def load(self, member: int, path: Path, leads: bool) -> None:
-        """Give a member what `of` gave, from a file; what is not of members is from the one who *leads*."""
+    def load(self, member: int, path: Path, is_leader: bool) -> None:
+        """Load one member's state from a file; parts that are not split by member come from the leader."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=False)
             model, optimiser, extra = state["model"], state["optimiser"], state["extra"]
-            saved, chance = extra["parts"], extra["chance"]
+            saved, rng = extra["parts"], extra["chance"]
         except Exception as error:
             raise InputError(
-                f"{path}: is not the state of a member ({error!r}), expected what fusion.Session keeps"
+                f"{path}: not the state of a member ({error!r}), expected a file of fusion.Session"
             ) from None
         kinds = [type(part).__name__ for part in self._others]
         if len(saved) != len(kinds) or (optimiser is None) != (self._optimiser is None):
-            raise ConfigError(f"{path}: was kept with other things than the session has now: {kinds}")
+            raise ConfigError(f"{path}: was saved with other parts than the session has now: {kinds}")
         self._array.load_member(member, model)
         if self._optimiser is not None:
             self._optimiser.load_member(member, optimiser)
         for part, own in zip(self._others, saved, strict=True):
-            _load(part, member, own, leads)
-        if leads:
-            self._chance.load(chance)
+            _load(part, member, own, is_leader)
+        if is_leader:
+            self._rng.load(rng)
 
 
-class Folder(Checkpoints):
+class MemberCheckpoints(Checkpoints):
     """The checkpoints of one member, in the format of `train.checkpoint`.
 
-    They are written in three moves, so that all members can make each of them before any makes the next:
-    whoever is killed in between leaves a step of which all have a checkpoint.
+    They are written in three phases, and all members finish a phase before any starts the next: a process
+    killed in between leaves a step of which all members have a checkpoint.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, None, None)
-        self.chosen: Path | None = None  # to go on from
+        self.resume_from: Path | None = None  # the checkpoint to resume from
         self._new = self.folder / f".new-{os.getpid()}"
         self._old: list[Path] = []
 
     def prepare(self, where: Where, state: dict[str, Any]) -> None:
-        """Write a checkpoint that does not count yet."""
-        for left in self.folder.glob(".new-*"):  # of who was killed while it wrote
+        """Write a checkpoint that is not valid yet."""
+        for left in self.folder.glob(".new-*"):  # of a process that was killed while writing
             shutil.rmtree(left, ignore_errors=True)
         self._new.mkdir()
         torch.save(state, self._new / _USER)
@@ -99,53 +101,59 @@ class Folder(Checkpoints):
             sync(path)
 
     def commit(self) -> None:
-        """Let it count."""
+        """Make the prepared checkpoint valid."""
         self._old = self._all()
         last = int(self._old[-1].name) if self._old else 0
         self._new.rename(self.folder / f"{1 + last:08d}")
         sync(self.folder)
 
-    def tidy(self) -> None:
-        """Remove those before it."""
+    def remove_old(self) -> None:
+        """Remove the checkpoints before the newest one."""
         for path in self._old:
             shutil.rmtree(path, ignore_errors=True)
 
-    def found(self) -> dict[tuple[int, int], tuple[Where, Path]]:
-        """The checkpoints that are there by epoch and step, the newest last."""
-        known: dict[tuple[int, int], tuple[Where, Path]] = {}
+    def read_all(self) -> dict[tuple[int, int], tuple[Where, Path]]:
+        """Return the existing checkpoints by epoch and step, the newest last."""
+        checkpoints: dict[tuple[int, int], tuple[Where, Path]] = {}
         for path in self._all():
             try:
-                words = json.loads((path / _STATE).read_text(encoding="utf-8"))
-                where = Where(**{field.name: words[field.name] for field in fields(Where)})
+                values = json.loads((path / _STATE).read_text(encoding="utf-8"))
+                position = Where(**{field.name: values[field.name] for field in fields(Where)})
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(
-                    f"{path / _STATE}: is no checkpoint ({error!r}), expected what wattline wrote",
+                    f"{path / _STATE}: not a checkpoint ({error!r}), expected a file written by wattline",
                     hint=f"remove {path} to start from an older one, or from the beginning",
                 ) from None
-            known.pop((where.epoch, where.step), None)
-            known[where.epoch, where.step] = where, path
-        return known
+            checkpoints.pop((position.epoch, position.step), None)
+            checkpoints[position.epoch, position.step] = position, path
+        return checkpoints
 
 
-class Kept:
-    """The checkpoints of all *members*, as one for the session of the process.
+class ArrayCheckpoints:
+    """The checkpoints of all *members*, with the interface of `train.checkpoint.Checkpoints`.
 
-    *now* says where each of them is. With *recurs*, who has ended begins anew.
+    *positions* returns the current position of each member. With *restart_finished*, members that have ended
+    start again from the beginning.
     """
 
     def __init__(
         self,
         members: list[Member],
         folders: Mapping[str, Path],
-        states: States,
-        now: Callable[[], list[Where]],
-        recurs: bool,
+        states: MemberStates,
+        positions: Callable[[], list[Where]],
+        restart_finished: bool,
     ) -> None:
-        self._members, self._states, self._now, self._recurs = members, states, now, recurs
-        self._folders = {member: Folder(folder) for member, folder in folders.items()}
+        self._members, self._states, self._positions, self._restart_finished = (
+            members,
+            states,
+            positions,
+            restart_finished,
+        )
+        self._folders = {member: MemberCheckpoints(folder) for member, folder in folders.items()}
 
     def claim(self) -> None:
-        """Be the only one that writes to the folders."""
+        """Lock the folders for this process."""
         try:
             for folder in self._folders.values():
                 folder.claim()
@@ -154,87 +162,92 @@ class Kept:
             raise
 
     def release(self) -> None:
-        """Let others write there."""
+        """Unlock the folders."""
         for folder in self._folders.values():
             folder.release()
 
     def write(self, where: Where) -> None:
-        """Keep all members, or none."""
-        self.write_of(self._members)
+        """Write checkpoints of all members, or of none."""
+        self.write_members(self._members)
 
-    def write_of(self, members: Sequence[Member]) -> None:
-        """Keep some of them."""
-        wheres = self._now()
-        for index, (member, where) in enumerate(zip(self._members, wheres, strict=True)):
+    def write_members(self, members: Sequence[Member]) -> None:
+        """Write checkpoints of *members*."""
+        positions = self._positions()
+        for index, (member, position) in enumerate(zip(self._members, positions, strict=True)):
             if member in members:
-                self._folders[member.id].prepare(where, self._states.of(index))
+                self._folders[member.id].prepare(position, self._states.member_state(index))
         written = [self._folders[member.id] for member in members]
         for folder in written:
             folder.commit()
         for folder in written:
-            folder.tidy()
+            folder.remove_old()
 
     def read(self) -> Where | None:
-        """Where all members are, by the newest step of which all have a checkpoint; None: nobody has any.
+        """Return the newest position of which all members have a checkpoint; None if there are none.
 
-        Members that have come to different steps cannot be one array: `NotFusible`. Who has reached its
-        target need not be at the same step.
+        Raise `NotFusible` if the members are at different steps. Members that have reached their target may
+        be at another step.
         """
-        found = [self._folders[member.id].found() for member in self._members]
-        if self._recurs:
-            found = [{} if any(where.over for where, _ in own.values()) else own for own in found]
-        done = [bool(own) and list(own.values())[-1][0].reached for own in found]
-        going = [set(own) for own, over in zip(found, done, strict=True) if not over]
-        if not any(found):
+        checkpoints = [self._folders[member.id].read_all() for member in self._members]
+        if self._restart_finished:
+            checkpoints = [
+                {} if any(position.over for position, _ in own.values()) else own for own in checkpoints
+            ]
+        reached = [bool(own) and list(own.values())[-1][0].reached for own in checkpoints]
+        unfinished = [set(own) for own, over in zip(checkpoints, reached, strict=True) if not over]
+        if not any(checkpoints):
             return None
-        common = set.intersection(*going) if going else set()
-        if not common and any(going):
+        common = set.intersection(*unfinished) if unfinished else set()
+        if not common and any(unfinished):
             raise NotFusible(
-                f"members at different steps cannot go on as one array: {self._listed(found)}",
-                "run them one by one, or remove the checkpoints of those who shall begin anew",
+                f"members at different steps cannot resume as one array: {self._list_positions(checkpoints)}",
+                "run them one by one, or remove the checkpoints of members that shall start again",
             )
-        for member, own, over in zip(self._members, found, done, strict=True):
+        for member, own, over in zip(self._members, checkpoints, reached, strict=True):
             if not over and not common:
-                continue  # it begins, and somebody else has nothing left to do
-            where, path = list(own.values())[-1] if over else own[max(common)]
-            self._folders[member.id].chosen = path
-            member.resume(where)
-        return self._together(all_done=not going)
+                continue  # it starts from the beginning; only other members have finished
+            position, path = list(own.values())[-1] if over else own[max(common)]
+            self._folders[member.id].resume_from = path
+            member.resume(position)
+        return self._common_position(all_reached=not unfinished)
 
-    def _together(self, all_done: bool) -> Where:
-        going = [member.base for member in self._members if all_done or not member.reached]
+    def _common_position(self, all_reached: bool) -> Where:
+        positions = [member.base for member in self._members if all_reached or not member.reached]
         joules = [member.joules for member in self._members if member.joules is not None]
-        first = going[0]
+        first = positions[0]
         return Where(
             epoch=first.epoch,
             step=first.step,
             steps=first.steps,
             samples=first.samples,
-            seconds=max(where.seconds for where in going),
+            seconds=max(position.seconds for position in positions),
             joules=sum(joules) if joules else None,
-            reached=all_done,
-            over=all(where.over for where in going),
+            reached=all_reached,
+            over=all(position.over for position in positions),
             batch=first.batch,
         )
 
     def load(self) -> None:
-        """Give every member what belongs to its checkpoint."""
-        leads = next((m for m in self._members if not m.reached), self._members[0])
+        """Load the state of every member from its checkpoint."""
+        leader = next((m for m in self._members if not m.reached), self._members[0])
         for index, member in enumerate(self._members):
-            if (path := self._folders[member.id].chosen) is not None:
-                self._states.load(index, path / _USER, leads=member is leads)
+            if (path := self._folders[member.id].resume_from) is not None:
+                self._states.load(index, path / _USER, is_leader=member is leader)
 
-    def let_go(self, members: Sequence[Member]) -> None:
-        """Let others write to the folders of members that have left."""
+    def release_members(self, members: Sequence[Member]) -> None:
+        """Unlock the folders of members that have left."""
         for member in members:
             self._folders[member.id].release()
 
-    def _listed(self, found: Sequence[dict[tuple[int, int], Any]]) -> str:
-        def at(own: dict[tuple[int, int], Any]) -> str:
+    def _list_positions(self, checkpoints: Sequence[dict[tuple[int, int], Any]]) -> str:
+        def last_position(own: dict[tuple[int, int], Any]) -> str:
             return "at the beginning" if not own else "at epoch {}, step {}".format(*list(own)[-1])
 
-        named = [f"{member.id} {at(own)}" for member, own in zip(self._members, found, strict=True)]
-        return ", ".join(named[:6]) + (", …" if len(named) > 6 else "")
+        listed = [
+            f"{member.id} {last_position(own)}"
+            for member, own in zip(self._members, checkpoints, strict=True)
+        ]
+        return ", ".join(listed[:6]) + (", …" if len(listed) > 6 else "")
 
 
 def _state(part: Any, member: int) -> Any:
@@ -247,7 +260,7 @@ def _state(part: Any, member: int) -> Any:
     return part.state_dict()
 
 
-def _load(part: Any, member: int, own: Any, leads: bool) -> None:
+def _load(part: Any, member: int, own: Any, is_leader: bool) -> None:
     if isinstance(part, FusedArray | ArrayOptimizer):
         part.load_member(member, own)
     elif isinstance(part, Schedule):
@@ -258,5 +271,5 @@ def _load(part: Any, member: int, own: Any, leads: bool) -> None:
         for name, row in rows.items():
             row[member] = own[name]
         part.load_state_dict(rows)
-    elif leads:
+    elif is_leader:
         part.load_state_dict(own)

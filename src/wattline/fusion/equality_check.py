@@ -1,4 +1,4 @@
-"""Whether an array does what its members would do by themselves: both are trained, and compared."""
+"""Compare the training of an array with separate training of its members."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from wattline.fusion.optim import Adam, ArrayOptimizer
 
 @dataclass(frozen=True)
 class Check:
-    """The largest absolute deviations between fused and separate members over some steps of training.
+    """The largest absolute deviations between fused and separate members over some training steps.
 
-    *drawn*: the forward draws random numbers other than PyTorch's dropout modules, which are off during the
-    check; members then draw their own by design, and the deviations show that.
+    *drawn*: the forward draws random numbers outside of PyTorch's dropout modules, which are switched off
+    during the check. Members draw their own numbers by design, and the deviations include that.
     """
 
     steps: int
     outputs: float
     gradients: float
-    statistics: float  # buffers, such as those of batch norm
+    statistics: float  # buffers, such as the running statistics of batch norm
     weights: float
     drawn: bool
 
     @property
     def largest(self) -> float:
-        """Of all."""
+        """The largest deviation of all kinds."""
         return max(self.outputs, self.gradients, self.statistics, self.weights)
 
     def __str__(self) -> str:
@@ -53,40 +53,42 @@ def check(
     steps: int = 5,
     **hyper: Any,
 ) -> Check:
-    """Trains copies of *models* fused and separately on *batch*, side by side, and compares.
+    """Train copies of *models* fused and separately on *batch*, and return the deviations.
 
-    *batch* is the model's input, or a tuple of it and the target. *loss* is by default cross entropy for
-    whole targets, the mean square for others, and the mean of squares of the output without a target.
-    *hyper* goes to the optimisers: one for all or one per member.
+    *batch* is the model's input, or a tuple of input and target. *loss* defaults to cross entropy for integer
+    targets, the mean squared error for other targets, and the mean square of the output without a target.
+    *hyper* are hyper-parameters of the optimisers: one value for all members or one per member.
     """
-    given, target = (batch[0], batch[1]) if isinstance(batch, tuple) else (batch, None)
-    loss = _usual(target) if loss is None else loss
-    separate = [_still(copy.deepcopy(model)) for model in models]
+    inputs, target = (batch[0], batch[1]) if isinstance(batch, tuple) else (batch, None)
+    loss = _default_loss(target) if loss is None else loss
+    separate = [_disable_dropout(copy.deepcopy(model)) for model in models]
     array = fuse(separate)
     fused = optimiser(array, **hyper)
-    ordinary = [
-        fused.ordinary([p for p in m.parameters() if p.requires_grad], **_own(fused, index))
+    separate_optimisers = [
+        fused.torch_class([p for p in m.parameters() if p.requires_grad], **_member_options(fused, index))
         for index, m in enumerate(separate)
     ]
-    drawn = _draws(separate[0], given)
+    drawn = _draws_random_numbers(separate[0], inputs)
     worst = dict.fromkeys(("outputs", "gradients", "statistics", "weights"), 0.0)
     for _ in range(steps):
         fused.zero_grad()
-        out = array(given)
+        out = array(inputs)
         array.loss(loss, out, target).sum().backward()
-        for index, (model, opt) in enumerate(zip(separate, ordinary, strict=True)):
+        for index, (model, opt) in enumerate(zip(separate, separate_optimisers, strict=True)):
             opt.zero_grad()
-            alone = model(given)
-            loss(alone, *([] if target is None else [target])).backward()
-            pairs = zip(tree_flatten(alone)[0], tree_flatten(out)[0], strict=True)
-            _note(worst, "outputs", [(a, b[index]) for a, b in pairs if isinstance(a, Tensor)])
+            separate_out = model(inputs)
+            loss(separate_out, *([] if target is None else [target])).backward()
+            pairs = zip(tree_flatten(separate_out)[0], tree_flatten(out)[0], strict=True)
+            _record_deviation(worst, "outputs", [(a, b[index]) for a, b in pairs if isinstance(a, Tensor)])
             ours = dict(array.body.named_parameters())
             grads = [
                 (p.grad, None if (g := ours[n].grad) is None else g[index])
                 for n, p in model.named_parameters()
                 if p.requires_grad
             ]
-            _note(worst, "gradients", [(a, b) for a, b in grads if a is not None or b is not None])
+            _record_deviation(
+                worst, "gradients", [(a, b) for a, b in grads if a is not None or b is not None]
+            )
             opt.step()
         fused.step()
         _compare_state(worst, array, separate)
@@ -97,11 +99,15 @@ def _compare_state(worst: dict[str, float], array: FusedArray, separate: Sequenc
     stacked = array.stacked
     for index, model in enumerate(separate):
         weights = [(p, stacked[n][index]) for n, p in model.named_parameters() if n in stacked]
-        _note(worst, "weights", weights)
-        _note(worst, "statistics", [(b, stacked[n][index]) for n, b in model.named_buffers() if n in stacked])
+        _record_deviation(worst, "weights", weights)
+        _record_deviation(
+            worst, "statistics", [(b, stacked[n][index]) for n, b in model.named_buffers() if n in stacked]
+        )
 
 
-def _note(worst: dict[str, float], what: str, pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> None:
+def _record_deviation(
+    worst: dict[str, float], what: str, pairs: Sequence[tuple[Tensor | None, Tensor | None]]
+) -> None:
     for a, b in pairs:
         if a is None or b is None:
             worst[what] = float("inf")
@@ -112,25 +118,25 @@ def _note(worst: dict[str, float], what: str, pairs: Sequence[tuple[Tensor | Non
             worst[what] = max(worst[what], largest)
 
 
-def _own(fused: ArrayOptimizer, member: int) -> dict[str, Any]:
+def _member_options(fused: ArrayOptimizer, member: int) -> dict[str, Any]:
     group = fused.param_groups[0]
-    fused.hyper()
+    fused.hyper_tensors()
     return {**fused.member_hyper(group, member), **{name: group[name] for name in fused.switches}}
 
 
-def _usual(target: Any) -> Callable[..., Tensor]:
+def _default_loss(target: Any) -> Callable[..., Tensor]:
     if target is None:
-        return _squares
+        return _mean_square
     return F.mse_loss if torch.as_tensor(target).is_floating_point() else F.cross_entropy
 
 
-def _squares(out: Any) -> Tensor:
+def _mean_square(out: Any) -> Tensor:
     leaves = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.is_floating_point()]
     return torch.stack([t.square().mean() for t in leaves]).sum()
 
 
-def _still(model: nn.Module) -> nn.Module:
-    """The model without dropout: members draw their own masks, so that there is nothing to compare."""
+def _disable_dropout(model: nn.Module) -> nn.Module:
+    """Switch dropout off: members draw their own masks, so that outputs could not be compared."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -139,12 +145,12 @@ def _still(model: nn.Module) -> nn.Module:
     return model
 
 
-def _draws(model: nn.Module, given: Any) -> bool:
-    """Whether two calls on the same input differ: only random numbers can be why."""
+def _draws_random_numbers(model: nn.Module, inputs: Any) -> bool:
+    """Return whether two calls on the same input differ, which only random numbers can cause."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outs = []
         for seed in (0, 1):
             torch.manual_seed(seed)
             twin = copy.deepcopy(model)
-            outs.append([t for t in tree_flatten(twin(given))[0] if isinstance(t, Tensor)])
+            outs.append([t for t in tree_flatten(twin(inputs))[0] if isinstance(t, Tensor)])
     return any(not torch.equal(a, b) for a, b in zip(*outs, strict=True))

@@ -1,4 +1,4 @@
-"""One member of an array as a job of its own: what it is called, what it has used, and whom it tells."""
+"""`Member`: one member of an array as a job of its own, with its identity, energy, events and log."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ MEMBERS = "WATTLINE_MEMBERS"
 CANCEL = "cancel"
 _EVENTS, _LOG = "events.jsonl", "rank0.log"
 
-Tell = Callable[[str], None]
+LogFunction = Callable[[str], None]
 
 
 @dataclass(eq=False)
 class Member:
-    """A member while it is trained; *tell* takes what its owner reads in its log."""
+    """A member during training; `log` writes one line to the log of its job."""
 
     id: str
     config: dict[str, Any]
     events: Events
-    tell: Tell
-    folder: Path | None = None  # of its own, in which it may be cancelled
-    base: Where = field(default_factory=Where)  # when this process began
+    log: LogFunction
+    folder: Path | None = None  # the member's own; a file `cancel` in it cancels the member
+    base: Where = field(default_factory=Where)  # position when this process started
     joules: float | None = None
     best: float | None = None
     reached: bool = False
     cancelled: bool = False
-    odd: set[str] = field(default_factory=set)  # metrics that were seen not to be finite
+    nonfinite: set[str] = field(default_factory=set)  # metrics that have been reported as not finite
 
     def resume(self, where: Where) -> None:
-        """It goes on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.base, self.joules, self.best, self.reached = where, where.joules, where.best, where.reached
 
-    def where(self, now: Where, began: Where) -> Where:
-        """Where it is when the process is where it is *now*, and was where it *began*."""
+    def position(self, now: Where, start: Where) -> Where:
+        """Return the member's position, given the process's position *now* and at its *start*."""
         return replace(
             now,
-            steps=self.base.steps + now.steps - began.steps,
-            samples=self.base.samples + now.samples - began.samples,
-            seconds=self.base.seconds + now.seconds - began.seconds,
+            steps=self.base.steps + now.steps - start.steps,
+            samples=self.base.samples + now.samples - start.samples,
+            seconds=self.base.seconds + now.seconds - start.seconds,
             joules=self.joules,
             best=self.best,
             reached=self.reached,
             over=self.reached or now.over,
         )
 
-    def say(self, event: str, where: Where, words: Mapping[str, Any]) -> None:
-        """Tell who watches it."""
+    def write_event(self, event: str, where: Where, words: Mapping[str, Any]) -> None:
+        """Write a progress event with the member's position."""
         self.events.say(event, {**asdict(where), **words})
 
-    def judge(self, target: Target | None, metrics: Mapping[str, float]) -> None:
-        """See whether it is good enough."""
+    def update_best(self, target: Target | None, metrics: Mapping[str, float]) -> None:
+        """Update the best metric and whether the target is reached."""
         value = float("nan") if target is None else metrics[target.metric]
         if target is not None and value == value:
             self.best = target.better(self.best, value)
@@ -67,62 +67,67 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Served:
-    """What the service says of one member."""
+class MemberJob:
+    """The job of one member, as the service describes it."""
 
     id: str
     folder: Path
     checkpoint: Path
 
-    def member(self, config: dict[str, Any], leads: bool, tell: Tell) -> Member:
-        """The member; what the one who *leads* says is the log of the process."""
-        log = _say if leads else _Log(self.folder / _LOG, tell)
+    def member(self, config: dict[str, Any], is_leader: bool, tell: LogFunction) -> Member:
+        """Return the member; the leader's log is the output of the process."""
+        log = _print_line if is_leader else _MemberLog(self.folder / _LOG, tell)
         return Member(self.id, config, Events(self.folder / _EVENTS, self.id, tell), log, self.folder)
 
 
-def served(size: int, environ: Mapping[str, str] = os.environ) -> list[Served]:
-    """The members that the service names, in the order of the array; nobody: there is no service."""
+def read_member_jobs(size: int, environ: Mapping[str, str] = os.environ) -> list[MemberJob]:
+    """Return the jobs of the members in the order of the array; empty without a service."""
     if not environ.get(MEMBERS):
         return []
     path = Path(environ[MEMBERS])
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        found = [Served(str(row["id"]), Path(row["folder"]), Path(row["checkpoint"])) for row in rows]
+        jobs = [MemberJob(str(row["id"]), Path(row["folder"]), Path(row["checkpoint"])) for row in rows]
     except OSError as error:
         raise ConfigError(f"{MEMBERS}: {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path}: is no list of members ({error!r}), expected objects with id, folder and checkpoint"
+            f"{path}: not a list of members ({error!r}), expected objects with id, folder and checkpoint"
         ) from None
-    if len(found) != size or len({one.id for one in found}) != size:
-        raise ConfigError(f"{path}: names {len(found)} members, the array has {size}")
-    return found
+    if len(jobs) != size or len({job.id for job in jobs}) != size:
+        raise ConfigError(f"{path}: names {len(jobs)} members, the array has {size}")
+    return jobs
 
 
-def numbered(configs: Sequence[dict[str, Any]], events: Path | None, job: str, tell: Tell) -> list[Member]:
-    """Members without a service: they have no files, but one that is alone is the job that is watched."""
-    alone = len(configs) == 1
+def number_members(
+    configs: Sequence[dict[str, Any]], events: Path | None, job: str, tell: LogFunction
+) -> list[Member]:
+    """Return members for a run without a service.
+
+    They have no files of their own. A single member writes the events of the job.
+    """
+    is_single = len(configs) == 1
     return [
         Member(
             str(index),
             config,
-            Events(events if alone else None, job, tell),
-            _mute if events is None else _say if alone else _Named(f"member {index}"),
+            Events(events if is_single else None, job, tell),
+            _discard if events is None else _print_line if is_single else _PrefixedPrinter(f"member {index}"),
         )
         for index, config in enumerate(configs)
     ]
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 
-def _mute(text: str) -> None:
-    """Nobody reads that."""
+def _discard(text: str) -> None:
+    """Ignore the line."""
 
 
-class _Named:
-    """Says who it is, because all members have one log."""
+class _PrefixedPrinter:
+    """Printer that prefixes lines with the member's name, since all members share one log."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -131,10 +136,10 @@ class _Named:
         print(f"{self._name}  {text}", flush=True)
 
 
-class _Log:
-    """Lines in a file; a job does not end because they cannot be written."""
+class _MemberLog:
+    """Append lines to a log file; a failure to write is reported and does not end the job."""
 
-    def __init__(self, path: Path, tell: Tell) -> None:
+    def __init__(self, path: Path, tell: LogFunction) -> None:
         self._path, self._tell = path, tell
 
     def __call__(self, text: str) -> None:
@@ -142,4 +147,4 @@ class _Log:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(text + "\n")
         except OSError as error:
-            self._tell(f"a member has no log: {self._path}: {error.strerror}")
+            self._tell(f"cannot write the log of a member: {self._path}: {error.strerror}")

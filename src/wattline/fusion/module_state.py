@@ -1,4 +1,4 @@
-"""What a module has: its tensors by name, its plain attributes, and the tensors in what goes in and out."""
+"""Tensors and attributes of modules: list, replace, copy and restore them."""
 
 from __future__ import annotations
 
@@ -14,92 +14,101 @@ from torch.utils._pytree import tree_flatten
 
 from wattline.errors import NotFusible
 
-FRAME = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "forward"}
-"""Attributes that PyTorch itself keeps in modules."""
+TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "forward"}
+"""Attributes that PyTorch itself sets on modules."""
 
 Attributes = list[tuple[nn.Module, dict[str, Any]]]
 
 
-def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; of tied ones only the first name."""
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name; tied ones only under their first name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def call_with(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
-    """`torch.func.functional_call`, also for modules with two names; *tensors* gets what was replaced."""
-    with swapped(module, tensors):
+def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+    """Call *module* with other *tensors*; they are updated with those that the forward replaces.
+
+    Unlike `torch.func.functional_call`, modules registered under two names are supported.
+    """
+    with replace_tensors(module, tensors):
         return module(*args, **kwargs)
 
 
 @contextmanager
-def swapped(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """The module has other *tensors*, by name (`state_of`); they get what the forward puts in their place."""
-    names = {id(t): name for name, t in state_of(module).items() if name in tensors}
+def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Replace tensors of *module* by name (see `named_tensors`) inside a `with` block.
+
+    *tensors* is updated with those that the forward puts in their place.
+    """
+    names = {id(t): name for name, t in named_tensors(module).items() if name in tensors}
     slots: list[tuple[nn.Module, Any, dict[str, Any]]] = [
-        (m, of, dict(of)) for m in module.modules() for of in (m._parameters, m._buffers)
+        (m, mapping, dict(mapping)) for m in module.modules() for mapping in (m._parameters, m._buffers)
     ]
     try:
-        for _, of, old in slots:
-            of.update(
+        for _, mapping, old in slots:
+            mapping.update(
                 (name, tensors[names[id(t)]]) for name, t in old.items() if t is not None and id(t) in names
             )
         _flatten_weights(module)
         yield
-        for m, of, old in slots:
-            for name, now in of.items():
+        for m, mapping, old in slots:
+            for name, now in mapping.items():
                 was = old.get(name)
                 if was is None and now is not None:
                     raise NotFusible(
-                        f"{type(m).__name__}.{name} is made in the forward", "make it in __init__"
+                        f"{type(m).__name__}.{name} is created in the forward", "create it in __init__"
                     )
                 if now is not None and id(was) in names:
                     tensors[names[id(was)]] = now
     finally:
-        for _, of, old in slots:
-            of.clear()
-            of.update(old)
+        for _, mapping, old in slots:
+            mapping.clear()
+            mapping.update(old)
         _flatten_weights(module)
 
 
 def _flatten_weights(module: nn.Module) -> None:
-    """Recurrent layers keep a list of their weights."""
+    """Refresh the list of weights that recurrent layers keep."""
     for m in module.modules():
         if isinstance(m, nn.RNNBase):
             m._flat_weights = [getattr(m, name, None) for name in m._flat_weights_names]
 
 
-def settings_of(module: nn.Module) -> list[dict[str, Any]]:
-    """The plain values among the attributes of each module inside: what a step is compiled for."""
+def plain_settings(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the plain values among the attributes of each submodule; a step is compiled for them."""
     return [{k: v for k, v in vars(m).items() if _is_plain(v)} for m in module.modules()]
 
 
 def _is_plain(value: Any) -> bool:
-    several = value if isinstance(value, tuple) else (value,)
-    return all(one is None or isinstance(one, bool | int | float | str) for one in several)
+    items = value if isinstance(value, tuple) else (value,)
+    return all(item is None or isinstance(item, bool | int | float | str) for item in items)
 
 
-def attributes_of(module: nn.Module) -> Attributes:
-    """The plain attributes of all modules inside; lists and the like are copied: forwards write to them."""
-    return [(m, {k: _apart(v) for k, v in vars(m).items() if k not in FRAME}) for m in module.modules()]
+def copy_attributes(module: nn.Module) -> Attributes:
+    """Return the plain attributes of all submodules, with copies of containers that forwards may write to."""
+    return [
+        (m, {k: _copy_mutable(v) for k, v in vars(m).items() if k not in TORCH_ATTRIBUTES})
+        for m in module.modules()
+    ]
 
 
-def put_attributes(attributes: Attributes) -> None:
-    """Modules have these attributes again, and no others."""
+def restore_attributes(attributes: Attributes) -> None:
+    """Set the attributes of modules back to *attributes* and delete all others."""
     for module, old in attributes:
         now = vars(module)
-        for name in [n for n in now if n not in FRAME and n not in old]:
+        for name in [n for n in now if n not in TORCH_ATTRIBUTES and n not in old]:
             del now[name]
-        now.update((name, _apart(value)) for name, value in old.items())
+        now.update((name, _copy_mutable(value)) for name, value in old.items())
 
 
-def _apart(value: Any) -> Any:
+def _copy_mutable(value: Any) -> Any:
     if type(value) in (list, dict, set):
         return copy.copy(value)
-    return value if state_of_chance(value) is None else copy.deepcopy(value)
+    return value if generator_state(value) is None else copy.deepcopy(value)
 
 
-def state_of_chance(value: Any) -> Any:
-    """The state of a random number generator of Python or NumPy; None: it is not one."""
+def generator_state(value: Any) -> Any:
+    """Return the state of a random number generator of Python or NumPy; None for any other value."""
     if type(value).__module__ == "random":
         return value.getstate() if hasattr(value, "getstate") else None
     if type(value).__module__.startswith("numpy.random"):
@@ -107,8 +116,8 @@ def state_of_chance(value: Any) -> Any:
     return None
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of *tree* and its shape; `TypeError` where tensors are in what cannot be looked into."""
+def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of *tree*; raise `TypeError` where tensors cannot be reached."""
     while True:
         leaves, spec = tree_flatten(tree)
         closed = [leaf for leaf in leaves if not isinstance(leaf, Tensor) and _has_tensors(leaf)]
@@ -117,7 +126,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
         kind = type(closed[0])
         if not dataclasses.is_dataclass(kind) or not all(f.init for f in dataclasses.fields(kind)):
             raise TypeError(
-                f"tensors are inside of a {kind.__name__}, expected tuples, lists, dicts or dataclasses"
+                f"tensors are inside a {kind.__name__}, expected tuples, lists, dicts or dataclasses"
             )
         _pytree.register_dataclass(kind)  # type: ignore[no-untyped-call, unused-ignore]
 
@@ -126,6 +135,6 @@ def _has_tensors(leaf: Any) -> bool:
     if isinstance(leaf, nn.Module | type):
         return False
     inside = list(getattr(leaf, "__dict__", {}).values())
-    if dataclasses.is_dataclass(leaf):  # perhaps with slots
+    if dataclasses.is_dataclass(leaf):  # may have slots, and then no __dict__
         inside += [getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)]
     return any(isinstance(t, Tensor) for t in tree_flatten(inside)[0])

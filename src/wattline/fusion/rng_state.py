@@ -1,4 +1,4 @@
-"""Random numbers: a training that goes on draws those that it would have drawn."""
+"""Random number generator states of a training run, saved and restored with its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Any
 import numpy as np
 import torch
 
-Drawn = dict[str, Any]
+GeneratorStates = dict[str, Any]
 
 
-class Chance:
-    """Where the generators are now, and where they were when the epoch began.
+class RngState:
+    """The states of all generators now and at the start of the epoch.
 
-    Who goes on in the middle of an epoch needs both: a loader shuffles when it is begun, and what comes after
-    the batches that are left out is drawn from where the step was.
+    Resuming inside an epoch needs both: a loader shuffles when it is created, and the numbers after the
+    skipped batches are drawn from the state at the step.
     """
 
     def __init__(self) -> None:
-        self._epoch: Drawn | None = None  # None: between two epochs
-        self._found: Drawn = {}
+        self._epoch: GeneratorStates | None = None  # None between two epochs
+        self._pending: GeneratorStates = {}
 
-    def load(self, found: Drawn | None) -> None:
-        """What `state` gave is to be gone on with."""
-        self._found = dict(found or {})
+    def load(self, states: GeneratorStates | None) -> None:
+        """Resume from what `state` returned."""
+        self._pending = dict(states or {})
 
-    def begin(self) -> None:
-        """An epoch begins."""
-        if "epoch" in self._found:
-            _restore(self._found.pop("epoch"))
-        self._epoch = _draws()
+    def begin_epoch(self) -> None:
+        """Restore the state at the start of the epoch if one is pending, and record it."""
+        if "epoch" in self._pending:
+            _restore(self._pending.pop("epoch"))
+        self._epoch = _capture()
 
-    def arrive(self) -> None:
-        """The next step is at hand."""
-        if (now := self._found.pop("now", None)) is not None:
+    def resume_step(self) -> None:
+        """Restore the state at the step if one is pending; called before each step."""
+        if (now := self._pending.pop("now", None)) is not None:
             _restore(now)
 
-    def end(self) -> None:
-        """An epoch is over."""
+    def end_epoch(self) -> None:
+        """Forget the state of the epoch."""
         self._epoch = None
-        self._found.clear()
+        self._pending.clear()
 
-    def state(self) -> Drawn:
-        """For `load`."""
-        now = _draws()
+    def state(self) -> GeneratorStates:
+        """Return the states for `load`."""
+        now = _capture()
         return {"epoch": now, "now": None} if self._epoch is None else {"epoch": self._epoch, "now": now}
 
 
-def _draws() -> Drawn:
+def _capture() -> GeneratorStates:
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
         "python": random.getstate(),
@@ -58,9 +58,9 @@ def _draws() -> Drawn:
     }
 
 
-def _restore(drawn: Drawn) -> None:
-    random.setstate(drawn["python"])
-    np.random.set_state(drawn["numpy"])
-    torch.set_rng_state(drawn["torch"])
-    if drawn["cuda"] and torch.cuda.device_count() == len(drawn["cuda"]):
-        torch.cuda.set_rng_state_all(drawn["cuda"])
+def _restore(states: GeneratorStates) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.device_count() == len(states["cuda"]):
+        torch.cuda.set_rng_state_all(states["cuda"])

@@ -1,4 +1,4 @@
-"""What a training script calls to be fusible: it says how to build one member and how to train an array."""
+"""`main`, the entry point of fusible training scripts, and the parser of its command line."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Build = Callable[[Config], nn.Module]
 Train = Callable[[FusedArray, list[Config]], Any]
 
 _USAGE = "expected name=value, name=value,value for several members, or --members FILE"
-captured: list[tuple[Build, Train]] | None = None  # a list while a script is only asked what it would do
+captured: list[tuple[Build, Train]] | None = None  # a list while a script is loaded without training
 
 
 def main(build: Build, train: Train, argv: Sequence[str] | None = None) -> None:
-    """Builds the members that the command line names, and has them trained as one array.
+    """Build the members given on the command line and train them as one array.
 
         python train.py lr=1e-3 seed=1                one member
         python train.py lr=1e-3,3e-3 seed=1,2,3       six members, every lr with every seed
         python train.py --members members.json        one member for each object of a JSON list
 
-    `build(config)` gives the model of one member, `train(array, configs)` trains the array; configs are in
-    the order of its members. Values are numbers, true, false, null or words.
+    `build(config)` returns the model of one member, `train(array, configs)` trains the array; configs are in
+    the order of its members. Values are numbers, true, false, null or strings.
     """
     if captured is not None:
         captured.append((build, train))
@@ -39,17 +39,17 @@ def main(build: Build, train: Train, argv: Sequence[str] | None = None) -> None:
     train(fuse([build(dict(config)) for config in configs]), configs)
 
 
-def read_configs(words: Sequence[str]) -> list[Config]:
-    """The configs of the members that these words name."""
-    if words[:1] == ["--members"]:
-        if len(words) != 2:
-            raise ConfigError(f"--members is followed by {words[1:]}, expected one file")
-        return read_members(Path(words[1]))
+def read_configs(arguments: Sequence[str]) -> list[Config]:
+    """Return the configs of the members given by command-line *arguments*."""
+    if arguments[:1] == ["--members"]:
+        if len(arguments) != 2:
+            raise ConfigError(f"--members is followed by {arguments[1:]}, expected one file")
+        return read_members(Path(arguments[1]))
     named: dict[str, list[Any]] = {}
-    for word in words:
+    for word in arguments:
         name, sign, text = word.partition("=")
         if not sign or not name.isidentifier():
-            raise ConfigError(f"{word!r} is not understood, {_USAGE}")
+            raise ConfigError(f"cannot parse {word!r}, {_USAGE}")
         if name in named:
             raise ConfigError(f"{name} is given twice: {word!r}")
         named[name] = [_value(piece) for piece in text.split(",")]
@@ -57,19 +57,19 @@ def read_configs(words: Sequence[str]) -> list[Config]:
 
 
 def read_members(path: Path) -> list[Config]:
-    """The configs in a file: a JSON list of objects."""
+    """Read the configs from a file that holds a JSON list of objects."""
     try:
-        found = json.loads(path.read_text())
+        configs = json.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: {error}, expected a JSON list of objects") from None
-    if not isinstance(found, list) or not found:
+    if not isinstance(configs, list) or not configs:
         raise ConfigError(f"{path}: expected a JSON list of objects, one for each member")
-    for index, config in enumerate(found):
+    for index, config in enumerate(configs):
         if not isinstance(config, dict):
             raise ConfigError(f"{path}: member {index} is {config!r}, expected an object")
-    return found
+    return configs
 
 
 def _value(text: str) -> Any:

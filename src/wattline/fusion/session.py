@@ -1,4 +1,4 @@
-"""The lines in a script's `train(array, configs)`: one process, and every member a job of its own.
+"""`fusion.Session(array, configs)`: a training run in one process in which every member is a job.
 
     with fusion.Session(array, configs, optimiser) as run:
         for epoch in run.epochs(5):
@@ -6,8 +6,8 @@
                 losses = step(x, y)
             run.report(loss=losses)
 
-What concerns the process (steps, energy, caps, being asked to stop) is done by a `wattline.Session`. Each
-member has its own checkpoint, events, log and share of the energy, may be cancelled, and may be done first.
+A `wattline.Session` handles the process: steps, energy, caps and stop requests. Each member has its own
+checkpoint, events, log and share of the energy, can be cancelled, and may finish before the others.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from torch import Tensor
 
 from wattline.errors import ConfigError, NotFusible
 from wattline.fusion.array import FusedArray
-from wattline.fusion.checkpoints import Kept, States
-from wattline.fusion.member import CANCEL, Member, numbered, served
+from wattline.fusion.checkpoints import ArrayCheckpoints, MemberStates
+from wattline.fusion.member import CANCEL, Member, number_members, read_member_jobs
 from wattline.fusion.optim.loss_scale import Scaler
-from wattline.fusion.rng_state import Chance
+from wattline.fusion.rng_state import RngState
 from wattline.train import session as train
 from wattline.train.checkpoint import Checkpoints, Where
 from wattline.train.progress_events import Events
 
 T = TypeVar("T")
 
-_LOOK_S = 1.0  # between two looks for members that are cancelled
+_CANCEL_POLL_S = 1.0  # between two checks for cancelled members
 
 
 class Session:
-    """One training run of an array; `ids` and `configs` are those of the members that are still in it.
+    """One training run of an array; `ids` and `configs` list the members still in it.
 
-    *parts* are what is trained with, and kept: optimisers, schedules, scalers, more arrays, and anything with
-    `state_dict` and `load_state_dict`. *options* are those of `wattline.Session`, except `save` and `load`.
-    Members leave the array between two steps, when they are cancelled or done; all that belongs to the array
-    follows, and the others go on as if nothing had been. `process` is the session of the process.
+    *parts* are the objects to train with and to checkpoint: optimisers, schedules, scalers, more arrays, and
+    anything with `state_dict` and `load_state_dict`. *options* are those of `wattline.Session`, except `save`
+    and `load`. Members leave the array between two steps, when they are cancelled or done; optimisers,
+    schedules and scalers shrink with it and the other members are unaffected. `process` is the session of
+    the process.
 
-    Members go on together from the newest step of which all have a checkpoint. If there is none, because they
-    have come to different steps, they cannot be one array: that is `NotFusible`.
+    Members resume together from the newest step of which all have a checkpoint. If there is none, because
+    they are at different steps, they cannot form one array and `NotFusible` is raised.
     """
 
     def __init__(
@@ -55,71 +56,79 @@ class Session:
     ) -> None:
         size = len(array)
         if len(configs) != size:
-            raise ConfigError(f"there are {len(configs)} configs, the array has {size} members")
-        if wrong := {"save", "load"} & set(options):
-            raise ConfigError(f"{min(wrong)} is not for arrays", "give what is to be kept after the configs")
+            raise ConfigError(
+                f"got {len(configs)} configs, expected {size}: one for each member of the array"
+            )
+        if unsupported := {"save", "load"} & set(options):
+            raise ConfigError(
+                f"{min(unsupported)} is not supported for arrays",
+                "pass the objects to save after the configs",
+            )
         if options.get("batch_sizes") and size > 1:
-            raise ConfigError("batch_sizes are for one job, and this is an array of several")
+            raise ConfigError(f"batch_sizes work for one member only, the array has {size}")
         self.array = array
-        self.process = _Process(self, options)
+        self.process = _ProcessSession(self, options)
         if self.process.ranks.count > 1:
-            raise NotFusible(f"an array is trained by one process, not by {self.process.ranks.count} ranks")
+            raise NotFusible(f"an array runs in one process, got {self.process.ranks.count} ranks")
         told, tell = self.process.told, self.process._tell_once
         self._arrays = [array, *(part for part in parts if isinstance(part, FusedArray))]
         for part in parts:
             if isinstance(part, Scaler):
                 array.follow(part)
-        jobs = served(size)
-        self._served = bool(jobs)
+        jobs = read_member_jobs(size)
+        self._has_service = bool(jobs)
         self.members: list[Member] = (
             [job.member(config, job is jobs[0], tell) for job, config in zip(jobs, configs, strict=True)]
             if jobs
-            else numbered(configs, told.events, told.job, tell)
+            else number_members(configs, told.events, told.job, tell)
         )
-        self._job = Events(None if jobs or size == 1 else told.events, told.job, tell)  # of all together
+        self._job_events = Events(
+            None if jobs or size == 1 else told.events, told.job, tell
+        )  # of all together
         folder = told.checkpoints or (Path(options["checkpoints"]) if options.get("checkpoints") else None)
         folders = {job.id: job.checkpoint for job in jobs}
         if folder is not None and not jobs:
             folders = {m.id: folder if size == 1 else folder / f"member{m.id}" for m in self.members}
-        self._chance = Chance()
-        states = States([array, *parts], self._chance)
-        self._kept = (
-            Kept(self.members, folders, states, self._wheres, bool(self.process.group)) if folders else None
+        self._rng = RngState()
+        states = MemberStates([array, *parts], self._rng)
+        self._checkpoints = (
+            ArrayCheckpoints(self.members, folders, states, self._positions, bool(self.process.group))
+            if folders
+            else None
         )
-        self.process._checkpoints = cast(Checkpoints | None, self._kept)
+        self.process._checkpoints = cast(Checkpoints | None, self._checkpoints)
         if size > 1:
-            self.process.group = ""  # what an array has used says nothing of one job
-        self._counted_j = 0.0
-        self._looked_s = -math.inf
+            self.process.group = ""  # the energy of an array is no measure of one job
+        self._distributed_j = 0.0
+        self._polled_s = -math.inf
         self._sums: dict[str, tuple[Tensor, int]] = {}
 
     @property
     def ids(self) -> list[str]:
-        """Who is in the array: the ids of their jobs, or numbers."""
+        """Ids of the members in the array: job ids, or numbers without a service."""
         return [member.id for member in self.members]
 
     @property
     def configs(self) -> list[dict[str, Any]]:
-        """The configs of those who are in the array."""
+        """Configs of the members in the array."""
         return [member.config for member in self.members]
 
     @property
     def resumed(self) -> bool:
-        """Whether it goes on from checkpoints."""
+        """True if the run resumed from checkpoints."""
         return self.process.resumed
 
     @property
     def energy_j(self) -> list[float | None]:
-        """The joules of each member so far; None: unmetered."""
-        self._share()
+        """Energy of each member so far in joules; None if unmetered."""
+        self._distribute_energy()
         return [member.joules for member in self.members]
 
-    # -- the block
-
+    # -- context manager
     def __enter__(self) -> Session:
         self.process.__enter__()
         try:
-            self._part(self._done())
+            self._remove_members(self._finished_members())
         except BaseException as error:
             self.process.__exit__(type(error), error, error.__traceback__)
             raise
@@ -130,205 +139,212 @@ class Session:
     ) -> None:
         self.process.__exit__(kind, error, trace)
 
-    # -- the loop
-
+    # -- training loop
     def epochs(self, count: int) -> Iterator[int]:
-        """Epochs still to do: from where the checkpoints were, until *count* or until all are done."""
+        """Yield the remaining epochs, from the checkpoints' epoch to *count* or until all are done."""
         for epoch in self.process.epochs(count):
             self._sums.clear()
-            self._chance.begin()
+            self._rng.begin_epoch()
             yield epoch
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
-        """The batches of *loader*; those that the checkpoints have behind them are left out.
+        """Return the batches of *loader* without those before the checkpoints' step.
 
-        Before a batch is given, members may leave. The first loop of an epoch counts, not others.
+        Members may leave before a batch is yielded. Only the first loop of an epoch is counted.
         """
         return self.process.steps(loader)
 
     def add(self, **values: Any) -> None:
-        """Values of one step, whose means over the epoch are reported with the rest; see `report`.
+        """Add values of one step; `report` reports their means over the epoch.
 
-        A sum of one's own would have the wrong length when a member leaves in the middle of an epoch.
+        A sum kept by the script would have the wrong length after a member leaves in the middle of an epoch.
         """
         for name, value in values.items():
-            row = self._row(name, value)
-            total, count = self._sums.get(name, (torch.zeros_like(row), 0))
-            self._sums[name] = total + row, count + 1
+            values_ = self._member_values(name, value)
+            total, count = self._sums.get(name, (torch.zeros_like(values_), 0))
+            self._sums[name] = total + values_, count + 1
 
     def report(self, **metrics: Any) -> list[bool]:
-        """Tell how good the members are, by one value for each or one for all; who has reached the target.
+        """Report metrics, one value per member or one for all; return which members reached the target.
 
-        Those leave before the next step.
+        Members that reached it leave before the next step.
         """
         means = {name: total / count for name, (total, count) in self._sums.items()}
         self._sums.clear()
-        rows = means | {name: self._row(name, value) for name, value in metrics.items()}
+        rows = means | {name: self._member_values(name, value) for name, value in metrics.items()}
         values = {name: row.tolist() for name, row in rows.items()}
         target = self.process.target
         if target is not None and target.metric not in values:
             raise ConfigError(
-                f"report has {', '.join(values) or 'nothing'}, expected {target.metric}: it has the target"
+                f"report got {', '.join(values) or 'no metric'}, "
+                f"expected {target.metric}, which has the target"
             )
-        self._share()
+        self._distribute_energy()
         fraction = self.process._fraction()
-        for index, (member, where) in enumerate(zip(self.members, self._wheres(), strict=True)):
+        for index, (member, position) in enumerate(zip(self.members, self._positions(), strict=True)):
             own = {name: row[index] for name, row in values.items()}
-            member.judge(target, own)
-            where.best, where.reached = member.best, member.reached
-            member.say("report", where, {"fraction": fraction, "metrics": own})
-            member.tell("  ".join([f"epoch {where.epoch}", *(f"{n} {v:.4g}" for n, v in own.items())]))
+            member.update_best(target, own)
+            position.best, position.reached = member.best, member.reached
+            member.write_event("report", position, {"fraction": fraction, "metrics": own})
+            member.log("  ".join([f"epoch {position.epoch}", *(f"{n} {v:.4g}" for n, v in own.items())]))
             for name in [name for name, value in own.items() if not math.isfinite(value)]:
-                self._note_odd(member, name, own[name])
+                self._warn_nonfinite(member, name, own[name])
         each = {f"{name}.{m.id}": row[i] for name, row in values.items() for i, m in enumerate(self.members)}
-        self._job.say("report", {**asdict(self.process.where), "fraction": fraction, "metrics": each})
+        self._job_events.say("report", {**asdict(self.process.where), "fraction": fraction, "metrics": each})
         return [member.reached for member in self.members]
 
     def finish(self, index: int) -> None:
-        """A member is done: it is kept and leaves before the next step."""
+        """Mark a member as done: it is checkpointed and leaves before the next step."""
         if not -len(self.members) <= index < len(self.members):
-            raise NotFusible(f"there is no member {index}, the array has {len(self.members)}")
+            raise NotFusible(f"no member {index}, the array has {len(self.members)} members")
         self.members[index].reached = True
 
-    # -- inside
-
-    def _between(self, inside: bool) -> None:
-        """Between two steps, or with *inside* false two epochs: who is cancelled or done leaves."""
-        self._look_for_cancelled()
+    # -- internals
+    def _update_members(self, inside: bool) -> None:
+        """Remove cancelled and finished members between two steps, or two epochs if *inside* is false."""
+        self._poll_cancellations()
         cancelled = [member for member in self.members if member.cancelled]
         if len(cancelled) == len(self.members):
-            self._part(cancelled)
+            self._remove_members(cancelled)
             self.process.stopped = "cancelled"
             raise SystemExit(0)
-        self._part([*cancelled, *(member for member in self._done() if not member.cancelled)])
+        self._remove_members(
+            [*cancelled, *(member for member in self._finished_members() if not member.cancelled)]
+        )
         if all(member.reached for member in self.members):
             self.process.reached = True
             if inside:
                 self.process.stopped = self.process.stopped or "reached"
 
-    def _done(self) -> list[Member]:
-        """Who is done, while others are not; the last ones end with the session."""
-        done = [member for member in self.members if member.reached]
-        going = [member for member in self.members if not member.reached and not member.cancelled]
-        return done if going else []
+    def _finished_members(self) -> list[Member]:
+        """Return the members that are done while others are not; the last ones end with the session."""
+        finished = [member for member in self.members if member.reached]
+        unfinished = [member for member in self.members if not member.reached and not member.cancelled]
+        return finished if unfinished else []
 
-    def _look_for_cancelled(self) -> None:
+    def _poll_cancellations(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._polled_s < _CANCEL_POLL_S:
             return
-        self._looked_s = now_s
+        self._polled_s = now_s
         for member in self.members:
             member.cancelled = member.folder is not None and (member.folder / CANCEL).exists()
 
-    def _part(self, leaving: Sequence[Member]) -> None:
-        """Members leave: they are kept, their owners are told, and the array closes up."""
+    def _remove_members(self, leaving: Sequence[Member]) -> None:
+        """Checkpoint the *leaving* members, write their end events, and drop them from the array."""
         if not leaving:
             return
-        self._share()
-        if self._kept is not None:
-            self._kept.write_of(leaving)
-        wheres = dict(zip(self.members, self._wheres(), strict=True))
+        self._distribute_energy()
+        if self._checkpoints is not None:
+            self._checkpoints.write_members(leaving)
+        positions = dict(zip(self.members, self._positions(), strict=True))
         for member in leaving:
             how = "cancelled" if member.cancelled else "reached"
-            words = {"fraction": self.process._fraction(), "how": how}
-            member.say("ended", wheres[member], words)
-            member.tell(_ended(how, wheres[member]))
-            self._job.say("left", {"member": member.id, **words})
-        gone = [index for index, member in enumerate(self.members) if member in leaving]
+            values = {"fraction": self.process._fraction(), "how": how}
+            member.write_event("ended", positions[member], values)
+            member.log(_format_end(how, positions[member]))
+            self._job_events.say("left", {"member": member.id, **values})
+        removed = [index for index, member in enumerate(self.members) if member in leaving]
         rows = [index for index, member in enumerate(self.members) if member not in leaving]
         if rows:
             for array in self._arrays:
-                array.drop(gone)
+                array.drop(removed)
         self._sums = {name: (total[rows], count) for name, (total, count) in self._sums.items()}
         self.members[:] = [self.members[row] for row in rows]
-        if self._kept is not None:
-            self._kept.let_go(leaving)
+        if self._checkpoints is not None:
+            self._checkpoints.release_members(leaving)
 
-    def _share(self) -> None:
-        """What the process has used since the last look is shared by those who are in the array."""
+    def _distribute_energy(self) -> None:
+        """Divide the energy used since the last call evenly among the members in the array."""
         own_j = None if self.process._over else self.process._own_j()
         if own_j is None or not self.members:
             return
-        each_j = (own_j - self._counted_j) / len(self.members)
-        self._counted_j = own_j
+        each_j = (own_j - self._distributed_j) / len(self.members)
+        self._distributed_j = own_j
         for member in self.members:
             member.joules = (member.joules or 0.0) + each_j
 
-    def _wheres(self) -> list[Where]:
-        """Where each member is."""
+    def _positions(self) -> list[Where]:
+        """Return the position of each member."""
         process = self.process
-        return [member.where(process.where, process._base) for member in self.members]
+        return [member.position(process.where, process._base) for member in self.members]
 
-    def _say(self, event: str, more: dict[str, Any]) -> None:
-        """What the session of the process says, said of every member."""
-        self._share()
-        words = {"fraction": self.process._fraction(), **more}
-        self._job.say(event, {**asdict(self.process.where), **words})
+    def _write_events(self, event: str, more: dict[str, Any]) -> None:
+        """Write an event of the process's session as an event of every member."""
+        self._distribute_energy()
+        values = {"fraction": self.process._fraction(), **more}
+        self._job_events.say(event, {**asdict(self.process.where), **values})
         failed = more.get("how") == "failed"
-        for index, (member, where) in enumerate(zip(self.members, self._wheres(), strict=True)):
-            own = {**words, "how": "reached"} if "how" in words and member.reached and not failed else words
-            # An array that fails is no verdict on its members: the service tries them one by one.
-            member.say("failed" if failed and self._served else event, where, own)
+        for index, (member, position) in enumerate(zip(self.members, self._positions(), strict=True)):
+            ends_reached = "how" in values and member.reached and not failed
+            own = {**values, "how": "reached"} if ends_reached else values
+            # A failed array does not end its members: the service retries them one by one.
+            member.write_event("failed" if failed and self._has_service else event, position, own)
             if event == "began":
                 of = f", member {index} of {len(self.members)}" if len(self.members) > 1 else ""
-                begins = f"goes on at {_at(where)}" if self.resumed else "begins"
-                member.tell(f"{begins}{of}")
+                start = f"resumes at {_format_position(position)}" if self.resumed else "starts"
+                member.log(f"{start}{of}")
             elif event == "yielded":
-                member.tell(f"was asked to stop, and is kept at {_at(where)}")
+                member.log(f"stopped on request, checkpoint at {_format_position(position)}")
             elif event == "ended":
-                member.tell(_ended(own["how"], where))
+                member.log(_format_end(own["how"], position))
 
-    def _note_odd(self, member: Member, name: str, value: float) -> None:
-        if name in member.odd:
+    def _warn_nonfinite(self, member: Member, name: str, value: float) -> None:
+        if name in member.nonfinite:
             return
-        member.odd.add(name)
-        text = f"{name} is {value}: it goes on, and the others with it"
-        if self._served or self.process.told.events is not None:
-            member.tell(text)
+        member.nonfinite.add(name)
+        text = f"{name} is {value}: training continues"
+        if self._has_service or self.process.told.events is not None:
+            member.log(text)
         else:
             self.process._tell(f"member {member.id}: {text}")
 
-    def _row(self, name: str, value: Any) -> Tensor:
-        """One number for each member."""
+    def _member_values(self, name: str, value: Any) -> Tensor:
+        """Return a vector with one number for each member."""
         row = torch.as_tensor(value).detach().to("cpu", torch.float64)
         size = len(self.members)
         if row.ndim == 0:
             return row.expand(size)
         if row.shape != (size,):
-            raise ConfigError(f"{name} has {list(row.shape)} values, expected one or {size} (one per member)")
+            raise ConfigError(
+                f"{name} has the shape {list(row.shape)}, expected one value or {size} (one per member)"
+            )
         return row
 
 
-class _Process(train.Session):
-    """The session of the process, which says and keeps things by member."""
+class _ProcessSession(train.Session):
+    """The session of the process; it writes events and checkpoints by member."""
 
-    def __init__(self, team: Session, options: dict[str, Any]) -> None:
+    def __init__(self, array_session: Session, options: dict[str, Any]) -> None:
         super().__init__(**options)
-        self._team = team
+        self._array_session = array_session
 
     def _say(self, event: str, **more: Any) -> None:
-        self._team._say(event, more)
+        self._array_session._write_events(event, more)
 
     def _save_or_leave(self) -> None:
-        self._team._chance.arrive()
-        self._team._between(inside=True)
+        self._array_session._rng.resume_step()
+        self._array_session._update_members(inside=True)
         if not self.stopped:
             super()._save_or_leave()
 
     def _epoch_ended(self, count: int) -> None:
         if not self._cut:
-            self._team._chance.end()
+            self._array_session._rng.end_epoch()
         super()._epoch_ended(count)
 
     def _agree(self) -> None:
         super()._agree()
-        self._team._between(inside=False)
+        self._array_session._update_members(inside=False)
 
 
-def _at(where: Where) -> str:
-    return f"epoch {where.epoch}, step {where.step}"
+def _format_position(position: Where) -> str:
+    return f"epoch {position.epoch}, step {position.step}"
 
 
-def _ended(how: str, where: Where) -> str:
-    used = "" if where.joules is None else f", {where.joules:.4g} J"
-    return f"is over ({how}) at {_at(where)}: {where.steps} steps, {where.seconds:.4g} s{used}"
+def _format_end(how: str, position: Where) -> str:
+    energy = "" if position.joules is None else f", {position.joules:.4g} J"
+    outcome = "reached its target" if how == "reached" else how
+    return (
+        f"{outcome} at {_format_position(position)}: {position.steps} steps, {position.seconds:.4g} s{energy}"
+    )

@@ -1,4 +1,4 @@
-"""What a user is told about how a model is fused."""
+"""The report of how a model is fused."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Decides(nn.Module):
 
 TABLE = """\
 module        kind         how
-(the model)   Block        vmap       its own forward; operators in it are computed directly where they have rules
+(the model)   Block        vmap       its own forward; operators with rules are computed directly
 conv          Conv2d       direct     a group of one convolution for each member
 bn            BatchNorm2d  direct     one batch norm over the channels of all members
-relu          ReLU         vmap       the same operator on the tensors of all members
-downsample    Sequential   container  its parts are computed as they say
+relu          ReLU         vmap       the same operator on the stacked tensors of all members
+downsample    Sequential   container  see its submodules
 downsample.0  Conv2d       direct     a group of one convolution for each member
 downsample.1  BatchNorm2d  direct     one batch norm over the channels of all members
-Give a batch to have this tried: what depends on data shows only then."""  # noqa: E501
+Pass a batch to run the model: parts that depend on data are detected only then."""
 
 
 def test_a_residual_block_as_a_table() -> None:
     assert str(explain(Block())) == TABLE
 
 
-def test_with_a_batch_it_is_tried() -> None:
+def test_with_a_batch_the_model_is_run() -> None:
     found = explain(Block(), torch.randn(2, 4, 5, 5))
     parts = {part.name: part for part in found.parts}
     assert parts["conv"].how == "direct"
@@ -59,19 +59,19 @@ def test_with_a_batch_it_is_tried() -> None:
     assert parts["downsample"].how == "container"
     assert found.tried
     assert found.fusible
-    assert "Give a batch" not in str(found)
+    assert "Pass a batch" not in str(found)
 
 
-def test_what_runs_for_each_member_is_told_with_the_reason_and_with_all_that_is_inside() -> None:
+def test_modules_run_per_member_are_listed_with_the_reason_and_their_submodules() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Decides())
-    assert explain(model).fusible  # only data shows it
+    assert explain(model).fusible  # detected only with data
     found = explain(model, torch.randn(3, 4))
     parts = {part.name: part for part in found.parts}
     assert not found.fusible
     assert parts["1"].how == "per member"
-    assert parts["1"].why == "what it computes depends on the values of tensors"
+    assert parts["1"].why == "its control flow depends on the values of tensors"
     assert parts["1.fc"].how == "per member"
-    assert parts["1.fc"].why == "inside of 1"
+    assert parts["1.fc"].why == "inside 1"
     assert parts["0"].how == "direct"
 
 
@@ -80,7 +80,7 @@ def test_what_runs_for_each_member_is_told_with_the_reason_and_with_all_that_is_
     [nn.BatchNorm1d(4, momentum=None), nn.LSTM(4, 3, proj_size=2), nn.Embedding(4, 3, max_norm=1.0)],
     ids=lambda m: type(m).__name__,
 )
-def test_known_exceptions_are_told_without_a_batch(module: nn.Module) -> None:
+def test_known_exceptions_are_listed_without_a_batch(module: nn.Module) -> None:
     found = explain(nn.Sequential(module))
     assert not found.fusible
     assert found.parts[1].how == "per member"
@@ -94,7 +94,7 @@ def test_a_model_that_is_one_layer_and_one_with_several_inputs() -> None:
     assert found.parts[0].how == "direct"
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_explain_leaves_the_model_unchanged() -> None:
     model = Block()
     before = {name: t.clone() for name, t in model.state_dict().items()}
     explain(model, torch.randn(2, 4, 5, 5))
@@ -102,7 +102,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
 
 
-def test_own_operators_are_named() -> None:
+def test_operators_in_the_own_forward_are_named() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Clipping, held against torch's own on every member."""
+"""Gradient clipping, compared with PyTorch's own on every member."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_without_gradients_there_is_nothing_to_clip() -> None:
     clip.clip_grad_value_(module, 1.0)
 
 
-def test_what_cannot_be_clipped_is_said() -> None:
+def test_invalid_clipping_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"max_norm has 2 values, expected one or 3 \(one per member\)"):
         clip.clip_grad_norm_(stacked(), [1.0, 2.0])
-    with pytest.raises(ConfigError, match=r"shapes are: \[3, 4, 3\], \[2\]"):
+    with pytest.raises(ConfigError, match=r"got the shapes: \[3, 4, 3\], \[2\]"):
         clip.clip_grad_norm_([stacked()[0], nn.Parameter(torch.zeros(2))], 1.0)

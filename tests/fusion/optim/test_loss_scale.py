@@ -1,4 +1,4 @@
-"""Loss scaling, held against one torch.amp.GradScaler for each member."""
+"""Loss scaling, compared with one torch.amp.GradScaler for each member."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_scale_never_grows_to_infinity() -> None:
     both.agree()
 
 
-def test_gradients_can_be_looked_at_between() -> None:
+def test_gradients_can_be_inspected_between_unscaling_and_stepping() -> None:
     both = Both(init_scale=8.0)
     both.param.grad = torch.full((B, 4), 16.0)
     assert both.scaler.unscale_(both.array).tolist() == [False] * B
@@ -100,7 +100,7 @@ def test_gradients_can_be_looked_at_between() -> None:
     with pytest.raises(ConfigError, match="no gradients have been unscaled"):
         both.scaler.update()
     both.array.zero_grad()
-    with pytest.raises(ConfigError, match="no gradients to unscale"):
+    with pytest.raises(ConfigError, match="no parameter has a gradient to unscale"):
         both.scaler.step(both.array)
 
 
@@ -108,7 +108,7 @@ def test_members_leave_and_join() -> None:
     scaler = loss_scale.Scaler(3, init_scale=[2, 4, 8], growth_interval=5)
     scaler.keep([2, 0])
     assert scaler.scales.tolist() == [8, 2]
-    with pytest.raises(ConfigError, match="members have their own init_scale"):
+    with pytest.raises(ConfigError, match="init_scale differs between members"):
         scaler.extend(1)
     scaler.extend(2, init_scale=16)
     assert scaler.scales.tolist() == [8, 2, 16, 16]
@@ -139,16 +139,22 @@ def test_losses_are_one_per_member() -> None:
 def test_the_whole_scaled_step_can_be_traced() -> None:
     both, other = Both(growth_interval=2), Both(growth_interval=2)
     both.array.init_state()
-    update, numbers = both.array.update(), both.scaler.numbers
+    update, numbers = both.array.build_update(), both.scaler.numbers
 
     def step(params: Any, grads: Any, tensors: Any, hyper: Any, scales: Any, streaks: Any) -> Any:
         found = loss_scale.unscale(grads, scales)
         update(params, grads, tensors, hyper, ~found)
-        loss_scale.adjust(scales, streaks, found, numbers)
+        loss_scale.adjust_scales(scales, streaks, found, numbers)
         return found
 
     def inputs(of: Both) -> Any:
-        return [of.param.detach()], [grad.clone()], of.array.tensors(), of.array.hyper(), *scales(of)
+        return (
+            [of.param.detach()],
+            [grad.clone()],
+            of.array.state_tensors(),
+            of.array.hyper_tensors(),
+            *scales(of),
+        )
 
     def scales(of: Both) -> Any:
         return of.scaler.scales, of.scaler.streaks

@@ -1,4 +1,4 @@
-"""Schedules, held against ordinary schedulers of ordinary optimisers."""
+"""Schedules, compared with ordinary schedulers of ordinary optimisers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_members_leave_and_join() -> None:
     schedule.step()
     array.keep([2, 1], widened(array, 2))
     assert len(schedule) == 2
-    with pytest.raises(ConfigError, match="members have their own step_size"):
+    with pytest.raises(ConfigError, match="step_size differs between members"):
         array.extend(1, widened(array, 3), lr=0.8)
     array.extend(1, widened(array, 3), lr=0.8, step_size=[1])
     assert len(schedule) == 3

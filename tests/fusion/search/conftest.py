@@ -1,4 +1,4 @@
-"""A small problem in float64: two quadrants against the other two."""
+"""A small classification problem in float64: two opposite quadrants against the other two."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def double() -> Iterator[None]:
 
 @pytest.fixture
 def problem(double: None) -> Callable[..., Callable[[Any], Any]]:
-    """Makes a builder of objectives; what is given replaces parts of the objective."""
+    """Return a factory of objective functions; its arguments replace parts of the objective."""
     import torch
     import torch.nn.functional as F  # noqa: N812
     from torch import nn
 
     from wattline import fusion
 
-    chance = torch.Generator().manual_seed(0)
-    points = torch.randn(48, 2, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    points = torch.randn(48, 2, generator=rng)
     labels = (points[:, 0] * points[:, 1] > 0).long()
 
     def make(**given: Any) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Brackets and rungs, held against the closed form and against the rule written down plainly."""
+"""Brackets and rungs, compared with the closed form and with a plain implementation of the rule."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ pytest.importorskip("torch")
 from wattline.errors import ConfigError
 from wattline.fusion.search.halving import ASHA, Hyperband, brackets, cutoff
 from wattline.fusion.search.space import Float
-from wattline.fusion.search.strategy import News, Search, Task, Verdict
+from wattline.fusion.search.strategy import EpochResult, Search, TrialDecision, TrialTask
 
 SPACE = {"lr": Float(0.1, 1)}
 
 
-def task(trials: int | None, epochs: int, sign: int = 1) -> Task:
-    return Task(SPACE, trials, epochs, seed=0, sign=sign)
+def task(trials: int | None, epochs: int, sign: int = 1) -> TrialTask:
+    return TrialTask(SPACE, trials, epochs, seed=0, sign=sign)
 
 
-def run_down(search: Search, epochs: int, worth: dict[int, float]) -> dict[int, int]:
-    """How many epochs each trial gets when all are trained side by side."""
-    trained = {asked.number: 0 for asked in search.ask(1)}
-    going = set(trained)
-    while going:
-        news = []
-        for number in sorted(going):
+def train_all(search: Search, epochs: int, values: dict[int, float]) -> dict[int, int]:
+    """Return the epochs of each trial when all are trained side by side."""
+    trained = {trial.number: 0 for trial in search.ask(1)}
+    running = set(trained)
+    while running:
+        results = []
+        for number in sorted(running):
             trained[number] += 1
-            news.append(News(number, trained[number], worth.get(number, math.nan)))
-        verdicts = search.judge(news)
-        for item in news:
+            results.append(EpochResult(number, trained[number], values.get(number, math.nan)))
+        decisions = search.decide(results)
+        for item in results:
             over = item.failed or item.epochs >= epochs
-            if over or verdicts.get(item.number, Verdict.GO) is not Verdict.GO:
-                going.discard(item.number)
-        going |= {n for n, v in verdicts.items() if v is Verdict.GO and trained[n] < epochs}
+            if over or decisions.get(item.number, TrialDecision.GO) is not TrialDecision.GO:
+                running.discard(item.number)
+        running |= {n for n, v in decisions.items() if v is TrialDecision.GO and trained[n] < epochs}
     return trained
 
 
@@ -61,30 +61,30 @@ def test_bracket_sizes_are_the_closed_form(epochs: int, eta: int) -> None:
 
 
 def test_hyperband_trains_as_many_for_as_long_as_the_brackets_say() -> None:
-    worth = {number: random.Random(number).random() for number in range(49)}
-    trained = run_down(Hyperband()(task(None, 27)), 27, worth)
+    values = {number: random.Random(number).random() for number in range(49)}
+    trained = train_all(Hyperband()(task(None, 27)), 27, values)
     assert len(trained) == 49
     first = [trained[number] for number in range(27)]
     assert sorted(first, reverse=True) == [27] + [9] * 2 + [3] * 6 + [1] * 18
-    assert trained[min(range(27), key=worth.__getitem__)] == 27
+    assert trained[min(range(27), key=values.__getitem__)] == 27
     assert [trained[number] for number in range(45, 49)] == [27] * 4
 
 
 def test_hyperband_repeats_its_brackets_and_cuts_the_last() -> None:
-    trained = run_down(Hyperband()(task(60, 27)), 27, {number: float(number) for number in range(60)})
+    trained = train_all(Hyperband()(task(60, 27)), 27, {number: float(number) for number in range(60)})
     assert len(trained) == 60
     assert sorted((trained[n] for n in range(49, 60)), reverse=True) == [27, 3, 3] + [1] * 8
 
 
-def test_more_can_be_better() -> None:
-    trained = run_down(Hyperband()(task(27, 27, sign=-1)), 27, {n: float(n) for n in range(27)})
+def test_halving_keeps_the_largest_when_maximising() -> None:
+    trained = train_all(Hyperband()(task(27, 27, sign=-1)), 27, {n: float(n) for n in range(27)})
     assert trained[26] == 27
     assert trained[0] == 1
 
 
-def test_a_bracket_does_not_wait_for_who_has_failed() -> None:
-    worth = {number: float(number) for number in range(27) if number % 2}
-    trained = run_down(Hyperband()(task(27, 27)), 27, worth)
+def test_a_bracket_does_not_wait_for_failed_trials() -> None:
+    values = {number: float(number) for number in range(27) if number % 2}
+    trained = train_all(Hyperband()(task(27, 27)), 27, values)
     assert trained[1] == 27
     assert all(trained[number] == 1 for number in range(0, 27, 2))
 
@@ -96,6 +96,6 @@ def test_the_top_third_is_one_at_least() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Hyperband(eta=1), lambda: ASHA(eta=0), lambda: ASHA(first=0)])
-def test_rungs_that_cannot_be_are_refused(make: object) -> None:
+def test_invalid_rungs_are_refused(make: object) -> None:
     with pytest.raises(ConfigError, match="expected"):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Optuna proposes and prunes, and its study has everything in the end."""
+"""Searches by Optuna: it proposes and prunes, and its study records all trials."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_direction_of_a_study_is_honoured(problem: Any) -> None:
         tune(problem(), sampler=both, trials=5, epochs=1)
 
 
-def test_no_more_are_asked_for_than_there_is_room(problem: Any) -> None:
+def test_trials_are_requested_only_when_the_array_has_room(problem: Any) -> None:
     study = study_of(pruner=optuna.pruners.NopPruner())
     asked: list[int] = []
     tune(
@@ -113,7 +113,7 @@ def test_samplers_and_tpe_by_name_find_the_same_for_a_seed(problem: Any, capfd: 
     assert optuna.logging.get_verbosity() == logging.INFO
 
 
-def test_values_that_optuna_cannot_store_are_named_by_what_they_print(problem: Any) -> None:
+def test_values_that_optuna_cannot_store_are_stored_as_their_repr(problem: Any) -> None:
     study = study_of()
     space = {**SPACE, "betas": fusion.Choice([(0.9, 0.99), (0.8, 0.9)])}
     make = problem(hyper=("lr", "weight_decay", "betas"))
@@ -122,7 +122,7 @@ def test_values_that_optuna_cannot_store_are_named_by_what_they_print(problem: A
     assert study.trials[0].params["betas"] in {"(0.9, 0.99)", "(0.8, 0.9)"}
 
 
-def test_failures_are_told(problem: Any) -> None:
+def test_failures_are_recorded_in_the_study(problem: Any) -> None:
     def build(config: dict[str, Any]) -> nn.Module:
         if config["weight_decay"] > 0.05:
             raise ValueError("too much of it")

@@ -1,4 +1,4 @@
-"""Tuning as a whole: what a trial is worth does not depend on who is trained beside it."""
+"""`tune` as a whole: the value of a trial does not depend on the trials trained with it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_random_search_finds_the_same_at_any_width(problem: Any, width: int) -> 
     assert all(trial.state == "complete" and trial.epochs == 3 for trial in alone.trials)
 
 
-def test_hyperband_finds_the_same_at_any_width_though_members_leave_and_come_back(problem: Any) -> None:
+def test_hyperband_finds_the_same_at_any_width_although_members_pause_and_resume(problem: Any) -> None:
     alone = tune(problem(), SMALL, sampler="hyperband", epochs=9, width=1)
     assert len(alone.trials) == 9 + 5 + 3
     for width in (4, 8):
         same(alone, tune(problem(), SMALL, sampler="hyperband", epochs=9, width=width))
 
 
-def test_a_trial_is_what_ordinary_training_gives(problem: Any) -> None:
+def test_a_trial_equals_ordinary_training(problem: Any) -> None:
     found = tune(problem(), SMALL, trials=5, epochs=2, width=4, seed=3)
     for trial in found.trials:
         objective = problem()({})
@@ -72,7 +72,7 @@ def test_a_shuffling_loader_gives_every_trial_the_same_order(problem: Any) -> No
     same(*found)
 
 
-def test_the_same_seed_gives_the_same_and_leaves_the_callers_chance_alone(problem: Any) -> None:
+def test_the_same_seed_gives_the_same_result_and_leaves_the_callers_generator_unchanged(problem: Any) -> None:
     torch.manual_seed(1)
     first = tune(problem(), SPACE, sampler="asha", trials=6, epochs=3, seed=5)
     here = torch.rand(1)
@@ -91,7 +91,7 @@ def in_top_third(value: float, seen: list[float]) -> bool:
 
 
 @pytest.mark.parametrize("width", [1, 3, 8])
-def test_asha_stops_whom_the_rule_stops(problem: Any, width: int) -> None:
+def test_asha_stops_exactly_the_trials_below_the_top_third(problem: Any, width: int) -> None:
     seen: dict[int, list[float]] = {1: [], 3: []}
     stopped: dict[int, int] = {}
 
@@ -111,7 +111,7 @@ def test_asha_stops_whom_the_rule_stops(problem: Any, width: int) -> None:
         assert trial.history == pytest.approx(whole.trials[trial.number].history[: trial.epochs], abs=1e-10)
 
 
-def test_the_array_stays_full_while_somebody_waits(problem: Any) -> None:
+def test_the_array_stays_full_while_trials_wait(problem: Any) -> None:
     seen: list[Any] = []
     tune(problem(), SMALL, sampler="asha", trials=30, epochs=9, width=4, report=seen.append)
     assert seen[-1].ended == 30
@@ -120,7 +120,7 @@ def test_the_array_stays_full_while_somebody_waits(problem: Any) -> None:
     assert any(len(set(progress.epochs)) > 1 for progress in seen)
 
 
-def test_trials_are_parted_by_what_cannot_be_fused(problem: Any) -> None:
+def test_trials_are_partitioned_by_infusible_hyper_parameters(problem: Any) -> None:
     seen: list[Any] = []
     made: list[dict[str, Any]] = []
 
@@ -141,7 +141,7 @@ def test_trials_are_parted_by_what_cannot_be_fused(problem: Any) -> None:
     assert sum(progress.width for progress in seen) == 16
 
 
-def test_what_only_build_uses_can_be_fused(problem: Any) -> None:
+def test_hyper_parameters_that_only_build_uses_can_be_fused(problem: Any) -> None:
     def build(config: dict[str, Any]) -> nn.Module:
         model = nn.Linear(2, 2)
         nn.init.normal_(model.weight, std=config["scale"])
@@ -209,7 +209,7 @@ def test_batches_that_are_one_iterable_are_shared_by_all_ages(problem: Any) -> N
     same(listed, called)
 
 
-def test_more_can_be_better_and_the_table_has_the_best_first(problem: Any) -> None:
+def test_maximize_and_a_table_with_the_best_first(problem: Any) -> None:
     found = tune(
         problem(evaluate=lambda array: [p.item() for p in array.stacked["0.weight"][:, 0, 0]]),
         {**SMALL, "extra": "fixed"},
@@ -228,17 +228,17 @@ def test_more_can_be_better_and_the_table_has_the_best_first(problem: Any) -> No
 @pytest.mark.parametrize(
     ("epochs", "message"),
     [
-        (lambda epoch: [(torch.zeros(4, 2), torch.zeros(4).long())] * (1 + epoch), "how many batches"),
+        (lambda epoch: [(torch.zeros(4, 2), torch.zeros(4).long())] * (1 + epoch), "number of batches"),
         (lambda epoch: [(torch.zeros(4 + epoch, 2), torch.zeros(4 + epoch).long())], "differ in shape"),
         (lambda epoch: [], "no batches"),
     ],
 )
-def test_batches_that_do_not_fit_together_are_refused(problem: Any, epochs: Any, message: str) -> None:
+def test_batches_that_cannot_be_stacked_are_refused(problem: Any, epochs: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tune(problem(batches=epochs), SMALL, sampler="asha", trials=8, epochs=3, width=2)
 
 
-def test_an_error_of_the_loss_ends_it_all(problem: Any) -> None:
+def test_an_error_of_the_loss_is_raised(problem: Any) -> None:
     def loss(output: Any, target: Any) -> Any:
         raise RuntimeError("no loss today")
 
@@ -246,19 +246,19 @@ def test_an_error_of_the_loss_ends_it_all(problem: Any) -> None:
         tune(problem(loss=loss), SMALL, trials=2, epochs=1)
 
 
-def test_what_changes_shapes_must_not_be_fused(problem: Any) -> None:
+def test_fusible_hyper_parameters_that_change_shapes_are_refused(problem: Any) -> None:
     space = {**SMALL, "hidden": fusion.Choice([3, 4])}
     with pytest.raises(NotFusible, match="shape") as error:
         tune(problem(fusible=("hidden",)), space, trials=8, epochs=1)
     assert "fusible" in error.value.hint
 
 
-def test_what_members_do_not_share_cannot_be_read_as_if_they_did(problem: Any) -> None:
+def test_reading_a_per_member_hyper_parameter_from_the_shared_config_is_refused(problem: Any) -> None:
     def objective(shared: Any) -> Any:
         _ = shared["lr"]
         return problem()(shared)
 
-    with pytest.raises(ConfigError, match="lr was read from what members share"):
+    with pytest.raises(ConfigError, match="lr was read from the shared config"):
         tune(objective, SMALL, trials=2, epochs=1)
 
 
@@ -268,17 +268,19 @@ def test_what_members_do_not_share_cannot_be_read_as_if_they_did(problem: Any) -
         ({"space": {}}, "the space is empty"),
         ({"space": {"lr": 0.1, "weight_decay": 0.0}}, "the space is empty"),
         ({"space": {**SMALL, "hidden": [3, 4]}}, r"hidden is \[3, 4\]"),
-        ({"space": {"lr": LR}}, "weight_decay is named in hyper"),
+        ({"space": {"lr": LR}}, "hyper names weight_decay"),
         ({"width": 0}, "width is 0, expected"),
         ({"trials": 0}, "trials is 0, expected"),
         ({"epochs": 0}, "epochs is 0, expected"),
-        ({"trials": None}, "how many trials"),
+        ({"trials": None}, "needs a number of trials"),
         ({"sampler": "rondom"}, "sampler is 'rondom', expected one of random"),
         ({"sampler": 7}, "sampler is 7, expected"),
         ({"direction": "up"}, "direction is 'up', expected"),
     ],
 )
-def test_what_makes_no_sense_is_named(problem: Any, given: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_tune_are_refused_by_name(
+    problem: Any, given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         tune(problem(), **{"space": SMALL, "trials": 2, "epochs": 1, **given})
 
@@ -293,7 +295,7 @@ def test_what_makes_no_sense_is_named(problem: Any, given: dict[str, Any], messa
         (lambda: fusion.Choice([]), "no values"),
     ],
 )
-def test_domains_that_cannot_be_are_refused(make: Any, message: str) -> None:
+def test_invalid_domains_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
@@ -301,28 +303,28 @@ def test_domains_that_cannot_be_are_refused(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"hyper": ("momentum",)}, "Adam has no momentum"),
-        ({"hyper": "lr"}, "expected names"),
-        ({"fusible": ("sede",)}, "sede is named in fusible"),
+        ({"hyper": ("momentum",)}, "Adam has no per-member momentum"),
+        ({"hyper": "lr"}, "expected a tuple of names"),
+        ({"fusible": ("sede",)}, "fusible names sede"),
         ({"evaluate": lambda array: [0.0]}, "expected one number for each of 2"),
     ],
 )
-def test_objectives_that_cannot_be_are_refused(problem: Any, given: dict[str, Any], message: str) -> None:
+def test_invalid_objectives_are_refused(problem: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tune(problem(**given), SMALL, trials=2, epochs=1)
 
 
-def test_values_drawn_lie_in_their_domain() -> None:
+def test_drawn_values_lie_in_their_domain() -> None:
     import numpy as np
 
-    chance = np.random.default_rng(0)
-    rates = [fusion.Float(1e-4, 1e-1, log=True).draw(chance) for _ in range(300)]
+    rng = np.random.default_rng(0)
+    rates = [fusion.Float(1e-4, 1e-1, log=True).draw(rng) for _ in range(300)]
     assert 1e-4 <= min(rates) < 2e-4
     assert 5e-2 < max(rates) <= 1e-1
     assert 0.35 < sum(rate < 10**-2.5 for rate in rates) / 300 < 0.65
-    assert {fusion.Int(1, 4).draw(chance) for _ in range(100)} == {1, 2, 3, 4}
-    assert {fusion.Int(1, 4, log=True).draw(chance) for _ in range(100)} == {1, 2, 3, 4}
-    assert {fusion.Choice("ab").draw(chance) for _ in range(20)} == {"a", "b"}
+    assert {fusion.Int(1, 4).draw(rng) for _ in range(100)} == {1, 2, 3, 4}
+    assert {fusion.Int(1, 4, log=True).draw(rng) for _ in range(100)} == {1, 2, 3, 4}
+    assert {fusion.Choice("ab").draw(rng) for _ in range(20)} == {"a", "b"}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One training step of all members, compiled or not, is what each member would do by itself."""
+"""One training step of all members, compiled or not, equals a step of each member by itself."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def made(build: Any = net, **options: Any) -> tuple[Any, Any, Twins]:
 
 
 @pytest.mark.parametrize("width", [None, 1, 2, 3])
-def test_a_step_is_that_of_each_member_whatever_the_width(width: int | None) -> None:
+def test_a_step_equals_that_of_each_member_at_any_width(width: int | None) -> None:
     array, step, twins = made(width=width, compile=False)
     for seed in range(5):
         x, y = batch(seed)
@@ -111,7 +111,7 @@ def test_a_compiled_step_of_images_is_that_of_each_member(last: bool) -> None:
 
 
 class Points(nn.Module):
-    """Kernel 1, batch norm beside it, and the largest over points."""
+    """Convolutions of kernel 1 with batch norm, and a maximum over points."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,9 +137,9 @@ def test_compiled_dropout_keeps_the_right_share_of_each_member() -> None:
     array = fuse([nn.Sequential(nn.Dropout(0.25), nn.Linear(1, 1, bias=False)) for _ in range(3)])
     step = train_step(array, lambda y: (y / y.detach().abs().max()).abs().mean(), SGD(array, lr=0.0))
     x = torch.ones(20_000, 1)
-    kept = torch.stack([step(x) for _ in range(4)][1:])  # the share that is not 0
+    kept = torch.stack([step(x) for _ in range(4)][1:])  # share of nonzero entries
     assert ((kept - 0.75).abs() < 0.02).all()
-    assert len(set(kept.flatten().tolist())) == 9  # every member, every step draws its own
+    assert len(set(kept.flatten().tolist())) == 9  # every member draws its own mask in every step
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_another_rate_needs_no_compiling() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_of_another_size_is_run_before_it_is_compiled_for() -> None:
+def test_a_batch_of_another_size_runs_uncompiled_first() -> None:
     array, step, twins = made()
     for seed, size in enumerate([6, 6, 6, 4, 6, 4]):
         x, y = batch(seed, size)
@@ -179,7 +179,7 @@ def test_a_batch_of_another_size_is_run_before_it_is_compiled_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_loaded_state_is_what_a_compiled_step_goes_on_from() -> None:
+def test_a_compiled_step_continues_from_a_loaded_state() -> None:
     array, step, twins = made()
     for seed in range(3):
         step(*batch(seed))
@@ -193,7 +193,7 @@ def test_a_loaded_state_is_what_a_compiled_step_goes_on_from() -> None:
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_settings_that_are_changed_between_steps_hold_at_once(compile: bool) -> None:
+def test_settings_changed_between_steps_take_effect_at_once(compile: bool) -> None:
     array, step, twins = made(compile=compile)
     for seed in range(6):
         if seed == 3:  # frozen statistics, another momentum, and a layer that is not trained any more
@@ -262,13 +262,13 @@ def test_bfloat16_trains_nearly_as_well(compile: bool) -> None:
     assert (losses[-1] < 0.8 * losses[0]).all()
 
 
-def test_without_a_compiler_it_is_announced_and_trained_all_the_same() -> None:
+def test_without_a_compiler_training_continues_with_a_warning() -> None:
     from torch._inductor import config
 
     array, step, twins = made()
     step(*batch(0))
     twins.step(*batch(0))
-    # PyTorch's own patch: pytest's deletes on the way out what it found, and its settings are gone then.
+    # PyTorch's own patch: pytest's deletes the original attribute on exit, which loses its settings.
     broken = config.patch({"cpp.cxx": (None, "no-such-compiler"), "force_disable_caches": True})
     with broken, pytest.warns(FusionWarning, match="cannot be compiled"):
         step(*batch(1))
@@ -278,7 +278,7 @@ def test_without_a_compiler_it_is_announced_and_trained_all_the_same() -> None:
 
 
 class Depends(nn.Module):
-    """What it computes depends on the data."""
+    """A module with data-dependent control flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class Counts(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [Depends, Counts])
-def test_a_forward_that_is_more_than_operators_is_not_compiled(kind: Any) -> None:
+def test_a_forward_with_side_effects_is_not_compiled(kind: Any) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         array, step, twins = made(lambda: kind().double())
@@ -314,12 +314,12 @@ def test_a_forward_that_is_more_than_operators_is_not_compiled(kind: Any) -> Non
     assert any("cannot be compiled" in str(w.message) for w in told)
 
 
-def test_auto_takes_the_fastest_of_what_it_has_tried() -> None:
+def test_auto_takes_the_fastest_mode_that_it_has_tried() -> None:
     array, step, twins = made(width="auto", compile=False)
     for seed in range(4):
         step(*batch(seed))
         twins.step(*batch(seed))
-    twins.assert_equal(array)  # trying has changed nothing
+    twins.assert_equal(array)  # timing modes has changed nothing
     assert step.way == min(step.tried, key=lambda t: t.step_s).way
     assert any(t.way.ways is None for t in step.tried)
 
@@ -350,21 +350,21 @@ def test_each_member_may_have_its_own_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"width": 0}, "width must be at least 1, got 0"),
         ({"width": "wide"}, "width is 'wide', expected a number of members or 'auto'"),
         ({"amp": torch.float16}, "float16 loses small gradients"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         made(**options)
 
 
 def test_an_optimiser_of_another_array_is_refused() -> None:
     one, other = fuse([net(), net()]), fuse([net(), net()])
-    with pytest.raises(ConfigError, match="not the array's"):
+    with pytest.raises(ConfigError, match="do not belong to the array"):
         train_step(one, F.cross_entropy, Adam(other))
 
 
@@ -388,7 +388,7 @@ def test_members_that_leave_and_join_keep_their_own_norms() -> None:
     assert step._clip == [0.1, 0.3, 0.3]
 
 
-def test_members_leave_while_somebody_holds_a_graph() -> None:
+def test_members_leave_while_a_graph_of_an_earlier_step_is_alive() -> None:
     torch.manual_seed(0)
     array = fuse([nn.Linear(5, 3).double() for _ in range(3)])
     optimiser = SGD(array, lr=0.1)

@@ -1,1 +1,1 @@
-"""From members' operators to batched operators: rules, forward pass, and fallback."""
+"""Lowering of a member's operators to batched operators: rules, forward pass and fallback."""

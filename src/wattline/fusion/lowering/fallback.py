@@ -1,7 +1,7 @@
-"""What can be fused is found by trying.
+"""Fallback for modules that cannot be fused.
 
-Where vmap refuses, the innermost module that was running is from then on run for each member by itself, which
-is announced, and the forward is tried again.
+Where vmap fails, the innermost module that was running is from then on called once for each member, a
+warning is issued, and the forward is tried again.
 """
 
 from __future__ import annotations
@@ -16,103 +16,103 @@ import torch
 from torch import Tensor, nn
 
 from wattline.errors import NotFusible
-from wattline.fusion.lowering.per_member import Alone, OfMember, why_alone
-from wattline.fusion.module_state import attributes_of, put_attributes
+from wattline.fusion.lowering.per_member import MemberError, PerMemberForward, per_member_reason
+from wattline.fusion.module_state import copy_attributes, restore_attributes
 
 
 class FusionWarning(UserWarning):
-    """A part of a model runs for each member by itself."""
+    """A part of a model runs separately for each member."""
 
 
-def settle(
-    body: nn.Module, buffers: Sequence[Tensor], attempt: Callable[[], Any], *, watch_chance: bool
+def run_with_fallback(
+    body: nn.Module, buffers: Sequence[Tensor], attempt: Callable[[], Any], *, watch_rng: bool
 ) -> Any:
-    """What *attempt* answers once everything that cannot be fused runs for each member by itself."""
-    marked: list[nn.Module] = []
-    saved, attributes = [b.clone() for b in buffers], attributes_of(body)
+    """Return the result of *attempt*, after switching modules that cannot be fused to per-member runs."""
+    unfused: list[nn.Module] = []
+    saved, attributes = [b.clone() for b in buffers], copy_attributes(body)
 
-    def again() -> None:
-        """Everything as before the attempt."""
-        put_attributes(attributes)
+    def restore() -> None:
+        """Undo the effects of the attempt."""
+        restore_attributes(attributes)
         with torch.no_grad():
             for buffer, old in zip(buffers, saved, strict=True):
                 buffer.copy_(old)
 
-    def give_up() -> None:
-        again()
-        for module in marked:
+    def remove_fallbacks() -> None:
+        restore()
+        for module in unfused:
             del module.__dict__["forward"]
 
     while True:
-        chance = _chance() if watch_chance else None
+        rng_state = _host_rng_state() if watch_rng else None
         try:
             out = attempt()
-        except OfMember as wrong:
-            give_up()
-            _check_recomputing(wrong.error)
-            wrong.error.add_note(f"(in member {wrong.member} of an array)")
-            raise wrong.error from None
+        except MemberError as failure:
+            remove_fallbacks()
+            _reject_checkpointing(failure.error)
+            failure.error.add_note(f"(in member {failure.member} of an array)")
+            raise failure.error from None
         except NotFusible:
-            give_up()
+            remove_fallbacks()
             raise
         except Exception as error:
-            module = _culprit(body, error)
-            if module is None or _recomputes(error):
-                give_up()
-                _check_recomputing(error)
+            module = _find_failing_module(body, error)
+            if module is None or _is_from_checkpointing(error):
+                remove_fallbacks()
+                _reject_checkpointing(error)
                 raise
-            why = _in_words(error)
+            reason = _describe_error(error)
         else:
-            if chance is None or _same_chance(chance, _chance()):
-                for module in marked:
+            if rng_state is None or _is_same_rng_state(rng_state, _host_rng_state()):
+                for module in unfused:
                     _announce(body, module)
                 return out
-            again()
-            _set_chance(chance)
-            module = _gambler(body, attempt)
-            _set_chance(chance)
+            restore()
+            _set_host_rng_state(rng_state)
+            module = _find_random_module(body, attempt)
+            _set_host_rng_state(rng_state)
             if module is None:
-                watch_chance = False
-                again()
+                watch_rng = False
+                restore()
                 continue
-            why = "it draws random numbers of Python or NumPy, which members must not share"
-        again()
-        inside = [m for m in marked if any(m is part for part in module.modules())]
+            reason = "it draws random numbers from Python or NumPy, which members must not share"
+        restore()
+        inside = [m for m in unfused if any(m is part for part in module.modules())]
         for part in inside:
             del part.__dict__["forward"]
-        marked = [m for m in marked if m not in inside]
-        mark(module, why, whole=module is body)
-        marked.append(module)
+        unfused = [m for m in unfused if m not in inside]
+        set_per_member(module, reason, whole=module is body)
+        unfused.append(module)
 
 
-def mark(module: nn.Module, why: str, *, whole: bool = False) -> None:
-    """From now on *module* runs for each member by itself; *whole*: it is the model."""
-    module.__dict__["forward"] = Alone(module, why, whole=whole)
+def set_per_member(module: nn.Module, reason: str, *, whole: bool = False) -> None:
+    """Run *module* separately for each member from now on; *whole*: it is the model itself."""
+    module.__dict__["forward"] = PerMemberForward(module, reason, whole=whole)
 
 
 def _announce(body: nn.Module, module: nn.Module) -> None:
     name = next((n for n, m in body.named_modules() if m is module), "")
-    _warn(f"{name or 'the whole model'} ({type(module).__name__})", why_alone(module) or "")
+    _warn(f"{name or 'the whole model'} ({type(module).__name__})", per_member_reason(module) or "")
 
 
-def warn_alone(name: str, error: Exception) -> None:
-    """Announces that a function runs for each member by itself, because fusing it raised *error*."""
-    _warn(name, _in_words(error))
+def warn_per_member(name: str, error: Exception) -> None:
+    """Warn that a function runs separately for each member because fusing it raised *error*."""
+    _warn(name, _describe_error(error))
 
 
-def warn_slow(names: set[str]) -> None:
-    """Announces operators that vmap runs for each member by itself."""
+def warn_unbatched(names: set[str]) -> None:
+    """Warn of operators that vmap runs separately for each member."""
     for name in sorted(names):
         _warn(f"the operator {name}", "vmap has no batched form of it")
 
 
-def _warn(what: str, why: str) -> None:
-    text = f"{what} cannot be fused and runs for each member by itself: {why}"
+def _warn(what: str, reason: str) -> None:
+    text = f"{what} cannot be fused and runs separately for each member: {reason}"
     warnings.warn(text, FusionWarning, stacklevel=7)
 
 
-def _recomputes(error: Exception) -> bool:
-    """Whether it was raised in `torch.utils.checkpoint`."""
+def _is_from_checkpointing(error: Exception) -> bool:
+    """Return whether the error was raised in `torch.utils.checkpoint`."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__") == "torch.utils.checkpoint":
@@ -121,78 +121,78 @@ def _recomputes(error: Exception) -> bool:
     return False
 
 
-def _check_recomputing(error: Exception) -> None:
-    if _recomputes(error):
+def _reject_checkpointing(error: Exception) -> None:
+    if _is_from_checkpointing(error):
         raise NotFusible(
-            "it computes parts again during backward (torch.utils.checkpoint), which arrays cannot do",
+            "the model recomputes parts in backward (torch.utils.checkpoint), which arrays do not support",
             "turn checkpointing off",
         ) from None
 
 
-def _culprit(body: nn.Module, error: Exception) -> nn.Module | None:
-    """The innermost module that was running and is not yet run for each member; None: nobody is left."""
+def _find_failing_module(body: nn.Module, error: Exception) -> nn.Module | None:
+    """Return the innermost module that was running and is not yet run per member; None if none is left."""
     inside = {id(m) for m in body.modules()}
-    found = body
+    innermost = body
     trace = error.__traceback__
     while trace is not None:
-        who: Any = trace.tb_frame.f_locals.get("self")
-        if trace.tb_frame.f_code.co_name == "forward" and id(who) in inside:
-            found = who
+        instance: Any = trace.tb_frame.f_locals.get("self")
+        if trace.tb_frame.f_code.co_name == "forward" and id(instance) in inside:
+            innermost = instance
         trace = trace.tb_next
-    if why_alone(found) is None:
-        return found
-    return body if why_alone(body) is None else None
+    if per_member_reason(innermost) is None:
+        return innermost
+    return body if per_member_reason(body) is None else None
 
 
-def _in_words(error: Exception) -> str:
-    """Why vmap refused, in a few words."""
+def _describe_error(error: Exception) -> str:
+    """Return in a few words why vmap failed."""
     text = str(error)
-    for sign, words in (
-        ("data-dependent control flow", "what it computes depends on the values of tensors"),
+    for sign, description in (
+        ("data-dependent control flow", "its control flow depends on the values of tensors"),
         (".item()", "it reads the value of a tensor (.item(), float() or the like)"),
         ("inplace arithmetic", "it writes into a tensor that members share"),
         ("dynamic shape", "the shape of a result depends on the values of tensors"),
     ):
         if sign in text:
-            return words
+            return description
     return text.strip().split("\n")[0].split(". ")[0][:200] or type(error).__name__
 
 
-def _gambler(body: nn.Module, attempt: Callable[[], Any]) -> nn.Module | None:
-    """The innermost module that draws random numbers of Python or NumPy for all members at once."""
-    found: list[nn.Module] = []
+def _find_random_module(body: nn.Module, attempt: Callable[[], Any]) -> nn.Module | None:
+    """Return the innermost module that draws Python or NumPy random numbers for all members at once."""
+    drawing: list[nn.Module] = []
     before: dict[int, Any] = {}
 
-    def enters(module: nn.Module, args: Any) -> None:
-        before[id(module)] = _chance()
+    def note_rng_state(module: nn.Module, args: Any) -> None:
+        before[id(module)] = _host_rng_state()
 
-    def leaves(module: nn.Module, args: Any, out: Any) -> None:
-        if _same_chance(before[id(module)], _chance()):
+    def compare_rng_state(module: nn.Module, args: Any, out: Any) -> None:
+        if _is_same_rng_state(before[id(module)], _host_rng_state()):
             return
-        if why_alone(module) is None:
-            found.append(module)
+        if per_member_reason(module) is None:
+            drawing.append(module)
         else:
-            _set_chance(before[id(module)])
+            _set_host_rng_state(before[id(module)])
 
-    handles = [m.register_forward_pre_hook(enters) for m in body.modules()]
-    handles += [m.register_forward_hook(leaves) for m in body.modules()]
+    handles = [m.register_forward_pre_hook(note_rng_state) for m in body.modules()]
+    handles += [m.register_forward_hook(compare_rng_state) for m in body.modules()]
     try:
         attempt()
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else None
+    return drawing[0] if drawing else None
 
 
-def _chance() -> Any:
+def _host_rng_state() -> Any:
     return random.getstate(), np.random.get_state(legacy=True)
 
 
-def _same_chance(a: Any, b: Any) -> bool:
+def _is_same_rng_state(a: Any, b: Any) -> bool:
     (ours, (_, keys, *more)), (theirs, (_, others, *rest)) = a, b
     return ours == theirs and more == rest and bool((keys == others).all())
 
 
-def _set_chance(chance: Any) -> None:
-    random.setstate(chance[0])
-    np.random.set_state(chance[1])
+def _set_host_rng_state(rng_state: Any) -> None:
+    random.setstate(rng_state[0])
+    np.random.set_state(rng_state[1])

@@ -1,39 +1,39 @@
-"""What a forward is called with: tensors that all members share, and tensors that each has of its own."""
+"""Arguments of a forward: tensors that all members share, and tensors with a row for each member."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wattline.errors import NotFusible
-from wattline.fusion.module_state import flatten
+from wattline.fusion.module_state import flatten_tree
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a forward is called with: tensors, of which some are of each member, in a structure."""
+    """The tensors and the structure of a call's arguments."""
 
     tensors: tuple[Tensor, ...]
-    own: tuple[bool, ...]  # of each tensor
-    flags: tuple[bool, ...]  # of each positional argument
+    per_member: tuple[bool, ...]  # one flag per tensor: it has a row for each member
+    argument_flags: tuple[bool, ...]  # the same per positional argument
     others: tuple[Any, ...]
     spec: Any
 
     @classmethod
-    def of(
+    def from_call(
         cls, args: tuple[Any, ...], kwargs: dict[str, Any], members: bool | Sequence[bool], size: int
     ) -> Inputs:
-        """*members* says of all arguments, or of each positional one, whether it has B rows in front."""
+        """Build from a call; *members* flags arguments (all, or each positional one) with B rows in front."""
         each = [members] * len(args) if isinstance(members, bool) else list(members)
         if len(each) != len(args):
             raise NotFusible(
                 f"members has {len(each)} entries, expected one for each of {len(args)} arguments"
             )
-        leaves, spec = opened(lambda: flatten((args, kwargs)))
+        leaves, spec = flatten_inputs((args, kwargs))
         own: list[bool] = []
         for arg, is_own in zip(args, each, strict=True):
             own += [is_own] * len(tree_flatten(arg)[0])
@@ -44,29 +44,29 @@ class Inputs:
         for tensor, flag in zip(tensors, marks, strict=True):
             if flag and (tensor.dim() == 0 or tensor.shape[0] != size):
                 raise NotFusible(
-                    f"an input of each member has the shape {tuple(tensor.shape)}, "
+                    f"a per-member input has the shape {tuple(tensor.shape)}, "
                     f"expected {size} members in front"
                 )
         others = tuple(None if yes else leaf for leaf, yes in zip(leaves, is_tensor, strict=True))
         return cls(tensors, marks, tuple(each), others, (spec, tuple(is_tensor)))
 
-    def rows(self, part: slice) -> Inputs:
-        """What some of the members get."""
-        own = zip(self.tensors, self.own, strict=True)
-        return dataclasses.replace(self, tensors=tuple(t[part] if mine else t for t, mine in own))
+    def select_members(self, part: slice) -> Inputs:
+        """Return the inputs of some of the members."""
+        flagged = zip(self.tensors, self.per_member, strict=True)
+        return dataclasses.replace(self, tensors=tuple(t[part] if own else t for t, own in flagged))
 
     def build(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments and keyword arguments with these tensors."""
+        """Return positional and keyword arguments with these tensors."""
         spec, is_tensor = self.spec
-        given = iter(tensors)
-        leaves = [next(given) if yes else o for o, yes in zip(self.others, is_tensor, strict=True)]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if yes else o for o, yes in zip(self.others, is_tensor, strict=True)]
         args, kwargs = tree_unflatten(leaves, spec)
         return args, kwargs
 
 
-def opened(look: Callable[[], Any]) -> Any:
-    """What *look* finds in the tensors of a call; `NotFusible` where it cannot look."""
+def flatten_inputs(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of *tree*; raise `NotFusible` where tensors cannot be reached."""
     try:
-        return look()
+        return flatten_tree(tree)
     except TypeError as error:
         raise NotFusible(str(error)) from None

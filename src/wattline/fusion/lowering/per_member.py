@@ -1,4 +1,4 @@
-"""A part of a model that cannot be fused: run once for each member."""
+"""Execution of a module that cannot be fused: one call for each member."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch._C._functorch import is_batchedtensor
 from torch.utils._pytree import tree_unflatten
 
 from wattline.errors import NotFusible
-from wattline.fusion.architecture_check import is_same
-from wattline.fusion.lowering.rules import Many, run_for_all
+from wattline.fusion.architecture_check import is_equivalent
+from wattline.fusion.lowering.rules import BatchedTensor, call_outside_vmap
 from wattline.fusion.module_state import (
     Attributes,
-    attributes_of,
-    call_with,
-    flatten,
-    put_attributes,
-    state_of,
+    call_with_tensors,
+    copy_attributes,
+    flatten_tree,
+    named_tensors,
+    restore_attributes,
 )
 
 
-class OfMember(Exception):  # told apart from errors of fusing
-    """A member's own forward raised."""
+class MemberError(Exception):  # caught in fallback.py
+    """An error raised by a member's own forward, as opposed to an error of fusing."""
 
     def __init__(self, member: int, error: Exception) -> None:
         super().__init__(member, error)
@@ -33,145 +33,155 @@ class OfMember(Exception):  # told apart from errors of fusing
         self.error = error
 
 
-class Alone:
-    """Takes the place of a module's `forward` inside of an array: one call for each member.
+class PerMemberForward:
+    """Replacement of a module's `forward` inside an array: one call for each member.
 
-    *whole*: it is the model itself: nobody sees what it writes into its inputs, and its hooks run inside.
+    *whole*: the module is the model itself. Then writes into its inputs have no effect on other modules, and
+    its hooks run inside.
     """
 
-    def __init__(self, module: nn.Module, why: str, *, whole: bool = False) -> None:
+    def __init__(self, module: nn.Module, reason: str, *, whole: bool = False) -> None:
         self.module = module
-        self.why = why
+        self.reason = reason
         self.whole = whole
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What all members answer."""
-        state = state_of(self.module)
-        begin = attributes_of(self.module)
-        kept = [(m, n, t) for m, own in begin for n, t in own.items() if _is_many(t)]
-        leaves, spec = flatten((dict(state), [t for *_, t in kept], args, kwargs))
-        if not any(map(_is_many, leaves)):
-            with _forward_of(self.module, self.whole):
+        """Return the outputs of all members."""
+        state = named_tensors(self.module)
+        begin = copy_attributes(self.module)
+        batched_attributes = [(m, n, t) for m, own in begin for n, t in own.items() if _is_batched(t)]
+        leaves, spec = flatten_tree((dict(state), [t for *_, t in batched_attributes], args, kwargs))
+        if not any(map(_is_batched, leaves)):
+            with _original_forward(self.module, self.whole):
                 return self.module(*args, **kwargs)
-        shape: list[Any] = []
-        given = len(state) + len(kept)  # leaves in front of the arguments
+        structure: list[Any] = []
+        first_argument = len(state) + len(
+            batched_attributes
+        )  # index of the first leaf that belongs to the arguments
 
-        def call(size: int, shown: list[Any]) -> tuple[Many, ...]:
+        def call(size: int, shown: list[Any]) -> tuple[BatchedTensor, ...]:
             outs, ends = [], []
             for member in range(size):
-                own = [_own(leaf, member, clone=at >= given) for at, leaf in enumerate(shown)]
+                own = [
+                    _member_value(leaf, member, clone=at >= first_argument) for at, leaf in enumerate(shown)
+                ]
                 tensors, mine, args_, kwargs_ = tree_unflatten(own, spec)
-                put_attributes(begin)
-                for (module, name, _), value in zip(kept, mine, strict=True):
+                restore_attributes(begin)
+                for (module, name, _), value in zip(batched_attributes, mine, strict=True):
                     vars(module)[name] = value
                 before = dict(tensors)
                 try:
-                    with _forward_of(self.module, self.whole):
-                        out = call_with(self.module, tensors, args_, kwargs_)
+                    with _original_forward(self.module, self.whole):
+                        out = call_with_tensors(self.module, tensors, args_, kwargs_)
                 except Exception as error:
-                    raise OfMember(member, error) from error
-                for at, name in enumerate(before):  # a buffer that was replaced rather than written to
+                    raise MemberError(member, error) from error
+                for at, name in enumerate(before):  # a buffer that was replaced, not written to
                     if tensors[name] is not before[name]:
-                        _own(shown[at], member, clone=False).copy_(tensors[name])
+                        _member_value(shown[at], member, clone=False).copy_(tensors[name])
                 if not self.whole and any(
-                    _wrote(leaf, mine) for leaf, mine in zip(shown[given:], own[given:], strict=True)
+                    _wrote_to_copy(leaf, mine)
+                    for leaf, mine in zip(shown[first_argument:], own[first_argument:], strict=True)
                 ):
                     raise RuntimeError("it writes into a tensor that members share")
-                outs.append(flatten(out))
-                ends.append(attributes_of(self.module))
+                outs.append(flatten_tree(out))
+                ends.append(copy_attributes(self.module))
             flat, out_spec = outs[0]
             try:
-                _check_alike(outs)
-                left = _left(begin, ends, kept)
+                _check_same_structure(outs)
+                left = _collect_new_attributes(begin, ends, batched_attributes)
             except NotFusible as error:
                 if self.whole:
                     raise
-                raise RuntimeError(str(error)) from error  # what is around it may put it together
-            shape[:] = [flat, out_spec, [at for at, _ in left]]
+                raise RuntimeError(str(error)) from error  # the enclosing module may succeed per member
+            structure[:] = [flat, out_spec, [at for at, _ in left]]
             columns = [*zip(*(flat for flat, _ in outs), strict=True), *(column for _, column in left)]
-            return tuple(Many(torch.stack(col), 0) for col in columns if isinstance(col[0], Tensor))
+            return tuple(BatchedTensor(torch.stack(col), 0) for col in columns if isinstance(col[0], Tensor))
 
-        found = iter(run_for_all(call, leaves))
-        flat, out_spec, left = shape
-        out = [next(found) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        for (module, name), value in zip(left, found, strict=True):
+        outputs = iter(call_outside_vmap(call, leaves))
+        flat, out_spec, left = structure
+        out = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+        for (module, name), value in zip(left, outputs, strict=True):
             vars(module)[name] = value
         return tree_unflatten(out, out_spec)
 
 
-def _is_many(value: Any) -> bool:
+def _is_batched(value: Any) -> bool:
     return isinstance(value, Tensor) and bool(is_batchedtensor(value))
 
 
-def why_alone(module: nn.Module) -> str | None:
-    """Why a module runs for each member by itself; None: it does not."""
+def per_member_reason(module: nn.Module) -> str | None:
+    """Return why a module runs separately for each member; None if it is fused."""
     forward = module.__dict__.get("forward")
-    return forward.why if isinstance(forward, Alone) else None
+    return forward.reason if isinstance(forward, PerMemberForward) else None
 
 
-def _own(leaf: Any, member: int, *, clone: bool) -> Any:
-    """What a member has of a leaf; of what members share a copy, so that nobody writes to another's."""
-    if isinstance(leaf, Many):
-        return leaf.values.select(leaf.at, member)
+def _member_value(leaf: Any, member: int, *, clone: bool) -> Any:
+    """Return a member's value of a leaf; a tensor that members share is copied if *clone* is true."""
+    if isinstance(leaf, BatchedTensor):
+        return leaf.values.select(leaf.member_dim, member)
     return leaf.clone() if clone and isinstance(leaf, Tensor) else leaf
 
 
-def _wrote(shown: Any, own: Any) -> bool:
-    """Whether a member has written to its copy of what members share."""
+def _wrote_to_copy(shown: Any, own: Any) -> bool:
+    """Return whether a member has written to its copy of a shared tensor."""
     return isinstance(shown, Tensor) and not own.is_inference() and own._version > 0
 
 
-def _check_alike(outs: Sequence[tuple[list[Any], Any]]) -> None:
-    """Only tensors of one shape, and what is the same for all, can be put together again."""
+def _check_same_structure(outs: Sequence[tuple[list[Any], Any]]) -> None:
+    """Raise `NotFusible` unless outputs agree in structure, tensor shapes and all other values."""
     flat, spec = outs[0]
     for member, (other, other_spec) in enumerate(outs[1:], 1):
         if other_spec != spec:
-            raise NotFusible(f"member {member} answers in another structure than member 0")
+            raise NotFusible(f"member {member} returns another structure than member 0")
         for a, b in zip(flat, other, strict=True):
             if isinstance(a, Tensor) and isinstance(b, Tensor):
                 if a.shape != b.shape:
-                    shapes = f"{tuple(b.shape)}, expected {tuple(a.shape)} as of member 0"
-                    raise NotFusible(f"member {member} answers with the shape {shapes}")
-            elif not is_same(a, b):
-                raise NotFusible(f"member {member} answers {b!r}, expected {a!r} as of member 0")
+                    shapes = f"{tuple(b.shape)}, expected {tuple(a.shape)} as in member 0"
+                    raise NotFusible(f"member {member} returns the shape {shapes}")
+            elif not is_equivalent(a, b):
+                raise NotFusible(f"member {member} returns {b!r}, expected {a!r} as in member 0")
 
 
-def _left(begin: Attributes, ends: list[Attributes], kept: list[tuple[nn.Module, str, Tensor]]) -> list[Any]:
-    """Attributes that hold tensors of each member now: where, and what of each."""
-    found: list[Any] = []
-    were = {(id(m), n) for m, n, _ in kept}
+def _collect_new_attributes(
+    begin: Attributes, ends: list[Attributes], batched_attributes: list[tuple[nn.Module, str, Tensor]]
+) -> list[Any]:
+    """Return the attributes that now hold a tensor of each member: (module, name) and the tensors."""
+    collected: list[Any] = []
+    known = {(id(m), n) for m, n, _ in batched_attributes}
     for at, (module, old) in enumerate(begin):
         for name, value in ends[0][at][1].items():
             values = [end[at][1].get(name) for end in ends]
-            if value is old.get(name) and (id(module), name) not in were:
+            if value is old.get(name) and (id(module), name) not in known:
                 continue
             if all(isinstance(v, Tensor) and v.shape == value.shape for v in values):
-                found.append(((module, name), values))
-            elif not all(is_same(value, v) for v in values):
+                collected.append(((module, name), values))
+            elif not all(is_equivalent(value, v) for v in values):
                 place = f"{type(module).__name__}.{name}"
                 raise NotFusible(
-                    f"{place} is not the same for all members after the forward", "keep it in a buffer"
+                    f"{place} is not the same for all members after the forward", "store it in a buffer"
                 )
-    return found
+    return collected
 
 
 @contextmanager
-def bare(body: nn.Module) -> Iterator[None]:
-    """All modules with their own forwards again: for one member that is not fused, and for copies."""
-    alone = {
-        m: m.__dict__.pop("forward") for m in body.modules() if isinstance(m.__dict__.get("forward"), Alone)
+def original_forwards(body: nn.Module) -> Iterator[None]:
+    """Restore the modules' own forwards, to run one member alone or to copy the model."""
+    replaced = {
+        m: m.__dict__.pop("forward")
+        for m in body.modules()
+        if isinstance(m.__dict__.get("forward"), PerMemberForward)
     }
     try:
         yield
     finally:
-        for module, forward in alone.items():
+        for module, forward in replaced.items():
             module.__dict__["forward"] = forward
 
 
 @contextmanager
-def _forward_of(module: nn.Module, whole: bool) -> Iterator[None]:
-    """The forwards of the module and of all inside; no hooks of its own: those have run around the whole."""
-    with bare(module):
+def _original_forward(module: nn.Module, whole: bool) -> Iterator[None]:
+    """Restore the forwards of the module and its submodules; its own hooks have already run outside."""
+    with original_forwards(module):
         hooks = module._forward_hooks, module._forward_pre_hooks
         if not whole:
             module._forward_hooks, module._forward_pre_hooks = type(hooks[0])(), type(hooks[1])()

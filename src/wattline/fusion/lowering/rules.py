@@ -1,8 +1,8 @@
-"""Which operator of an array takes the place of its members' operators.
+"""Registry of lowering rules: batched operators that replace the operators of single members.
 
-An array runs the forward of one member under `torch.func.vmap`, which makes every operator one of all
-members. Where PyTorch's own way to do that is slow, a rule of `wattline.fusion.ops` is asked instead: it sees
-the stacked tensors and says what to compute, and in which layout.
+An array runs the forward of one member under `torch.func.vmap`, which batches every operator over the
+members. Where PyTorch's batching is slow, a rule of `wattline.fusion.ops` is used instead: it gets the
+stacked tensors and chooses the computation and the memory layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import (  # no public names: what vmap runs its function with
+from torch._C._functorch import (  # vmap's internals, which have no public names
     TransformType,
     get_interpreter_stack,
     get_unwrapped,
@@ -23,45 +23,45 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
-class Many(NamedTuple):
-    """What every member has of its own, in one tensor; dimension *at* counts members."""
+class BatchedTensor(NamedTuple):
+    """The tensors of all members stacked in one; *member_dim* is the dimension that counts members."""
 
     values: Tensor
-    at: int
+    member_dim: int
 
     @property
-    def first(self) -> Tensor:
-        """With members in front: [B, …]."""
-        return self.values.movedim(self.at, 0)
+    def members_first(self) -> Tensor:
+        """The tensor with members in front: [B, …]."""
+        return self.values.movedim(self.member_dim, 0)
 
     @property
-    def second(self) -> Tensor:
-        """With members behind the batch: [N, B, …]."""
-        return self.values.movedim(self.at, 1)
+    def members_second(self) -> Tensor:
+        """The tensor with members after the batch: [N, B, …]."""
+        return self.values.movedim(self.member_dim, 1)
 
     @property
-    def dim(self) -> int:
-        """How many dimensions a member sees."""
+    def ndim(self) -> int:
+        """Number of dimensions of one member's tensor."""
         return self.values.dim() - 1
 
 
-class Declined(Exception):  # a rule that does not fit; never leaves this folder
-    """The rule does not know these arguments; vmap is asked."""
+class RuleNotApplicable(Exception):  # caught by LoweringMode
+    """The rule does not support these arguments; vmap is used."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How operators that can be computed in several ways are: which is fastest depends on the machine.
+    """Choice between equivalent computations of an operator; the fastest depends on the machine.
 
-    *last*: images have their channels last in memory. *pointwise*: those of kernel 1 are matrix products.
+    *last*: images are stored channels-last. *pointwise*: convolutions with kernel 1 are matrix products.
     """
 
     last: bool = False
     pointwise: bool = True
 
     def __str__(self) -> str:
-        words = ["channels last"] * self.last + ["kernel 1 as matrix products"] * self.pointwise
-        return ", ".join(words) or "as they are"
+        choices = ["channels last"] * self.last + ["kernel 1 as matrix products"] * self.pointwise
+        return ", ".join(choices) or "default layout"
 
 
 Rule = Callable[..., Any]
@@ -69,40 +69,44 @@ _RULES: dict[Callable[..., Any], tuple[Rule, str]] = {}
 _REWRITES: dict[Callable[..., Any], tuple[Rule, str]] = {}
 
 
-def lowers(*functions: Callable[..., Any], how: str) -> Callable[[Rule], Rule]:
-    """The rule computes *functions* for all members at once: `rule(size, ways, *args)` with `Many` for
-    tensors that members have of their own."""
+def lowering_rule(*functions: Callable[..., Any], description: str) -> Callable[[Rule], Rule]:
+    """Register a rule that computes *functions* for all members at once.
+
+    It is called as `rule(size, ways, *args)`, with a `BatchedTensor` for each tensor that differs by member.
+    """
 
     def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(functions, (rule, how)))
+        _RULES.update(dict.fromkeys(functions, (rule, description)))
         return rule
 
     return register
 
 
-def rewrites(*functions: Callable[..., Any], how: str) -> Callable[[Rule], Rule]:
-    """The rule says what a member computes in place of *functions*, in operators that have rules."""
+def rewrite_rule(*functions: Callable[..., Any], description: str) -> Callable[[Rule], Rule]:
+    """Register a rule that rewrites *functions*, for one member, in terms of operators that have rules."""
 
     def register(rule: Rule) -> Rule:
-        _REWRITES.update(dict.fromkeys(functions, (rule, how)))
+        _REWRITES.update(dict.fromkeys(functions, (rule, description)))
         return rule
 
     return register
 
 
-def how_lowered(function: Callable[..., Any]) -> str | None:
-    """In words, how *function* is computed for all members; None: by vmap."""
-    found = _RULES.get(function) or _REWRITES.get(function)
-    return None if found is None else found[1]
+def describe_lowering(function: Callable[..., Any]) -> str | None:
+    """Return a description of how *function* is computed for all members; None: by vmap."""
+    registered = _RULES.get(function) or _REWRITES.get(function)
+    return None if registered is None else registered[1]
 
 
-class Lowering(TorchFunctionMode):
-    """While this is on, operators on what members have of their own are computed by their rules."""
+class LoweringMode(TorchFunctionMode):
+    """Torch function mode that applies the lowering rules to operators on batched tensors."""
 
-    def __init__(self, ways: Ways, seen: Callable[[Callable[..., Any], bool], None] | None = None) -> None:
+    def __init__(
+        self, ways: Ways, on_operator: Callable[[Callable[..., Any], bool], None] | None = None
+    ) -> None:
         super().__init__()
         self.ways = ways
-        self.seen = seen
+        self.on_operator = on_operator
 
     def __torch_function__(
         self,
@@ -111,110 +115,112 @@ class Lowering(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        words = {} if kwargs is None else dict(kwargs)
-        known = _OF_AUTOGRAD.get(func)
-        if known is not None and is_batchedtensor(args[0]):  # vmap itself knows of no gradients
-            return getattr(_bottom(args[0]), known)
+        keywords = {} if kwargs is None else dict(kwargs)
+        property_name = _AUTOGRAD_PROPERTIES.get(func)
+        if property_name is not None and is_batchedtensor(args[0]):  # vmap hides autograd properties
+            return getattr(_unwrap(args[0]), property_name)
         rewrite, rule = _REWRITES.get(func), _RULES.get(func)
         if rule is None and rewrite is None:
-            if self.seen is not None:
-                self.seen(func, False)
-            return func(*args, **words)
-        leaves, spec = tree_flatten((args, words))
+            if self.on_operator is not None:
+                self.on_operator(func, False)
+            return func(*args, **keywords)
+        leaves, spec = tree_flatten((args, keywords))
         if not any(isinstance(leaf, Tensor) and is_batchedtensor(leaf) for leaf in leaves) or not _in_vmap():
-            return func(*args, **words)
+            return func(*args, **keywords)
         try:
             if rule is not None:
-                found = run_for_all(_Call(rule[0], self.ways, spec), leaves)
+                result = call_outside_vmap(_RuleCall(rule[0], self.ways, spec), leaves)
             else:
                 assert rewrite is not None
                 with self:
-                    found = rewrite[0](*args, **words)
-        except Declined:
-            if self.seen is not None:
-                self.seen(func, False)
-            return func(*args, **words)
-        if self.seen is not None:
-            self.seen(func, True)
-        return found
+                    result = rewrite[0](*args, **keywords)
+        except RuleNotApplicable:
+            if self.on_operator is not None:
+                self.on_operator(func, False)
+            return func(*args, **keywords)
+        if self.on_operator is not None:
+            self.on_operator(func, True)
+        return result
 
 
-_OF_AUTOGRAD: dict[Any, str] = {
+_AUTOGRAD_PROPERTIES: dict[Any, str] = {
     getattr(torch.Tensor, name).__get__: name for name in ("requires_grad", "is_leaf", "grad_fn")
 }
 
 
-def _bottom(tensor: Tensor) -> Tensor:
+def _unwrap(tensor: Tensor) -> Tensor:
     while is_batchedtensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
 
 
 def _in_vmap() -> bool:
-    """Whether nothing but vmap is going on, such as `torch.func.grad` inside of a forward."""
+    """Return whether vmap is the only active transform; `torch.func.grad` may run inside a forward."""
     stack = get_interpreter_stack()
     return stack is not None and all(i.key() == TransformType.Vmap for i in stack)
 
 
 @dataclass(frozen=True)
-class _Call:
-    """One call of an operator: everything but its tensors."""
+class _RuleCall:
+    """One call of an operator, without its tensors."""
 
     rule: Rule
     ways: Ways
     spec: Any
 
     def __call__(self, size: int, leaves: list[Any]) -> Any:
-        args, words = tree_unflatten(leaves, self.spec)
-        return self.rule(size, self.ways, *args, **words)
+        args, keywords = tree_unflatten(leaves, self.spec)
+        return self.rule(size, self.ways, *args, **keywords)
 
 
-def run_for_all(call: Callable[[int, list[Any]], Any], leaves: list[Any]) -> Any:
-    """What `call(size, shown)` computes; *shown* are the leaves, `Many` for what is each member's own."""
+def call_outside_vmap(call: Callable[[int, list[Any]], Any], leaves: list[Any]) -> Any:
+    """Return `call(size, leaves)`, with a `BatchedTensor` for each leaf that differs by member."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     others = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
 
-    def of_all(size: int, shown: Iterator[Any]) -> Any:
-        return call(size, [next(shown) if other is None else other[0] for other in others])
+    def call_with_leaves(size: int, values: Iterator[Any]) -> Any:
+        return call(size, [next(values) if other is None else other[0] for other in others])
 
-    return _OfAll.apply(of_all, *tensors)
+    return _LeaveVmap.apply(call_with_leaves, *tensors)
 
 
-class _OfAll(torch.autograd.Function):
-    """The way out of vmap and back: only `vmap` below is ever run, and autograd sees what it computes."""
+class _LeaveVmap(torch.autograd.Function):
+    """Autograd function used to leave vmap: only `vmap` runs, and autograd records what the rule computes."""
 
     @staticmethod
     def forward(call: Any, *tensors: Tensor) -> Any:
-        raise AssertionError("asked outside of vmap")
+        raise AssertionError("called outside vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept: see `backward`."""
+        """Save nothing; `backward` never runs."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise AssertionError("autograd follows the operators of the rule")
+        raise AssertionError("autograd differentiates the operators of the rule")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Any, *tensors: Tensor) -> Any:
         pairs = zip(tensors, in_dims[1:], strict=True)
-        found = call(info.batch_size, (values if at is None else Many(values, at) for values, at in pairs))
-        is_one = isinstance(found, Many | Tensor)
-        outs = (found,) if is_one else tuple(found)
-        values = tuple(out.values if isinstance(out, Many) else out for out in outs)
-        dims = tuple(out.at if isinstance(out, Many) else None for out in outs)
+        result = call(
+            info.batch_size, (values if at is None else BatchedTensor(values, at) for values, at in pairs)
+        )
+        is_one = isinstance(result, BatchedTensor | Tensor)
+        outs = (result,) if is_one else tuple(result)
+        values = tuple(out.values if isinstance(out, BatchedTensor) else out for out in outs)
+        dims = tuple(out.member_dim if isinstance(out, BatchedTensor) else None for out in outs)
         return (values[0], dims[0]) if is_one else (values, dims)
 
 
-def spread(x: Tensor | Many, size: int) -> Many:
-    """What all members share, as if each had its own."""
-    return x if isinstance(x, Many) else Many(x.expand(size, *x.shape), 0)
+def expand_to_members(x: Tensor | BatchedTensor, size: int) -> BatchedTensor:
+    """Return *x* as a batched tensor; a tensor that members share is expanded without a copy."""
+    return x if isinstance(x, BatchedTensor) else BatchedTensor(x.expand(size, *x.shape), 0)
 
 
-def rows(x: Tensor | Many | None) -> Tensor | None:
-    """Weights of all members, [B, …]; None stays None. `Declined` where members share them."""
+def require_member_rows(x: Tensor | BatchedTensor | None) -> Tensor | None:
+    """Return the weights of all members, [B, …], or None; raise `RuleNotApplicable` if members share them."""
     if x is None:
         return None
-    if not isinstance(x, Many):
-        raise Declined
-    return x.first
+    if not isinstance(x, BatchedTensor):
+        raise RuleNotApplicable
+    return x.members_first

@@ -1,12 +1,12 @@
-"""Rules: one operator for all members of an array, a file for each kind."""
+"""Lowering rules by kind of operator; importing the package registers them."""
 
 from wattline.fusion.ops import (  # noqa: F401
     attention,
     conv,
+    dropout,
+    embedding,
     linear,
-    lookup,
     loss,
-    noise,
     norm,
     pool,
     recurrent,

@@ -9,33 +9,40 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, rewrites, spread
-from wattline.fusion.ops.noise import drop
+from wattline.fusion.lowering.rules import (
+    BatchedTensor,
+    RuleNotApplicable,
+    Ways,
+    expand_to_members,
+    lowering_rule,
+    rewrite_rule,
+)
+from wattline.fusion.ops.dropout import drop
 
 
-@lowers(F.scaled_dot_product_attention, how="one attention over the samples of all members")
+@lowering_rule(F.scaled_dot_product_attention, description="one attention over the samples of all members")
 def scaled_dot_product_attention(
     size: int,
     ways: Ways,
-    query: Tensor | Many,
-    key: Tensor | Many,
-    value: Tensor | Many,
-    attn_mask: Tensor | Many | None = None,
+    query: Tensor | BatchedTensor,
+    key: Tensor | BatchedTensor,
+    value: Tensor | BatchedTensor,
+    attn_mask: Tensor | BatchedTensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Many:
-    """[B·N, H, L, D]."""
-    q, k, v = (spread(t, size).first for t in (query, key, value))
+) -> BatchedTensor:
+    """Compute the attention of all members as [B·N, H, L, D]."""
+    q, k, v = (expand_to_members(t, size).members_first for t in (query, key, value))
     if q.dim() != 5:
-        raise Declined
+        raise RuleNotApplicable
     if dropout_p and attn_mask is None and not is_causal and not enable_gqa:
         scores = (q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)) @ k.mT
-        return Many(drop(scores.softmax(-1), dropout_p) @ v, 0)
+        return BatchedTensor(drop(scores.softmax(-1), dropout_p) @ v, 0)
     mask = attn_mask
     if mask is not None:
-        own = spread(mask, size).first
+        own = expand_to_members(mask, size).members_first
         while own.dim() < 5:
             own = own.unsqueeze(1)
         mask = own.expand(size, q.shape[1], *own.shape[2:]).flatten(0, 1)
@@ -49,12 +56,12 @@ def scaled_dot_product_attention(
         scale=scale,
         enable_gqa=enable_gqa,
     )
-    return Many(y.unflatten(0, (size, -1)), 0)
+    return BatchedTensor(y.unflatten(0, (size, -1)), 0)
 
 
-@rewrites(
+@rewrite_rule(
     F.multi_head_attention_forward,
-    how="projections as batched matrix products, heads of all members side by side",
+    description="projections as batched matrix products, heads of all members side by side",
 )
 def multi_head_attention(
     query: Tensor,
@@ -83,13 +90,13 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(Q·Kᵀ / √D + mask) · V for every head, from [L, N, E] to [L, N, E]."""
-    rare = (bias_k, bias_v, static_k, static_v)
-    if query.dim() != 3 or add_zero_attn or any(t is not None for t in rare):
-        raise Declined
+    """Compute softmax(Q·Kᵀ / √D + mask) · V for every head, from [L, N, E] to [L, N, E]."""
+    unsupported = (bias_k, bias_v, static_k, static_v)
+    if query.dim() != 3 or add_zero_attn or any(t is not None for t in unsupported):
+        raise RuleNotApplicable
     if is_causal and attn_mask is None:
-        raise Declined  # PyTorch says what is wrong
-    q, k, v = _projected(
+        raise RuleNotApplicable  # PyTorch raises the error
+    q, k, v = _project_inputs(
         (query, key, value),
         in_proj_weight,
         in_proj_bias,
@@ -101,9 +108,11 @@ def multi_head_attention(
         return t.reshape(samples, t.shape[1], num_heads, -1).transpose(1, 2)
 
     q, k, v = heads(q), heads(k), heads(v)
-    hinted = is_causal and key_padding_mask is None and not need_weights  # then PyTorch ignores the mask, too
-    attn_mask = None if hinted else attn_mask
-    mask = _mask(attn_mask, key_padding_mask, samples, num_heads, q.dtype)
+    use_causal_hint = (
+        is_causal and key_padding_mask is None and not need_weights
+    )  # PyTorch, too, then ignores the mask
+    attn_mask = None if use_causal_hint else attn_mask
+    mask = _merge_masks(attn_mask, key_padding_mask, samples, num_heads, q.dtype)
     drop = dropout_p if training else 0.0
     if need_weights:
         scores = (q / math.sqrt(q.shape[-1])) @ k.mT
@@ -111,7 +120,7 @@ def multi_head_attention(
         weights = F.dropout(weights, drop) if drop else weights
         mixed = weights @ v
     else:
-        mixed = F.scaled_dot_product_attention(q, k, v, mask, drop, hinted)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, drop, use_causal_hint)
     together = mixed.transpose(1, 2).reshape(samples, length, -1)
     out = F.linear(together, out_proj_weight, out_proj_bias).transpose(0, 1)
     if not need_weights:
@@ -119,11 +128,11 @@ def multi_head_attention(
     return out, weights.mean(dim=1) if average_attn_weights else weights
 
 
-def _projected(
-    given: tuple[Tensor, Tensor, Tensor], weight: Tensor | None, bias: Tensor | None, separate: Any
+def _project_inputs(
+    inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor | None, bias: Tensor | None, separate: Any
 ) -> tuple[Tensor, ...]:
-    """Queries, keys and values [N, L, E], of one product where they are of one input."""
-    query, key, value = given
+    """Return queries, keys and values [N, L, E], from one product if they have one input."""
+    query, key, value = inputs
     if separate is None and query is key and key is value:
         assert weight is not None
         return F.linear(query.transpose(0, 1), weight, bias).chunk(3, dim=-1)
@@ -139,27 +148,27 @@ def _projected(
         parts = (None, None) if bias is None else (bias[:size], bias[size:])
         q = F.linear(query.transpose(0, 1), weight[:size], parts[0])
         return q, *F.linear(key.transpose(0, 1), weight[size:], parts[1]).chunk(2, dim=-1)
-    return tuple(F.linear(t.transpose(0, 1), w, b) for t, w, b in zip(given, weights, biases, strict=True))
+    return tuple(F.linear(t.transpose(0, 1), w, b) for t, w, b in zip(inputs, weights, biases, strict=True))
 
 
-def _mask(
+def _merge_masks(
     attention: Tensor | None, padding: Tensor | None, samples: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """What is added to the scores [N, H, L, S]; None: nothing."""
+    """Return the mask to add to the scores [N, H, L, S]; None without masks."""
 
-    def added(mask: Tensor) -> Tensor:
+    def to_additive(mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool:
             if mask.dtype != dtype:
-                raise Declined  # PyTorch says what is wrong
+                raise RuleNotApplicable  # PyTorch raises the error
             return mask
         return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
 
-    found = None
+    merged = None
     if attention is not None:
-        found = added(attention)
-        if found.dim() == 3:
-            found = found.reshape(samples, heads, *found.shape[1:])
+        merged = to_additive(attention)
+        if merged.dim() == 3:
+            merged = merged.reshape(samples, heads, *merged.shape[1:])
     if padding is not None:
-        pads = added(padding).reshape(samples, 1, 1, -1)
-        found = pads if found is None else found + pads
-    return found
+        pads = to_additive(padding).reshape(samples, 1, 1, -1)
+        merged = pads if merged is None else merged + pads
+    return merged

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lowering.rules import Declined, rewrites
+from wattline.fusion.lowering.rules import RuleNotApplicable, rewrite_rule
 
 
-@rewrites(F.kl_div, how="the same sums in simpler operators")
+@rewrite_rule(F.kl_div, description="the same sums in simpler operators")
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -18,10 +18,10 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """Σ p · (log p − log q)."""
+    """Compute Σ p · (log p − log q)."""
     if size_average is not None or reduce is not None or reduction not in ("none", "sum", "batchmean"):
-        raise Declined  # PyTorch says what it thinks of these
-    apart = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
+        raise RuleNotApplicable  # PyTorch handles these arguments
+    terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
     if reduction == "none":
-        return apart
-    return apart.sum() / (input.shape[0] if reduction == "batchmean" and input.dim() else 1)
+        return terms
+    return terms.sum() / (input.shape[0] if reduction == "batchmean" and input.dim() else 1)

@@ -1,7 +1,7 @@
-"""Images with their channels last in memory, [N, H, W, B, C], through PyTorch's own operators.
+"""Operators on channels-last images [N, H, W, B, C], implemented with PyTorch's own kernels.
 
-They are opaque to the compiler: left to itself it lays out what lies between two convolutions anew, and its
-code for the way back of a pooling is not vectorised. They see members as a dimension of its own,
+They are opaque to the compiler, which would otherwise change the memory layout between two convolutions
+and does not vectorise the backward of pooling. Members are a separate dimension of their arguments,
 [N, B, C, H, W], so that nothing has to be folded outside of them.
 """
 
@@ -16,12 +16,12 @@ aten = torch.ops.aten
 
 
 def _fold(x: Tensor) -> Tensor:
-    """[N, B·C, H, W], channels last."""
+    """Return [N, B·C, H, W], channels last."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
 def _unfold(y: Tensor, size: int) -> Tensor:
-    """[N, B, C, H, W] of what was folded."""
+    """Return [N, B, C, H, W] of a folded tensor."""
     return y.contiguous(memory_format=torch.channels_last).unflatten(1, (size, -1))
 
 
@@ -43,16 +43,16 @@ def conv2d(
     output_padding: list[int],
     groups: int,
 ) -> Tensor:
-    """A convolution of each member: *x* [N, B, C, H, W], *weight* [B, O, C, …], *bias* [B, O]."""
+    """Compute a convolution of each member: *x* [N, B, C, H, W], *weight* [B, O, C, …], *bias* [B, O]."""
     size = weight.shape[0]
     flat = None if bias is None else bias.flatten()
-    knobs = (stride, padding, dilation, transposed, output_padding, groups * size)
-    return _unfold(aten.convolution(_fold(x), weight.flatten(0, 1), flat, *knobs), size)
+    options = (stride, padding, dilation, transposed, output_padding, groups * size)
+    return _unfold(aten.convolution(_fold(x), weight.flatten(0, 1), flat, *options), size)
 
 
 @conv2d.register_fake
-def _(x: Tensor, weight: Tensor, bias: Any, *knobs: Any) -> Tensor:
-    return conv2d._init_fn(x, weight, bias, *knobs)
+def _(x: Tensor, weight: Tensor, bias: Any, *options: Any) -> Tensor:
+    return conv2d._init_fn(x, weight, bias, *options)
 
 
 @torch.library.custom_op("wattline::conv2d_backward", mutates_args=())
@@ -69,9 +69,9 @@ def _conv2d_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     size = weight.shape[0]
-    knobs = (stride, padding, dilation, transposed, output_padding, groups * size, needs)
+    options = (stride, padding, dilation, transposed, output_padding, groups * size, needs)
     bias = [grad.shape[1] * grad.shape[2]]
-    dx, dw, db = aten.convolution_backward(_fold(grad), _fold(x), weight.flatten(0, 1), bias, *knobs)
+    dx, dw, db = aten.convolution_backward(_fold(grad), _fold(x), weight.flatten(0, 1), bias, *options)
     return (
         _unfold(dx, size) if needs[0] else grad.new_empty(0),
         dw.contiguous().unflatten(0, (size, -1)) if needs[1] else grad.new_empty(0),
@@ -80,9 +80,9 @@ def _conv2d_backward(
 
 
 @_conv2d_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, *knobs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     dx = _empty_like(x)
-    needs, none = knobs[-1], grad.new_empty(0)
+    needs, none = options[-1], grad.new_empty(0)
     return (
         dx if needs[0] else none,
         torch.empty_like(weight, memory_format=torch.contiguous_format) if needs[1] else none,
@@ -90,8 +90,8 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, *knobs: Any) -> tuple[Tensor, Ten
     )
 
 
-def _keep_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, *ctx.knobs = inputs
+def _setup_conv_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, *ctx.options = inputs
     ctx.save_for_backward(x, weight)
     ctx.needs = [
         ctx.needs_input_grad[0],
@@ -100,26 +100,28 @@ def _keep_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ]
 
 
-def _back_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    found = _conv2d_backward(grad, *ctx.saved_tensors, *ctx.knobs, ctx.needs)
-    return *(d if need else None for d, need in zip(found, ctx.needs, strict=True)), *[None] * len(ctx.knobs)
+def _conv_autograd(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    grads = _conv2d_backward(grad, *ctx.saved_tensors, *ctx.options, ctx.needs)
+    return *(d if need else None for d, need in zip(grads, ctx.needs, strict=True)), *[None] * len(
+        ctx.options
+    )
 
 
-conv2d.register_autograd(_back_conv, setup_context=_keep_conv)
+conv2d.register_autograd(_conv_autograd, setup_context=_setup_conv_context)
 
 
 @torch.library.custom_op("wattline::max_pool2d", mutates_args=())
 def max_pool2d(
     x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool
 ) -> tuple[Tensor, Tensor]:
-    """Maxima and their places: *x* [N, B, C, H, W]."""
-    found = aten.max_pool2d_with_indices(_fold(x), kernel, stride, padding, dilation, ceil)
-    return _unfold(found[0], x.shape[1]), _unfold(found[1], x.shape[1])
+    """Return maxima and their indices for *x* [N, B, C, H, W]."""
+    outputs = aten.max_pool2d_with_indices(_fold(x), kernel, stride, padding, dilation, ceil)
+    return _unfold(outputs[0], x.shape[1]), _unfold(outputs[1], x.shape[1])
 
 
 @max_pool2d.register_fake
-def _(x: Tensor, *knobs: Any) -> tuple[Tensor, Tensor]:
-    return max_pool2d._init_fn(x, *knobs)
+def _(x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    return max_pool2d._init_fn(x, *options)
 
 
 @torch.library.custom_op("wattline::max_pool2d_backward", mutates_args=())
@@ -131,26 +133,26 @@ def _max_pool2d_backward(
     padding: list[int],
     dilation: list[int],
     ceil: bool,
-    places: Tensor,
+    indices: Tensor,
 ) -> Tensor:
-    knobs = (kernel, stride, padding, dilation, ceil, _fold(places))
-    return _unfold(aten.max_pool2d_with_indices_backward(_fold(grad), _fold(x), *knobs), x.shape[1])
+    options = (kernel, stride, padding, dilation, ceil, _fold(indices))
+    return _unfold(aten.max_pool2d_with_indices_backward(_fold(grad), _fold(x), *options), x.shape[1])
 
 
 @_max_pool2d_backward.register_fake
-def _(grad: Tensor, x: Tensor, *knobs: Any) -> Tensor:
+def _(grad: Tensor, x: Tensor, *options: Any) -> Tensor:
     return _empty_like(x)
 
 
-def _keep_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, *ctx.knobs = inputs
+def _setup_pool_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, *ctx.options = inputs
     ctx.save_for_backward(x, output[1])
     ctx.mark_non_differentiable(output[1])
 
 
-def _back_pool(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    x, places = ctx.saved_tensors
-    return _max_pool2d_backward(grad, x, *ctx.knobs, places), *[None] * len(ctx.knobs)
+def _pool_autograd(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
+    x, indices = ctx.saved_tensors
+    return _max_pool2d_backward(grad, x, *ctx.options, indices), *[None] * len(ctx.options)
 
 
-max_pool2d.register_autograd(_back_pool, setup_context=_keep_pool)
+max_pool2d.register_autograd(_pool_autograd, setup_context=_setup_pool_context)

@@ -1,4 +1,4 @@
-"""Normalisations of all members: statistics over each member's own, scales and shifts of its own."""
+"""Normalisation layers of all members: statistics, scale and shift of each member."""
 
 from __future__ import annotations
 
@@ -10,42 +10,53 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, rewrites, rows, spread
+from wattline.fusion.lowering.rules import (
+    BatchedTensor,
+    RuleNotApplicable,
+    Ways,
+    expand_to_members,
+    lowering_rule,
+    require_member_rows,
+    rewrite_rule,
+)
 
 
-@lowers(F.batch_norm, how="one batch norm over the channels of all members")
+@lowering_rule(F.batch_norm, description="one batch norm over the channels of all members")
 def batch_norm(
     size: int,
     ways: Ways,
-    input: Tensor | Many,
-    running_mean: Tensor | Many | None,
-    running_var: Tensor | Many | None,
-    weight: Tensor | Many | None = None,
-    bias: Tensor | Many | None = None,
+    input: Tensor | BatchedTensor,
+    running_mean: Tensor | BatchedTensor | None,
+    running_var: Tensor | BatchedTensor | None,
+    weight: Tensor | BatchedTensor | None = None,
+    bias: Tensor | BatchedTensor | None = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Many:
-    """[N, B·C, …] where that is how it lies in memory; else the same sums in the layout at hand."""
-    stats, scales = (rows(running_mean), rows(running_var)), (rows(weight), rows(bias))
-    x = spread(input, size).second
+) -> BatchedTensor:
+    """Compute [N, B·C, …] if the tensor is laid out so in memory; else the same sums in its layout."""
+    stats, scales = (
+        (require_member_rows(running_mean), require_member_rows(running_var)),
+        (require_member_rows(weight), require_member_rows(bias)),
+    )
+    x = expand_to_members(input, size).members_second
     if _is_folded(x):
         mean_, var_, w, b = (None if t is None else t.flatten() for t in (*stats, *scales))
         y = F.batch_norm(x.flatten(1, 2), mean_, var_, w, b, training, momentum, eps)
-        return Many(y.unflatten(1, (size, -1)), 1)
+        return BatchedTensor(y.unflatten(1, (size, -1)), 1)
     over = [0, *range(3, x.dim())]
     count = x.numel() // max(1, x.shape[1] * x.shape[2])
     if training and count <= 1:
-        raise Declined  # PyTorch says what is wrong
+        raise RuleNotApplicable  # PyTorch raises the error
     shape = (size, -1, *[1] * (x.dim() - 3))
     if training and get_proxy_mode() is not None:
         w, b = (None if t is None else t.reshape(1, *shape) for t in scales)
-        y, mean, var = _Written.apply(x, w, b, over, eps)
-        _track(stats, mean.reshape(size, -1), var.reshape(size, -1), count, momentum)
-        return Many(y, 1)
+        y, mean, var = _TracedBatchNorm.apply(x, w, b, over, eps)
+        _update_running_stats(stats, mean.reshape(size, -1), var.reshape(size, -1), count, momentum)
+        return BatchedTensor(y, 1)
     if training:
         var, mean = torch.var_mean(x, over, correction=0, keepdim=True)
-        _track(stats, mean.reshape(size, -1), var.reshape(size, -1), count, momentum)
+        _update_running_stats(stats, mean.reshape(size, -1), var.reshape(size, -1), count, momentum)
     else:
         assert stats[0] is not None
         assert stats[1] is not None
@@ -55,20 +66,20 @@ def batch_norm(
         y = y * scales[0].reshape(shape)
     if scales[1] is not None:
         y = y + scales[1].reshape(shape)
-    return Many(y, 1)
+    return BatchedTensor(y, 1)
 
 
-class _Written(torch.autograd.Function):
-    """Batch norm whose way back is two sums: what autograd makes of the formula has twice as many.
+class _TracedBatchNorm(torch.autograd.Function):
+    """Batch norm with a backward of two sums; autograd's derivative of the formula needs twice as many.
 
-    Only for steps that are written down: it can be derived once, which is all that these do.
+    Only for traced steps: it is differentiable once, which is enough for them.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, over: list[int], eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """[N, B, C, …], and the mean and variance of each channel."""
+        """Return [N, B, C, …], and the mean and variance of each channel."""
         var, mean = torch.var_mean(x, over, correction=0, keepdim=True)
         scale = torch.rsqrt(var + eps)
         ctx.save_for_backward(x, mean, scale, weight)
@@ -80,7 +91,7 @@ class _Written(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        """Of x, weight and bias."""
+        """Return the gradients of x, weight and bias."""
         x, mean, scale, weight = ctx.saved_tensors
         plain = (x - mean) * scale
         shift, slope = grad.sum(ctx.over, keepdim=True), (grad * plain).sum(ctx.over, keepdim=True)
@@ -90,11 +101,11 @@ class _Written(torch.autograd.Function):
 
 
 def _is_folded(x: Tensor) -> bool:
-    """Whether members and channels of [N, B, C, …] lie behind each other in memory."""
+    """Return whether members and channels of [N, B, C, …] are adjacent in memory."""
     return x.stride(1) == x.shape[2] * x.stride(2)
 
 
-def _track(
+def _update_running_stats(
     stats: tuple[Tensor | None, Tensor | None], mean: Tensor, var: Tensor, count: int, momentum: float
 ) -> None:
     if stats[0] is None or stats[1] is None:
@@ -104,44 +115,48 @@ def _track(
         stats[1].mul_(1 - momentum).add_(var.to(stats[1].dtype), alpha=momentum * count / (count - 1))
 
 
-@lowers(F.layer_norm, how="one layer norm, then each member's scale and shift")
+@lowering_rule(F.layer_norm, description="one layer norm, then each member's scale and shift")
 def layer_norm(
     size: int,
     ways: Ways,
-    input: Tensor | Many,
+    input: Tensor | BatchedTensor,
     normalized_shape: list[int],
-    weight: Tensor | Many | None = None,
-    bias: Tensor | Many | None = None,
+    weight: Tensor | BatchedTensor | None = None,
+    bias: Tensor | BatchedTensor | None = None,
     eps: float = 1e-5,
-) -> Many:
-    """[B, N, …, F] · [B, 1, …, F] + [B, 1, …, F]."""
-    x = input.first if isinstance(input, Many) else input.unsqueeze(0)
+) -> BatchedTensor:
+    """Compute [B, N, …, F] · [B, 1, …, F] + [B, 1, …, F]."""
+    x = input.members_first if isinstance(input, BatchedTensor) else input.unsqueeze(0)
     y = F.layer_norm(x, normalized_shape, None, None, eps)
-    return Many(_scaled(y, size, len(normalized_shape), weight, bias), 0)
+    return BatchedTensor(_apply_scale(y, size, len(normalized_shape), weight, bias), 0)
 
 
-@lowers(F.rms_norm, how="one RMS norm, then each member's scale")
+@lowering_rule(F.rms_norm, description="one RMS norm, then each member's scale")
 def rms_norm(
     size: int,
     ways: Ways,
-    input: Tensor | Many,
+    input: Tensor | BatchedTensor,
     normalized_shape: list[int],
-    weight: Tensor | Many | None = None,
+    weight: Tensor | BatchedTensor | None = None,
     eps: float | None = None,
-) -> Many:
-    """[B, N, …, F] · [B, 1, …, F]."""
-    x = input.first if isinstance(input, Many) else input.unsqueeze(0)
+) -> BatchedTensor:
+    """Compute [B, N, …, F] · [B, 1, …, F]."""
+    x = input.members_first if isinstance(input, BatchedTensor) else input.unsqueeze(0)
     y = F.rms_norm(x, normalized_shape, None, eps)
-    return Many(_scaled(y, size, len(normalized_shape), weight, None), 0)
+    return BatchedTensor(_apply_scale(y, size, len(normalized_shape), weight, None), 0)
 
 
-def _scaled(
-    y: Tensor, size: int, last: int, weight: Tensor | Many | None, bias: Tensor | Many | None
+def _apply_scale(
+    y: Tensor,
+    size: int,
+    last: int,
+    weight: Tensor | BatchedTensor | None,
+    bias: Tensor | BatchedTensor | None,
 ) -> Tensor:
-    def lift(t: Tensor | Many) -> Tensor:
+    def lift(t: Tensor | BatchedTensor) -> Tensor:
         if isinstance(t, Tensor):
             return t
-        own = t.first
+        own = t.members_first
         return own.reshape(size, *[1] * (y.dim() - 1 - last), *own.shape[1:])
 
     if weight is not None:
@@ -151,51 +166,51 @@ def _scaled(
     return y.expand(size, *y.shape[1:])
 
 
-@lowers(F.group_norm, how="one group norm over the groups of all members")
+@lowering_rule(F.group_norm, description="one group norm over the groups of all members")
 def group_norm(
     size: int,
     ways: Ways,
-    input: Tensor | Many,
+    input: Tensor | BatchedTensor,
     num_groups: int,
-    weight: Tensor | Many | None = None,
-    bias: Tensor | Many | None = None,
+    weight: Tensor | BatchedTensor | None = None,
+    bias: Tensor | BatchedTensor | None = None,
     eps: float = 1e-5,
-) -> Many:
-    """[N, B·C, …] with B·G groups."""
-    w, b = rows(weight), rows(bias)
-    x = spread(input, size).second
+) -> BatchedTensor:
+    """Compute [N, B·C, …] with B·G groups."""
+    w, b = require_member_rows(weight), require_member_rows(bias)
+    x = expand_to_members(input, size).members_second
     if x.shape[2] % num_groups:
-        raise Declined  # PyTorch says what is wrong
+        raise RuleNotApplicable  # PyTorch raises the error
     flat = None if w is None else w.flatten(), None if b is None else b.flatten()
     y = F.group_norm(x.flatten(1, 2), size * num_groups, *flat, eps)
-    return Many(y.unflatten(1, (size, -1)), 1)
+    return BatchedTensor(y.unflatten(1, (size, -1)), 1)
 
 
-@lowers(F.instance_norm, how="one instance norm over the channels of all members")
+@lowering_rule(F.instance_norm, description="one instance norm over the channels of all members")
 def instance_norm(
     size: int,
     ways: Ways,
-    input: Tensor | Many,
-    running_mean: Tensor | Many | None = None,
-    running_var: Tensor | Many | None = None,
-    weight: Tensor | Many | None = None,
-    bias: Tensor | Many | None = None,
+    input: Tensor | BatchedTensor,
+    running_mean: Tensor | BatchedTensor | None = None,
+    running_var: Tensor | BatchedTensor | None = None,
+    weight: Tensor | BatchedTensor | None = None,
+    bias: Tensor | BatchedTensor | None = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Many:
-    """[N, B·C, …]."""
-    parts = [rows(t) for t in (running_mean, running_var, weight, bias)]
-    x = spread(input, size).second
+) -> BatchedTensor:
+    """Compute [N, B·C, …]."""
+    parts = [require_member_rows(t) for t in (running_mean, running_var, weight, bias)]
+    x = expand_to_members(input, size).members_second
     if x.dim() < 4:  # a single sample without a batch
-        raise Declined
+        raise RuleNotApplicable
     mean, var, w, b = (None if t is None else t.flatten() for t in parts)
     y = F.instance_norm(x.flatten(1, 2), mean, var, w, b, use_input_stats, momentum, eps)
-    return Many(y.unflatten(1, (size, -1)), 1)
+    return BatchedTensor(y.unflatten(1, (size, -1)), 1)
 
 
-@rewrites(torch._weight_norm, how="each member's norms")
+@rewrite_rule(torch._weight_norm, description="each member's norms")
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """v · g / |v|, with a norm for each slice along *dim*; -1: one norm."""
+    """Compute v · g / |v|, with a norm for each slice along *dim*; -1: one norm."""
     over = [d for d in range(v.dim()) if dim == -1 or d != dim]
     return v * (g / torch.linalg.vector_norm(v, dim=over, keepdim=dim != -1))

@@ -1,4 +1,4 @@
-"""Pooling for all members, who stand beside the channels or beside the samples, whichever needs no copy."""
+"""Pooling of all members, folded into channels or samples, to avoid a copy."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers, spread
+from wattline.fusion.lowering.rules import (
+    BatchedTensor,
+    RuleNotApplicable,
+    Ways,
+    expand_to_members,
+    lowering_rule,
+)
 from wattline.fusion.ops import native
 
 
-def _pool(function: Callable[..., Any], spatial: int) -> None:
-    @lowers(function, how="one pooling over the channels of all members")
-    def rule(size: int, ways: Ways, input: Tensor | Many, *knobs: Any, **named: Any) -> Many:
-        """Channels [N, B·C, …], or samples [B·N, C, …]."""
-        if not isinstance(input, Many) or input.dim != spatial + 2:
-            raise Declined
+def _register_pool(function: Callable[..., Any], spatial: int) -> None:
+    @lowering_rule(function, description="one pooling over the channels of all members")
+    def rule(
+        size: int, ways: Ways, input: Tensor | BatchedTensor, *options: Any, **kwargs: Any
+    ) -> BatchedTensor:
+        """Pool channels [N, B·C, …] or samples [B·N, C, …]."""
+        if not isinstance(input, BatchedTensor) or input.ndim != spatial + 2:
+            raise RuleNotApplicable
         if ways.last and function in (F.max_pool2d, torch.max_pool2d):
-            return _max_pool2d(input, *knobs, **named)
-        beside = 1 if input.at == 1 else 0
-        x = input.second if beside else input.first
-        y = function(x.flatten(beside, beside + 1), *knobs, **named)
-        if not isinstance(y, Tensor):  # with indices, which count within a member either way
-            return tuple(Many(t.unflatten(beside, (size, -1)), beside) for t in y)  # type: ignore[return-value]
-        return Many(y.unflatten(beside, (size, -1)), beside)
+            return _max_pool2d(input, *options, **kwargs)
+        dim = 1 if input.member_dim == 1 else 0
+        x = input.members_second if dim else input.members_first
+        y = function(x.flatten(dim, dim + 1), *options, **kwargs)
+        if not isinstance(y, Tensor):  # with indices, which count within one member in both layouts
+            return tuple(BatchedTensor(t.unflatten(dim, (size, -1)), dim) for t in y)  # type: ignore[return-value]
+        return BatchedTensor(y.unflatten(dim, (size, -1)), dim)
 
 
 def _max_pool2d(
-    input: Many,
+    input: BatchedTensor,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
@@ -43,31 +51,38 @@ def _max_pool2d(
 
     kernel = pair(kernel_size)
     steps = pair(stride) if stride is not None and stride != [] else kernel
-    knobs = (kernel, steps, pair(padding), pair(dilation), ceil_mode)
-    both = tuple(Many(t, 1) for t in native.max_pool2d(input.second, *knobs))
+    options = (kernel, steps, pair(padding), pair(dilation), ceil_mode)
+    both = tuple(BatchedTensor(t, 1) for t in native.max_pool2d(input.members_second, *options))
     return both if return_indices else both[0]
 
 
 for _spatial in (1, 2, 3):
     for _name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"):
-        _pool(getattr(F, f"{_name}{_spatial}d"), _spatial)
-    _pool(getattr(torch, f"max_pool{_spatial}d"), _spatial)
+        _register_pool(getattr(F, f"{_name}{_spatial}d"), _spatial)
+    _register_pool(getattr(torch, f"max_pool{_spatial}d"), _spatial)
 
 
-@lowers(F.interpolate, how="one interpolation over the channels of all members")
-def interpolate(members: int, ways: Ways, /, input: Tensor | Many, *knobs: Any, **named: Any) -> Many:
-    """[N, B·C, …]."""
-    if not isinstance(input, Many) or input.dim < 3:
-        raise Declined
-    y = F.interpolate(input.second.flatten(1, 2), *knobs, **named)
-    return Many(y.unflatten(1, (members, -1)), 1)
+@lowering_rule(F.interpolate, description="one interpolation over the channels of all members")
+def interpolate(
+    members: int, ways: Ways, /, input: Tensor | BatchedTensor, *options: Any, **kwargs: Any
+) -> BatchedTensor:
+    """Interpolate [N, B·C, …]."""
+    if not isinstance(input, BatchedTensor) or input.ndim < 3:
+        raise RuleNotApplicable
+    y = F.interpolate(input.members_second.flatten(1, 2), *options, **kwargs)
+    return BatchedTensor(y.unflatten(1, (members, -1)), 1)
 
 
-@lowers(F.grid_sample, how="one sampling over the samples of all members")
+@lowering_rule(F.grid_sample, description="one sampling over the samples of all members")
 def grid_sample(
-    size: int, ways: Ways, input: Tensor | Many, grid: Tensor | Many, *knobs: Any, **named: Any
-) -> Many:
-    """[B·N, C, …]; PyTorch's own way mixes members up where they stand in different dimensions."""
-    x, at = spread(input, size).first, spread(grid, size).first
-    y = F.grid_sample(x.flatten(0, 1), at.flatten(0, 1), *knobs, **named)
-    return Many(y.unflatten(0, (size, -1)), 0)
+    size: int,
+    ways: Ways,
+    input: Tensor | BatchedTensor,
+    grid: Tensor | BatchedTensor,
+    *options: Any,
+    **kwargs: Any,
+) -> BatchedTensor:
+    """Sample [B·N, C, …]; PyTorch's batching mixes members up if their dimensions differ."""
+    x, at = expand_to_members(input, size).members_first, expand_to_members(grid, size).members_first
+    y = F.grid_sample(x.flatten(0, 1), at.flatten(0, 1), *options, **kwargs)
+    return BatchedTensor(y.unflatten(0, (size, -1)), 0)

@@ -1,4 +1,4 @@
-"""Views of all members."""
+"""Views of batched tensors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattline.fusion.lowering.rules import Declined, Many, Ways, lowers
+from wattline.fusion.lowering.rules import BatchedTensor, RuleNotApplicable, Ways, lowering_rule
 
 
-@lowers(torch.Tensor.view, how="a view, or a copy where members are not laid out for it")
-def view(size: int, ways: Ways, input: Tensor | Many, *shape: Any, **named: Any) -> Many:
-    """What is contiguous for a member alone need not be among others."""
+@lowering_rule(torch.Tensor.view, description="a view, or a copy where members are not laid out for it")
+def view(size: int, ways: Ways, input: Tensor | BatchedTensor, *shape: Any, **kwargs: Any) -> BatchedTensor:
+    """Reshape; a tensor that is contiguous for one member need not be contiguous when batched."""
     sizes = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else list(shape)
-    if not isinstance(input, Many) or named or not all(isinstance(n, int) for n in sizes):
-        raise Declined
-    return Many(input.first.reshape(size, *sizes), 0)
+    if not isinstance(input, BatchedTensor) or kwargs or not all(isinstance(n, int) for n in sizes):
+        raise RuleNotApplicable
+    return BatchedTensor(input.members_first.reshape(size, *sizes), 0)
 
 
-@lowers(torch.Tensor.view_as, how="a view, or a copy where members are not laid out for it")
-def view_as(size: int, ways: Ways, input: Tensor | Many, other: Tensor | Many) -> Many:
-    """The same with the shape of another."""
-    if not isinstance(input, Many):
-        raise Declined
-    shape = other.first.shape[1:] if isinstance(other, Many) else other.shape
-    return Many(input.first.reshape(size, *shape), 0)
+@lowering_rule(torch.Tensor.view_as, description="a view, or a copy where members are not laid out for it")
+def view_as(
+    size: int, ways: Ways, input: Tensor | BatchedTensor, other: Tensor | BatchedTensor
+) -> BatchedTensor:
+    """Reshape to the shape of another tensor."""
+    if not isinstance(input, BatchedTensor):
+        raise RuleNotApplicable
+    shape = other.members_first.shape[1:] if isinstance(other, BatchedTensor) else other.shape
+    return BatchedTensor(input.members_first.reshape(size, *shape), 0)

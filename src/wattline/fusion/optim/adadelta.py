@@ -1,4 +1,4 @@
-"""Adadelta."""
+"""Adadelta of stacked parameters."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.broadcast import Spread
-from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.broadcast import MemberVectors
+from wattline.fusion.optim.decay import prepare_gradients
 from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Params
-from wattline.fusion.optim.update import Flags, Hyper, State, counters
+from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 
 def adadelta(
     params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags
 ) -> None:
-    """One step."""
-    grads = gradients(params, grads, hyper, flags)
-    for step in counters(state):
+    """Make one step of Adadelta, in place."""
+    grads = prepare_gradients(params, grads, hyper, flags)
+    for step in step_counters(state):
         step.add_(1)
-    factors = Spread(-hyper["lr"], hyper["rho"], 1 - hyper["rho"], hyper["eps"])
+    factors = MemberVectors(-hyper["lr"], hyper["rho"], 1 - hyper["rho"], hyper["eps"])
     for param, grad, own in zip(params, grads, state, strict=True):
-        rate, kept, added, eps = factors.over(param)
+        rate, decay, gain, eps = factors.aligned_with(param)
         square, deltas = own["square_avg"], own["acc_delta"]
-        work = grad * added
-        square.mul_(kept).addcmul_(work, grad)
+        work = grad * gain
+        square.mul_(decay).addcmul_(work, grad)
         torch.add(square, eps, out=work).sqrt_()
         delta = (deltas + eps).sqrt_().div_(work).mul_(grad)
-        deltas.mul_(kept).addcmul_(torch.mul(delta, added, out=work), delta)
+        deltas.mul_(decay).addcmul_(torch.mul(delta, gain, out=work), delta)
         param.addcmul_(delta, rate)
 
 
 class Adadelta(ArrayOptimizer):
     """`torch.optim.Adadelta` with one or B values for each of lr, rho, eps and weight_decay."""
 
-    ordinary = torch.optim.Adadelta
+    torch_class = torch.optim.Adadelta
     rule = staticmethod(adadelta)
-    numbers: ClassVar = {"lr": Range(0), "rho": Range(0, 1), "eps": Range(0), "weight_decay": Range(0)}
+    ranges: ClassVar = {"lr": Range(0), "rho": Range(0, 1), "eps": Range(0), "weight_decay": Range(0)}
     switches = ("maximize",)
 
     def __init__(
@@ -56,5 +56,5 @@ class Adadelta(ArrayOptimizer):
         )
 
     def state_names(self, flags: Flags) -> tuple[str, ...]:
-        """The means of squared gradients and of squared moves."""
+        """Return the names of the averages of squared gradients and squared updates."""
         return ("step", "square_avg", "acc_delta")

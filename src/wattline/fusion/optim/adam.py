@@ -1,4 +1,4 @@
-"""Adam and AdamW."""
+"""Adam and AdamW of stacked parameters."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.broadcast import Spread
-from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.broadcast import MemberVectors
+from wattline.fusion.optim.decay import prepare_gradients
 from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Pairs, Params
-from wattline.fusion.optim.update import Flags, Hyper, State, counters
+from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 
 def adam(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
-    """One step of Adam, weight decay added to the gradient."""
-    _moments(params, gradients(params, grads, hyper, flags), state, hyper, flags)
+    """Make one step of Adam, in place, with weight decay added to the gradient."""
+    _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
-    """One step of Adam, weight decay taken from the parameter itself."""
+    """Make one step of Adam, in place, with weight decay applied to the parameter itself."""
     if "weight_decay" in flags:
-        shrink = Spread(1 - hyper["lr"] * hyper["weight_decay"])
+        shrink = MemberVectors(1 - hyper["lr"] * hyper["weight_decay"])
         for param in params:
-            param.mul_(*shrink.over(param))
-    _moments(params, gradients(params, grads, hyper, flags - {"weight_decay"}), state, hyper, flags)
+            param.mul_(*shrink.aligned_with(param))
+    _moments(params, prepare_gradients(params, grads, hyper, flags - {"weight_decay"}), state, hyper, flags)
 
 
 def _moments(
     params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags
 ) -> None:
     factors = {}
-    for step in counters(state):
+    for step in step_counters(state):
         step.add_(1)
         lr, beta1, beta2, eps = (hyper[name].to(step.device) for name in ("lr", "beta1", "beta2", "eps"))
         root = (1 - beta2**step).sqrt()
         rate = -lr / (1 - beta1**step)
-        factors[id(step)] = Spread(1 - beta1, beta2, 1 - beta2, root, eps, rate)
+        factors[id(step)] = MemberVectors(1 - beta1, beta2, 1 - beta2, root, eps, rate)
     for param, grad, own in zip(params, grads, state, strict=True):
-        toward, kept, added, root, eps, rate = factors[id(own["step"])].over(param)
+        weight, decay, gain, root, eps, rate = factors[id(own["step"])].aligned_with(param)
         mean, square = own["exp_avg"], own["exp_avg_sq"]
-        mean.lerp_(grad, toward)
-        work = grad * added
-        square.mul_(kept).addcmul_(work, grad)
+        mean.lerp_(grad, weight)
+        work = grad * gain
+        square.mul_(decay).addcmul_(work, grad)
         if "amsgrad" in flags:
             square = torch.maximum(own["max_exp_avg_sq"], square, out=own["max_exp_avg_sq"])
-        # torch.optim's order of operations, so that float32 agrees to the last bit; memory is used again.
+        # torch.optim's order of operations, so that float32 agrees to the last bit; `work` is reused.
         torch.addcdiv(eps, torch.sqrt(square, out=work), root, out=work)
         param.addcdiv_(mean * rate, work)
 
@@ -54,9 +54,9 @@ def _moments(
 class Adam(ArrayOptimizer):
     """`torch.optim.Adam` with one or B values for each of lr, betas, eps and weight_decay."""
 
-    ordinary: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
+    torch_class: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     rule = staticmethod(adam)
-    numbers: ClassVar = {
+    ranges: ClassVar = {
         "lr": Range(0),
         "beta1": Range(0, below=1),
         "beta2": Range(0, below=1),
@@ -89,14 +89,14 @@ class Adam(ArrayOptimizer):
         )
 
     def state_names(self, flags: Flags) -> tuple[str, ...]:
-        """The means of gradients and of their squares; the largest such square for amsgrad."""
+        """Return the names of the averages of gradients and squares, and of the maximum for amsgrad."""
         return ("step", "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if "amsgrad" in flags else []))
 
 
 class AdamW(Adam):
     """`torch.optim.AdamW` with one or B values for each of lr, betas, eps and weight_decay."""
 
-    ordinary = torch.optim.AdamW
+    torch_class = torch.optim.AdamW
     rule = staticmethod(adamw)
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Clipping of gradients, each member by itself."""
+"""Gradient clipping, separately for each member."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from wattline.errors import ConfigError
-from wattline.fusion.optim.broadcast import Spread
+from wattline.fusion.optim.broadcast import MemberVectors
 from wattline.fusion.optim.hyperparameters import Range, vector
 
 
 def clip_grad_norm_(params: Any, max_norm: Any, norm_type: float = 2.0) -> Tensor:
-    """Scale down the gradients of members whose norm is above *max_norm* (one, or one per member).
+    """Scale down the gradients of members with a norm above *max_norm* (one value, or one per member).
 
-    Gives the [B] norms before; `torch.nn.utils.clip_grad_norm_` of each member does the same.
+    Return the norms before clipping, [B]. Equivalent to `torch.nn.utils.clip_grad_norm_` of each member.
     """
     tensors, grads = _gradients(params)
     width = tensors[0].shape[0]
@@ -27,7 +27,7 @@ def clip_grad_norm_(params: Any, max_norm: Any, norm_type: float = 2.0) -> Tenso
 
 
 def clip_grad_value_(params: Any, clip_value: Any) -> None:
-    """Cut gradients off at plus and minus *clip_value* (one, or one per member)."""
+    """Clamp gradients to ± *clip_value* (one value, or one per member)."""
     tensors, grads = _gradients(params)
     clip_value = vector("clip_value", clip_value, tensors[0].shape[0], Range(0))
     if grads:
@@ -36,26 +36,26 @@ def clip_grad_value_(params: Any, clip_value: Any) -> None:
 
 @torch.no_grad()
 def clip_norm(grads: Sequence[Tensor], max_norm: Tensor, norm_type: float = 2.0) -> Tensor:
-    """The same on a list of gradients, in place, with *max_norm* as a tensor of [B]: can be traced."""
-    total = norms(grads, norm_type)
+    """Clip a list of gradients by norm, in place, with *max_norm* as a tensor of [B]; can be traced."""
+    total = gradient_norms(grads, norm_type)
     limit = max_norm.to(device=total.device, dtype=total.dtype)
-    factors = Spread((limit / (total + 1e-6)).clamp(max=1.0))
+    factors = MemberVectors((limit / (total + 1e-6)).clamp(max=1.0))
     for grad in grads:
-        grad.mul_(*factors.over(grad))
+        grad.mul_(*factors.aligned_with(grad))
     return total
 
 
 @torch.no_grad()
 def clip_by_value(grads: Sequence[Tensor], clip_value: Tensor) -> None:
-    """Cut off a list of gradients, in place, with *clip_value* as a tensor of [B]: can be traced."""
-    limits = Spread(-clip_value, clip_value)
+    """Clamp a list of gradients, in place, with *clip_value* as a tensor of [B]; can be traced."""
+    limits = MemberVectors(-clip_value, clip_value)
     for grad in grads:
-        low, high = limits.over(grad)
+        low, high = limits.aligned_with(grad)
         grad.clamp_(min=low, max=high)
 
 
-def norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
-    """The norm of all gradients of each member, [B]."""
+def gradient_norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+    """Return the norm of all gradients of each member, [B]."""
     device = grads[0].device
     each = [member_norms(grad, norm_type).to(device) for grad in grads]
     total: Tensor = torch.linalg.vector_norm(torch.stack(each), norm_type, dim=0)
@@ -63,8 +63,8 @@ def norms(grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
 
 
 def member_norms(tensor: Tensor, norm_type: float = 2.0) -> Tensor:
-    """The norms of the rows of one stacked tensor, [B]."""
-    # The new axis keeps a tensor of [B] from being reduced to one number: no axes at all means all of them.
+    """Return the norms of the rows of one stacked tensor, [B]."""
+    # Without the new axis, a tensor of [B] would be reduced to one number: an empty dim means all axes.
     rows = tensor.unsqueeze(-1)
     each: Tensor = torch.linalg.vector_norm(rows, norm_type, dim=tuple(range(1, rows.ndim)))
     return each
@@ -78,6 +78,6 @@ def _gradients(params: Any) -> tuple[list[Tensor], list[Tensor]]:
     if len(widths := {tensor.shape[:1] for tensor in tensors}) != 1 or () in widths:
         listed = ", ".join(str(list(tensor.shape)) for tensor in tensors[:6])
         raise ConfigError(
-            f"expected parameters stacked for as many members, their shapes are: {listed or 'none'}"
+            f"expected parameters stacked for the same number of members, got the shapes: {listed or 'none'}"
         )
     return tensors, [tensor.grad for tensor in tensors if tensor.grad is not None]

@@ -1,19 +1,22 @@
-"""The gradients an update starts from: turned round to maximise, weight decay added."""
+"""Preparation of gradients: sign for maximisation, weight decay."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.broadcast import Spread
+from wattline.fusion.optim.broadcast import MemberVectors
 from wattline.fusion.optim.update import Flags, Hyper
 
 
-def gradients(params: list[Tensor], grads: list[Tensor], hyper: Hyper, flags: Flags) -> list[Tensor]:
-    """*grads*, or new tensors where something has to change; what was given is left as it is."""
+def prepare_gradients(params: list[Tensor], grads: list[Tensor], hyper: Hyper, flags: Flags) -> list[Tensor]:
+    """Return *grads*, or new tensors where maximisation or weight decay changes them."""
     if "maximize" in flags:
         grads = [-grad for grad in grads]
     if "weight_decay" not in flags:
         return grads
-    decay = Spread(hyper["weight_decay"])
-    return [torch.addcmul(grad, param, *decay.over(param)) for param, grad in zip(params, grads, strict=True)]
+    decay = MemberVectors(hyper["weight_decay"])
+    return [
+        torch.addcmul(grad, param, *decay.aligned_with(param))
+        for param, grad in zip(params, grads, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Numbers that are one for all members or one per member, as float64 vectors."""
+"""Hyper-parameters as float64 vectors: one value for all members or one per member."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattline.errors import ConfigError
 
 @dataclass(frozen=True)
 class Range:
-    """The values a hyper-parameter may have: from *low* to *high*, or up to but not *below*."""
+    """The valid values of a hyper-parameter: from *low* to *high* inclusive, and less than *below*."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -35,60 +35,65 @@ class Range:
 ANY = Range()
 
 
-class Mark(Enum):
-    """What stands for a value that varies from member to member."""
+class Sentinel(Enum):
+    """Placeholder for a value that differs between members."""
 
     VARIES = "varies"
 
 
-def per_member(value: Any) -> bool:
-    """Whether *value* is a row of values, one per member, and not one for all."""
+def is_per_member(value: Any) -> bool:
+    """Return whether *value* has one entry per member, as opposed to one value for all."""
     if isinstance(value, Tensor):
         return value.ndim > 0
     return hasattr(value, "__len__") and not isinstance(value, str)
 
 
-def joining(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What members who join later get: their *own*, else what was *given* for all, if it was."""
+def merge_joining(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of joining members: their *own*, else those *given* for all members."""
     values = {**given, **own}
-    if lacking := [name for name, value in values.items() if value is Mark.VARIES]:
-        raise ConfigError(f"members have their own {lacking[0]}", f"say {lacking[0]}= for those who join")
+    if missing := [name for name, value in values.items() if value is Sentinel.VARIES]:
+        raise ConfigError(
+            f"{missing[0]} differs between members and is missing for the joining ones",
+            f"pass {missing[0]}= for the joining members",
+        )
     return values
 
 
-def for_all(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was *given*, with a mark instead of values that vary from member to member."""
-    return {name: Mark.VARIES if _varies(name, value) else value for name, value in given.items()}
+def mark_varying(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *given*, with a sentinel in place of values that differ between members."""
+    return {name: Sentinel.VARIES if _is_varying(name, value) else value for name, value in given.items()}
 
 
-def _varies(name: str, value: Any) -> bool:
-    return any(map(per_member, value)) if name == "betas" else per_member(value)
+def _is_varying(name: str, value: Any) -> bool:
+    return any(map(is_per_member, value)) if name == "betas" else is_per_member(value)
 
 
 def vector(name: str, value: Any, width: int, within: Range = ANY) -> Tensor:
-    """The *width* numbers that *value* stands for; it is checked, and who broke the range is named."""
-    many = per_member(value)
+    """Return the *width* numbers that *value* stands for; the error names the member out of range."""
+    varies = is_per_member(value)
     numbers = (
-        [float(number) for number in (value.tolist() if isinstance(value, Tensor) else value)] if many else []
+        [float(number) for number in (value.tolist() if isinstance(value, Tensor) else value)]
+        if varies
+        else []
     )
-    if many and len(numbers) != width:
+    if varies and len(numbers) != width:
         raise ConfigError(f"{name} has {len(numbers)} values, expected one or {width} (one per member)")
-    if not many:
+    if not varies:
         numbers = [float(value)] * width
     for member, number in enumerate(numbers):
         if number not in within:
-            who = f"{name} of member {member}" if many else name
-            raise ConfigError(f"{who} is {number}, expected {within}")
+            label = f"{name} of member {member}" if varies else name
+            raise ConfigError(f"{label} is {number}, expected {within}")
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def pair(name: str, value: Any, width: int, within: Range = ANY) -> tuple[Tensor, Tensor]:
-    """Two vectors of *value*: a pair of numbers or rows, or a list of one pair per member.
+    """Return two vectors for *value*: a pair of numbers or rows, or a list of one pair per member.
 
-    Where two members make both readings possible, a tuple is the pair and a list has one pair per member.
+    With two members both readings are possible: a tuple is the pair, a list has one pair per member.
     """
     entries = list(value)
-    pairs = all(per_member(entry) and len(entry) == 2 for entry in entries)
+    pairs = all(is_per_member(entry) and len(entry) == 2 for entry in entries)
     if pairs and (isinstance(value, list) if width == 2 else len(entries) != 2):
         if len(entries) != width:
             raise ConfigError(f"{name} has {len(entries)} pairs, expected one or {width} (one per member)")
@@ -99,6 +104,6 @@ def pair(name: str, value: Any, width: int, within: Range = ANY) -> tuple[Tensor
     return vector(f"{name}[0]", first, width, within), vector(f"{name}[1]", second, width, within)
 
 
-def chosen(values: Sequence[Any] | Tensor, rows: Sequence[int]) -> Tensor:
-    """A vector of the *rows* of a vector."""
+def select_rows(values: Sequence[Any] | Tensor, rows: Sequence[int]) -> Tensor:
+    """Return a copy of the *rows* of a vector."""
     return torch.as_tensor(values)[list(rows)].clone()

@@ -1,4 +1,4 @@
-"""The state of one member, from and for ordinary optimisers."""
+"""Conversion of one member's optimiser state from and to ordinary optimisers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
-    """What `torch.optim`'s class of the same name would have for this member alone."""
+    """Return the state dict that `torch.optim`'s class of the same name would have for this member."""
     _check(optimiser, member)
-    optimiser.hyper()
-    plain = optimiser.ordinary([torch.zeros(())]).defaults  # type: ignore[call-arg]
+    optimiser.hyper_tensors()
+    plain = optimiser.torch_class([torch.zeros(())]).defaults  # type: ignore[call-arg]
     state: dict[int, dict[str, Tensor]] = {}
     groups = []
     count = 0
@@ -32,17 +32,17 @@ def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
             own = optimiser.state.get(param, {})
             if own and own["step"][member] > 0:
                 rows = {name: _row(name, tensor, member) for name, tensor in own.items()}
-                state[place] = optimiser.ordinary_state(rows, hyper)
+                state[place] = optimiser.to_torch_state(rows, hyper)
     return {"state": state, "param_groups": groups}
 
 
 def load(optimiser: ArrayOptimizer, member: int, saved: Mapping[str, Any]) -> None:
-    """Give a member the hyper-parameters and the state that were saved."""
+    """Load the hyper-parameters and the state of one member from a state dict."""
     _check(optimiser, member)
     groups = saved["param_groups"]
     counts = [len(group["params"]) for group in optimiser.param_groups]
-    if (found := [len(group["params"]) for group in groups]) != counts:
-        raise ConfigError(f"the saved state has groups of {found} parameters, expected {counts}")
+    if (saved_counts := [len(group["params"]) for group in groups]) != counts:
+        raise ConfigError(f"the saved state has groups of {saved_counts} parameters, expected {counts}")
     for group, other in zip(optimiser.param_groups, groups, strict=True):
         for name in optimiser.switches:
             if bool(other.get(name, False)) != bool(group[name]):
@@ -55,7 +55,7 @@ def load(optimiser: ArrayOptimizer, member: int, saved: Mapping[str, Any]) -> No
     for group, other in zip(optimiser.param_groups, groups, strict=True):
         for param, place in zip(group["params"], other["params"], strict=True):
             if own := optimiser.state.get(param, {}):
-                rows = optimiser.own_state(saved["state"].get(place, {}))
+                rows = optimiser.from_torch_state(saved["state"].get(place, {}))
                 own["step"] = own["step"].clone()
                 for name, tensor in own.items():
                     tensor[member] = rows.get(name, 0)
@@ -71,4 +71,4 @@ def _row(name: str, tensor: Tensor, member: int) -> Tensor:
 
 def _check(optimiser: ArrayOptimizer, member: int) -> None:
     if not 0 <= member < optimiser.width:
-        raise ConfigError(f"there is no member {member}, expected 0 to {optimiser.width - 1}")
+        raise ConfigError(f"no member {member}, expected 0 to {optimiser.width - 1}")

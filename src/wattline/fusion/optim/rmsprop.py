@@ -1,4 +1,4 @@
-"""RMSprop, plain, centred or with momentum."""
+"""RMSprop of stacked parameters: plain, centred or with momentum."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.broadcast import Spread
-from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.broadcast import MemberVectors
+from wattline.fusion.optim.decay import prepare_gradients
 from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Params
-from wattline.fusion.optim.update import Flags, Hyper, State, counters
+from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 
 def rmsprop(
     params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags
 ) -> None:
-    """One step. The buffers of members without momentum are left as they are."""
-    grads = gradients(params, grads, hyper, flags)
-    for step in counters(state):
+    """Make one step of RMSprop, in place; the buffers of members without momentum stay unchanged."""
+    grads = prepare_gradients(params, grads, hyper, flags)
+    for step in step_counters(state):
         step.add_(1)
     alpha, momentum = hyper["alpha"], hyper["momentum"]
-    moves = momentum > 0
-    factors = Spread(
-        -hyper["lr"], alpha, 1 - alpha, hyper["eps"], torch.where(moves, momentum, 1.0), moves.to(alpha.dtype)
+    has_momentum = momentum > 0
+    factors = MemberVectors(
+        -hyper["lr"],
+        alpha,
+        1 - alpha,
+        hyper["eps"],
+        torch.where(has_momentum, momentum, 1.0),
+        has_momentum.to(alpha.dtype),
     )
     for param, grad, own in zip(params, grads, state, strict=True):
-        rate, kept, added, eps, momentum, moves = factors.over(param)
+        rate, decay, gain, eps, momentum, has_momentum = factors.aligned_with(param)
         square = own["square_avg"]
-        work = grad * added
-        square.mul_(kept).addcmul_(work, grad)
+        work = grad * gain
+        square.mul_(decay).addcmul_(work, grad)
         if "centered" in flags:
-            mean = own["grad_avg"].lerp_(grad, added)
+            mean = own["grad_avg"].lerp_(grad, gain)
             torch.addcmul(square, mean, mean, value=-1, out=work).sqrt_().add_(eps)
         else:
             torch.sqrt(square, out=work).add_(eps)
@@ -43,7 +48,7 @@ def rmsprop(
         direction = torch.div(grad, work, out=work)
         buffer = own["momentum_buffer"].mul_(momentum)
         if "mixed" in flags:
-            direction = torch.where(moves != 0, buffer.addcmul_(direction, moves), direction)
+            direction = torch.where(has_momentum != 0, buffer.addcmul_(direction, has_momentum), direction)
         else:
             direction = buffer.add_(direction)
         param.addcmul_(direction, rate)
@@ -52,9 +57,9 @@ def rmsprop(
 class RMSprop(ArrayOptimizer):
     """`torch.optim.RMSprop` with one or B values for each of lr, alpha, eps, weight_decay and momentum."""
 
-    ordinary = torch.optim.RMSprop
+    torch_class = torch.optim.RMSprop
     rule = staticmethod(rmsprop)
-    numbers: ClassVar = {
+    ranges: ClassVar = {
         "lr": Range(0),
         "alpha": Range(0),
         "eps": Range(0),
@@ -89,12 +94,12 @@ class RMSprop(ArrayOptimizer):
         )
 
     def state_names(self, flags: Flags) -> tuple[str, ...]:
-        """The mean of squared gradients; the buffer of momentum and the mean gradient where they are used."""
+        """Return the names of the average of squares, and of momentum buffer and mean gradient where used."""
         names = ["step", "square_avg"]
         names += ["momentum_buffer"] if "momentum" in flags else []
         names += ["grad_avg"] if "centered" in flags else []
         return tuple(names)
 
-    def ordinary_state(self, own: dict[str, Tensor], hyper: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Without the buffer, if this member has no momentum."""
+    def to_torch_state(self, own: dict[str, Tensor], hyper: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the state without the buffer if this member has no momentum."""
         return {name: own[name] for name in own if name != "momentum_buffer" or hyper["momentum"] > 0}

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with or without momentum."""
+"""Stochastic gradient descent of stacked parameters, with or without momentum."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ import torch
 from torch import Tensor
 
 from wattline.errors import ConfigError
-from wattline.fusion.optim.broadcast import Spread
-from wattline.fusion.optim.decay import gradients
+from wattline.fusion.optim.broadcast import MemberVectors
+from wattline.fusion.optim.decay import prepare_gradients
 from wattline.fusion.optim.hyperparameters import ANY, Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Group, Numbers, Params
-from wattline.fusion.optim.update import Flags, Hyper, State, counters
+from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 
 def sgd(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
-    """One step. A member's buffer starts as its first gradient; who has no momentum has no buffer."""
-    grads = gradients(params, grads, hyper, flags)
+    """Make one step of SGD, in place.
+
+    A member's buffer starts as its first gradient; members without momentum have no buffer.
+    """
+    grads = prepare_gradients(params, grads, hyper, flags)
     if "momentum" not in flags:
-        rates = Spread(-hyper["lr"])
+        rates = MemberVectors(-hyper["lr"])
         for param, grad in zip(params, grads, strict=True):
-            (rate,) = rates.over(param)
+            (rate,) = rates.aligned_with(param)
             param.addcmul_(grad, rate)
         return
     factors = {}
-    for step in counters(state):
+    for step in step_counters(state):
         lr, momentum, dampening = (hyper[name].to(step.device) for name in ("lr", "momentum", "dampening"))
-        moves = momentum != 0
-        # A buffer is zero before its member's first step, so that adding all of the gradient makes it that.
-        share = torch.where(step == 0, 1.0, 1 - dampening) * moves
-        factors[id(step)] = Spread(-lr, momentum, torch.where(moves, momentum, 1.0), share)
-        step.add_(moves)
+        has_momentum = momentum != 0
+        # A buffer is zero before its member's first step, so adding the whole gradient initialises it.
+        gain = torch.where(step == 0, 1.0, 1 - dampening) * has_momentum
+        factors[id(step)] = MemberVectors(-lr, momentum, torch.where(has_momentum, momentum, 1.0), gain)
+        step.add_(has_momentum)
     for param, grad, own in zip(params, grads, state, strict=True):
-        rate, momentum, kept, share = factors[id(own["step"])].over(param)
-        buffer = own["momentum_buffer"].mul_(kept).addcmul_(grad, share)
+        rate, momentum, decay, gain = factors[id(own["step"])].aligned_with(param)
+        buffer = own["momentum_buffer"].mul_(decay).addcmul_(grad, gain)
         if "nesterov" in flags:
             direction = torch.addcmul(grad, buffer, momentum)
         elif "mixed" in flags:
@@ -48,9 +51,9 @@ def sgd(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hy
 class SGD(ArrayOptimizer):
     """`torch.optim.SGD` with one or B values for each of lr, momentum, dampening and weight_decay."""
 
-    ordinary = torch.optim.SGD
+    torch_class = torch.optim.SGD
     rule = staticmethod(sgd)
-    numbers: ClassVar = {
+    ranges: ClassVar = {
         "lr": Range(0),
         "momentum": Range(0),
         "dampening": ANY,
@@ -86,19 +89,19 @@ class SGD(ArrayOptimizer):
         for member, (momentum, dampening) in enumerate(pairs if group["nesterov"] else ()):
             if momentum <= 0 or dampening != 0:
                 raise ConfigError(
-                    f"nesterov needs momentum above 0 and no dampening, "
+                    f"nesterov needs momentum > 0 and dampening 0, "
                     f"but member {member} has momentum {momentum} and dampening {dampening}"
                 )
 
     def state_names(self, flags: Flags) -> tuple[str, ...]:
-        """Nothing without momentum. `step` counts the steps that used the buffer: 0 is "no buffer yet"."""
+        """Return the state names; none without momentum. `step` counts uses of the buffer (0: no buffer)."""
         return ("step", "momentum_buffer") if "momentum" in flags else ()
 
-    def ordinary_state(self, own: dict[str, Tensor], hyper: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Just the buffer."""
+    def to_torch_state(self, own: dict[str, Tensor], hyper: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return only the buffer."""
         return {"momentum_buffer": own["momentum_buffer"]}
 
-    def own_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The buffer, if there is one, and that it is in use."""
+    def from_torch_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the buffer, if there is one, and a step count that marks it as used."""
         buffer = state.get("momentum_buffer")
         return {} if buffer is None else {"momentum_buffer": buffer, "step": 1}

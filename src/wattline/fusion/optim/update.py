@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wattline.fusion.optim.broadcast import spread
+from wattline.fusion.optim.broadcast import align_with
 
 State = dict[str, Tensor]
 Hyper = Mapping[str, Tensor]
 Flags = frozenset[str]
-# What an optimiser does to the parameters of one group, in place: params, gradients, state, hyper-parameters
-# ([B] each) and the flags it may branch on.
+# Update of the parameters of one group, in place: parameters, gradients, state, hyper-parameters ([B] each)
+# and the flags it may branch on.
 Rule = Callable[[list[Tensor], list[Tensor], list[State], Hyper, Flags], None]
 
-_NARROW = (torch.float16, torch.bfloat16)
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One parameter group: which of the flat tensors are the state of each parameter, and the flags."""
+class GroupLayout:
+    """One parameter group: the indices of each parameter's state in the flat tensors, and the flags."""
 
     state: tuple[tuple[tuple[str, int], ...], ...]
     flags: Flags
@@ -30,15 +30,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Update:
-    """The update of all groups, in place on the tensors it is given.
+    """The update of all groups, in place on the tensors passed to it.
 
-    It holds no tensor, so no number is baked into a trace. Equal ones have the same trace of the same shapes.
-    An optimiser gives another one when what it may branch on has changed: a switch, the first member
-    with weight decay or momentum, the first without momentum among those who have it.
+    It holds no tensor, so a trace contains no constants of it. Equal updates have the same trace for the same
+    shapes. An optimiser returns another update when its branches change: a switch, the first member with
+    weight decay or momentum, the first without momentum among members that have it.
     """
 
     rule: Rule
-    groups: tuple[Layout, ...]
+    groups: tuple[GroupLayout, ...]
 
     @torch.no_grad()
     def __call__(
@@ -49,41 +49,41 @@ class Update:
         hyper: Sequence[Hyper],
         active: Tensor | None = None,
     ) -> None:
-        """Update *params* and their state *tensors*, but nothing of members that are not *active* ([B])."""
+        """Update *params* and their state *tensors*; members that are not *active* ([B]) stay unchanged."""
         written = [*params, *tensors] if active is not None else []
         before = [tensor.clone() for tensor in written]
         start = 0
         for group, values in zip(self.groups, hyper, strict=True):
-            chosen, given, states = [], [], []
+            group_params, group_grads, states = [], [], []
             for row, layout in enumerate(group.state):
                 grad = grads[start + row]
                 if grad is not None:
-                    chosen.append(params[start + row])
-                    given.append(grad)
+                    group_params.append(params[start + row])
+                    group_grads.append(grad)
                     states.append({name: tensors[index] for name, index in layout})
-            if chosen:
-                _run(self.rule, chosen, given, states, values, group.flags)
+            if group_params:
+                _run(self.rule, group_params, group_grads, states, values, group.flags)
             start += len(group.state)
         if active is not None:
             for tensor, old in zip(written, before, strict=True):
-                tensor.copy_(torch.where(spread(active.to(tensor.device), tensor), tensor, old))
+                tensor.copy_(torch.where(align_with(active.to(tensor.device), tensor), tensor, old))
 
 
-def counters(state: Iterable[State]) -> list[Tensor]:
-    """The step counters of *state*, each once: parameters that step together share one."""
+def step_counters(state: Iterable[State]) -> list[Tensor]:
+    """Return the distinct step counters of *state*; parameters that step together share one."""
     return list({id(entry["step"]): entry["step"] for entry in state}.values())
 
 
 def _run(
     rule: Rule, params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags
 ) -> None:
-    """Apply *rule*; what is stored in 16 bits is computed in 32, where 0.999 is not yet 1."""
-    if not any(param.dtype in _NARROW for param in params):
+    """Apply *rule*; 16-bit values are computed in 32 bits, where 0.999 is not yet rounded to 1."""
+    if not any(param.dtype in _HALF_TYPES for param in params):
         rule(params, grads, state, hyper, flags)
         return
-    wide = [_wide(param) for param in params]
-    wide_state = [{name: _wide(tensor) for name, tensor in entry.items()} for entry in state]
-    rule(wide, [_wide(grad) for grad in grads], wide_state, hyper, flags)
+    wide = [_to_float32(param) for param in params]
+    wide_state = [{name: _to_float32(tensor) for name, tensor in entry.items()} for entry in state]
+    rule(wide, [_to_float32(grad) for grad in grads], wide_state, hyper, flags)
     for narrow, result in zip(params, wide, strict=True):
         _store(narrow, result)
     for entry, results in zip(state, wide_state, strict=True):
@@ -91,8 +91,8 @@ def _run(
             _store(tensor, results[name])
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _NARROW else tensor
+def _to_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in _HALF_TYPES else tensor
 
 
 def _store(tensor: Tensor, result: Tensor) -> None:

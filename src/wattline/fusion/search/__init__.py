@@ -1,1 +1,1 @@
-"""Hyper-parameter tuning in which many trials are trained as one array."""
+"""Hyper-parameter search that trains many trials as one array."""

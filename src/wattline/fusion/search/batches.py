@@ -1,4 +1,4 @@
-"""The batches that members of different ages get in one step."""
+"""Batches of one step for members that are in different epochs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from wattline.errors import ConfigError
 
 Batch = tuple[Any, ...]
-_TOGETHER = "let batches be an iterable, which is the same for members of all ages"
+_SHARED_HINT = "make batches an iterable, which members of all ages share"
 
 
-class Seeded:
-    """An iterable that draws the same random numbers of PyTorch (CPU) whatever else is drawn meanwhile."""
+class SeededBatches:
+    """An iterable with its own PyTorch (CPU) random state, unaffected by other draws."""
 
     def __init__(self, source: Callable[[], Iterable[Any]], seed: int) -> None:
         self._source = source
@@ -39,31 +39,32 @@ class Seeded:
         return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
-def of_epoch(batches: Callable[[int], Iterable[Any]], epoch: int, seed: int) -> Iterator[Batch]:
-    """The batches of one epoch, which all members share."""
-    return Seeded(lambda: batches(epoch), seed + epoch)
+def epoch_batches(batches: Callable[[int], Iterable[Any]], epoch: int, seed: int) -> Iterator[Batch]:
+    """Return the batches of one epoch, which all members share."""
+    return SeededBatches(lambda: batches(epoch), seed + epoch)
 
 
-def side_by_side(
+def stack_epochs(
     batches: Callable[[int], Iterable[Any]], epochs: Sequence[int], seed: int
 ) -> Iterator[Batch]:
-    """Batches with a row for each member, which are in these *epochs*."""
+    """Yield batches with a row for each member; *epochs* has the epoch of each."""
     ages = sorted(set(epochs))
-    streams = [of_epoch(batches, age, seed) for age in ages]
+    streams = [epoch_batches(batches, age, seed) for age in ages]
     rows = [ages.index(epoch) for epoch in epochs]
     while True:
-        found = [next(stream, None) for stream in streams]
-        there = [batch for batch in found if batch is not None]
-        if not there:
+        step_batches = [next(stream, None) for stream in streams]
+        present = [batch for batch in step_batches if batch is not None]
+        if not present:
             return
-        if len(there) < len(found):
+        if len(present) < len(step_batches):
             raise ConfigError(
-                f"epochs {ages} differ in how many batches they have", f"give all as many, or {_TOGETHER}"
+                f"epochs {ages} differ in their number of batches",
+                f"make the numbers equal, or {_SHARED_HINT}",
             )
-        yield _stacked([there[row] for row in rows], ages)
+        yield _stack([present[row] for row in rows], ages)
 
 
-def _stacked(batches: Sequence[Batch], ages: Sequence[int]) -> Batch:
+def _stack(batches: Sequence[Batch], ages: Sequence[int]) -> Batch:
     flat = [tree_flatten(batch) for batch in batches]
     shapes = {
         tuple(leaf.shape if isinstance(leaf, Tensor) else None for leaf in leaves) for leaves, _ in flat
@@ -71,7 +72,7 @@ def _stacked(batches: Sequence[Batch], ages: Sequence[int]) -> Batch:
     if len(shapes) > 1:
         raise ConfigError(
             f"batches of the epochs {list(ages)} differ in shape: {' and '.join(map(str, list(shapes)[:2]))}",
-            f"give all the same shapes, or {_TOGETHER}",
+            f"make the shapes equal, or {_SHARED_HINT}",
         )
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
     stacked = [torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in columns]

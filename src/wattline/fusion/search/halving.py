@@ -1,4 +1,4 @@
-"""Successive halving: the worse trials are stopped early, so that many can be tried.
+"""Successive halving: worse trials are stopped early, so that more can be tried.
 
 Hyperband: Li et al., JMLR 18 (2018). ASHA: Li et al., MLSys 2020, in the variant that stops instead of
 pausing, as in Optuna and Ray.
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattline.errors import ConfigError
-from wattline.fusion.search.strategy import Drawn, News, Search, Task, Verdict
+from wattline.fusion.search.strategy import EpochResult, RandomTrials, Search, TrialDecision, TrialTask
 
 
 @dataclass(frozen=True)
 class Rung:
-    """*count* trials of a bracket are trained until they have had *epochs*."""
+    """*count* trials of a bracket are trained up to *epochs* epochs."""
 
     count: int
     epochs: int
 
 
 def brackets(epochs: int, eta: int) -> list[list[Rung]]:
-    """Hyperband's brackets, the one with most trials first."""
+    """Return Hyperband's brackets, starting with the one of most trials."""
     depth = 0
     while eta ** (depth + 1) <= epochs:
         depth += 1
@@ -30,7 +30,7 @@ def brackets(epochs: int, eta: int) -> list[list[Rung]]:
 
 
 def bracket(count: int, depth: int, epochs: int, eta: int) -> list[Rung]:
-    """The rungs through which *count* trials go: each time one in *eta* stays, for *eta* times as long."""
+    """Return the rungs of *count* trials: one in *eta* continues, for *eta* times as long."""
     return [Rung(max(1, count // eta**i), max(1, epochs // eta ** (depth - i))) for i in range(depth + 1)]
 
 
@@ -38,57 +38,61 @@ def bracket(count: int, depth: int, epochs: int, eta: int) -> list[Rung]:
 class _Bracket:
     rungs: list[Rung]
     level: int = 0
-    going: set[int] = field(default_factory=set)  # have not yet reached the end of the level
+    going: set[int] = field(default_factory=set)  # trials that have not reached the rung of the level
     reached: dict[int, float] = field(default_factory=dict)
 
 
-class Halving(Drawn):
-    """Synchronous: nobody goes on before all of a bracket have reached the rung or failed."""
+class SynchronousHalving(RandomTrials):
+    """Synchronous halving: a rung is decided once all trials of a bracket have reached it or failed."""
 
     staggered = True
 
-    def __init__(self, task: Task, plan: Sequence[list[Rung]]) -> None:
+    def __init__(self, task: TrialTask, plan: Sequence[list[Rung]]) -> None:
         super().__init__(task, sum(rungs[0].count for rungs in plan))
         self._sign = task.sign
-        self._home: dict[int, _Bracket] = {}
+        self._bracket_of: dict[int, _Bracket] = {}
         for rungs in plan:
-            home = _Bracket(rungs)
-            for number in range(len(self._home), len(self._home) + rungs[0].count):
-                home.going.add(number)
-                self._home[number] = home
+            own_bracket = _Bracket(rungs)
+            for number in range(len(self._bracket_of), len(self._bracket_of) + rungs[0].count):
+                own_bracket.going.add(number)
+                self._bracket_of[number] = own_bracket
 
-    def judge(self, news: Sequence[News]) -> Mapping[int, Verdict]:
-        """Who has reached a rung stands back; when all have, the best go on."""
-        verdicts: dict[int, Verdict] = {}
-        for item in sorted(news, key=lambda item: item.number):
-            home = self._home[item.number]
+    def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
+        """Pause trials at a rung; when all of the bracket are there, continue the best."""
+        decisions: dict[int, TrialDecision] = {}
+        for item in sorted(results, key=lambda item: item.number):
+            own_bracket = self._bracket_of[item.number]
             if item.failed:
-                home.going.discard(item.number)
-            elif item.epochs == home.rungs[home.level].epochs and home.level + 1 < len(home.rungs):
-                home.going.discard(item.number)
-                home.reached[item.number] = self._sign * item.value
-                verdicts[item.number] = Verdict.PAUSE
+                own_bracket.going.discard(item.number)
+            elif item.epochs == own_bracket.rungs[own_bracket.level].epochs and own_bracket.level + 1 < len(
+                own_bracket.rungs
+            ):
+                own_bracket.going.discard(item.number)
+                own_bracket.reached[item.number] = self._sign * item.value
+                decisions[item.number] = TrialDecision.PAUSE
             else:
                 continue
-            if not home.going and home.reached:
-                verdicts.update(_promote(home))
-        return verdicts
+            if not own_bracket.going and own_bracket.reached:
+                decisions.update(_promote(own_bracket))
+        return decisions
 
 
-def _promote(home: _Bracket) -> dict[int, Verdict]:
-    home.level += 1
-    order = sorted(home.reached, key=lambda number: (home.reached[number], number))
-    home.going = set(order[: home.rungs[home.level].count])
-    home.reached = {}
-    return {number: Verdict.GO if number in home.going else Verdict.STOP for number in order}
+def _promote(own_bracket: _Bracket) -> dict[int, TrialDecision]:
+    own_bracket.level += 1
+    order = sorted(own_bracket.reached, key=lambda number: (own_bracket.reached[number], number))
+    own_bracket.going = set(order[: own_bracket.rungs[own_bracket.level].count])
+    own_bracket.reached = {}
+    return {
+        number: TrialDecision.GO if number in own_bracket.going else TrialDecision.STOP for number in order
+    }
 
 
-class Asynchronous(Drawn):
-    """Who reaches a rung goes on if it is among the best of those seen there so far."""
+class AsynchronousHalving(RandomTrials):
+    """Asynchronous halving: a trial continues if it is among the best seen at its rung so far."""
 
     staggered = True
 
-    def __init__(self, task: Task, count: int, eta: int, first: int) -> None:
+    def __init__(self, task: TrialTask, count: int, eta: int, first: int) -> None:
         super().__init__(task, count)
         self._sign = task.sign
         self._eta = eta
@@ -97,30 +101,30 @@ class Asynchronous(Drawn):
             self._seen[first] = []
             first *= eta
 
-    def judge(self, news: Sequence[News]) -> Mapping[int, Verdict]:
-        """All who arrive in the same epoch are seen before any is judged."""
-        arrived = [item for item in news if not item.failed and item.epochs in self._seen]
+    def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
+        """Decide the trials at a rung after recording all values of the same epoch."""
+        arrived = [item for item in results if not item.failed and item.epochs in self._seen]
         for item in arrived:
             self._seen[item.epochs].append(self._sign * item.value)
         return {
-            item.number: Verdict.GO
+            item.number: TrialDecision.GO
             if self._sign * item.value <= cutoff(self._seen[item.epochs], self._eta)
-            else Verdict.STOP
+            else TrialDecision.STOP
             for item in arrived
         }
 
 
 def cutoff(seen: Sequence[float], eta: int) -> float:
-    """The worst value in the top 1/eta of those *seen*, lower being better; one at least is in it."""
+    """Return the worst value in the top 1/eta of *seen*, at least one of them; lower is better."""
     return sorted(seen)[max(1, len(seen) // eta) - 1]
 
 
 @dataclass(frozen=True)
 class Hyperband:
-    """Brackets that differ in how early they stop trials, most eager first.
+    """Brackets that differ in how early they stop trials, earliest first.
 
-    Without a number of trials, each bracket is run once; with one, they are repeated until there are as many,
-    and the last is cut.
+    Without a number of trials, each bracket runs once; with one, brackets repeat until there are as many
+    trials, and the last is cut.
     """
 
     eta: int = 3
@@ -128,11 +132,11 @@ class Hyperband:
     def __post_init__(self) -> None:
         _check_eta(self.eta)
 
-    def __call__(self, task: Task) -> Search:
-        """The search for one task."""
+    def __call__(self, task: TrialTask) -> Search:
+        """Return the search for one task."""
         whole = brackets(task.epochs, self.eta)
         if task.trials is None:
-            return Halving(task, whole)
+            return SynchronousHalving(task, whole)
         plan: list[list[Rung]] = []
         left = task.trials
         while left:
@@ -140,14 +144,14 @@ class Hyperband:
             count = min(left, rungs[0].count)
             plan.append(bracket(count, len(rungs) - 1, task.epochs, self.eta))
             left -= count
-        return Halving(task, plan)
+        return SynchronousHalving(task, plan)
 
 
 @dataclass(frozen=True)
 class ASHA:
-    """Rungs at *first*, *first* · eta, *first* · eta², … epochs; at each, the top 1/eta of those seen go on.
+    """Rungs at *first*, *first* · eta, *first* · eta², … epochs; at each, the top 1/eta seen continue.
 
-    Who is stopped depends on who came first, and so on how many are trained at a time.
+    The stopped trials depend on the order of arrival, and so on the width of the array.
     """
 
     eta: int = 3
@@ -156,11 +160,11 @@ class ASHA:
     def __post_init__(self) -> None:
         _check_eta(self.eta)
         if self.first < 1:
-            raise ConfigError(f"the first rung is at {self.first} epochs, expected at least 1")
+            raise ConfigError(f"first is {self.first}, expected at least 1 epoch")
 
-    def __call__(self, task: Task) -> Search:
-        """The search for one task."""
-        return Asynchronous(task, task.count("ASHA"), self.eta, self.first)
+    def __call__(self, task: TrialTask) -> Search:
+        """Return the search for one task."""
+        return AsynchronousHalving(task, task.require_trials("ASHA"), self.eta, self.first)
 
 
 def _check_eta(eta: int) -> None:

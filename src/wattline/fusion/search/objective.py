@@ -1,4 +1,4 @@
-"""What is tuned: how a trial is built, trained and judged."""
+"""`Objective`: the building, training and evaluation of trials."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from wattline.fusion.search.space import Config
 
 @dataclass(frozen=True)
 class Objective:
-    """How trials are trained that have all infusible hyper-parameters in common.
+    """Training of the trials that have all infusible hyper-parameters in common.
 
-    *build* makes one model from the whole configuration of a trial. *batches* gives the batches of an epoch,
-    each (input, target) as `train_step` takes them, counted from 0 for every trial; an iterable instead of a
-    function is gone through once for all members, however old they are. *evaluate* gives one number for each
-    member of the array, which is in evaluation mode. *hyper* names the hyper-parameters that the optimiser
-    gets, one value per member, and *fusible* others that only *build* uses and that change no shape; what is
-    in neither is infusible. *optimiser* is one of this package's, or a `functools.partial` of one.
+    *build* makes one model from the whole configuration of a trial. *batches* returns the batches of an
+    epoch, each (input, target) as for `train_step`; epochs are counted from 0 for every trial. If it is an
+    iterable instead of a function, all members get its batches once per epoch, independent of their age.
+    *evaluate* returns one number for each member of the array, which is in evaluation mode. *hyper* names the
+    hyper-parameters of the optimiser, one value per member, and *fusible* those that only *build* uses and
+    that change no shape; all others are infusible. *optimiser* is one of this package's, or a
+    `functools.partial` of one.
     """
 
     build: Callable[[Config], nn.Module]
@@ -36,36 +37,37 @@ class Objective:
 
     def __post_init__(self) -> None:
         for name in ("hyper", "fusible"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise ConfigError(f"{name} is {given!r}, expected names: {name}=({given!r},)")
-            object.__setattr__(self, name, tuple(given))
+            names = getattr(self, name)
+            if isinstance(names, str):
+                raise ConfigError(f"{name} is {names!r}, expected a tuple of names: {name}=({names!r},)")
+            object.__setattr__(self, name, tuple(names))
         kind = getattr(self.optimiser, "func", self.optimiser)
         keys: tuple[str, ...] = getattr(kind, "keys", self.hyper)
         for name in self.hyper:
             if name not in keys:
                 raise ConfigError(
-                    f"{kind.__name__} has no {name} for each member, expected one of {', '.join(keys)}",
+                    f"{kind.__name__} has no per-member {name}, expected one of {', '.join(keys)}",
                     did_you_mean(name, keys),
                 )
 
     def infusible(self, space: Collection[str]) -> tuple[str, ...]:
-        """The names of the space that all members of an array must agree on."""
+        """Return the names in the space on which all members of an array must agree."""
         for kind in ("hyper", "fusible"):
             for name in getattr(self, kind):
                 if name not in space:
                     raise ConfigError(
-                        f"{name} is named in {kind}, but the space has only {', '.join(space)}",
-                        did_you_mean(name, space) or f"a fixed value may be in the space: {name}=0.9",
+                        f"{kind} names {name}, but the space has only {', '.join(space)}",
+                        did_you_mean(name, space)
+                        or f"add it to the space; a fixed value is allowed: {name}=0.9",
                     )
         return tuple(name for name in space if name not in {*self.hyper, *self.fusible})
 
 
-class Shared(Mapping[str, Any]):
-    """The infusible hyper-parameters of an array, as the builder of objectives gets them.
+class SharedConfig(Mapping[str, Any]):
+    """The infusible hyper-parameters of an array, as passed to the builder of objectives.
 
-    Which they are is known only when the first objective is there. Until then all can be read, and who has
-    read one that differs between members is told so by `limit`.
+    Their names are known only after the first objective is built. Until then all can be read, and
+    `restrict_to` raises if one was read that differs between members.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -73,8 +75,8 @@ class Shared(Mapping[str, Any]):
         self._names: tuple[str, ...] | None = None
         self._read: dict[str, None] = {}
 
-    def limit(self, names: Sequence[str]) -> None:
-        """From now on only *names* are there."""
+    def restrict_to(self, names: Sequence[str]) -> None:
+        """Allow only *names* from now on."""
         self._names = tuple(names)
         for name in self._read:
             self._check(name)
@@ -82,8 +84,8 @@ class Shared(Mapping[str, Any]):
     def _check(self, name: str) -> None:
         if self._names is not None and name in self._config and name not in self._names:
             raise ConfigError(
-                f"{name} was read from what members share, but it may differ between members",
-                f"read config[{name!r}] in build, or take {name} out of hyper and fusible",
+                f"{name} was read from the shared config, but it may differ between members",
+                f"read config[{name!r}] in build, or remove {name} from hyper and fusible",
             )
 
     def __getitem__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Optuna proposes and prunes; its study has all trials in the end."""
+"""Search by an Optuna study, which records all trials."""
 
 from __future__ import annotations
 
@@ -9,46 +9,48 @@ from typing import Any
 from wattline.errors import ConfigError
 from wattline.fusion.search.result import State, Trial
 from wattline.fusion.search.space import Choice, Domain, Float, Int, Space
-from wattline.fusion.search.strategy import Asked, News, Search, Task, Verdict
+from wattline.fusion.search.strategy import EpochResult, ProposedTrial, Search, TrialDecision, TrialTask
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Study:
-    """Trials of an Optuna study, asked for when there is room for them."""
+class OptunaSearch:
+    """Trials of an Optuna study, requested when the array has room for them."""
 
-    def __init__(self, study: Any, task: Task) -> None:
+    def __init__(self, study: Any, task: TrialTask) -> None:
         from optuna.pruners import NopPruner
 
         self.study = study
         self.staggered = not isinstance(study.pruner, NopPruner)
-        self._left = task.count("an Optuna study")
+        self._left = task.require_trials("an Optuna study")
         self._epochs = task.epochs
         self._space = task.space
         self._distributions = _distributions(task.space)
-        self._open: dict[int, Any] = {}
+        self._running: dict[int, Any] = {}
 
-    def ask(self, count: int) -> Sequence[Asked]:
-        """The next *count*, as long as there are any."""
+    def ask(self, count: int) -> Sequence[ProposedTrial]:
+        """Return the next *count* trials, or fewer at the end."""
         count = min(count, self._left)
         self._left -= count
-        asked = []
+        proposed = []
         for _ in range(count):
             trial = self.study.ask(self._distributions)
-            self._open[trial.number] = trial
-            asked.append(Asked(trial.number, _config(self._space, trial.params)))
-        return asked
+            self._running[trial.number] = trial
+            proposed.append(ProposedTrial(trial.number, _config(self._space, trial.params)))
+        return proposed
 
-    def judge(self, news: Sequence[News]) -> Mapping[int, Verdict]:
-        """All values are reported before the study's pruner is asked; who is at the end is not pruned."""
-        for item in news:
+    def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
+        """Report all values, then prune as the study decides; trials at their last epoch are not pruned."""
+        for item in results:
             if not math.isnan(item.value):
-                self._open[item.number].report(item.value, item.epochs)
-        running = (item for item in news if not item.failed and item.epochs < self._epochs)
-        return {item.number: Verdict.STOP for item in running if self._open[item.number].should_prune()}
+                self._running[item.number].report(item.value, item.epochs)
+        running = (item for item in results if not item.failed and item.epochs < self._epochs)
+        return {
+            item.number: TrialDecision.STOP for item in running if self._running[item.number].should_prune()
+        }
 
-    def ended(self, trial: Trial) -> None:
-        """Tell the study."""
+    def on_trial_end(self, trial: Trial) -> None:
+        """Record the end of a trial in the study."""
         from optuna.trial import TrialState
 
         states = {
@@ -56,23 +58,23 @@ class Study:
             State.PRUNED: TrialState.PRUNED,
             State.FAILED: TrialState.FAIL,
         }
-        open_trial = self._open.pop(trial.number)
+        open_trial = self._running.pop(trial.number)
         if trial.why:
             open_trial.set_user_attr("why", trial.why)
         value = trial.value if trial.state is State.COMPLETE else None
         self.study.tell(open_trial, value, state=states[trial.state])
 
     def abandon(self) -> None:
-        """Trials that have not ended have failed."""
+        """Record all unfinished trials as failed."""
         from optuna.trial import TrialState
 
-        while self._open:
-            _, trial = self._open.popitem()
+        while self._running:
+            _, trial = self._running.popitem()
             self.study.tell(trial, state=TrialState.FAIL)
 
 
-def direction_of(sampler: Any) -> str | None:
-    """What an Optuna study is after; None for anything else."""
+def study_direction(sampler: Any) -> str | None:
+    """Return the direction of an Optuna study; None for anything else."""
     if not hasattr(sampler, "directions"):
         return None
     if len(sampler.directions) != 1:
@@ -81,8 +83,8 @@ def direction_of(sampler: Any) -> str | None:
     return name.lower()
 
 
-def of_optuna(sampler: Any, task: Task) -> Search:
-    """A search by a sampler or a study of Optuna, or by its TPE sampler if *sampler* is "tpe"."""
+def build_optuna_search(sampler: Any, task: TrialTask) -> Search:
+    """Return a search by a sampler or study of Optuna, or by its TPE sampler if *sampler* is "tpe"."""
     try:
         import optuna
     except ImportError:
@@ -92,14 +94,14 @@ def of_optuna(sampler: Any, task: Task) -> Search:
     if sampler == "tpe":
         sampler = optuna.samplers.TPESampler(seed=task.seed)
     if isinstance(sampler, optuna.Study):
-        return Study(sampler, task)
+        return OptunaSearch(sampler, task)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
         raise ConfigError(
-            f"sampler is {sampler!r}, expected 'random', 'hyperband', 'asha', 'tpe', one of this package's, "
+            f"sampler is {sampler!r}, expected 'random', 'hyperband', 'asha', 'tpe', Hyperband(), ASHA(), "
             "or a sampler or study of Optuna"
         )
-    loud = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(max(loud, optuna.logging.WARNING))
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))
     try:
         study = optuna.create_study(
             sampler=sampler,
@@ -107,25 +109,25 @@ def of_optuna(sampler: Any, task: Task) -> Search:
             direction="minimize" if task.sign == 1 else "maximize",
         )
     finally:
-        optuna.logging.set_verbosity(loud)
-    return Study(study, task)
+        optuna.logging.set_verbosity(verbosity)
+    return OptunaSearch(study, task)
 
 
 def _distributions(space: Space) -> dict[str, Any]:
     from optuna import distributions
 
-    def of(domain: Domain) -> Any:
+    def to_distribution(domain: Domain) -> Any:
         if isinstance(domain, Choice):
             return distributions.CategoricalDistribution(_names(domain))
         if isinstance(domain, Int):
             return distributions.IntDistribution(domain.low, domain.high, log=domain.log)
         return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
 
-    return {name: of(d) for name, d in space.items() if isinstance(d, Float | Int | Choice)}
+    return {name: to_distribution(d) for name, d in space.items() if isinstance(d, Float | Int | Choice)}
 
 
 def _names(domain: Choice) -> list[Any]:
-    """What Optuna may store: the values, or what they print if they are more than numbers and words."""
+    """Return the values as Optuna can store them: unchanged, or their `repr` if not plain."""
     if all(isinstance(value, _PLAIN) for value in domain.values):
         return list(domain.values)
     return [repr(value) for value in domain.values]

@@ -1,4 +1,4 @@
-"""What tuning has found."""
+"""Results of a hyper-parameter search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wattline.grid import grid
 
 
 class State(StrEnum):
-    """How a trial has ended."""
+    """The final state of a trial."""
 
     COMPLETE = "complete"
     PRUNED = "pruned"
@@ -24,10 +24,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration, and how it did.
+    """One configuration and its result.
 
-    *history* has the value after each epoch, *value* is the last of them; *why* says what has failed. The
-    weights (*state_dict*) are kept of the best trial only.
+    *history* has the value after each epoch, *value* is the last of them; *why* is the reason of a failure.
+    Only the best trial keeps its weights (*state_dict*).
     """
 
     number: int
@@ -39,33 +39,33 @@ class Trial:
 
     @property
     def value(self) -> float:
-        """After the last epoch; nan if there was none."""
+        """Value after the last epoch; nan without epochs."""
         return self.history[-1] if self.history else math.nan
 
     @property
     def epochs(self) -> int:
-        """For how long it was trained."""
+        """Number of trained epochs."""
         return len(self.history)
 
 
 @dataclass(frozen=True)
 class Result:
-    """All trials by number; *sign* is -1 where more is better. Printed, it is a table, the best first."""
+    """All trials by number; *sign* is -1 for maximisation. It prints as a table, the best trial first."""
 
     trials: tuple[Trial, ...]
     sign: int = 1
 
     @property
     def best(self) -> Trial:
-        """The best of those that were trained to the end."""
+        """The best of the completed trials."""
         if not (ended := [trial for trial in self.trials if trial.state is State.COMPLETE]):
             failed = next((trial for trial in self.trials if trial.why), None)
             hint = "" if failed is None else f"trial {failed.number} failed: {failed.why}"
-            raise NotFound(f"none of {len(self.trials)} trials was completed", hint)
+            raise NotFound(f"none of {len(self.trials)} trials completed", hint)
         return min(ended, key=lambda trial: (self.sign * trial.value, trial.number))
 
     def table(self, rows: int = 20) -> str:
-        """The best *rows* trials: complete ones first, then pruned ones by how far they came, then failed."""
+        """Return the best *rows* trials: complete ones, then pruned ones by epochs, then failed ones."""
         order = {State.COMPLETE: 0, State.PRUNED: 1, State.FAILED: 2}
         ranked = sorted(
             self.trials,
@@ -80,7 +80,9 @@ class Result:
         lines = [["trial", *names, "epochs", "value", "state"]]
         for trial in ranked[:rows]:
             values = [_short(trial.config.get(name)) for name in names]
-            lines.append([str(trial.number), *values, str(trial.epochs), _short(trial.value), _said(trial)])
+            lines.append(
+                [str(trial.number), *values, str(trial.epochs), _short(trial.value), _describe_state(trial)]
+            )
         text = grid(lines, lambda column: "<" if column == len(names) + 3 else ">")
         more = len(self.trials) - rows
         return "\n".join([*text, *([f"and {more} more"] if more > 0 else [])])
@@ -91,18 +93,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """One epoch of one array: who was trained, and what it is worth now."""
+    """One epoch of one array: the trained trials and their values."""
 
-    shared: Mapping[str, Any]  # what all members of the array have in common
+    shared: Mapping[str, Any]  # configuration shared by all members of the array
     numbers: tuple[int, ...]  # of the trials
-    epochs: tuple[int, ...]  # that each of them has had
+    epochs: tuple[int, ...]  # trained so far, by trial
     values: tuple[float, ...]
-    ended: int  # how many trials have ended by now, of all arrays
-    waiting: int  # how many are waiting, in all partitions
+    ended: int  # number of trials that have ended, in all arrays
+    waiting: int  # number of trials waiting, in all partitions
 
     @property
     def width(self) -> int:
-        """How many trials were trained together."""
+        """Number of trials trained together."""
         return len(self.numbers)
 
 
@@ -110,5 +112,5 @@ def _short(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _said(trial: Trial) -> str:
+def _describe_state(trial: Trial) -> str:
     return f"{trial.state.value}: {trial.why}" if trial.why else trial.state.value

@@ -1,4 +1,4 @@
-"""Where hyper-parameters may lie."""
+"""Search spaces of hyper-parameters."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ Fixed = float | int | str | bool | None
 
 @dataclass(frozen=True)
 class Float:
-    """A number from *low* to *high*; with *log*, each power of ten is as likely as the next."""
+    """A number from *low* to *high*; with *log*, uniform on a logarithmic scale."""
 
     low: float
     high: float
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_ends(self)
+        _check_bounds(self)
 
-    def draw(self, chance: np.random.Generator) -> float:
-        """A value at random."""
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a random value."""
         if self.log:
-            value = math.exp(chance.uniform(math.log(self.low), math.log(self.high)))
+            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
         else:
-            value = float(chance.uniform(self.low, self.high))
+            value = float(rng.uniform(self.low, self.high))
         return min(max(value, float(self.low)), float(self.high))
 
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number from *low* to *high*, both included; with *log*, small ones are as likely as large."""
+    """A whole number from *low* to *high*, both included; with *log*, uniform on a logarithmic scale."""
 
     low: int
     high: int
     log: bool = False
 
     def __post_init__(self) -> None:
-        for end in (self.low, self.high):
-            if not isinstance(end, int) or isinstance(end, bool):
-                raise ConfigError(f"{self} has the end {end!r}, expected a whole number")
-        _check_ends(self)
+        for bound in (self.low, self.high):
+            if not isinstance(bound, int) or isinstance(bound, bool):
+                raise ConfigError(f"{self} has the bound {bound!r}, expected a whole number")
+        _check_bounds(self)
 
-    def draw(self, chance: np.random.Generator) -> int:
-        """A value at random."""
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return a random value."""
         if not self.log:
-            return int(chance.integers(self.low, self.high, endpoint=True))
-        value = math.exp(chance.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
+            return int(rng.integers(self.low, self.high, endpoint=True))
+        value = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
         return min(max(round(value), self.low), self.high)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values, all as likely."""
+    """One of some values with equal probability."""
 
     values: tuple[Any, ...]
 
@@ -67,9 +67,9 @@ class Choice:
         if not self.values:
             raise ConfigError("Choice has no values, expected at least one")
 
-    def draw(self, chance: np.random.Generator) -> Any:
-        """A value at random."""
-        return self.values[int(chance.integers(len(self.values)))]
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return a random value."""
+        return self.values[int(rng.integers(len(self.values)))]
 
 
 Domain = Float | Int | Choice
@@ -78,7 +78,7 @@ Config = dict[str, Any]
 
 
 def check_space(space: Space) -> None:
-    """`ConfigError` unless every name has a domain or a fixed value, and something is to be tuned."""
+    """Raise `ConfigError` unless every name has a domain or a fixed value, and at least one a domain."""
     for name, domain in space.items():
         if not isinstance(domain, Float | Int | Choice | float | int | str | None):
             raise ConfigError(
@@ -89,16 +89,16 @@ def check_space(space: Space) -> None:
         raise ConfigError("the space is empty, expected at least one Float, Int or Choice")
 
 
-def draw(space: Space, seed: int, number: int) -> Config:
-    """The configuration of one trial, whatever others there are."""
-    chance = np.random.default_rng([seed, number])
+def draw_config(space: Space, seed: int, number: int) -> Config:
+    """Return the configuration of one trial, which depends only on *seed* and *number*."""
+    rng = np.random.default_rng([seed, number])
     return {
-        name: domain.draw(chance) if isinstance(domain, Float | Int | Choice) else domain
+        name: domain.draw(rng) if isinstance(domain, Float | Int | Choice) else domain
         for name, domain in space.items()
     }
 
 
-def _check_ends(domain: Float | Int) -> None:
+def _check_bounds(domain: Float | Int) -> None:
     if not (math.isfinite(domain.low) and math.isfinite(domain.high)):
         raise ConfigError(f"{domain} is not finite, expected two numbers")
     if domain.low > domain.high:

@@ -1,4 +1,4 @@
-"""What a search is: it proposes trials, is told how they do, and says who goes on."""
+"""The search protocol: propose trials, receive their results, decide which continue."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Protocol
 
 from wattline.errors import ConfigError
 from wattline.fusion.search.result import Trial
-from wattline.fusion.search.space import Config, Space, draw
+from wattline.fusion.search.space import Config, Space, draw_config
 
 
-class Verdict(Enum):
-    """What becomes of a trial that could go on."""
+class TrialDecision(Enum):
+    """Decision about a trial that has not reached its last epoch."""
 
     GO = "go on"
-    PAUSE = "stand back until told"
+    PAUSE = "pause until decided"
     STOP = "stop"
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a search is for; *trials* None: as many as it thinks right. *sign* is -1 where more is better."""
+class TrialTask:
+    """The task of a search; *trials* None: the search chooses. *sign* is -1 for maximisation."""
 
     space: Space
     trials: int | None
@@ -31,15 +31,15 @@ class Task:
     seed: int
     sign: int = 1
 
-    def count(self, who: str) -> int:
-        """How many trials there will be, which *who* must be told."""
+    def require_trials(self, searcher: str) -> int:
+        """Return the number of trials; raise `ConfigError` if it is not set, since *searcher* needs it."""
         if self.trials is None:
-            raise ConfigError(f"{who} must be told how many trials to run", "say trials=64 or the like")
+            raise ConfigError(f"{searcher} needs a number of trials", "pass trials=64, for example")
         return self.trials
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProposedTrial:
     """A trial to run."""
 
     number: int
@@ -47,8 +47,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class News:
-    """A trial has been trained for *epochs* and is worth *value*; it has failed if that is not finite."""
+class EpochResult:
+    """The *value* of a trial after *epochs* epochs; a value that is not finite means failure."""
 
     number: int
     epochs: int
@@ -56,62 +56,64 @@ class News:
 
     @property
     def failed(self) -> bool:
-        """Whether it is out."""
+        """True if the value is not finite."""
         return not math.isfinite(self.value)
 
 
 class Search(Protocol):
-    """Proposes and decides; who trains the trials, and how many at a time, it does not know.
+    """A search: it proposes trials and decides about them, independent of how they are trained.
 
-    It is *staggered* if some are stopped early, so that others begin while their neighbours go on.
+    *staggered*: some trials are stopped early, so that others start while their neighbours continue.
     """
 
     staggered: bool
 
-    def ask(self, count: int) -> Sequence[Asked]:
-        """The next *count* trials, or more where waiting would teach nothing; none: that is all."""
+    def ask(self, count: int) -> Sequence[ProposedTrial]:
+        """Return the next *count* trials, or more if nothing is learnt by waiting; empty at the end."""
 
-    def judge(self, news: Sequence[News]) -> Mapping[int, Verdict]:
-        """What becomes of trials by number, those who stand back included; who is not named goes on.
+    def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
+        """Return decisions by trial number, also for paused trials; trials without one continue.
 
-        *news* is what happened in one epoch. Who has been trained to the end leaves whatever the verdict.
+        *results* are those of one epoch. Trials at their last epoch end regardless of the decision.
         """
 
-    def ended(self, trial: Trial) -> None:
-        """A trial is complete, pruned or failed."""
+    def on_trial_end(self, trial: Trial) -> None:
+        """Record that a trial is complete, pruned or failed."""
 
     def abandon(self) -> None:
-        """Nothing more will be run."""
+        """Record that no more trials will run."""
 
 
-class Drawn:
-    """Trials drawn at random, all known from the start; whatever they do, they go on."""
+class RandomTrials:
+    """Random trials, all drawn at the start; none is stopped early."""
 
     staggered = False
 
-    def __init__(self, task: Task, count: int) -> None:
-        self._left = [Asked(number, draw(task.space, task.seed, number)) for number in range(count)]
+    def __init__(self, task: TrialTask, count: int) -> None:
+        self._left = [
+            ProposedTrial(number, draw_config(task.space, task.seed, number)) for number in range(count)
+        ]
 
-    def ask(self, count: int) -> Sequence[Asked]:
-        """All of them, once."""
+    def ask(self, count: int) -> Sequence[ProposedTrial]:
+        """Return all trials on the first call."""
         left, self._left = self._left, []
         return left
 
-    def judge(self, news: Sequence[News]) -> Mapping[int, Verdict]:
-        """Everybody goes on."""
+    def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
+        """Let all trials continue."""
         return {}
 
-    def ended(self, trial: Trial) -> None:
-        """Nothing is learnt from it."""
+    def on_trial_end(self, trial: Trial) -> None:
+        """Do nothing."""
 
     def abandon(self) -> None:
-        """Nobody else knows of the trials."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomSearch:
     """Random search: every trial is trained to the end."""
 
-    def __call__(self, task: Task) -> Search:
-        """The search for one task."""
-        return Drawn(task, task.count("random search"))
+    def __call__(self, task: TrialTask) -> Search:
+        """Return the search for one task."""
+        return RandomTrials(task, task.require_trials("random search"))

@@ -1,1 +1,1 @@
-"""One training step of a whole array: modes, tracing, compilation."""
+"""One training step of an array: execution modes, tracing and compilation."""

@@ -1,4 +1,4 @@
-"""How the steps of an array are run."""
+"""Execution mode of the steps of an array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is told of every step that an array makes."""
+"""Listeners that are called after every step of an array."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 _listeners: list[Callable[[int], None]] = []
 
 
-def beat(width: int) -> None:
-    """An array of *width* members has made a step."""
+def notify_step(width: int) -> None:
+    """Call the listeners after an array of *width* members has made a step."""
     for listener in _listeners:
         listener(width)
 
 
 @contextmanager
-def listening(listener: Callable[[int], None]) -> Iterator[None]:
-    """While this is open, *listener* gets the width of every array that makes a step."""
+def listen_to_steps(listener: Callable[[int], None]) -> Iterator[None]:
+    """Call *listener* with the width of every array that makes a step inside the `with` block."""
     _listeners.append(listener)
     try:
         yield
