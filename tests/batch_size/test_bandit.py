@@ -1,4 +1,4 @@
-"""Which batch size is next: Zeus' rules as published, and ours."""
+"""Batch-size optimisers: Zeus as published, and the Bayesian tuner."""
 
 from __future__ import annotations
 
@@ -9,66 +9,68 @@ import numpy as np
 import pytest
 
 from wattline.batch_size.bandit import Outcome, Task, Trial, Zeus, ZeusState, scaled_lr
-from wattline.batch_size.bayesian import Known, Recurring, believe
+from wattline.batch_size.bayesian import Recurring
+from wattline.batch_size.posterior import believe
+from wattline.batch_size.tuner_state import Known
 from wattline.errors import ConfigError
 
 TASK = Task((8, 16, 32, 64, 128), 32, 100)
 RNG = np.random.default_rng(0)
 
 
-def ran(batch: int, cost_j: float, reached: bool = True, epochs: int = 10) -> Outcome:
+def outcome_of(batch: int, cost_j: float, reached: bool = True, epochs: int = 10) -> Outcome:
     return Outcome(batch, epochs, reached, cost_j, cost_j / epochs, 1.2 * cost_j / epochs, power=0.8)
 
 
-def pruned(costs: dict[int, float], rounds: int = 2) -> tuple[ZeusState, list[int]]:
-    """Zeus' state after pruning a job whose costs are these (missing: never reaches), and what it tried."""
+def prune(costs: dict[int, float], rounds: int = 2) -> tuple[ZeusState, list[int]]:
+    """Return Zeus' state after pruning with these costs (missing: not reached), and the batches tried."""
     zeus, tried = Zeus(rounds=rounds), []
     state = zeus.start(TASK)
-    while state.expecting is not None:
+    while state.pruning_batch is not None:
         batch = zeus.next(state, RNG).batch
         tried.append(batch)
-        state = zeus.observe(state, ran(batch, costs.get(batch, 500.0), batch in costs))
+        state = zeus.observe(state, outcome_of(batch, costs.get(batch, 500.0), batch in costs))
     return state, tried
 
 
 def test_pruning_goes_down_from_the_default_then_up_and_starts_again_from_the_cheapest() -> None:
-    _, tried = pruned({8: 90.0, 16: 50.0, 32: 100.0, 64: 120.0, 128: 150.0})
+    _, tried = prune({8: 90.0, 16: 50.0, 32: 100.0, 64: 120.0, 128: 150.0})
     assert tried == [32, 16, 8, 64, 128, 16, 8, 32, 64, 128]
 
 
 def test_a_failure_ends_its_direction_and_is_never_tried_again() -> None:
-    state, tried = pruned({32: 100.0, 64: 80.0})
+    state, tried = prune({32: 100.0, 64: 80.0})
     assert tried == [32, 16, 64, 128, 64, 32]
     assert state.arms == (32, 64)
 
 
 def test_every_arm_has_two_costs_after_pruning() -> None:
-    state, _ = pruned({16: 50.0, 32: 100.0, 64: 120.0})
+    state, _ = prune({16: 50.0, 32: 100.0, 64: 120.0})
     assert {arm: len(state.costs[arm]) for arm in state.arms} == {16: 2, 32: 2, 64: 2}
 
 
 def test_a_default_that_does_not_converge_is_refused() -> None:
     zeus = Zeus()
     with pytest.raises(ConfigError, match="default batch size 32 did not reach the target"):
-        zeus.observe(zeus.start(TASK), ran(32, 10.0, reached=False))
+        zeus.observe(zeus.start(TASK), outcome_of(32, 10.0, reached=False))
 
 
 def test_sampling_freezes_on_costs_that_never_vary_and_takes_the_cheapest() -> None:
-    state, _ = pruned({16: 50.0, 32: 100.0, 64: 120.0})
+    state, _ = prune({16: 50.0, 32: 100.0, 64: 120.0})
     assert {Zeus().next(state, RNG).batch for _ in range(20)} == {16}
 
 
 def test_sampling_tries_arms_as_often_as_they_may_be_best() -> None:
     zeus = Zeus()
-    state, _ = pruned({16: 50.0, 32: 51.0})
+    state, _ = prune({16: 50.0, 32: 51.0})
     for batch, cost_j in ((16, 60.0), (32, 60.0)):
-        state = zeus.observe(state, ran(batch, cost_j))
+        state = zeus.observe(state, outcome_of(batch, cost_j))
     picks = [zeus.next(state, RNG).batch for _ in range(200)]
     assert 60 < picks.count(16) < 140
 
 
 def test_runs_stop_at_twice_the_least_cost() -> None:
-    state, _ = pruned({16: 50.0, 32: 100.0})
+    state, _ = prune({16: 50.0, 32: 100.0})
     assert Zeus().epochs(state, Trial(32), 7.0) == 14
     assert Zeus().epochs(state, Trial(32), 1e-3) == TASK.max_epochs
     assert Zeus().epochs(state, Trial(32), 101.0) == 0
@@ -76,40 +78,40 @@ def test_runs_stop_at_twice_the_least_cost() -> None:
 
 
 def test_a_run_that_was_not_even_started_counts_as_a_hundred_bounds() -> None:
-    state, _ = pruned({16: 50.0, 32: 100.0})
+    state, _ = prune({16: 50.0, 32: 100.0})
     state = Zeus().observe(state, Outcome(32, 0, False, 0.0, 300.0, 300.0))
     assert state.costs[32][-1] == 100 * 2 * 50
 
 
 def test_the_least_cost_counts_the_tries_before() -> None:
     zeus = Zeus()
-    state = zeus.observe(zeus.start(TASK), ran(32, 100.0))
-    state = zeus.observe(state, replace(ran(16, 40.0), earlier_j=30.0))
-    assert (state.least_j, state.least) == (70.0, 16)
+    state = zeus.observe(zeus.start(TASK), outcome_of(32, 100.0))
+    state = zeus.observe(state, replace(outcome_of(16, 40.0), earlier_j=30.0))
+    assert (state.cheapest_j, state.cheapest) == (70.0, 16)
 
 
-def test_who_asks_while_pruning_waits_runs_the_cheapest_so_far() -> None:
+def test_a_concurrent_run_during_pruning_uses_the_cheapest_so_far() -> None:
     zeus = Zeus()
-    state = zeus.observe(zeus.start(TASK), ran(32, 100.0))
+    state = zeus.observe(zeus.start(TASK), outcome_of(32, 100.0))
     trial = zeus.next(state, RNG)
     state = zeus.begin(state, trial)
     assert (trial.batch, zeus.next(state, RNG).batch) == (16, 32)
-    beside = zeus.observe(zeus.begin(state, Trial(32)), ran(32, 90.0))
-    assert (beside.expecting, beside.pending) == (16, (16,))
+    beside = zeus.observe(zeus.begin(state, Trial(32)), outcome_of(32, 90.0))
+    assert (beside.pruning_batch, beside.pending) == (16, (16,))
     assert beside.costs[32] == (100.0, 90.0)
 
 
 def test_a_window_forgets_what_is_old() -> None:
-    state, _ = pruned({16: 50.0, 32: 100.0})
+    state, _ = prune({16: 50.0, 32: 100.0})
     for cost_j in (200.0, 200.0, 200.0):
-        state = Zeus().observe(state, ran(16, cost_j))
+        state = Zeus().observe(state, outcome_of(16, cost_j))
     assert {Zeus(window=2).next(state, RNG).batch for _ in range(20)} == {32}
 
 
 @pytest.mark.parametrize(
     "wrong", [{"beta": 1.0}, {"beta": math.nan}, {"window": 1}, {"window": -1}], ids=lambda w: str(w)
 )
-def test_knobs_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Zeus(**wrong)  # type: ignore[arg-type]
 
@@ -118,7 +120,7 @@ def test_knobs_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     ("batches", "default", "max_epochs"),
     [((), 1, 1), ((8, 4), 4, 1), ((8, 16), 32, 1), ((8,), 8, 0), ((0, 8), 8, 5)],
 )
-def test_a_task_that_cannot_be_is_refused(batches: tuple[int, ...], default: int, max_epochs: int) -> None:
+def test_an_invalid_task_is_refused(batches: tuple[int, ...], default: int, max_epochs: int) -> None:
     with pytest.raises(ConfigError):
         Task(batches, default, max_epochs)
 
@@ -131,10 +133,10 @@ def test_learning_rates_follow_the_batch_by_root_for_adam_and_in_proportion_for_
         scaled_lr(0.1, 0, 32, "sgd")
 
 
-# -- ours
+# -- the Bayesian tuner
 
 
-def after(*outcomes: Outcome, optimizer: Recurring | None = None, state: Known | None = None) -> Known:
+def state_after(*outcomes: Outcome, optimizer: Recurring | None = None, state: Known | None = None) -> Known:
     optimizer = optimizer or Recurring()
     state = state or optimizer.start(TASK)
     for outcome in outcomes:
@@ -142,100 +144,107 @@ def after(*outcomes: Outcome, optimizer: Recurring | None = None, state: Known |
     return state
 
 
-def test_ours_starts_with_the_default_and_lets_it_run() -> None:
-    ours = Recurring()
-    state = ours.start(TASK)
-    assert ours.next(state, RNG) == Trial(32)
-    assert ours.epochs(state, Trial(32), 1.0) == TASK.max_epochs
+def test_the_tuner_starts_with_the_default_without_a_limit() -> None:
+    tuner = Recurring()
+    state = tuner.start(TASK)
+    assert tuner.next(state, RNG) == Trial(32)
+    assert tuner.epochs(state, Trial(32), 1.0) == TASK.max_epochs
     with pytest.raises(ConfigError, match="default batch size 32 did not reach"):
-        ours.next(ours.observe(state, ran(32, 1.0, reached=False)), RNG)
+        tuner.next(tuner.observe(state, outcome_of(32, 1.0, reached=False)), RNG)
 
 
-def test_ours_explores_when_many_recurrences_are_left_and_not_when_none_are() -> None:
-    state = after(ran(32, 100.0))
+def test_the_tuner_explores_only_while_recurrences_are_left() -> None:
+    state = state_after(outcome_of(32, 100.0))
     assert Recurring(expected=100).next(state, RNG).explores
     assert Recurring(expected=0).next(state, RNG) == Trial(32)
 
 
-def test_ours_is_a_value_and_decides_alike_twice() -> None:
-    ours = Recurring()
-    state = after(ran(32, 100.0))
+def test_the_tuner_is_immutable_and_deterministic() -> None:
+    tuner = Recurring()
+    state = state_after(outcome_of(32, 100.0))
     before = state.runs.tolist(), state.epoch_j.tolist()
-    assert ours.next(state, RNG) == ours.next(state, RNG)
-    ours.observe(state, ran(16, 50.0))
+    assert tuner.next(state, RNG) == tuner.next(state, RNG)
+    tuner.observe(state, outcome_of(16, 50.0))
     assert repr(before) == repr((state.runs.tolist(), state.epoch_j.tolist()))
 
 
-def test_what_a_stopped_run_says_is_that_it_takes_longer() -> None:
-    state = after(ran(32, 100.0, epochs=10))
-    worse = after(Outcome(64, 30, False, 300.0, 10.0, 12.0), state=state)
+def test_a_stopped_run_raises_the_expected_epochs() -> None:
+    state = state_after(outcome_of(32, 100.0, epochs=10))
+    worse = state_after(Outcome(64, 30, False, 300.0, 10.0, 12.0), state=state)
     before, now = (believe(each) for each in (state, worse))
     at = TASK.batches.index(64)
     assert now.weight @ now.epochs[:, at] > max(25.0, before.weight @ before.epochs[:, at])
 
 
-def test_after_a_stopped_run_the_best_that_is_known_follows() -> None:
-    ours = Recurring()
-    state = after(ran(32, 100.0), ran(16, 80.0), ran(64, 150.0, reached=False))
-    assert ours.next(state, RNG) == Trial(16)
-    again = ours.observe(state, ran(16, 160.0, reached=False))
-    assert ours.epochs(again, Trial(16), 8.0) == TASK.max_epochs
+def test_after_a_stopped_run_the_best_known_batch_size_follows() -> None:
+    tuner = Recurring()
+    state = state_after(outcome_of(32, 100.0), outcome_of(16, 80.0), outcome_of(64, 150.0, reached=False))
+    assert tuner.next(state, RNG) == Trial(16)
+    again = tuner.observe(state, outcome_of(16, 160.0, reached=False))
+    assert tuner.epochs(again, Trial(16), 8.0) == TASK.max_epochs
 
 
-def test_nobody_starts_an_exploration_twice() -> None:
-    ours = Recurring()
-    state = after(ran(32, 100.0))
-    first = ours.next(state, RNG)
-    second = ours.next(ours.begin(state, first), RNG)
+def test_an_exploration_is_not_started_twice() -> None:
+    tuner = Recurring()
+    state = state_after(outcome_of(32, 100.0))
+    first = tuner.next(state, RNG)
+    second = tuner.next(tuner.begin(state, first), RNG)
     assert first.explores
     assert second.batch != first.batch
-    assert ours.observe(ours.begin(state, first), ran(first.batch, 90.0)).pending == ()
+    assert tuner.observe(tuner.begin(state, first), outcome_of(first.batch, 90.0)).pending == ()
 
 
 def test_no_more_is_lost_than_the_allowance() -> None:
-    ours = Recurring(allowance=0.0)
-    poor = after(ran(32, 100.0), ran(64, 200.0, reached=False), ran(32, 100.0), optimizer=ours)
+    tuner = Recurring(allowance=0.0)
+    poor = state_after(
+        outcome_of(32, 100.0), outcome_of(64, 200.0, reached=False), outcome_of(32, 100.0), optimizer=tuner
+    )
     poor = replace(poor, full_j=poor.epoch_j)  # nothing is saved by a power limit
-    trial = ours.next(poor, RNG)
-    assert not trial.explores or ours._worth(believe(poor)).saves_j.max() > 0
+    trial = tuner.next(poor, RNG)
+    assert not trial.explores or tuner._value_trials(believe(poor)).saving_j.max() > 0
 
 
 def test_epochs_are_known_from_another_kind_of_gpu_but_not_what_they_cost() -> None:
-    ours = Recurring()
-    there = after(
-        *[ran(32, 100.0, epochs=20)] * 4, *[ran(16, 40.0, epochs=10)] * 6, *[ran(8, 90.0, epochs=30)] * 2
+    tuner = Recurring()
+    there = state_after(
+        *[outcome_of(32, 100.0, epochs=20)] * 4,
+        *[outcome_of(16, 40.0, epochs=10)] * 6,
+        *[outcome_of(8, 90.0, epochs=30)] * 2,
     )
-    here = ours.start(Task((16, 32, 64), 32, 100), elsewhere=there)
-    assert ours.next(here, RNG).batch == 16
+    here = tuner.start(Task((16, 32, 64), 32, 100), elsewhere=there)
+    assert tuner.next(here, RNG).batch == 16
     assert np.isnan(here.epoch_j).all()
     assert here.runs.tolist() == [6, 4, 0]
     assert not here.here.any()
-    state = ours.observe(here, ran(16, 70.0, epochs=10))
+    state = tuner.observe(here, outcome_of(16, 70.0, epochs=10))
     belief = believe(state)
     assert belief.weight @ belief.epochs[:, 1] == pytest.approx(20, rel=0.2)
 
 
 def test_data_that_drifts_is_noticed_and_old_runs_forgotten() -> None:
-    state = after(*[ran(32, 100.0, epochs=10)] * 8, *[ran(16, 130.0, epochs=13)] * 3)
-    drifted = after(*[ran(32, 200.0, epochs=20)] * 6, state=state)
+    state = state_after(*[outcome_of(32, 100.0, epochs=10)] * 8, *[outcome_of(16, 130.0, epochs=13)] * 3)
+    drifted = state_after(*[outcome_of(32, 200.0, epochs=20)] * 6, state=state)
     assert drifted.runs.tolist() == [0, 0, 6, 0, 0]
     assert drifted.total[2] / 6 == pytest.approx(math.log(20))
     assert not np.isnan(drifted.epoch_j[1])
 
 
 def test_single_bad_runs_are_no_drift() -> None:
-    runs = [ran(32, 100.0, epochs=10)] * 8 + [ran(32, 150.0, epochs=15), ran(32, 100.0, epochs=10)] * 5
-    assert after(*runs).runs[2] == 18
+    runs = [outcome_of(32, 100.0, epochs=10)] * 8 + [
+        outcome_of(32, 150.0, epochs=15),
+        outcome_of(32, 100.0, epochs=10),
+    ] * 5
+    assert state_after(*runs).runs[2] == 18
 
 
-def test_why_says_so_in_words() -> None:
-    ours = Recurring()
-    assert "nothing ran" in ours.why(ours.start(TASK))
-    assert "to learn" in ours.why(after(ran(32, 100.0)))
-    assert "stopped" in ours.why(after(ran(32, 100.0), ran(64, 100.0, reached=False)))
-    assert "no trial" in Recurring(expected=0).why(after(ran(32, 100.0)))
+def test_the_reason_of_a_choice_is_explained_as_text() -> None:
+    tuner = Recurring()
+    assert "no run has ended" in tuner.why(tuner.start(TASK))
+    assert "exploration" in tuner.why(state_after(outcome_of(32, 100.0)))
+    assert "stopped" in tuner.why(state_after(outcome_of(32, 100.0), outcome_of(64, 100.0, reached=False)))
+    assert "no trial" in Recurring(expected=0).why(state_after(outcome_of(32, 100.0)))
 
 
-def test_an_expectation_that_makes_no_sense_is_refused() -> None:
+def test_an_invalid_expectation_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected must be at least 0"):
         Recurring(expected=-1)

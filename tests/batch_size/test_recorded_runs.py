@@ -34,16 +34,16 @@ def written(folder: Path, train: str = TRAIN, power: str = POWER) -> Path:
     return folder
 
 
-def test_what_was_both_trained_and_measured_is_joined(tmp_path: Path) -> None:
+def test_trained_and_measured_batch_sizes_are_joined(tmp_path: Path) -> None:
     found = read_published(written(tmp_path))
     assert (found.gpus, found.datasets) == (("x9",), ("a", "b"))
-    a = found.recorded("a", "x9", 0.6)
+    a = found.select_training("a", "x9", 0.6)
     assert a is not None
     assert (a.batches, a.caps_w.tolist(), a.max_w) == ((8, 16), [100, 200], 300)
     assert a.seconds.tolist() == [[3, 2], [2.5, 1.5]]
     assert a.watts.tolist() == [[90, 180], [95, 190]]
     assert np.array_equal(a.epochs[0], [5, np.nan], equal_nan=True)
-    assert found.recorded("b", "x9", 0.9) is None
+    assert found.select_training("b", "x9", 0.9) is None
 
 
 OF_TRAIN, OF_POWER = "summary_train.csv", "summary_power_x9.csv"
@@ -60,7 +60,7 @@ OF_TRAIN, OF_POWER = "summary_train.csv", "summary_power_x9.csv"
         (OF_POWER, "average_power", "watts", "1: has no column average_power"),
     ],
 )
-def test_a_field_that_cannot_be_is_named_with_file_and_line(
+def test_an_invalid_field_is_named_with_file_and_line(
     tmp_path: Path, table: str, old: str, new: str, says: str
 ) -> None:
     written(tmp_path)
@@ -74,24 +74,24 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
         read_published(written(tmp_path, power=POWER.splitlines()[0] + "\n"))
 
 
-def test_limits_that_are_missing_or_there_twice_are_named(tmp_path: Path) -> None:
+def test_missing_or_duplicate_limits_are_named(tmp_path: Path) -> None:
     lines = POWER.splitlines(keepends=True)
     missing = read_published(written(tmp_path, power="".join(lines[:3] + lines[4:])))
     with pytest.raises(ProfileError, match=r":4: batch_size 8 has no power_limit 100"):
-        missing.recorded("a", "x9", 0.6)
+        missing.select_training("a", "x9", 0.6)
     twice = read_published(written(tmp_path, power="".join([*lines, lines[1]])))
-    with pytest.raises(ProfileError, match=r":8: batch_size 16 at power_limit 200 is there twice"):
-        twice.recorded("a", "x9", 0.6)
+    with pytest.raises(ProfileError, match=r":8: batch_size 16 at power_limit 200 appears twice"):
+        twice.select_training("a", "x9", 0.6)
 
 
-def test_names_that_nothing_has_are_named(tmp_path: Path) -> None:
+def test_unknown_names_are_reported(tmp_path: Path) -> None:
     found = read_published(written(tmp_path))
     with pytest.raises(NotFound, match="only of x9"):
-        found.of_gpu("v100")
-    with pytest.raises(NotFound, match="has no c"):
-        found.recorded("c", "x9", 0.6)
+        found.measurements_on("v100")
+    with pytest.raises(NotFound, match="has no data set c"):
+        found.select_training("c", "x9", 0.6)
     with pytest.raises(NotFound, match=r"no target 0\.7, only 0\.5, 0\.6"):
-        found.recorded("a", "x9", 0.7)
+        found.select_training("a", "x9", 0.7)
 
 
 def test_a_directory_without_tables_is_named(tmp_path: Path) -> None:
@@ -107,6 +107,6 @@ def test_the_published_tables_are_read_and_runs_of_another_optimiser_left_out(da
     found = read_published(data / "zeus")
     assert {"a40", "v100"} <= set(found.gpus)
     assert (len(found.runs), len(found.power["v100"]), len(found.power["a40"])) == (3759, 476, 453)
-    cifar = found.recorded("cifar100", "v100", 0.6)
+    cifar = found.select_training("cifar100", "v100", 0.6)
     assert cifar is not None
     assert (cifar.optimizer, len(cifar.batches), len(cifar.caps_w)) == ("adadelta", 10, 7)

@@ -1,4 +1,4 @@
-"""Recorded trainings as recurring jobs: what optimisers would have done."""
+"""Replay of batch-size optimisers on recorded trainings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMPLE = Case(
 
 
 class Always:
-    """Runs one batch size, for so many epochs."""
+    """An optimiser that always runs one batch size for a fixed number of epochs."""
 
     def __init__(self, batch: int, epochs: int = 20) -> None:
         self.batch, self.limit = batch, epochs
@@ -84,11 +84,11 @@ def test_staying_at_the_oracle_has_no_regret_but_the_sweep() -> None:
     assert (found.settled, found.settles10, found.settles5, found.pure_regret) == (1.0, 1.0, 1.0, 0.0)
 
 
-def test_who_never_settles_is_nan() -> None:
+def test_an_optimiser_that_never_settles_scores_nan() -> None:
     assert np.isnan(score(SIMPLE, replay(SIMPLE, Always(16), 0, 8)).settles10)
 
 
-def test_on_made_up_jobs_ours_has_a_fraction_of_zeus_regret() -> None:
+def test_on_synthetic_jobs_the_tuner_has_a_fraction_of_zeus_regret() -> None:
     regrets: dict[str, list[float]] = {"zeus": [], "ours": []}
     for seed in range(300, 312):
         case = made_up(seed)
@@ -193,7 +193,7 @@ def test_zeus_regrets_and_savings_are_those_of_its_own_simulator(
 
 
 @pytest.mark.slow
-def test_ours_never_loses_more_than_a_run_against_the_default_and_less_than_half_of_zeus(
+def test_the_tuner_loses_at_most_a_run_against_the_default_and_less_than_half_of_zeus(
     published: dict[tuple[str, str], Case],
 ) -> None:
     ours, zeus = [], []

@@ -1,4 +1,4 @@
-"""Several jobs trained as one."""
+"""Step time and memory of fused arrays."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
-from wattline.models.array_speed import UNMEASURED, Array, company, fit_array
+from wattline.models.array_speed import DEFAULT_SERIAL, Array, count_group_members, fit_array
 
 FUSE = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 UNKNOWN = np.full(5, np.nan)
@@ -23,7 +23,7 @@ def test_as_many_members_fit_as_there_is_memory_and_always_one(gib: float, membe
     assert Array(0.5, 2.0, 3.0).widest(gib) == members
 
 
-def test_who_does_not_know_its_memory_is_not_fused() -> None:
+def test_a_job_of_unknown_memory_is_not_fused() -> None:
     assert Array().widest(1000.0) == 1
 
 
@@ -46,9 +46,9 @@ def test_serial_share_and_memory_are_found_again_through_noise(seed: int) -> Non
     )
 
 
-def test_an_array_that_nobody_measured_gains_a_little_and_shares_no_memory() -> None:
+def test_an_unmeasured_array_gains_a_little_and_shares_no_memory() -> None:
     found = fit_array(np.ones(2), np.full(2, np.nan), np.array([3.0, 3.2]))
-    assert found.serial == UNMEASURED
+    assert found.serial == DEFAULT_SERIAL
     assert found.peak_gib(np.array([4.0])) == pytest.approx([4 * 3.2])
     assert np.isnan(fit_array(np.ones(2), np.full(2, np.nan), np.full(2, np.nan)).member_gib)
 
@@ -77,5 +77,5 @@ def test_a_group_is_an_array_if_all_of_it_have_the_same_key() -> None:
         ([0, 0, 2, 3, 4, 4], [2, 2, 1, 1, 2, 2], [True, True, False, False, False, False]),
         ([0, 0, 0, 0, 4, 5], [4, 4, 4, 4, 1, 1], [False] * 6),
     ):
-        found = company(jobs, job, np.array(group))
+        found = count_group_members(jobs, job, np.array(group))
         assert (found[0].tolist(), found[1].tolist()) == (members, fused)

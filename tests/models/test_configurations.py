@@ -1,4 +1,4 @@
-"""Ways to run jobs."""
+"""Configurations of jobs: GPUs, caps and batch sizes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import wattline as wl
 from wattline.cluster import join_nodes
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.models.configurations import CAPS, menu
+from wattline.models.configurations import CAP_LEVELS, menu
 from wattline.models.library import library
 from wattline.models.trace_model import Asked
 
 NODES = wl.nodes("a100", count=4)
 
 
-def test_sizes_are_powers_of_two_and_what_was_asked_within_bounds() -> None:
+def test_sizes_are_powers_of_two_and_the_request_within_bounds() -> None:
     jobs = Jobs.of(
         submit_s=[0] * 4, gpus=[3, 8, 4, 1], duration_s=[1] * 4, min_gpus=[2, 8, 0, 0], max_gpus=[8, 8, 16, 0]
     )
@@ -31,7 +31,7 @@ def test_a_menu_says_what_the_models_say() -> None:
     models = library()
     ways = menu(models, jobs, NODES)
     for s in range(int(ways.sizes[0])):
-        for k in range(CAPS):
+        for k in range(CAP_LEVELS):
             gpus, cap_w = ways.gpus[0, s], ways.cap_w[0, s, k]
             grants = Grants.of(
                 np.zeros(1, dtype=np.int64), np.array([gpus]), np.array([-(-gpus // 8)]),
@@ -41,7 +41,7 @@ def test_a_menu_says_what_the_models_say() -> None:
             assert ways.watts[0, s, k] == gpus * models.watts(jobs, grants)[0]
 
 
-def test_jobs_that_are_alike_share_a_row_and_others_do_not() -> None:
+def test_jobs_of_one_class_share_a_row_and_others_do_not() -> None:
     jobs = Jobs.of(
         submit_s=[0] * 4, gpus=[1, 1, 1, 2], duration_s=[1, 2, 3, 4], model=["bert", "bert", "vgg16", "bert"]
     )

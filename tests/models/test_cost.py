@@ -1,4 +1,4 @@
-"""Energy against time, and being late."""
+"""Cost of energy, time and tardiness."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Cores and memory in front of a GPU."""
+"""Demand of a job for host cores and memory."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def cross(cpus: np.ndarray, mem_gib: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def speeds(
     demand: Demand, cpus: np.ndarray, mem_gib: np.ndarray, noise: float = 0.0, seed: int = 0
 ) -> np.ndarray:
-    """Samples per second of a GPU behind that loader."""
+    """Return the samples per second of a GPU behind that input pipeline."""
     wrong = np.exp(noise * np.random.default_rng(seed).standard_normal(len(cpus)))
     return wrong / np.maximum(demand.sample_s(cpus, mem_gib), GPU_S)
 
@@ -122,7 +122,7 @@ def test_one_short_amount_of_memory_puts_the_data_set_between_it_and_the_next() 
     assert speeds(found, np.full(3, FREE), mem_gib) == pytest.approx([100, 500, 500], rel=0.02)
 
 
-def test_a_crawl_is_told_from_a_miss() -> None:
+def test_starvation_is_distinguished_from_cache_misses() -> None:
     truth = Demand(core_s=0.008, least_gib=100.0, starved_s=2.0)
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib))

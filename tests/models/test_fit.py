@@ -1,4 +1,4 @@
-"""From measurements to models; and where that cannot be, saying so."""
+"""Fits of workload models, and the errors for profiles that cannot be fitted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from wattline.errors import NotFitted, OutOfRange, ProfileError
 from wattline.measurement.merge import merged
 from wattline.measurement.points import Profile, read_profile
 from wattline.measurement.settings import Settings
-from wattline.models.array_speed import UNMEASURED
+from wattline.models.array_speed import DEFAULT_SERIAL
 from wattline.models.demand import Demand
 from wattline.models.fit import fit, fit_workload
 from wattline.models.workload import WAITING, Workload
@@ -52,7 +52,7 @@ def agree(found: Workload, truth: Workload, within: float, watts: bool = True, *
         assert max_relative_error(said.watts, true.watts) < within
 
 
-# -- what cannot be fitted
+# -- profiles that cannot be fitted
 
 
 def test_one_measurement_is_no_curve() -> None:
@@ -164,7 +164,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert one.watts == pytest.approx(other.watts)
 
 
-# -- the truth is found again
+# -- fits recover the truth
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -277,7 +277,7 @@ def test_what_a_waiting_gpu_draws_is_found(wait: float, noise: float) -> None:
     assert found.wait == pytest.approx(wait, abs=0.05)
 
 
-# -- what was not measured
+# -- unmeasured knobs
 
 
 def test_what_was_not_measured_is_the_prior() -> None:
@@ -285,7 +285,7 @@ def test_what_was_not_measured_is_the_prior() -> None:
     assert not found.metered
     assert found.wait == WAITING
     assert found.demand == Demand()
-    assert found.array.serial == UNMEASURED
+    assert found.array.serial == DEFAULT_SERIAL
     assert found.throttle.caps is found.throttle.clocks is None
     assert found.measured == {"batch": (16.0, 64.0)}
     assert found.usual_batch == 32.0
@@ -364,7 +364,7 @@ def test_a_knob_is_limited_as_far_as_it_was_varied() -> None:
     assert found.predict(Settings.of(gpus=8, nodes=8, batch=256, cap_w=150, clock_mhz=700)).samples_s[0] > 0
 
 
-def test_a_batch_that_nobody_noted_down_is_the_same_for_every_gpu() -> None:
+def test_an_unrecorded_batch_is_the_same_for_every_gpu() -> None:
     found = fit_workload(Profile.of(model="m", gpu="a100", gpus=[1, 2, 4], samples_s=[100.0, 190.0, 360.0]))
     assert found.predict(Settings.of(gpus=[1, 2, 4])).samples_s == pytest.approx([100, 190, 360], rel=0.02)
 
@@ -379,7 +379,7 @@ def test_a_row_without_a_batch_is_not_taken_for_a_batch_of_one() -> None:
     assert found.usual_batch == 32.0
 
 
-def test_a_gpu_that_nobody_knows_is_fitted_as_well() -> None:
+def test_an_unknown_gpu_is_fitted_as_well() -> None:
     found = fit_workload(rename_model(measure(build_workload(), batch=[16, 32, 64]), "made-up", "tpu"))
     assert found.predict(Settings.of(batch=[16, 64])).watts == pytest.approx([280, 280])
 
@@ -393,7 +393,7 @@ def test_a_knob_that_had_one_value_throughout_gives_back_what_was_measured(knob:
     assert said.watts == pytest.approx(profile.watts, rel=0.1)
 
 
-# -- whatever was measured
+# -- properties of every fit
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -1,4 +1,4 @@
-"""How far off predictions are where the fit has not looked."""
+"""Cross-validation of fits."""
 
 import numpy as np
 import pytest
@@ -34,13 +34,13 @@ def test_every_setting_is_left_out_once_and_never_seen_by_its_fit() -> None:
     assert len(found.samples) == len(found.watts) == len(LOCAL)
 
 
-def test_a_truth_that_the_model_can_say_is_predicted_without_error() -> None:
+def test_a_truth_of_the_model_family_is_predicted_without_error() -> None:
     found = held_out(measure(build_workload(), **combine_knobs(gpus=[1, 2, 4], batch=[64, 128, 256])))
     assert found.samples_error < 1e-3
     assert found.watts_error < 0.02
 
 
-def test_an_outlier_is_off_by_as_much_as_it_lies_when_it_is_left_out() -> None:
+def test_an_outlier_has_its_own_error_when_left_out() -> None:
     profile = measure(build_workload(), batch=LOCAL)
     columns = {
         "batch": profile.batch,
@@ -81,20 +81,20 @@ def test_measurements_of_one_setting_are_left_out_together() -> None:
     assert len(found.samples) == 3
 
 
-def test_what_is_left_may_be_too_little_to_say_anything() -> None:
+def test_too_few_remaining_rows_give_no_error_value() -> None:
     found = held_out(measure(build_workload(), batch=[16, 32]))
     assert np.isnan(found.samples).all()
     assert np.isnan(found.samples_error)
     assert np.isnan(found.watts_error)
 
 
-def test_watts_that_nobody_measured_have_no_error() -> None:
+def test_unmeasured_watts_have_no_error() -> None:
     found = held_out(measure(build_workload(), watts=False, batch=LOCAL))
     assert found.samples_error < 1e-3
     assert np.isnan(found.watts_error)
 
 
-def test_what_could_not_be_predicted_is_no_part_of_the_mean() -> None:
+def test_unpredictable_rows_are_excluded_from_the_mean() -> None:
     found = HeldOut(np.array([0.1, np.nan, 0.3]), np.array([np.nan, np.nan, 0.5]))
     assert (found.samples_error, found.watts_error) == pytest.approx((0.2, 0.5))
 

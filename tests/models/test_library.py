@@ -1,4 +1,4 @@
-"""Fitted models as a file that people can read."""
+"""TOML files of fitted models."""
 
 import tomllib
 from dataclasses import replace
@@ -26,7 +26,7 @@ from wattline.errors import ConfigError, OutOfRange
 from wattline.measurement.points import Profile
 from wattline.measurement.settings import Settings
 from wattline.models.fit import fit, fit_workload
-from wattline.models.library import library, load_models, models_toml, read_models, reread, write_models
+from wattline.models.library import library, load_models, models_toml, parse_models, reread, write_models
 from wattline.models.workload import Source
 from wattline.models.workload_models import Measured
 
@@ -39,7 +39,7 @@ SCALED = {
 
 
 def profiles() -> dict[str, Profile]:
-    """One of each kind of thing that can be measured."""
+    """Return profiles with every kind of measurement."""
     capped = build_workload(throttle=build_throttle(caps=cap_curves(32.0, 64.0)))
     clocked = build_workload(throttle=build_throttle(clocks=clock_curves(32.0, 64.0)))
     hungry, fused = build_workload(demand=DEMAND), build_workload(array=ARRAY)
@@ -103,10 +103,10 @@ def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_twice_is_written_the_same(kind: str) -> None:
     text = models_toml([fit_workload(profiles()[kind])])
-    assert models_toml(read_models(text).workloads) == text
+    assert models_toml(parse_models(text).workloads) == text
 
 
-def test_where_it_comes_from_and_how_far_it_reaches_are_kept() -> None:
+def test_source_and_measured_ranges_are_preserved() -> None:
     workload = replace(fit_workload(profiles()["capped"]), source=Source("paper '24", 26, 0.0123, 0.0456))
     after = reread(workload)
     assert after.source == workload.source
@@ -136,7 +136,7 @@ def test_no_models_at_all_go_through_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "ümläut/名前", "tab\tbed", "#1"])
-def test_a_name_is_kept_whatever_is_in_it(name: str) -> None:
+def test_any_name_is_preserved(name: str) -> None:
     workload = replace(build_workload(), model=name, source=Source(name))
     after = reread(workload)
     assert (after.model, after.source.name) == (name, name)
@@ -183,7 +183,7 @@ ENTRY = '[[workload]]\nmodel = "m"\ngpu = "t4"\n'
     }.items(),
     ids=lambda item: item[0],
 )
-def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path: Path, text: tuple[str, str]) -> None:
+def test_a_file_of_another_format_is_refused_by_name(tmp_path: Path, text: tuple[str, str]) -> None:
     path = tmp_path / "models.toml"
     path.write_text(text[1])
     with pytest.raises(ConfigError, match=r"models\.toml: is not a file of fitted models"):

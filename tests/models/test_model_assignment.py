@@ -1,4 +1,4 @@
-"""Models drawn for jobs of which nobody knows what they train."""
+"""Random assignment of models to jobs with an unknown model."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_jobs_of_unknown_models_get_one_that_was_measured_on_many_gpus_and_known
     assert all(wl.library().find(name, "a100") for name in (words[1], words[2]))
 
 
-def test_batch_and_noise_of_an_unknown_model_go_with_it() -> None:
+def test_batch_and_noise_of_an_unknown_model_are_reset() -> None:
     drawn = draw_models(jobs("resnet50", "my-net"), wl.library(), "a100", 0)
     assert drawn.batch.tolist() == [48, 0]
     assert drawn.max_batch.tolist() == [96, 0]

@@ -1,4 +1,4 @@
-"""What profiles of real users look like: rows of several kinds beside each other."""
+"""Profiles as users write them, with several kinds of rows."""
 
 import numpy as np
 import pytest
@@ -110,7 +110,7 @@ def test_a_slow_loader_is_no_slow_gpu() -> None:
     assert seen.extrapolate(free).samples_s == pytest.approx(found.extrapolate(free).samples_s)
 
 
-def test_a_surprise_at_one_batch_size_scales_the_others_alike() -> None:
+def test_an_observation_at_one_batch_size_scales_the_others_equally() -> None:
     rows = [8.0, 16.0, 32.0, 64.0, 128.0]
     found = fit_workload(
         Profile.of(
@@ -164,7 +164,7 @@ def test_one_chip_has_one_voltage() -> None:
 def test_rows_that_do_not_go_together_are_named() -> None:
     falling = capped(samples_s=[100.0, 60.0, 30.0, 20.0])
     fitted = Fitted(fit_workload(falling), falling, held_out(falling))
-    assert fitted.contradicted[0].startswith("profile:4: samples_s is 20, the fit says")
+    assert fitted.contradicted[0].startswith("profile:4: samples_s is 20, the fit predicts")
     assert not Fitted(fit_workload(capped()), capped(), held_out(capped())).contradicted
 
 

@@ -1,4 +1,4 @@
-"""What jobs need of the host, as the points that matter."""
+"""Sensitivity of jobs to host resources, as Pareto points."""
 
 import numpy as np
 from hypothesis import given
@@ -27,7 +27,7 @@ def jobs_of(*names: str, gpus: int = 1, cluster: Nodes = NODE) -> Jobs:
 
 
 def full(known: Needs, job: int, keep: float = 1.0) -> tuple[float, float, float, float]:
-    """Cores, GiB and MiB/s of one GPU with which a job saturates, and its speed then."""
+    """Return the cores, GiB and MiB/s per GPU at which a job saturates, and its speed there."""
     p = saturating(known, keep)[known.sets[job, 0]]
     cores, memory, read = known.host[:, p].tolist()
     return cores / 1000, memory / 1024, read, round(float(known.speed[p]), 3)
@@ -37,7 +37,7 @@ def test_a_job_saturates_with_as_many_cores_as_its_loader_needs() -> None:
     known = needs(MODELS, jobs_of("image", "text"), NODE)
     assert full(known, 0)[0] == 12
     assert full(known, 0)[3] == 4  # three cores were a quarter of what it needs
-    assert full(known, 1) == (1, 17.5, 0, 1)  # no less: it has to live, too
+    assert full(known, 1) == (1, 17.5, 0, 1)  # the smallest memory step
 
 
 def test_less_than_the_best_speed_needs_less() -> None:
@@ -62,7 +62,7 @@ def test_faster_storage_makes_up_for_memory() -> None:
     assert (np.diff(host[2, fast][np.argsort(host[1, fast])]) < 0).all(), "more memory, less storage"
 
 
-def test_nobody_knows_what_an_unmeasured_job_needs_so_it_has_its_share() -> None:
+def test_an_unmeasured_job_gets_its_proportional_share() -> None:
     for beliefs in (MODELS, Asked()):
         known = needs(beliefs, jobs_of("unheard-of"), NODE)
         assert full(known, 0) == (3, 62.5, 0, 1)
@@ -107,13 +107,13 @@ def test_points_rise_and_none_is_better_than_another(
         for a in range(len(speed)):
             for b in range(len(speed)):
                 better = (host[:, b] <= host[:, a]).all() and speed[b] > speed[a] + 1e-6
-                assert not better, "somebody would pay more for less"
+                assert not better, "a point needs more without being faster"
 
 
 def relative(
     beliefs: Models, jobs: Jobs, cluster: Nodes, job: int, gpus: int, host: np.ndarray
 ) -> np.ndarray:
-    """Speed over that with the proportional share."""
+    """Return the speed relative to the proportional share."""
     both = np.concatenate((host, cluster.share[:, :1]), axis=1)
     same = np.ones(both.shape[1], dtype=np.int64)
     nodes_each = same * -(-gpus // 8)

@@ -1,4 +1,4 @@
-"""How long a step takes, found again from measurements, and learnt on the way."""
+"""Step time model: fit and online updates."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_settings_that_were_left_out_are_predicted_through_noise(truth: Speed, s
         max_size=12,
     )
 )
-def test_whatever_was_measured_more_work_and_more_company_never_make_a_step_shorter(rows: list) -> None:
+def test_more_work_and_more_gpus_never_make_a_step_shorter(rows: list) -> None:
     gpus, nodes = np.array([row[0] for row in rows], dtype=np.float64).T
     batch, seconds = np.array([row[1:] for row in rows]).T
     found = fit_speed(
@@ -97,7 +97,7 @@ def test_one_batch_size_only_means_steps_in_proportion_to_it() -> None:
     assert one(found, 64) == pytest.approx(2 * one(found, 32))
 
 
-def test_one_gpu_only_means_that_company_costs_nothing() -> None:
+def test_one_gpu_only_means_perfect_scaling() -> None:
     found = fitted(SPEED, settings((1, 1)))
     assert one(found, 32, 64, 8) == one(found, 32)
 
@@ -129,14 +129,14 @@ def test_a_bend_has_to_earn_its_place() -> None:
 
 
 def looked(speed: Speed, truth: Speed, rows: Settings, times: int = 1) -> Speed:
-    """*speed* after it saw some steps of *truth*, that nothing held back."""
+    """Return *speed* updated with unthrottled steps of *truth*."""
     for _ in range(times):
         speed = speed.observe(rows, np.ones(len(rows)), step_s(truth, rows))
     return speed
 
 
 @pytest.mark.parametrize("factor", [0.4, 0.7, 1.5, 4.0])
-def test_a_few_looks_are_enough_to_believe_what_is_seen(factor: float) -> None:
+def test_a_few_observations_are_enough_to_learn(factor: float) -> None:
     truth = Speed(*(factor * value for value in vars(SPEED).values() if isinstance(value, float)))
     for row in (Settings.of(batch=32), Settings.of(gpus=8, nodes=2, batch=256)):
         seen = looked(SPEED, truth, row, 3)
@@ -150,7 +150,7 @@ def test_many_looks_at_several_settings_find_all_of_the_truth() -> None:
     assert max_relative_error(step_s(seen, unseen), step_s(truth, unseen)) < 0.03
 
 
-def test_what_is_seen_of_one_gpu_leaves_what_is_known_of_company() -> None:
+def test_observations_of_one_gpu_keep_the_scaling_coefficients() -> None:
     slower = Speed(0.03, 0.0015)
     seen = looked(SPEED, slower, Settings.of(batch=[32, 64]), 3)
     for gpus, nodes in ((2, 1), (8, 1), (8, 2), (32, 4)):
@@ -158,7 +158,7 @@ def test_what_is_seen_of_one_gpu_leaves_what_is_known_of_company() -> None:
         assert now == pytest.approx(was, rel=0.05)
 
 
-def test_what_is_known_of_company_is_not_forgotten_however_often_one_gpu_is_seen() -> None:
+def test_many_observations_of_one_gpu_keep_the_scaling_coefficients() -> None:
     seen = looked(SPEED, Speed(0.03, 0.0015), Settings.of(batch=[32, 64]), 100)
     assert one(seen, 32, 8, 2) - one(seen, 32) == pytest.approx(
         one(SPEED, 32, 8, 2) - one(SPEED, 32), rel=0.05
@@ -186,7 +186,7 @@ def test_a_throttled_step_tells_what_a_free_one_takes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WIDE)), st.floats(1, 512), st.floats(0.2, 5)), max_size=20))
-def test_whatever_is_seen_steps_stay_positive_and_grow_with_the_work(rows: list) -> None:
+def test_after_any_observation_steps_stay_positive_and_grow_with_the_work(rows: list) -> None:
     speed = SPEED
     for (gpus, nodes), batch, factor in rows:
         row = Settings.of(gpus=gpus, nodes=nodes, batch=batch * gpus)

@@ -1,4 +1,4 @@
-"""One model on one kind of GPU, asked for any way to run it."""
+"""Predictions and updates of one workload."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -59,7 +59,7 @@ def test_a_fused_array_trains_all_its_members() -> None:
     assert four / alone == pytest.approx(4 / (1 + 0.4 * 3))
 
 
-def test_a_slow_loader_rules_and_the_gpu_draws_less_while_it_waits() -> None:
+def test_a_slow_loader_limits_and_the_gpu_draws_less_while_it_waits() -> None:
     free, free_w = ask(RICH, batch=32)
     slow, slow_w = ask(RICH, batch=32, cpus=1)
     assert slow == pytest.approx(1 / DEMAND.core_s)
@@ -71,7 +71,7 @@ def test_cores_and_memory_of_a_job_are_shared_by_its_gpus() -> None:
     assert ask(RICH, gpus=4, batch=128, cpus=8, mem_gib=200)[0] == pytest.approx(4 * one)
 
 
-def test_where_nobody_says_the_batch_of_each_gpu_is_the_usual_one() -> None:
+def test_without_a_batch_each_gpu_has_the_usual_one() -> None:
     assert ask(RICH) == ask(RICH, batch=32)
     assert ask(RICH, gpus=2) == ask(RICH, gpus=2, batch=64)
     assert ask(replace(RICH, usual_batch=FREE), gpus=4) == ask(RICH, gpus=4, batch=4)
@@ -169,7 +169,7 @@ def test_many_predictions_are_those_of_small_pieces() -> None:
         ({"fuse": 9}, "fuse is 9: "),
     ],
 )
-def test_what_is_too_far_from_all_measurements_is_refused_by_name(
+def test_settings_too_far_from_the_measurements_are_refused_by_name(
     knobs: dict[str, float], words: str
 ) -> None:
     workload = replace(RICH, measured=MappingProxyType(RANGES))
@@ -192,14 +192,14 @@ def test_up_to_twice_what_was_measured_is_answered() -> None:
         mem_gib=[FREE, FREE, FREE, FREE, FREE, FREE, FREE, 10, 9999, FREE],
         fuse=[1, 1, 1, 1, 1, 1, 1, 1, 1, 8],
     )
-    assert workload.reaches(edges).all()
+    assert workload.in_range(edges).all()
     assert (workload.predict(edges).samples_s > 0).all()
 
 
 def test_one_setting_out_of_range_refuses_all_and_is_the_one_that_is_named() -> None:
     workload = replace(RICH, measured=MappingProxyType(RANGES))
     settings = Settings.of(gpus=[1, 2, 64], batch=[32, 64, 64 * 32])
-    assert workload.reaches(settings).tolist() == [True, True, False]
+    assert workload.in_range(settings).tolist() == [True, True, False]
     with pytest.raises(OutOfRange, match="gpus is 64"):
         workload.predict(settings)
 
@@ -215,14 +215,14 @@ def test_a_knob_that_was_never_varied_reaches_far_but_not_everywhere() -> None:
 
 
 def surprised(workload: Workload, truth: Workload, times: int = 1, **knobs: object) -> Workload:
-    """What is believed after seeing *truth* a few times."""
+    """Return *workload* updated with observations of *truth*."""
     rows = Settings.of(**knobs)
     for _ in range(times):
         workload = workload.observe(rows, *truth.extrapolate(rows))
     return workload
 
 
-def test_what_was_expected_teaches_nothing() -> None:
+def test_expected_observations_change_nothing() -> None:
     rows = Settings.of(batch=[32, 64], gpus=[1, 2])
     samples_s, watts = RICH.extrapolate(rows)
     assert RICH.observe(rows, samples_s * 1.09, watts * 0.92) is RICH
@@ -231,7 +231,7 @@ def test_what_was_expected_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.3, 0.8, 1.3, 3.0])
-def test_a_surprising_speed_is_believed_after_a_few_looks(factor: float) -> None:
+def test_an_unexpected_speed_is_learnt_after_a_few_observations(factor: float) -> None:
     truth = replace(RICH, speed=Speed(factor * 0.02, factor * 0.001, 0.0, factor * 0.012, factor * 0.003))
     for knobs in ({"batch": 32.0}, {"batch": 48.0, "cap_w": 150.0}, {"gpus": 4.0, "batch": 128.0}):
         seen = surprised(RICH, truth, 4, **knobs)
@@ -239,7 +239,7 @@ def test_a_surprising_speed_is_believed_after_a_few_looks(factor: float) -> None
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.85, 1.2, 2.0])
-def test_surprising_watts_are_believed_and_leave_the_speed(factor: float) -> None:
+def test_unexpected_watts_are_learnt_and_keep_the_speed(factor: float) -> None:
     rows = Settings.of(batch=32)
     samples_s, watts = RICH.extrapolate(rows)
     seen = RICH.observe(rows, samples_s, factor * watts)
@@ -248,7 +248,7 @@ def test_surprising_watts_are_believed_and_leave_the_speed(factor: float) -> Non
     assert seen.speed is RICH.speed
 
 
-def test_watts_that_nobody_knew_are_learnt() -> None:
+def test_unknown_watts_are_learnt() -> None:
     for gpu in ("a100", "unheard-of"):
         nothing = build_workload(throttle=Throttle(gpu, np.ones(1), np.full(1, np.nan)), metered=False)
         rows = Settings.of(batch=32)
@@ -264,7 +264,7 @@ def test_a_capped_gpu_stays_below_its_cap_whatever_an_uncapped_one_draws() -> No
     assert ask(seen, batch=32, cap_w=200)[1] <= 200 * 1.01
 
 
-def test_a_surprise_on_many_gpus_moves_what_is_known_of_one_by_less_than_half_as_much() -> None:
+def test_learning_on_many_gpus_changes_one_gpu_by_less_than_half_as_much() -> None:
     truth = replace(RICH, speed=replace(SPEED, second_gpu_s=0.1))
     rows = Settings.of(gpus=[4, 8], batch=[128, 256])
     seen = surprised(RICH, truth, 4, gpus=[4, 8], batch=[128, 256])
@@ -276,7 +276,7 @@ def test_a_surprise_on_many_gpus_moves_what_is_known_of_one_by_less_than_half_as
     assert (moved > 0.9).all()
 
 
-def test_a_surprise_on_one_gpu_leaves_what_company_costs() -> None:
+def test_learning_on_one_gpu_keeps_the_cost_of_scaling() -> None:
     truth = replace(RICH, speed=replace(SPEED, sample_s=0.002))
     seen = surprised(RICH, truth, 4, batch=[32, 64])
     for gpus, nodes in ((4, 1), (8, 2)):
@@ -284,7 +284,7 @@ def test_a_surprise_on_one_gpu_leaves_what_company_costs() -> None:
         assert ask(seen, **knobs)[0] == pytest.approx(ask(truth, **knobs)[0], rel=0.1)
 
 
-def test_the_first_measured_company_replaces_the_belief_that_it_is_free() -> None:
+def test_the_first_measured_scaling_replaces_the_assumption_of_perfect_scaling() -> None:
     alone = build_workload(speed=Speed(0.02, 0.001))
     assert ask(alone, gpus=4, batch=128)[0] == pytest.approx(4 * ask(alone, batch=32)[0])
     truth = build_workload()
@@ -301,7 +301,7 @@ def test_a_step_that_waits_for_its_loader_teaches_nothing_about_the_gpu() -> Non
     assert seen.speed is RICH.speed
 
 
-def test_what_could_be_predicted_before_a_surprise_still_can_be() -> None:
+def test_learning_keeps_the_predictable_range() -> None:
     rows = Settings.of(batch=32)
     for workload in (RICH, replace(RICH, measured=MappingProxyType({"gpus": (1.0, 8.0)}))):
         seen = workload.observe(rows, 2 * workload.extrapolate(rows).samples_s)
@@ -310,10 +310,10 @@ def test_what_could_be_predicted_before_a_surprise_still_can_be() -> None:
             assert ask(seen, **knobs)[0] > 0
 
 
-def test_what_was_seen_widens_what_can_be_predicted() -> None:
+def test_observations_widen_the_predictable_range() -> None:
     workload = replace(RICH, measured=MappingProxyType(RANGES))
     far = Settings.of(gpus=32, nodes=4, batch=1024)
-    assert not workload.reaches(far).any()
+    assert not workload.in_range(far).any()
     seen = workload.observe(far, 0.5 * workload.extrapolate(far).samples_s)
     assert seen.predict(far).samples_s[0] > 0
     assert seen.measured["cap_w"] == RANGES["cap_w"]
@@ -325,7 +325,7 @@ def test_what_was_seen_widens_what_can_be_predicted() -> None:
         st.tuples(st.sampled_from(((1, 1), (2, 1), (8, 1), (8, 2))), st.floats(8, 128), st.floats(0.2, 5))
     )
 )
-def test_whatever_is_seen_predictions_stay_finite_and_positive(rows: list) -> None:
+def test_after_any_observation_predictions_stay_finite_and_positive(rows: list) -> None:
     seen = RICH
     for (gpus, nodes), batch, factor in rows:
         row = Settings.of(gpus=gpus, nodes=nodes, batch=batch * gpus)
@@ -339,7 +339,7 @@ def test_whatever_is_seen_predictions_stay_finite_and_positive(rows: list) -> No
 
 def test_the_sensitivity_matrix_has_cores_down_and_memory_across() -> None:
     cpus, mem_gib = np.array([1.0, 8.0, 24.0]), np.array([0.0, 200.0])
-    matrix = RICH.sensitivity(cpus, mem_gib)
+    matrix = RICH.sensitivity_matrix(cpus, mem_gib)
     assert matrix.shape == (3, 2)
     for row, cores in enumerate(cpus):
         for column, memory in enumerate(mem_gib):
@@ -348,7 +348,7 @@ def test_the_sensitivity_matrix_has_cores_down_and_memory_across() -> None:
 
 def test_the_least_demand_keeps_the_speed_and_nothing_smaller_does() -> None:
     cpus, mem_gib = np.array([24.0, 4.0, 8.0, 16.0, 12.0]), np.array([250.0, 50.0, 150.0, 100.0, 200.0])
-    cores, memory = RICH.least_demand(cpus, mem_gib)
+    cores, memory = RICH.find_least_demand(cpus, mem_gib)
     best = ask(RICH, batch=32)[0]
     assert ask(RICH, batch=32, cpus=cores, mem_gib=memory)[0] >= 0.98 * best
     assert all(ask(RICH, batch=32, cpus=less, mem_gib=250)[0] < 0.98 * best for less in cpus[cpus < cores])

@@ -1,4 +1,4 @@
-"""Fitted workloads as what a scheduler believes, and as what a simulator does."""
+"""Workload models as predictions of a scheduler and as truth of a simulator."""
 
 from dataclasses import replace
 
@@ -139,13 +139,13 @@ def test_what_is_out_of_range_is_refused_in_columns_too() -> None:
 # -- speeds of jobs
 
 
-def test_a_job_as_asked_on_one_node_runs_as_asked() -> None:
+def test_a_job_as_requested_on_one_node_has_speed_one() -> None:
     jobs = some_jobs(gpus=[1, 2, 8], batch=[64, 0, 512])
     every = np.arange(3)
     assert MODELS.speed(jobs, Grants.of(every, jobs.gpus)).tolist() == [1, 1, 1]
 
 
-def test_speed_is_what_is_predicted_over_what_was_asked() -> None:
+def test_speed_is_the_prediction_relative_to_the_request() -> None:
     jobs = some_jobs(gpus=[4], model=["resnet50"], gpu_kind=["A100"], batch=[256])
     two, four, spread = (
         MODELS.predict("resnet50", "a100", gpus=g, nodes=n, batch=256).samples_s[0]
@@ -162,7 +162,7 @@ def test_beyond_what_was_measured_more_gpus_are_no_faster() -> None:
     assert speed(MODELS, jobs, 0, 2 * most, on=16) <= speed(MODELS, jobs, 0, most, on=16) * (1 + 1e-9)
 
 
-def test_jobs_in_company_are_slowed_as_those_nobody_measured() -> None:
+def test_packed_jobs_are_slowed_like_unmeasured_ones() -> None:
     jobs = some_jobs()
     assert speed(MODELS, jobs, 0, 1, members=2) == pytest.approx(0.6)
     assert speed(replace(MODELS, otherwise=Asked(packed=0.5)), jobs, 0, 1, members=2) == pytest.approx(0.5)
@@ -184,7 +184,7 @@ def test_members_of_an_array_share_what_was_measured_of_it(width: int) -> None:
     assert models.watts(jobs, array_of(width, jobs, kind="a100")) == pytest.approx(together.watts)
 
 
-def test_arrays_of_jobs_that_nobody_measured_do_what_is_assumed() -> None:
+def test_unmeasured_arrays_follow_the_default() -> None:
     jobs = some_jobs(model=["strange"] * 3)
     for models in (MODELS, Asked(), Published(), Misjudged(error=0.0)):
         assert models.speed(jobs, array_of(4, jobs)) == pytest.approx(1 / (1 + 0.65 * 3))
@@ -199,7 +199,7 @@ def test_as_many_members_fit_as_memory_was_measured_for(kind: str, most: float) 
     assert widest(Misjudged(Measured((learnt,))), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
 
 
-def test_jobs_that_nobody_measured_do_what_they_asked() -> None:
+def test_unmeasured_jobs_follow_their_trace() -> None:
     jobs = some_jobs(model=["ResNet-50", "strange", ""])
     asked = Asked(span_penalty=2.0)
     models = replace(MODELS, otherwise=asked)
@@ -229,7 +229,7 @@ def test_no_jobs_have_no_speeds() -> None:
 
 
 @pytest.mark.parametrize("policy", [p.fifo, p.srtf, p.Las(100.0), p.Gandiva(slice_s=100.0)])
-def test_models_are_truth_and_belief_of_a_simulation(policy: object) -> None:
+def test_models_can_be_truth_and_prediction_of_a_simulation(policy: object) -> None:
     jobs = some_jobs(
         gpus=[1, 2, 4, 8, 2], model=["resnet50"] * 4 + ["?"], gpu_kind=["a100"] * 5, batch=[64] * 5
     )
@@ -249,7 +249,7 @@ def test_a_job_on_two_nodes_takes_as_long_as_the_truth_says() -> None:
 
 
 class Listening:
-    """Does as fifo does, and remembers what was believed."""
+    """Fifo that records the models it was called with."""
 
     def __init__(self) -> None:
         self.believed: list[Models] = []
@@ -259,7 +259,7 @@ class Listening:
         return p.fifo(snapshot, models)
 
 
-def test_a_run_in_which_nothing_surprises_leaves_the_models_as_they_are() -> None:
+def test_a_run_as_predicted_leaves_the_models_unchanged() -> None:
     policy = Listening()
     jobs = some_jobs(gpus=[2, 2, 4], batch=[64, 64, 128])
     wattline.run(wattline.Sim(jobs, nodes("a100", count=4, gpus=1), truth=MODELS), policy, MODELS)
@@ -290,18 +290,18 @@ def test_what_is_learnt_of_one_workload_leaves_the_others() -> None:
     assert [a is b for a, b in zip(learnt.workloads, MODELS.workloads, strict=True)] == [True, False, True]
 
 
-# -- what is observed
+# -- observations
 
 JOBS = some_jobs(gpus=[2, 1, 1], batch=[64, 32, 32])
 CLUSTER = nodes("a100", count=2, gpus=1)
 
 
 def holding(*leases: tuple[int, int, int, int]) -> Leases:
-    """These leases: job, group, node, gpus."""
+    """Build leases from (job, group, node, gpus)."""
     return Leases.of(*zip(*leases, strict=True))
 
 
-def test_the_rate_of_a_job_on_two_nodes_is_believed() -> None:
+def test_the_rate_of_a_job_on_two_nodes_is_learnt() -> None:
     leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     models = MODELS
     for _ in range(4):
@@ -321,23 +321,23 @@ def test_a_rate_as_expected_returns_the_very_same_models() -> None:
     [
         rows(),
         rows(Event(ARRIVED, 1, 1.0)),
-        rows(Event(RAN, 1, 1.0, 0.0, 5.0)),  # holds nothing any more
-        rows(Event(RAN, 0, 1.0, 0.0, 0.0)),  # not under way
+        rows(Event(RAN, 1, 1.0, 0.0, 5.0)),  # without a lease
+        rows(Event(RAN, 0, 1.0, 0.0, 0.0)),  # not running
         rows(Event(FINISHED, 1, 1.0, 1000.0)),
     ],
 )
-def test_what_says_nothing_about_who_runs_teaches_nothing(events: np.ndarray) -> None:
+def test_events_without_a_running_job_change_nothing(events: np.ndarray) -> None:
     assert MODELS.observe(events, JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER) is MODELS
 
 
-def test_jobs_in_company_teach_nothing() -> None:
+def test_packed_jobs_change_nothing() -> None:
     leases = holding((1, 1, 0, 1), (2, 1, 0, 1))
     seen = rows(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
     assert MODELS.observe(seen, JOBS, leases, CLUSTER) is MODELS
 
 
-def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
-    # Job 2 was beside job 1 until it ended: both of job 1's rates are told with its end.
+def test_a_packed_rate_is_not_taken_for_that_of_the_job_alone() -> None:
+    # Job 2 shared GPUs with job 1 until it ended: both rates of job 1 are in the events of that end.
     seen = rows(
         Event(RAN, 1, 0.0, 0.0, 0.6),
         Event(RAN, 2, 0.0, 0.0, 0.6),
@@ -347,7 +347,7 @@ def test_a_rate_in_company_is_not_taken_for_that_of_the_job_alone() -> None:
     assert MODELS.observe(seen, JOBS, holding((1, 1, 0, 1), (2, 1, 0, 1)), CLUSTER) is MODELS
 
 
-def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> None:
+def test_packed_jobs_do_not_lower_the_speed_of_a_job_alone() -> None:
     policy = p.Gandiva(slice_s=100.0)
     seen: list[Models] = []
 
@@ -363,7 +363,7 @@ def test_learning_from_packed_jobs_does_not_teach_that_they_are_slow_alone() -> 
     assert all(models is MODELS for models in seen)
 
 
-def test_jobs_that_nobody_measured_teach_nothing() -> None:
+def test_unmeasured_jobs_change_nothing() -> None:
     models = Measured(())
     assert (
         models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
@@ -371,7 +371,7 @@ def test_jobs_that_nobody_measured_teach_nothing() -> None:
     )
 
 
-def test_what_was_believed_before_is_unchanged_by_learning() -> None:
+def test_learning_does_not_change_the_earlier_models() -> None:
     before = speed(MODELS, JOBS, 0, 2, on=2)
     MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
     assert speed(MODELS, JOBS, 0, 2, on=2) == before

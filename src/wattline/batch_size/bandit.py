@@ -1,7 +1,7 @@
-"""Which batch size should a recurring training job use next? What optimisers are told and answer; and Zeus'.
+"""Interface of batch-size optimisers for recurring jobs, and the bandit of Zeus (NSDI'23).
 
-An optimiser is a value without memory: `next` says what to try, `epochs` how long, and `observe` makes the
-state that knows one outcome more. Zeus' (NSDI'23) is here as the reference; ours is in `recurring`.
+An optimiser has no mutable state: `next` returns the trial to run, `epoch_limit` its maximum length, and
+`observe` a state updated with an outcome. Zeus is the reference; Wattline's own tuner is in `bayesian`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from wattline.errors import ConfigError
 
-S = TypeVar("S")
+StateT = TypeVar("StateT")
 ADAPTIVE = frozenset(("adam", "adamw", "adadelta", "adagrad", "rmsprop", "lamb"))
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is known of a recurring job before it ever ran: batch sizes that may be used, and its default."""
+    """Search space of a recurring job: allowed batch sizes, default, and maximum number of epochs."""
 
     batches: tuple[int, ...]
     default: int
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run that should be made. *explores*: to learn, not because it is the best that is known."""
+    """A run to be made; *explores*: it is not at the best known batch size."""
 
     batch: int
     explores: bool = False
@@ -47,11 +47,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run. No epochs: it was not even started, as one epoch costs too much.
+    """Result of a run; 0 epochs: it was not started, because one epoch exceeds the cost limit.
 
-    Costs are of energy and time together, in joules. *epoch_j* is of an epoch at the power limit that is
-    best for this batch size, *full_j* at the largest limit; *earlier_j* is what tries of the same recurrence
-    cost before. *power* is what the GPU drew at the largest limit, as a share of that limit; nan: unknown.
+    Costs combine energy and time, in joules. *epoch_j* is the cost of an epoch at the best power limit of
+    this batch size, *full_j* at the largest limit; *earlier_j* is the cost of earlier tries of the same
+    recurrence. *power* is the GPU's draw at the largest limit as a share of that limit; nan: unknown.
     """
 
     batch: int
@@ -64,61 +64,61 @@ class Outcome:
     power: float = math.nan
 
 
-class Optimizer(Protocol[S]):
-    """Chooses batch sizes; its states are values."""
+class Optimizer(Protocol[StateT]):
+    """A batch-size optimiser with immutable states."""
 
-    def start(self, task: Task) -> S:
-        """What is known before the first run."""
+    def start(self, task: Task) -> StateT:
+        """Return the state before the first run."""
         ...
 
-    def next(self, state: S, rng: np.random.Generator) -> Trial:
-        """What to run next."""
+    def next(self, state: StateT, rng: np.random.Generator) -> Trial:
+        """Return the next trial."""
         ...
 
-    def epochs(self, state: S, trial: Trial, epoch_j: float) -> int:
-        """How many epochs it may take before it is stopped, now that an epoch is known to cost *epoch_j*."""
+    def epochs(self, state: StateT, trial: Trial, epoch_j: float) -> int:
+        """Return the epochs after which *trial* is stopped, given the measured cost of an epoch."""
         ...
 
-    def begin(self, state: S, trial: Trial) -> S:
-        """The state while *trial* runs: whoever asks before its outcome is known runs beside it."""
+    def begin(self, state: StateT, trial: Trial) -> StateT:
+        """Return the state while *trial* runs, for choosing concurrent runs."""
         ...
 
-    def observe(self, state: S, outcome: Outcome) -> S:
-        """The state that knows this outcome too."""
+    def observe(self, state: StateT, outcome: Outcome) -> StateT:
+        """Return the state updated with *outcome*."""
         ...
 
 
 @dataclass(frozen=True)
 class ZeusState:
-    """How far pruning is (`down`, then `up`: still to try), and what each batch size cost."""
+    """Progress of pruning (`down`, then `up`: batch sizes left to try) and the costs of each batch size."""
 
     task: Task
     down: tuple[int, ...]
     up: tuple[int, ...]
     rounds: int = 0
-    good: tuple[tuple[int, float], ...] = ()
+    survivors: tuple[tuple[int, float], ...] = ()
     costs: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    least_j: float = math.inf
-    least: int = 0
+    cheapest_j: float = math.inf
+    cheapest: int = 0
     pending: tuple[int, ...] = ()
 
     @property
-    def expecting(self) -> int | None:
-        """What pruning waits for; None when it is over."""
+    def pruning_batch(self) -> int | None:
+        """Batch size that pruning tries next; None after pruning."""
         return next(iter(self.down or self.up), None)
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """The batch sizes that survived pruning."""
-        return tuple(sorted(batch for batch, _ in self.good))
+        """Batch sizes that survived pruning."""
+        return tuple(sorted(batch for batch, _ in self.survivors))
 
 
 @dataclass(frozen=True)
 class Zeus:
-    """Pruning, then Gaussian Thompson sampling; runs stop at *beta* times the least cost so far.
+    """Zeus: pruning, then Gaussian Thompson sampling; runs stop at *beta* times the lowest cost so far.
 
     Pruning tries the default, smaller ones until one fails, larger ones until one fails; twice, the second
-    time from the cheapest. *window*: only the so many most recent costs of a batch size count; 0 is all.
+    time from the cheapest. *window* is the number of most recent costs per batch size used; 0 = all.
     """
 
     beta: float = 2.0
@@ -129,93 +129,93 @@ class Zeus:
         if not self.beta > 1:
             raise ConfigError(f"beta must be above 1, got {self.beta}")
         if self.window == 1 or self.window < 0:
-            raise ConfigError(f"window must be 0 for all or at least 2, got {self.window}")
+            raise ConfigError(f"window must be 0 (all) or at least 2, got {self.window}")
 
     def start(self, task: Task) -> ZeusState:
-        """Pruning from the default."""
-        return ZeusState(task, *_around(task.batches, task.default))
+        """Return the state that starts pruning at the default."""
+        return ZeusState(task, *_split_directions(task.batches, task.default))
 
     def next(self, state: ZeusState, rng: np.random.Generator) -> Trial:
-        """What pruning expects; while that runs, the cheapest so far; after pruning, what a draw says."""
-        waits = state.expecting
-        if waits is not None:
-            if waits in state.pending:
-                return Trial(state.least or state.task.default)
-            return Trial(waits, explores=True)
-        draws = [_draw(state.costs[arm], self.window, rng) for arm in state.arms]
+        """Return the next trial of pruning, the cheapest so far while it runs, or a Thompson sample."""
+        batch = state.pruning_batch
+        if batch is not None:
+            if batch in state.pending:
+                return Trial(state.cheapest or state.task.default)
+            return Trial(batch, explores=True)
+        draws = [_draw_mean_cost(state.costs[arm], self.window, rng) for arm in state.arms]
         return Trial(state.arms[int(np.argmin(draws))])
 
     def epochs(self, state: ZeusState, trial: Trial, epoch_j: float) -> int:
-        """As many as cost no more than *beta* times the least; 0 is "do not even start"."""
-        if math.isinf(state.least_j) or math.isinf(self.beta):
+        """Return the epochs that cost at most *beta* times the lowest cost; 0: do not start."""
+        if math.isinf(state.cheapest_j) or math.isinf(self.beta):
             return state.task.max_epochs
-        return int(min(self.beta * state.least_j // epoch_j, state.task.max_epochs))
+        return int(min(self.beta * state.cheapest_j // epoch_j, state.task.max_epochs))
 
     def begin(self, state: ZeusState, trial: Trial) -> ZeusState:
-        """*trial* runs."""
+        """Return the state with *trial* running."""
         return replace(state, pending=(*state.pending, trial.batch))
 
     def observe(self, state: ZeusState, outcome: Outcome) -> ZeusState:
-        """Remember the cost; pruning goes on if it waited for this."""
+        """Return the state with the cost recorded, and pruning advanced if it tried this batch size."""
         batch = outcome.batch
-        cost_j = outcome.cost_j if outcome.epochs else 100 * self.beta * state.least_j
-        if state.expecting == batch == state.task.default and not state.costs and not outcome.reached:
+        cost_j = outcome.cost_j if outcome.epochs else 100 * self.beta * state.cheapest_j
+        if state.pruning_batch == batch == state.task.default and not state.costs and not outcome.reached:
             raise ConfigError(f"the default batch size {batch} did not reach the target")
-        waited = state.expecting == batch
+        pruned_now = state.pruning_batch == batch
         state = replace(
             state,
             costs={**state.costs, batch: (*state.costs.get(batch, ()), cost_j)},
-            pending=without(state.pending, batch),
+            pending=remove_one(state.pending, batch),
         )
         whole_j = cost_j + outcome.earlier_j
-        if outcome.reached and whole_j < state.least_j:
-            state = replace(state, least_j=whole_j, least=batch)
-        return self._pruned(state, cost_j, outcome.reached) if waited else state
+        if outcome.reached and whole_j < state.cheapest_j:
+            state = replace(state, cheapest_j=whole_j, cheapest=batch)
+        return self._prune(state, cost_j, outcome.reached) if pruned_now else state
 
-    def _pruned(self, state: ZeusState, cost_j: float, reached: bool) -> ZeusState:
-        """One step of pruning: a failure ends its direction, both directions end a round."""
+    def _prune(self, state: ZeusState, cost_j: float, reached: bool) -> ZeusState:
+        """Advance pruning: a failure ends its direction, both directions end a round."""
         on_way_down = bool(state.down)
         batch = (state.down or state.up)[0]
         if reached:
-            state = replace(state, good=(*state.good, (batch, cost_j)))
+            state = replace(state, survivors=(*state.survivors, (batch, cost_j)))
         if on_way_down:
             state = replace(state, down=state.down[1:] if reached else ())
         else:
             state = replace(state, up=state.up[1:] if reached else ())
         if state.down or state.up:
             return state
-        if not state.good:
+        if not state.survivors:
             raise ConfigError("no batch size reached the target")
         state = replace(state, rounds=state.rounds + 1)
         if state.rounds >= self.rounds:
             return state
-        cheapest = min(state.good, key=lambda found: found[1])[0]
-        down, up = _around(state.arms, cheapest)
-        return replace(state, down=down, up=up, good=())
+        cheapest = min(state.survivors, key=lambda survivor: survivor[1])[0]
+        down, up = _split_directions(state.arms, cheapest)
+        return replace(state, down=down, up=up, survivors=())
 
 
 def scaled_lr(lr: float, from_batch: int, to_batch: int, optimizer: str) -> float:
-    """The learning rate for another batch size: by the root for Adam and its kind, else in proportion."""
+    """Return the learning rate at *to_batch*: square-root scaling for Adam and its kind, else linear."""
     if from_batch < 1 or to_batch < 1:
         raise ConfigError(f"a batch size must be at least 1, got {min(from_batch, to_batch)}")
     ratio = to_batch / from_batch
     return lr * (math.sqrt(ratio) if optimizer.casefold() in ADAPTIVE else ratio)
 
 
-def _around(batches: tuple[int, ...], start: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    at = batches.index(start)
-    return batches[at::-1], batches[at + 1 :]
+def _split_directions(batches: tuple[int, ...], start: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    index = batches.index(start)
+    return batches[index::-1], batches[index + 1 :]
 
 
-def _draw(costs: tuple[float, ...], window: int, rng: np.random.Generator) -> float:
-    """A draw of the mean cost: flat prior, and the variance that was seen taken for the truth."""
+def _draw_mean_cost(costs: tuple[float, ...], window: int, rng: np.random.Generator) -> float:
+    """Draw the mean cost from its posterior with a flat prior and the sample variance as known variance."""
     recent = np.array(costs[-window:])
     return float(rng.normal(recent.mean(), math.sqrt(recent.var() / len(recent))))
 
 
-def without(pending: tuple[int, ...], batch: int) -> tuple[int, ...]:
-    """*pending* when one trial of *batch* has ended."""
+def remove_one(pending: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    """Return *pending* without one trial of *batch*."""
     if batch not in pending:
         return pending
-    at = pending.index(batch)
-    return pending[:at] + pending[at + 1 :]
+    index = pending.index(batch)
+    return pending[:index] + pending[index + 1 :]

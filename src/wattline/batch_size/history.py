@@ -1,6 +1,6 @@
-"""What recurring jobs did, in one SQLite file: runs, trials under way, and sweeps of power limits.
+"""Run history of recurring jobs in one SQLite file: runs, running trials, and power-limit sweeps.
 
-Any number of processes may use it at once. An optimiser's state is not stored: it is a fold over the runs.
+Any number of processes may use it concurrently. An optimiser's state is not stored but rebuilt from the runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from wattline.meter.caps.record import state_folder
 from wattline.profiler.cap_window import Tried
 
 if TYPE_CHECKING:
-    from wattline.batch_size.bayesian import Known, Recurring  # not in jobs: it takes scipy
+    from wattline.batch_size.bayesian import Recurring  # imports scipy, which a training job does not need
+    from wattline.batch_size.tuner_state import Known
 
 SCHEMA = 1
 _TABLES = """
@@ -37,15 +38,15 @@ CREATE TABLE tried (
   grp TEXT NOT NULL, batch INTEGER NOT NULL, kind TEXT NOT NULL, cap_w REAL NOT NULL, steps REAL NOT NULL,
   seconds REAL NOT NULL, joules REAL NOT NULL, PRIMARY KEY (grp, batch, kind, cap_w));
 """
-_EACH = ("run", "trial", "tried", "job")
-_FORGOTTEN_S = 7 * 86400.0  # a trial that has not ended after a week never will
-_TRIES = 100
-_NO_LIMIT = 1000  # epochs, of a job that was never described
+_JOB_TABLES = ("run", "trial", "tried", "job")
+_TRIAL_LIFETIME_S = 7 * 86400.0  # a trial that has not ended after a week is taken for dead
+_WAL_TRIES = 100
+_NO_LIMIT = 1000  # maximum epochs of a job without a stored task
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a recurring job, as it ended; *joules* None where nothing was metered."""
+    """One ended run of a recurring job; *joules* None: not metered."""
 
     batch: int
     reached: bool
@@ -55,7 +56,7 @@ class Run:
 
 
 class Memory:
-    """The store; `with` closes it."""
+    """SQLite store of runs, trials and sweeps; a context manager that closes the file."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -63,7 +64,7 @@ class Memory:
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> Memory:
-        """The store at *path*, made if it is missing; by default under the XDG state directory."""
+        """Open the store at *path*, by default memory.db in the XDG state directory; create it if missing."""
         file = Path(path) if path is not None else state_folder() / "memory.db"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,17 +72,17 @@ class Memory:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{file}: cannot be opened: {error}") from None
         try:
-            _write_ahead(connection)
+            _enable_write_ahead(connection)
             connection.execute("PRAGMA synchronous=NORMAL")
-            memory = cls(file, connection)
-            memory._prepare()
+            history = cls(file, connection)
+            history._create_tables()
         except sqlite3.Error as error:
             connection.close()
-            raise ConfigError(f"{file}: is not a memory of wattline: {error}") from None
+            raise ConfigError(f"{file}: is not a run history of wattline: {error}") from None
         except ConfigError:
             connection.close()
             raise
-        return memory
+        return history
 
     def close(self) -> None:
         """Close the file."""
@@ -93,44 +94,47 @@ class Memory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what jobs are
+    # -- tasks
 
     def describe(self, group: str, task: Task) -> None:
-        """Remember which batch sizes a job may use, its default, and when it gives up."""
+        """Store the batch sizes, the default and the maximum epochs of a job."""
         self._connection.execute(
             "INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)",
             (group, json.dumps(task.batches), task.default, task.max_epochs),
         )
 
     def task(self, group: str) -> Task:
-        """What a job may use; of one that was never described, what it has used, its default the first."""
+        """Return the task of a job; without a stored one, the batch sizes it has used, the first as default.
+
+        Raises `NotFound` if the job is unknown.
+        """
         row = self._connection.execute(
             "SELECT batches, first, max_epochs FROM job WHERE grp = ?", (group,)
         ).fetchone()
         if row is not None:
             return Task(tuple(json.loads(row[0])), row[1], row[2])
-        used = [
+        batches = [
             b
             for (b,) in self._connection.execute("SELECT batch FROM run WHERE grp = ? ORDER BY id", (group,))
         ]
-        if not used:
-            raise self._unknown(group)
-        return Task(tuple(sorted(set(used))), used[0], _NO_LIMIT)
+        if not batches:
+            raise self._not_found(group)
+        return Task(tuple(sorted(set(batches))), batches[0], _NO_LIMIT)
 
     def groups(self) -> list[str]:
-        """The jobs that are known."""
+        """Return the names of all jobs in the store."""
         return [
             g for (g,) in self._connection.execute("SELECT grp FROM run UNION SELECT grp FROM job ORDER BY 1")
         ]
 
     def kinds(self, group: str) -> list[str]:
-        """The kinds of GPU a job ran on, the latest first."""
+        """Return the kinds of GPU a job ran on, the latest first."""
         rows = self._connection.execute(
             "SELECT kind FROM run WHERE grp = ? GROUP BY kind ORDER BY max(id) DESC", (group,)
         )
         return [kind for (kind,) in rows]
 
-    # -- what they did
+    # -- runs and trials
 
     def add(
         self,
@@ -143,7 +147,7 @@ class Memory:
         joules: float | None,
         epochs: int,
     ) -> None:
-        """Remember a run that ended, and that its trial is over."""
+        """Store an ended run and remove its trial."""
         with self.writing():
             self._connection.execute(
                 "INSERT INTO run (grp, kind, batch, reached, seconds, joules, epochs, ended_s)"
@@ -153,7 +157,7 @@ class Memory:
             self.forget_trial(group, kind, batch)
 
     def forget_trial(self, group: str, kind: str, batch: int) -> None:
-        """A trial runs no more."""
+        """Remove the oldest running trial of a batch size."""
         self._connection.execute(
             "DELETE FROM trial WHERE id ="
             " (SELECT min(id) FROM trial WHERE grp = ? AND kind = ? AND batch = ?)",
@@ -161,7 +165,7 @@ class Memory:
         )
 
     def runs(self, group: str, kind: str) -> list[Run]:
-        """What a job did on one kind of GPU, the oldest first."""
+        """Return the runs of a job on one kind of GPU, the oldest first."""
         rows = self._connection.execute(
             "SELECT batch, reached, seconds, joules, epochs FROM run WHERE grp = ? AND kind = ? ORDER BY id",
             (group, kind),
@@ -169,24 +173,24 @@ class Memory:
         return [Run(batch, bool(reached), s, j, epochs) for batch, reached, s, j, epochs in rows]
 
     def begin(self, group: str, kind: str, trial: Trial) -> None:
-        """Remember that a trial runs, so that nobody starts it twice."""
+        """Store a running trial, so that concurrent runs do not repeat it."""
         self._connection.execute(
             "INSERT INTO trial (grp, kind, batch, began_s) VALUES (?, ?, ?, ?)",
             (group, kind, trial.batch, time.time()),
         )
 
     def pending(self, group: str, kind: str) -> list[int]:
-        """The batch sizes of trials that run."""
+        """Return the batch sizes of running trials."""
         rows = self._connection.execute(
             "SELECT batch FROM trial WHERE grp = ? AND kind = ? AND began_s > ? ORDER BY id",
-            (group, kind, time.time() - _FORGOTTEN_S),
+            (group, kind, time.time() - _TRIAL_LIFETIME_S),
         )
         return [batch for (batch,) in rows]
 
     # -- sweeps of power limits
 
     def keep_profile(self, group: str, batch: int, kind: str, tried: Sequence[Tried]) -> None:
-        """Remember a sweep instead of an older one."""
+        """Store a sweep, replacing an older one."""
         with self.writing():
             self._connection.execute(
                 "DELETE FROM tried WHERE grp = ? AND batch = ? AND kind = ?", (group, batch, kind)
@@ -197,7 +201,7 @@ class Memory:
             )
 
     def profile(self, group: str, batch: int, kind: str) -> tuple[Tried, ...]:
-        """The sweep of a job at a batch size on a kind of GPU, by ascending limit; empty: none."""
+        """Return the sweep of a job at a batch size on a kind of GPU, by ascending limit; empty: none."""
         rows = self._connection.execute(
             "SELECT cap_w, steps, seconds, joules FROM tried"
             " WHERE grp = ? AND batch = ? AND kind = ? ORDER BY cap_w",
@@ -205,50 +209,52 @@ class Memory:
         )
         return tuple(Tried(*row) for row in rows)
 
-    # -- all of it
+    # -- whole jobs
 
     def reset(self, group: str) -> int:
-        """Forget a job; how many runs that were."""
+        """Delete all records of a job and return its number of runs; raises `NotFound` if it is unknown."""
         with self.writing():
             count = int(
                 self._connection.execute("SELECT count(*) FROM run WHERE grp = ?", (group,)).fetchone()[0]
             )
-            gone = [
+            deleted = [
                 self._connection.execute(f"DELETE FROM {table} WHERE grp = ?", (group,)).rowcount
-                for table in _EACH
+                for table in _JOB_TABLES
             ]
-            if not any(gone):
-                raise self._unknown(group)
+            if not any(deleted):
+                raise self._not_found(group)
         return count
 
     def state(
         self, group: str, kind: str, optimizer: Recurring, *, eta: float = 0.5, max_w: float | None = None
     ) -> Known:
-        """What *optimizer* knows of a job on one kind of GPU: all its runs there, and epochs from elsewhere.
+        """Rebuild the state of *optimizer* from a job's runs on *kind*, and its epochs on other kinds of GPU.
 
-        *max_w*: the largest power limit; by default the largest that was swept, else the most that was drawn.
+        *max_w* is the largest power limit; by default the largest of the sweeps, else the largest power draw.
         """
         task = self.task(group)
         elsewhere = None
         for other in reversed([k for k in self.kinds(group) if k != kind]):
-            elsewhere = self._fold(group, other, optimizer, optimizer.start(task, elsewhere), eta, None)
-        state = self._fold(group, kind, optimizer, optimizer.start(task, elsewhere), eta, max_w)
+            elsewhere = self._replay_runs(
+                group, other, optimizer, optimizer.start(task, elsewhere), eta, None
+            )
+        state = self._replay_runs(group, kind, optimizer, optimizer.start(task, elsewhere), eta, max_w)
         for batch in self.pending(group, kind):
             if batch in task.batches:
                 state = optimizer.begin(state, Trial(batch))
         return state
 
-    def _fold(
+    def _replay_runs(
         self, group: str, kind: str, optimizer: Recurring, state: Known, eta: float, max_w: float | None
     ) -> Known:
         runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches and run.epochs > 0]
         sweeps = {batch: self.profile(group, batch, kind) for batch in state.task.batches}
-        max_w = max_w or _largest_w(runs, sweeps)
+        max_w = max_w or _find_largest_w(runs, sweeps)
         for run in runs:
-            state = optimizer.observe(state, _outcome(run, sweeps[run.batch], eta, max_w))
+            state = optimizer.observe(state, _build_outcome(run, sweeps[run.batch], eta, max_w))
         return state
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         with self.writing():
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
             if version == 0:
@@ -258,12 +264,12 @@ class Memory:
             elif version != SCHEMA:
                 raise ConfigError(
                     f"{self.path}: has schema {version}, expected {SCHEMA}",
-                    "it was written by another version of wattline: use that, or another file",
+                    "the file was written by another version of wattline: use that version or another file",
                 )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile."""
+        """Run the body in one transaction that excludes other writers; roll back on an exception."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -272,36 +278,38 @@ class Memory:
             raise
         self._connection.execute("COMMIT")
 
-    def _unknown(self, group: str) -> NotFound:
-        return NotFound(f"{self.path} knows no job {group!r}", did_you_mean(group, self.groups()))
+    def _not_found(self, group: str) -> NotFound:
+        return NotFound(f"{self.path} has no job {group!r}", did_you_mean(group, self.groups()))
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Readers and a writer at once; while others begin to do the same this is refused at once."""
-    for left in range(_TRIES - 1, -1, -1):
+def _enable_write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; retry, because SQLite refuses it while another process does the same."""
+    for retries in range(_WAL_TRIES - 1, -1, -1):
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError:
-            if not left:
+            if not retries:
                 raise
             time.sleep(0.1)
 
 
-def _largest_w(runs: Sequence[Run], sweeps: dict[int, tuple[Tried, ...]]) -> float:
-    """The largest power limit, as far as anything tells."""
+def _find_largest_w(runs: Sequence[Run], sweeps: dict[int, tuple[Tried, ...]]) -> float:
+    """Return the largest power limit of the sweeps, else the largest power draw of the runs, else 1."""
     caps = [tried.cap_w for sweep in sweeps.values() for tried in sweep]
     drawn = [run.joules / run.seconds for run in runs if run.joules and run.seconds > 0]
     return max(caps, default=max(drawn, default=1.0))
 
 
-def _outcome(run: Run, sweep: tuple[Tried, ...], eta: float, max_w: float) -> Outcome:
-    """A stored run as an optimiser sees it; what was not metered is taken to draw the most."""
+def _build_outcome(run: Run, sweep: tuple[Tried, ...], eta: float, max_w: float) -> Outcome:
+    """Return a stored run as an outcome; an unmetered run is assumed to draw *max_w*."""
     joules = max_w * run.seconds if run.joules is None else run.joules
     cost_j = eta * joules + (1 - eta) * max_w * run.seconds
     costs = [(eta * t.joules + (1 - eta) * max_w * t.seconds) / t.steps for t in sweep]
-    more = costs[-1] / min(costs) if costs else 1.0
+    full_power_ratio = costs[-1] / min(costs) if costs else 1.0
     drawn_w = sweep[-1].joules / sweep[-1].seconds if sweep else joules / max(run.seconds, 1e-9)
     power = drawn_w / max_w
     each_j = cost_j / run.epochs
-    return Outcome(run.batch, run.epochs, run.reached, cost_j, each_j, more * each_j, power=min(power, 1.0))
+    return Outcome(
+        run.batch, run.epochs, run.reached, cost_j, each_j, full_power_ratio * each_j, power=min(power, 1.0)
+    )

@@ -1,10 +1,10 @@
-"""What is believed of a training over its batch size: epochs to the target, and the cost of an epoch.
+"""Prior over batch sizes of the epochs to the target and of the cost of an epoch.
 
-Both are smooth in the logarithm of the batch size and have a known form. Epochs lie in a valley: a batch far
-above the noise of the gradient wastes samples, in proportion in the end; a tiny one is unstable. An epoch
-takes a share for each sample and one for each step, and so less with larger batches, up to a point. Where the
-valley is and when steps stop to matter is unknown: beliefs are draws of these forms, weighed by what was
-seen, each with a smooth remainder that follows the measurements (a Gaussian process).
+Both are smooth in the logarithm of the batch size and have a known form. Epochs have a minimum: a batch far
+above the gradient noise scale wastes samples, finally in proportion to it; a tiny one is unstable. The cost
+of an epoch has a part per sample and a part per step, so it falls with larger batches up to a point. The
+parameters of these forms are unknown: the prior is a set of draws of them, weighted by the observations, each
+with a Gaussian process as a smooth residual that follows the measurements.
 """
 
 from __future__ import annotations
@@ -18,94 +18,103 @@ import numpy as np
 from wattline.core.table import Floats
 
 DRAWS = 256
-LEVEL = 10.0  # nobody knows how many epochs a job takes, nor what one costs: e^±10
-SMOOTH = 1.5  # octaves over which remainders change: neighbours at a factor of two are alike
-OWN = 0.05  # by which a batch size differs from its neighbours for no reason
-EPOCHS_OFF, EPOCH_OFF = 0.10, 0.07  # how far epochs and epochs' costs are from their forms
-DEGREES = 4.0  # how well the scale of all that is known beforehand: tails as of so many measurements
-IDLE, BUSY = 0.2, 0.9  # what GPUs draw of their largest power when idle and when busy, about
-BUSY_OFF = 0.25  # and how far off that is
-TILT = 0.10  # and by how much more or less with each octave
+LEVEL_STD = 10.0  # standard deviation of the log scale: epochs and their cost are unknown up to e^±10
+LENGTH_SCALE = 1.5  # length scale of residuals in octaves: neighbours at a factor of two are similar
+OWN_STD = 0.05  # independent deviation of a batch size from its neighbours
+EPOCHS_STD, EPOCH_STD = 0.10, 0.07  # residual standard deviation of epochs and of the cost of an epoch
+DEGREES = 4.0  # degrees of freedom of Student's t for the residual scale
+IDLE_POWER, BUSY_POWER = 0.2, 0.9  # typical power of an idle and a busy GPU, as a share of the largest
+BUSY_STD = 0.25  # standard deviation of that estimate
+TREND_STD = 0.10  # standard deviation of a residual trend per octave
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
-    """The forms on these batch sizes: draws in rows, batch sizes in columns, all in natural logarithms."""
+class PriorDraws:
+    """Draws of the prior forms: draws in rows, batch sizes in columns, in natural logarithms."""
 
-    epochs: Floats
-    epoch: Floats
-    busy: Floats  # the share of an epoch that goes into samples, not a logarithm
+    log_epochs: Floats
+    log_epoch_j: Floats
+    busy: Floats  # share of an epoch spent on samples, not a logarithm
     epochs_cov: Floats
     epoch_cov: Floats
-    first: Floats  # standard normal draws, for the remainders
-    second: Floats
+    epochs_normals: Floats  # standard normal draws for the residuals
+    epoch_normals: Floats
 
 
 @lru_cache(maxsize=256)
-def grid(batches: tuple[int, ...], default: int) -> Grid:
-    """What is believed before anything ran: scale-free, around the default."""
+def draw_prior(batches: tuple[int, ...], default: int) -> PriorDraws:
+    """Draw the prior for these batch sizes: scale-free, centred on the default."""
     rng = np.random.default_rng(0)
     x = np.log2(np.array(batches, np.float64) / default)
     column = (DRAWS, 1)
     middle, half = 3.0 * rng.standard_normal(column), rng.uniform(0, 4, column)
     large, small = rng.uniform(0.5, 1.5, column), rng.uniform(0.5, 4.0, column)
-    epochs = large * _rise(x - (middle + half)) + _rise(small * (middle - half - x))
+    epochs = large * _softplus2(x - (middle + half)) + _softplus2(small * (middle - half - x))
     half = rng.uniform(-5, 5, column)
-    epoch, busy = _rise(half - x), 1 / (1 + 2 ** (half - x))
+    epoch, busy = _softplus2(half - x), 1 / (1 + 2 ** (half - x))
     first, second = rng.standard_normal((2, DRAWS, len(x)))
-    return Grid(epochs, epoch, busy, _covariance(x, EPOCHS_OFF), _covariance(x, EPOCH_OFF), first, second)
+    return PriorDraws(
+        epochs,
+        epoch,
+        busy,
+        _residual_covariance(x, EPOCHS_STD),
+        _residual_covariance(x, EPOCH_STD),
+        first,
+        second,
+    )
 
 
-def _rise(octaves: Floats) -> Floats:
-    """log(1 + 2^octaves): nothing, then in proportion."""
+def _softplus2(octaves: Floats) -> Floats:
+    """Return log(1 + 2^octaves): flat, then linear."""
     return np.asarray(np.logaddexp(0.0, octaves * math.log(2)))
 
 
-def _covariance(x: Floats, off: float) -> Floats:
+def _residual_covariance(x: Floats, residual: float) -> Floats:
     apart = x[:, None] - x[None, :]
-    smooth = off**2 * np.exp(-0.5 * (apart / SMOOTH) ** 2) + TILT**2 * x[:, None] * x[None, :]
-    return np.asarray(LEVEL**2 + smooth + OWN**2 * np.eye(len(x)))
+    smooth = residual**2 * np.exp(-0.5 * (apart / LENGTH_SCALE) ** 2) + TREND_STD**2 * x[:, None] * x[None, :]
+    return np.asarray(LEVEL_STD**2 + smooth + OWN_STD**2 * np.eye(len(x)))
 
 
-def draws(
+def sample_posterior(
     form: Floats,
     covariance: Floats,
     normals: Floats,
-    seen: Floats,
+    observed: Floats,
     variance: Floats,
-    prior: Floats | None = None,
+    log_prior: Floats | None = None,
 ) -> Floats:
-    """Draws of the curve after *seen* (nan: not) with the *variance* of each: forms that fit, and remainders.
+    """Return draws of a curve given the *observed* values (nan: not observed) with *variance*.
 
-    *prior*: logarithms of what else speaks for each form. Weights and remainders have Student's tails.
+    Forms are resampled by their likelihood and get a residual. *log_prior*: additional log weights of the
+    forms. Weights and residuals have Student's t tails.
     """
-    known = np.flatnonzero(~np.isnan(seen))
-    across = covariance[:, known]
+    known = np.flatnonzero(~np.isnan(observed))
+    cross = covariance[:, known]
     inner = covariance[np.ix_(known, known)]
     inner.flat[:: len(known) + 1] += variance[known]
     inverse = np.linalg.inv(inner)
-    off = seen[known] - form[:, known]
-    pulled = off @ inverse
-    misfit = (pulled * off).sum(axis=1)
+    residual = observed[known] - form[:, known]
+    gains = residual @ inverse
+    misfit = (gains * residual).sum(axis=1)
     weight = -0.5 * (DEGREES + len(known)) * np.log1p(misfit / DEGREES)
-    if prior is not None:
-        weight = weight + prior
+    if log_prior is not None:
+        weight = weight + log_prior
     weight = np.exp(weight - weight.max())
     sums = np.cumsum(weight)
     rows = np.searchsorted(sums, (np.arange(DRAWS) + 0.5) * (sums[-1] / DRAWS))
-    left = covariance - across @ inverse @ across.T
-    left.flat[:: len(left) + 1] += 1e-8
-    root = np.linalg.cholesky(left)
+    conditional = covariance - cross @ inverse @ cross.T
+    conditional.flat[:: len(conditional) + 1] += 1e-8
+    root = np.linalg.cholesky(conditional)
     scale = np.sqrt(np.maximum((DEGREES + misfit[rows]) / (DEGREES + len(known)), 1.0))
-    return np.asarray(form[rows] + pulled[rows] @ across.T + (normals * scale[:, None]) @ root.T)
+    return np.asarray(form[rows] + gains[rows] @ cross.T + (normals * scale[:, None]) @ root.T)
 
 
-def looks_busy(grid_: Grid, power: Floats) -> Floats:
-    """How well each form agrees with the *power* drawn, a share of the largest (nan: not seen); a logarithm.
+def busy_log_likelihood(prior: PriorDraws, power: Floats) -> Floats:
+    """Return the log likelihood of each form given *power*, a share of the largest (nan: not observed).
 
-    A GPU that waits between steps draws little more than when idle.
+    A GPU that waits between steps draws little more than an idle one.
     """
     known = np.flatnonzero(~np.isnan(power))
-    busy = np.clip((power[known] - IDLE) / (BUSY - IDLE), 0.0, 1.0)
-    off = (grid_.busy[:, known] - busy) / BUSY_OFF
-    return np.asarray(-0.5 * (off**2).mean(axis=1))
+    busy = np.clip((power[known] - IDLE_POWER) / (BUSY_POWER - IDLE_POWER), 0.0, 1.0)
+    residual = (prior.busy[:, known] - busy) / BUSY_STD
+    return np.asarray(-0.5 * (residual**2).mean(axis=1))

@@ -1,7 +1,7 @@
-"""Reads recorded trainings: epochs to a target by batch size, and what an epoch takes at each power limit.
+"""Reads recorded trainings: epochs to a target by batch size, and time and power of an epoch by power limit.
 
 A directory holds `summary_train.csv`, one row for each run and target level, and `summary_power_<gpu>.csv`,
-one row for each batch size and power limit: the tables that Zeus' authors published, or of the same kind.
+one row for each batch size and power limit: the format of the tables published by the authors of Zeus.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _POWER = "summary_power_"
 
 
 @dataclass(frozen=True, eq=False)
-class Runs(Table):
-    """Trainings, one row for each run and target level: the epoch that reached it, nan if none did."""
+class TrainingRuns(Table):
+    """Rows of summary_train.csv: the epoch at which a run reached a target level; nan: not reached."""
 
     dataset: Labels
     network: Labels
@@ -36,8 +36,8 @@ class Runs(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Epochs(Table):
-    """What an epoch takes on one kind of GPU, one row for each batch size and power limit."""
+class EpochMeasurements(Table):
+    """Rows of summary_power_<gpu>.csv: time and power of an epoch by batch size and power limit."""
 
     dataset: Labels
     network: Labels
@@ -50,10 +50,10 @@ class Epochs(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
-    """One training on one kind of GPU: batch sizes that were both trained and measured, ascending.
+class RecordedTraining:
+    """One training on one kind of GPU, with the batch sizes that were both trained and measured, ascending.
 
-    `epochs[i]` are the runs at `batches[i]`, nan where a run never reached the target; *seconds* and
+    `epochs[i]` are the runs at `batches[i]`, nan if a run did not reach the target; *seconds* and
     *watts* of an epoch have a row for each batch size and a column for each of *caps_w*, ascending.
     """
 
@@ -72,24 +72,24 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """The tables of a directory; `gpus` are the kinds of GPU that it has."""
+    """All tables of a directory."""
 
     path: Path
-    runs: Runs
-    power: dict[str, Epochs]
+    runs: TrainingRuns
+    power: dict[str, EpochMeasurements]
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The kinds of GPU, in the order of their names."""
+        """Kinds of GPU, sorted by name."""
         return tuple(self.power)
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """What was trained, in the order of the file."""
+        """Data sets, in the order of the file."""
         return self.runs.dataset.names
 
-    def of_gpu(self, gpu: str) -> Epochs:
-        """What was measured on this kind of GPU."""
+    def measurements_on(self, gpu: str) -> EpochMeasurements:
+        """Return the measurements on this kind of GPU; raises `NotFound` if there are none."""
         if gpu not in self.power:
             raise NotFound(
                 f"{self.path} has no {_POWER}{gpu}.csv, only of {', '.join(self.gpus)}",
@@ -97,19 +97,19 @@ class Published:
             )
         return self.power[gpu]
 
-    def recorded(self, dataset: str, gpu: str, target: float) -> Recorded | None:
-        """The training on *dataset* to *target*, or None if this kind of GPU was not measured with it.
+    def select_training(self, dataset: str, gpu: str, target: float) -> RecordedTraining | None:
+        """Return the training on *dataset* to *target*, or None if it was not measured on this kind of GPU.
 
-        Rows of both tables belong together when network, optimiser and batch size are the same.
+        Rows of both tables are joined by network, optimiser and batch size.
         """
-        power = self.of_gpu(gpu)
-        levels = _of(self.runs, dataset)
+        power = self.measurements_on(gpu)
+        levels = _rows_of(self.runs, dataset)
         if not levels.size:
-            raise NotFound(f"{self.path} has no {dataset}", did_you_mean(dataset, self.datasets))
+            raise NotFound(f"{self.path} has no data set {dataset}", did_you_mean(dataset, self.datasets))
         runs = levels[np.isclose(self.runs.target[levels], target, rtol=1e-9, atol=0)]
         if not runs.size:
-            has = ", ".join(f"{level:g}" for level in np.unique(self.runs.target[levels]))
-            raise NotFound(f"{dataset} has no target {target:g}, only {has}")
+            available = ", ".join(f"{level:g}" for level in np.unique(self.runs.target[levels]))
+            raise NotFound(f"{dataset} has no target {target:g}, only {available}")
         first = int(runs[0])
         network, optimizer = self.runs.network.word(first), self.runs.optimizer.word(first)
         for row in runs.tolist():
@@ -121,7 +121,7 @@ class Published:
                 )  # fmt: skip
         epochs = [
             row
-            for row in _of(power, dataset).tolist()
+            for row in _rows_of(power, dataset).tolist()
             if (power.network.word(row), power.optimizer.word(row)) == (network, optimizer)
         ]
         both = sorted(set(self.runs.batch[runs].tolist()) & set(power.batch[epochs].tolist()))
@@ -129,28 +129,28 @@ class Published:
             return None
         epochs = [row for row in epochs if int(power.batch[row]) in both]
         caps_w = np.unique(power.cap_w[epochs])
-        seconds, watts = self._grid(gpu, power, epochs, both, caps_w)
-        return Recorded(
+        seconds, watts = self._tabulate(gpu, power, epochs, both, caps_w)
+        return RecordedTraining(
             gpu=gpu, dataset=dataset, network=network, optimizer=optimizer, target=target,
             batches=tuple(both), caps_w=caps_w, max_w=float(power.cap_w.max()),
             epochs=tuple(self.runs.epochs[runs[self.runs.batch[runs] == batch]] for batch in both),
             seconds=seconds, watts=watts,
         )  # fmt: skip
 
-    def _grid(
-        self, gpu: str, power: Epochs, rows: Sequence[int], batches: Sequence[int], caps_w: Floats
+    def _tabulate(
+        self, gpu: str, power: EpochMeasurements, rows: Sequence[int], batches: Sequence[int], caps_w: Floats
     ) -> tuple[Floats, Floats]:
         seconds, watts = np.full((2, len(batches), len(caps_w)), np.nan)
         path = str(self.path / f"{_POWER}{gpu}.csv")
         for row in rows:
-            at = batches.index(int(power.batch[row])), int(np.searchsorted(caps_w, power.cap_w[row]))
-            if not math.isnan(seconds[at]):
+            cell = batches.index(int(power.batch[row])), int(np.searchsorted(caps_w, power.cap_w[row]))
+            if not math.isnan(seconds[cell]):
                 raise ProfileError(
                     path, int(power.line[row]),
-                    f"batch_size {power.batch[row]} at power_limit {power.cap_w[row]:g} is there twice,"
+                    f"batch_size {power.batch[row]} at power_limit {power.cap_w[row]:g} appears twice,"
                     " expected once",
                 )  # fmt: skip
-            seconds[at], watts[at] = power.seconds[row], power.watts[row]
+            seconds[cell], watts[cell] = power.seconds[row], power.watts[row]
         for row in rows:
             missing = np.isnan(seconds[batches.index(int(power.batch[row]))])
             if missing.any():
@@ -163,7 +163,7 @@ class Published:
 
 
 def read_published(directory: str | Path) -> Published:
-    """Read the tables of *directory*; the first field that cannot be right raises `ProfileError`."""
+    """Read the tables of *directory*; raises `ProfileError` at the first invalid field."""
     path = Path(directory)
     found = sorted(path.glob(f"{_POWER}*.csv"))
     if not found:
@@ -172,48 +172,48 @@ def read_published(directory: str | Path) -> Published:
             None,
             f"has no {_POWER}<gpu>.csv, expected one for each kind of GPU and summary_train.csv",
         )
-    power = {file.stem.removeprefix(_POWER).casefold(): _epochs(file) for file in found}
-    return Published(path, _runs(path / "summary_train.csv"), power)
+    power = {file.stem.removeprefix(_POWER).casefold(): _read_epochs(file) for file in found}
+    return Published(path, _read_runs(path / "summary_train.csv"), power)
 
 
-def _of(table: Runs | Epochs, dataset: str) -> Ints:
+def _rows_of(table: TrainingRuns | EpochMeasurements, dataset: str) -> Ints:
     names = table.dataset.names
     return np.flatnonzero(table.dataset.codes == (names.index(dataset) if dataset in names else -1))
 
 
-def _runs(path: Path) -> Runs:
+def _read_runs(path: Path) -> TrainingRuns:
     readers: dict[str, Callable[[str], Any]] = {
-        "dataset": _word, "network": _word, "batch_size": _whole, "optimizer": _word,
-        "target_metric": _finite, "target_epoch": _epoch,
+        "dataset": _parse_name, "network": _parse_name, "batch_size": _parse_count, "optimizer": _parse_name,
+        "target_metric": _parse_number, "target_epoch": _parse_epoch,
     }  # fmt: skip
-    c, line = _columns(path, readers)
-    return Runs(
+    c, line = _read_columns(path, readers)
+    return TrainingRuns(
         Labels.of(c["dataset"]), Labels.of(c["network"]), np.array(c["batch_size"], np.int64),
         Labels.of(c["optimizer"]), np.array(c["target_metric"], np.float64),
         np.array(c["target_epoch"], np.float64), line,
     )  # fmt: skip
 
 
-def _epochs(path: Path) -> Epochs:
+def _read_epochs(path: Path) -> EpochMeasurements:
     readers: dict[str, Callable[[str], Any]] = {
-        "dataset": _word, "network": _word, "batch_size": _whole, "optimizer": _word,
-        "power_limit": _positive, "time_per_epoch": _positive, "average_power": _positive,
+        "dataset": _parse_name, "network": _parse_name, "batch_size": _parse_count, "optimizer": _parse_name,
+        "power_limit": _parse_positive, "time_per_epoch": _parse_positive, "average_power": _parse_positive,
     }  # fmt: skip
-    c, line = _columns(path, readers)
-    return Epochs(
+    c, line = _read_columns(path, readers)
+    return EpochMeasurements(
         Labels.of(c["dataset"]), Labels.of(c["network"]), np.array(c["batch_size"], np.int64),
         Labels.of(c["optimizer"]), np.array(c["power_limit"], np.float64),
         np.array(c["time_per_epoch"], np.float64), np.array(c["average_power"], np.float64), line,
     )  # fmt: skip
 
 
-def _columns(path: Path, readers: dict[str, Callable[[str], Any]]) -> tuple[dict[str, list[Any]], Ints]:
-    """The named columns of a CSV, each field through its reader; other columns are left alone."""
+def _read_columns(path: Path, readers: dict[str, Callable[[str], Any]]) -> tuple[dict[str, list[Any]], Ints]:
+    """Return the named columns of a CSV file, parsed by their readers, and the line numbers of its rows."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
-        raise ProfileError(str(path), None, f"cannot be read: {why}") from None
+        reason = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
+        raise ProfileError(str(path), None, f"cannot be read: {reason}") from None
     lines = csv.reader(io.StringIO(text, newline=""))
     header = [word.strip() for word in next(lines, [])]
     for name in readers:
@@ -225,7 +225,7 @@ def _columns(path: Path, readers: dict[str, Callable[[str], Any]]) -> tuple[dict
                 did_you_mean(name, header),
             )
     columns: dict[str, list[Any]] = {name: [] for name in readers}
-    at: list[int] = []
+    row_lines: list[int] = []
     where = {name: header.index(name) for name in readers}
     for fields in lines:
         if not any(fields):
@@ -244,19 +244,19 @@ def _columns(path: Path, readers: dict[str, Callable[[str], Any]]) -> tuple[dict
                 raise ProfileError(
                     str(path), lines.line_num, f"{name} is {field!r}, expected {expected}"
                 ) from None
-        at.append(lines.line_num)
-    if not at:
+        row_lines.append(lines.line_num)
+    if not row_lines:
         raise ProfileError(str(path), None, "has no rows, expected at least one")
-    return columns, np.array(at, np.int64)
+    return columns, np.array(row_lines, np.int64)
 
 
-def _word(field: str) -> str:
+def _parse_name(field: str) -> str:
     if not field:
         raise ValueError("a name")
     return field
 
 
-def _finite(field: str, expected: str = "a number") -> float:
+def _parse_number(field: str, expected: str = "a number") -> float:
     try:
         value = float(field)
     except ValueError:
@@ -266,24 +266,24 @@ def _finite(field: str, expected: str = "a number") -> float:
     return value
 
 
-def _positive(field: str) -> float:
-    value = _finite(field, "a number above 0")
+def _parse_positive(field: str) -> float:
+    value = _parse_number(field, "a number above 0")
     if value <= 0:
         raise ValueError("a number above 0")
     return value
 
 
-def _whole(field: str) -> int:
-    value = _finite(field, "a whole number of at least 1")
+def _parse_count(field: str) -> int:
+    value = _parse_number(field, "a whole number of at least 1")
     if value < 1 or value != int(value):
         raise ValueError("a whole number of at least 1")
     return int(value)
 
 
-def _epoch(field: str) -> float:
+def _parse_epoch(field: str) -> float:
     if not field or field.casefold() == "nan":
         return math.nan
-    value = _finite(field, "a whole number of at least 1, or nothing")
+    value = _parse_number(field, "a whole number of at least 1, or nothing")
     if value < 1 or value != int(value):
         raise ValueError("a whole number of at least 1, or nothing")
     return value

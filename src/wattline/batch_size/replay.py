@@ -1,7 +1,7 @@
-"""What would an optimiser of batch sizes have done with trainings that were recorded?
+"""Trace-driven replay of batch-size optimisers on recorded trainings.
 
-Trace-driven, as Zeus' simulator: a run at a batch size is one of the recorded runs, drawn; the first epoch of
-a batch size sweeps the power limits, and costs their mean; a run that is stopped is tried again.
+As in Zeus' simulator, a run at a batch size is drawn from the recorded runs, the first epoch of a batch size
+sweeps the power limits and costs their mean, and a stopped run is tried again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from wattline.batch_size.bandit import Optimizer, Outcome, Task
-from wattline.batch_size.recorded_runs import Published, Recorded
+from wattline.batch_size.recorded_runs import Published, RecordedTraining
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.models.cost import energy_time_cost
 
-TRIES = 20
+MAX_TRIES = 20
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a training is run for: its target, when to give up, and the batch size people use."""
+    """Target of a training, its maximum number of epochs, and its usual batch size."""
 
     target: float
     max_epochs: int
@@ -39,17 +39,17 @@ GOALS: Mapping[str, Goal] = {
     "movielens-1m": Goal(0.41, 100, 1024),
     "sentiment140": Goal(0.84, 10, 128),
 }
-"""Of the published trainings; a default that a GPU has no room for becomes its largest batch size."""
+"""Goals of the published trainings; a default that does not fit on a GPU becomes its largest batch size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A recorded training as a recurring job; rows are batch sizes, columns power limits."""
+    """A recorded training as a recurring job; array rows are batch sizes, columns power limits."""
 
     gpu: str
     name: str
     task: Task
-    epochs: tuple[Floats, ...]  # of the recorded runs; inf where one never reached the target in time
+    epochs: tuple[Floats, ...]  # of the recorded runs; inf: target not reached within the maximum
     caps_w: Floats
     seconds: Floats
     watts: Floats
@@ -58,32 +58,32 @@ class Case:
 
     @cached_property
     def epoch_j(self) -> Floats:
-        """What an epoch costs at each limit, energy and time together."""
+        """Energy-time cost of an epoch at each batch size and limit."""
         return energy_time_cost(self.watts * self.seconds, self.seconds, eta=self.eta, max_w=self.max_w)
 
     @cached_property
     def best(self) -> Ints:
-        """The cheapest limit of each batch size."""
+        """Index of the cheapest limit of each batch size."""
         return np.asarray(np.argmin(self.epoch_j, axis=1))
 
     @cached_property
     def mean_epochs(self) -> Floats:
-        """Of the runs that reach the target; inf where none does."""
+        """Mean epochs of the runs that reach the target, by batch size; inf: none does."""
         return np.array([_mean(runs[np.isfinite(runs)]) for runs in self.epochs])
 
     @cached_property
     def expected_j(self) -> Floats:
-        """What a run at each batch size is expected to cost, at its best limit."""
+        """Expected cost of a run at each batch size at its best limit."""
         return np.asarray(self.mean_epochs * self.epoch_j.min(axis=1))
 
     @cached_property
     def oracle(self) -> int:
-        """The cheapest batch size of those that always reach the target."""
+        """Index of the cheapest batch size that always reaches the target."""
         sure = [bool(np.isfinite(runs).all()) for runs in self.epochs]
         return int(np.argmin(np.where(sure, self.expected_j, np.inf)))
 
     def run(self, batch: int, cap: int) -> tuple[float, float, float]:
-        """Joules, seconds and cost that a run is expected to take (positions, not values)."""
+        """Return the expected joules, seconds and cost of a run; *batch* and *cap* are indices."""
         epochs = self.mean_epochs[batch]
         seconds = epochs * self.seconds[batch, cap]
         return (
@@ -94,20 +94,20 @@ class Case:
 
     @property
     def default(self) -> int:
-        """Where the default is among the batch sizes."""
+        """Index of the default batch size."""
         return self.task.batches.index(self.task.default)
 
     @property
     def recurrences(self) -> int:
-        """How often it recurs in Zeus' experiments: enough to try every setting twice."""
+        """Number of recurrences in Zeus' experiments: twice the number of settings."""
         return 2 * self.epoch_j.size
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrences:
-    """What each recurrence did: the setting that reached the target, and what all tries took."""
+    """Setting of each recurrence that reached the target, and the totals over all its tries."""
 
-    batch: Ints  # position
+    batch: Ints  # index
     cap: Ints
     cost_j: Floats
     energy_j: Floats
@@ -117,9 +117,10 @@ class Recurrences:
 
 @dataclass(frozen=True)
 class Score:
-    """How well an optimiser did. Regrets are in runs of the oracle, savings in % of the default.
+    """Score of an optimiser: regrets in runs of the oracle, savings in % of the default.
 
-    *settles10*: from which recurrence on five in a row are expected within 10 % of the oracle; nan: never.
+    *settles10*: first recurrence from which every five in a row are expected within 10 % of the oracle;
+    nan: never.
     """
 
     last_energy: float
@@ -133,21 +134,21 @@ class Score:
 
 
 def cases(published: Published, gpu: str, eta: float = 0.5) -> tuple[list[Case], list[str]]:
-    """The recurring jobs that were recorded on *gpu*, and the names of trainings without a goal."""
-    found, unknown = [], []
+    """Return the cases recorded on *gpu*, and the names of trainings without a goal."""
+    cases_found, without_goal = [], []
     for dataset in published.datasets:
         goal = GOALS.get(dataset)
         if goal is None:
-            unknown.append(dataset)
+            without_goal.append(dataset)
             continue
-        recorded = published.recorded(dataset, gpu, goal.target)
+        recorded = published.select_training(dataset, gpu, goal.target)
         if recorded is not None:
-            found.append(case_of(recorded, goal, eta))
-    return found, unknown
+            cases_found.append(build_case(recorded, goal, eta))
+    return cases_found, without_goal
 
 
-def case_of(recorded: Recorded, goal: Goal, eta: float = 0.5) -> Case:
-    """A recorded training as a recurring job."""
+def build_case(recorded: RecordedTraining, goal: Goal, eta: float = 0.5) -> Case:
+    """Build the case of a recorded training."""
     default = max((b for b in recorded.batches if b <= goal.default), default=recorded.batches[0])
     task = Task(recorded.batches, default, goal.max_epochs)
     runs = [np.where(runs <= goal.max_epochs, runs, np.inf) for runs in recorded.epochs]
@@ -158,35 +159,35 @@ def case_of(recorded: Recorded, goal: Goal, eta: float = 0.5) -> Case:
 
 
 def replay(case: Case, optimizer: Optimizer[Any], seed: int, count: int | None = None) -> Recurrences:
-    """*count* recurrences; the k-th run at a batch size is the same for all optimisers with this seed."""
+    """Replay *count* recurrences; the k-th run at a batch size is the same for all optimisers with a seed."""
     count = case.recurrences if count is None else count
-    batches = {batch: at for at, batch in enumerate(case.task.batches)}
-    runs = _Runs(case, seed)
+    batches = {batch: index for index, batch in enumerate(case.task.batches)}
+    runs = _RunSampler(case, seed)
     rng = np.random.default_rng((seed, 1))
     state = optimizer.start(case.task)
     rows = np.zeros((count, 6))
     for recurrence in range(count):
-        spent = np.zeros(3)
-        for tries in range(1, TRIES + 1):  # noqa: B007  how many it took
+        recurrence_totals = np.zeros(3)
+        for tries in range(1, MAX_TRIES + 1):  # noqa: B007  read after the loop
             trial = optimizer.next(state, rng)
-            at = batches[trial.batch]
-            limit = optimizer.epochs(state, trial, runs.epoch_j[at])
-            outcome, took = runs.run(at, trial.batch, limit, float(spent[0]))
+            index = batches[trial.batch]
+            limit = optimizer.epochs(state, trial, runs.epoch_j[index])
+            outcome, totals = runs.run(index, trial.batch, limit, float(recurrence_totals[0]))
             state = optimizer.observe(state, outcome)
-            spent += took
+            recurrence_totals += totals
             if outcome.reached:
                 break
         else:
-            raise ConfigError(f"{case.name} did not reach its target in {TRIES} tries")
-        rows[recurrence] = at, case.best[at], *spent, tries
-    batch, cap, cost_j, energy_j, time_s, tries_ = rows.T.copy()
+            raise ConfigError(f"{case.name} did not reach its target in {MAX_TRIES} tries of one recurrence")
+        rows[recurrence] = index, case.best[index], *recurrence_totals, tries
+    batch, cap, cost_j, energy_j, time_s, try_count = rows.T.copy()
     return Recurrences(
-        batch.astype(np.int64), cap.astype(np.int64), cost_j, energy_j, time_s, tries_.astype(np.int64)
+        batch.astype(np.int64), cap.astype(np.int64), cost_j, energy_j, time_s, try_count.astype(np.int64)
     )
 
 
-class _Runs:
-    """Draws runs; which batch sizes were swept already is the one thing that changes."""
+class _RunSampler:
+    """Draws recorded runs, and tracks which batch sizes were swept already."""
 
     def __init__(self, case: Case, seed: int) -> None:
         rows, best = np.arange(len(case.best)), case.best
@@ -200,45 +201,45 @@ class _Runs:
         )
         self._first = np.stack([each.mean(axis=1) for each in (case.epoch_j, joules, case.seconds)], axis=1)
         self._epochs = case.epochs
-        self._draws = [np.random.default_rng((seed, 0, at)) for at in range(len(best))]
+        self._draws = [np.random.default_rng((seed, 0, index)) for index in range(len(best))]
         self._drawn: list[list[float]] = [[] for _ in best]
         self._swept = [False] * len(best)
 
-    def run(self, at: int, batch: int, limit: int, earlier_j: float) -> tuple[Outcome, Floats]:
-        """One run of at most *limit* epochs: what the optimiser is told, and cost, joules, seconds."""
-        needs = self._draw(at)
+    def run(self, index: int, batch: int, limit: int, earlier_j: float) -> tuple[Outcome, Floats]:
+        """Run at most *limit* epochs; return the outcome, and cost, joules and seconds."""
+        needed = self._draw(index)
         limit = min(limit, self._max)
-        reached = needs <= limit
-        epochs = int(needs) if reached else limit
-        took = self._later[at] * epochs
-        if epochs and not self._swept[at]:
-            took = took + self._first[at] - self._later[at]
-            self._swept[at] = True
+        reached = needed <= limit
+        epochs = int(needed) if reached else limit
+        totals = self._later[index] * epochs
+        if epochs and not self._swept[index]:
+            totals = totals + self._first[index] - self._later[index]
+            self._swept[index] = True
         outcome = Outcome(
             batch,
             epochs,
             reached,
-            float(took[0]),
-            self.epoch_j[at],
-            self._full_j[at],
+            float(totals[0]),
+            self.epoch_j[index],
+            self._full_j[index],
             earlier_j,
-            self._power[at],
+            self._power[index],
         )
-        return outcome, took
+        return outcome, totals
 
-    def _draw(self, at: int) -> float:
-        if not self._drawn[at]:
-            self._drawn[at] = self._draws[at].choice(self._epochs[at], 64).tolist()
-        return self._drawn[at].pop()
+    def _draw(self, index: int) -> float:
+        if not self._drawn[index]:
+            self._drawn[index] = self._draws[index].choice(self._epochs[index], 64).tolist()
+        return self._drawn[index].pop()
 
 
 def score(case: Case, done: Recurrences) -> Score:
-    """How well *done* went, against the default at full power and against the oracle."""
+    """Score *done* against the default at full power and against the oracle."""
     base_j, base_s, _ = case.run(case.default, len(case.caps_w) - 1)
     best_j = float(case.expected_j[case.oracle])
     expected = case.expected_j[done.batch]
     configs, counts = np.unique(done.batch[-20:], return_counts=True)
-    over = _windows(expected) / best_j - 1
+    excess = _moving_average(expected) / best_j - 1
     return Score(
         last_energy=100 * (1 - float(done.energy_j[-5:].mean()) / base_j),
         last_time=100 * (1 - float(done.time_s[-5:].mean()) / base_s),
@@ -246,31 +247,31 @@ def score(case: Case, done: Recurrences) -> Score:
         whole_energy=100 * (1 - float(done.energy_j.mean()) / base_j),
         regret=float((done.cost_j - best_j).sum()) / best_j,
         pure_regret=float((expected - best_j).sum()) / best_j,
-        settles10=_settles(over, 0.10),
-        settles5=_settles(over, 0.05),
+        settles10=_find_settled(excess, 0.10),
+        settles5=_find_settled(excess, 0.05),
     )
 
 
 def default_regret(case: Case, count: int | None = None) -> float:
-    """The regret of staying at the default and full power, in runs of the oracle."""
+    """Return the regret of staying at the default and full power, in runs of the oracle."""
     _, _, default_j = case.run(case.default, len(case.caps_w) - 1)
     best_j = float(case.expected_j[case.oracle])
     return (case.recurrences if count is None else count) * (default_j / best_j - 1)
 
 
-def _windows(costs: Floats) -> Floats:
-    """The mean of each five in a row."""
+def _moving_average(costs: Floats) -> Floats:
+    """Return the moving average over five."""
     sums = np.cumsum(np.concatenate(([0.0], costs)))
     width = min(5, len(costs))
     return np.asarray((sums[width:] - sums[:-width]) / width)
 
 
-def _settles(over: Floats, within: float) -> float:
-    """The recurrence, counted from 1, from which on no window is over; nan if the last one is."""
-    bad = np.flatnonzero(over > within + 1e-12)
+def _find_settled(excess: Floats, within: float) -> float:
+    """Return the first recurrence, from 1, after which no window exceeds *within*; nan: the last does."""
+    bad = np.flatnonzero(excess > within + 1e-12)
     if not len(bad):
         return 1.0
-    return float(bad[-1]) + 2.0 if bad[-1] + 1 < len(over) else float("nan")
+    return float(bad[-1]) + 2.0 if bad[-1] + 1 < len(excess) else float("nan")
 
 
 def _mean(values: Floats) -> float:

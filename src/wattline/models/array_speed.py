@@ -1,11 +1,11 @@
-"""What jobs gain when several are trained as one array (HFTA, MLSys'21).
+"""Step time and memory of jobs trained together as one fused array (HFTA, MLSys'21).
 
     step_s(B) = step_s(1) · (1 + serial · (B − 1))        peak_gib(B) = shared + B · member
 
-*serial* 0: further members are free; 1: fusing gains nothing; above 1: it loses. Until an array is
-measured, *serial* is 0.65: an array of 16 then does 1.49 times the samples of one job, which is less than
-each of the compiled arrays of small models that were measured on a CPU did (1.5 to 21 times). On a GPU
-nothing was measured. Members then share no memory.
+*serial* 0: further members are free; 1: fusing gains nothing; above 1: fusing is slower than running the
+members one after another. Until an array is measured, *serial* is 0.65 and members share no memory. An array
+of 16 then processes 1.49 times the samples of one job, less than every compiled array of small models that
+was measured on a CPU (1.5 to 21 times). No GPU measurement exists.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from wattline.core.jobs import Jobs
 from wattline.core.protocols import Models
 from wattline.core.table import Bools, Floats, Ints
 
-UNMEASURED = 0.65
+DEFAULT_SERIAL = 0.65
 
 
 @dataclass(frozen=True)
 class Array:
-    """How an array of jobs slows down and fills memory as it gets wider; *member_gib* nan: unknown."""
+    """Slowdown and memory of a fused array as a function of its width; *member_gib* nan: not measured."""
 
-    serial: float = UNMEASURED
+    serial: float = DEFAULT_SERIAL
     shared_gib: float = 0.0
     member_gib: float = np.nan
 
     def slowdown(self, fuse: Floats) -> Floats:
-        """How many times as long as one job's a step of *fuse* jobs takes."""
+        """Return the step time of *fuse* jobs as a multiple of one job's step time."""
         return np.asarray(1.0 + self.serial * (fuse - 1.0))
 
     def peak_gib(self, fuse: Floats) -> Floats:
-        """Memory that *fuse* jobs need on each GPU."""
+        """Return the memory in GiB that *fuse* jobs need on each GPU."""
         return np.asarray(self.shared_gib + self.member_gib * fuse)
 
     def widest(self, gpu_gib: float) -> int:
-        """How many jobs fit into the memory of a GPU; at least one, which is known to run."""
+        """Return the number of jobs that fit into *gpu_gib*, at least 1; 1 where memory was not measured."""
         if np.isnan(self.member_gib):
             return 1
         return max(1, int((gpu_gib - self.shared_gib) / self.member_gib + 1e-9))
@@ -48,43 +48,43 @@ class Array:
 
 @lru_cache(maxsize=8)
 def keyed(jobs: Jobs) -> Bools:
-    """Which jobs have a fusion key."""
+    """Return a mask of the jobs that have a fusion key."""
     return np.array([name != "" for name in jobs.fuse.names], dtype=np.bool_)[jobs.fuse.codes]
 
 
-def company(jobs: Jobs, job: Ints, group: Ints) -> tuple[Ints, Bools]:
-    """How many share the GPUs of each *job* when those in one *group* do, and whether as one array.
+def count_group_members(jobs: Jobs, job: Ints, group: Ints) -> tuple[Ints, Bools]:
+    """Return for each *job* the size of its *group*, and whether the group runs as one fused array.
 
-    An array is what all members of a group are that have the same fusion key; others are only packed.
+    A group is fused if all its members have the same fusion key; otherwise its jobs are only packed.
     """
-    _, place, members = np.unique(group, return_inverse=True, return_counts=True)
+    _, inverse, members = np.unique(group, return_inverse=True, return_counts=True)
     key = jobs.fuse.codes[job]
-    first = np.empty(len(members), dtype=np.int64)
-    first[place] = key
-    alike = np.bincount(place, key == first[place], len(members)) == members
-    return members[place], ((members > 1) & alike)[place] & keyed(jobs)[job]
+    first_key = np.empty(len(members), dtype=np.int64)
+    first_key[inverse] = key
+    same_key = np.bincount(inverse, key == first_key[inverse], len(members)) == members
+    return members[inverse], ((members > 1) & same_key)[inverse] & keyed(jobs)[job]
 
 
 def widest(models: Models, jobs: Jobs, grants: Grants) -> Floats:
-    """How many such jobs fit as one array into the memory of each GPU, as *models* say; inf: nobody knows."""
+    """Return the widest array of such jobs that fits into GPU memory according to *models*; inf: unknown."""
     known = getattr(models, "widest", None)
     return np.full(len(grants), np.inf) if known is None else np.asarray(known(jobs, grants))
 
 
 def fit_array(fuse: Floats, slowdown: Floats, peak_gib: Floats) -> Array:
-    """From steps of *fuse* jobs relative to one job's, and memory; nan: not measured."""
-    wide = (fuse > 1) & ~np.isnan(slowdown)
-    serial = UNMEASURED
-    if wide.any():
-        x = (fuse[wide] - 1.0) / slowdown[wide]
-        y = 1.0 - 1.0 / slowdown[wide]
+    """Fit an array model to step times relative to one job's and to peak memory; nan: not measured."""
+    fused = (fuse > 1) & ~np.isnan(slowdown)
+    serial = DEFAULT_SERIAL
+    if fused.any():
+        x = (fuse[fused] - 1.0) / slowdown[fused]
+        y = 1.0 - 1.0 / slowdown[fused]
         serial = max(0.0, float(x @ y / (x @ x)))
-    seen = ~np.isnan(peak_gib)
-    if not seen.any():
+    measured = ~np.isnan(peak_gib)
+    if not measured.any():
         return Array(serial)
-    if len(np.unique(fuse[seen])) == 1:
-        return Array(serial, 0.0, float(np.max(peak_gib[seen] / fuse[seen])))
-    member, shared = np.polyfit(fuse[seen], peak_gib[seen], 1)
+    if len(np.unique(fuse[measured])) == 1:
+        return Array(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
+    member, shared = np.polyfit(fuse[measured], peak_gib[measured], 1)
     if shared < 0 or member <= 0:
-        return Array(serial, 0.0, float(np.max(peak_gib[seen] / fuse[seen])))
+        return Array(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
     return Array(serial, float(shared), float(member))

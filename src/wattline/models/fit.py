@@ -1,4 +1,4 @@
-"""From measurements to models: `fit` reads a profile's rows, and says when they cannot be read."""
+"""Fits workload models to the rows of a profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
-import scipy.optimize  # noqa: F401  here, so that the first fit is as quick as the next
+import scipy.optimize  # noqa: F401  imported here, so that the first fit is as fast as later ones
 
 from wattline.core.table import Floats
 from wattline.errors import NotFitted
@@ -20,47 +20,47 @@ from wattline.measurement.settings import KNOBS
 from wattline.models.array_speed import Array, fit_array
 from wattline.models.demand import Demand, fit_demand
 from wattline.models.power.curves import Curves, fit_caps, fit_clocks
-from wattline.models.power.throttle import Throttle, top_of
+from wattline.models.power.throttle import Throttle, estimate_top_w
 from wattline.models.speed import Speed, fit_speed
 from wattline.models.workload import WAITING, Source, Workload
 from wattline.models.workload_models import Measured
 
 _NOISE = 0.01  # relative, of a measurement that states none
-_SIZES = 24  # batch sizes with curves of their own, at most
-_NEARLY_FREE = 0.9  # rate above which a throttled measurement tells the speed without a throttle
+_MAX_SIZES = 24  # batch sizes with curves of their own, at most
+_NEARLY_FREE = 0.9  # rate above which a throttled measurement is used to estimate the unthrottled speed
 
 
 def fit(profile: Profile) -> Measured:
-    """Models of every (model, GPU kind) in *profile*.
+    """Fit a workload for every (model, GPU kind) in *profile*.
 
-    Raises `NotFitted` where measurements are too few or all of one setting, and `ProfileError` where
+    Raises `NotFitted` if there are too few measurements or all have one setting, and `ProfileError` if
     two of them contradict each other.
     """
     rows = list(workloads(profile))
-    found = [fit_workload(some) for some in rows]
-    shapes = _shapes(found)
-    for place, w in enumerate(found):
+    fitted = [fit_workload(rows_of_one) for rows_of_one in rows]
+    shapes = _fit_voltage_shapes(fitted)
+    for place, w in enumerate(fitted):
         if w.gpu in shapes and w.throttle.clocks is not None:
-            found[place] = fit_workload(rows[place], shapes[w.gpu])
-    return Measured(tuple(found))
+            fitted[place] = fit_workload(rows[place], shapes[w.gpu])
+    return Measured(tuple(fitted))
 
 
-def _shapes(found: Sequence[Workload]) -> dict[str, tuple[float, float]]:
-    """Knee and rise of each chip's voltage, where several curves against its clock tell them."""
+def _fit_voltage_shapes(fitted: Sequence[Workload]) -> dict[str, tuple[float, float]]:
+    """Return the median knee and rise of the voltage of each GPU kind with several metered clock curves."""
     laws: dict[str, list[list[float]]] = defaultdict(list)
-    for w in found:
+    for w in fitted:
         clocks = w.throttle.clocks
         if clocks is not None and clocks.metered:
             laws[w.gpu] += [law for law in clocks.watts_law.tolist() if law[3] > 0]
     return {
-        gpu: (float(np.median([law[2] for law in some])), float(np.median([law[3] for law in some])))
-        for gpu, some in laws.items()
-        if len(some) > 1
+        gpu: (float(np.median([law[2] for law in of_gpu])), float(np.median([law[3] for law in of_gpu])))
+        for gpu, of_gpu in laws.items()
+        if len(of_gpu) > 1
     }
 
 
 def workloads(profile: Profile) -> Iterator[Profile]:
-    """The rows of each (model, GPU kind), in the order of their first appearance."""
+    """Yield the rows of each (model, GPU kind), in the order of their first appearance."""
     codes = profile.model.codes * len(profile.gpu.names) + profile.gpu.codes
     _, first = np.unique(codes, return_index=True)
     for row in np.sort(first):
@@ -68,15 +68,15 @@ def workloads(profile: Profile) -> Iterator[Profile]:
 
 
 def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> Workload:
-    """The models of one (model, GPU kind), of which all rows of *profile* must be.
+    """Fit the workload of one (model, GPU kind); all rows of *profile* must belong to it.
 
-    *shape* is the knee and the rise of the chip's voltage, where other jobs have told them.
+    *shape* is the knee and the rise of the GPU's voltage, where they are known from other workloads.
     """
     if not len(profile):
-        raise NotFitted("there are no measurements, expected some in at least 2 different settings")
+        raise NotFitted("the profile has no measurements, expected some in at least 2 different settings")
     name = f"{profile.model.word(0)} on {profile.gpu.word(0)}"
     if np.ptp(profile.model.codes) or np.ptp(profile.gpu.codes):
-        raise NotFitted(f"{name} and others in one workload, expected one; `fit` takes them apart")
+        raise NotFitted(f"the profile holds {name} and other workloads, expected one; `fit` separates them")
     rows = merged(with_batches(profile))
     timed = rows.take(~np.isnan(rows.samples_s))
     if len(timed) < 2:
@@ -87,36 +87,38 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
             "measure at another number of GPUs, batch size, cap or clock",
         )
     if not (timed.fuse == 1).any():
-        raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of one job (fuse 1)")
-    every = unstarved(rows.take(rows.fuse == 1))
-    solo = every.take(~np.isnan(every.samples_s))
+        raise NotFitted(f"{name}: every measurement is of fused jobs, expected some of a single job (fuse 1)")
+    single = unstarved(rows.take(rows.fuse == 1))
+    solo = single.take(~np.isnan(single.samples_s))
     gpu = profile.gpu.word(0)
-    caps = _curves(every, "cap_w", fit_caps)
-    clocks = _curves(every, "clock_mhz", partial(fit_clocks, shape=shape))
-    throttle = Throttle(gpu, *_top_w(every, caps, clocks), caps, clocks)
-    free = _full_speed(solo, _rate(throttle, solo))
+    caps = _fit_knob_curves(single, "cap_w", fit_caps)
+    clocks = _fit_knob_curves(single, "clock_mhz", partial(fit_clocks, shape=shape))
+    throttle = Throttle(gpu, *_fit_top_w(single, caps, clocks), caps, clocks)
+    free = _unthrottled_rows(solo, _throttled_rate(throttle, solo))
     speed = fit_speed(free.settings, _step_s(free), _noise(free))
     model = Workload(
         model=profile.model.word(0),
         gpu=gpu,
         speed=speed,
-        throttle=replace(throttle, caps=_bent(caps, speed, free), clocks=_bent(clocks, speed, free)),
+        throttle=replace(
+            throttle, caps=_correct_rates(caps, speed, free), clocks=_correct_rates(clocks, speed, free)
+        ),
         usual_batch=float(np.median(solo.batch / solo.gpus)),
-        measured=MappingProxyType(_ranges(timed)),
+        measured=MappingProxyType(_measured_ranges(timed)),
         metered=not bool(np.isnan(throttle.top_w).all()),
         source=Source(points=len(profile)),
     )
-    model = replace(model, wait=_wait(model, solo), demand=_demand(timed))
-    return replace(model, array=_array(model, timed))
+    model = replace(model, wait=_fit_waiting_power(model, solo), demand=_fit_host_demand(timed))
+    return replace(model, array=_fit_array_model(model, timed))
 
 
-def _curves(solo: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves | None:
-    """Curves against one knob, from the fewest GPUs on which it was varied."""
+def _fit_knob_curves(solo: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves | None:
+    """Fit curves against one knob, from the fewest GPUs on which it was varied."""
     other = "clock_mhz" if knob == "cap_w" else "cap_w"
     capped = solo.take(~np.isnan(getattr(solo, knob)))
     for gpus in np.unique(capped.gpus):
         rows = capped.take(capped.gpus == gpus)
-        rows = _loosest(rows.take(rows.nodes == rows.nodes.min()), other)
+        rows = _take_least_limited(rows.take(rows.nodes == rows.nodes.min()), other)
         batch, values = rows.settings.local_batch, getattr(rows, knob)
         timed = ~np.isnan(rows.samples_s)
         varied = np.array([len(np.unique(values[timed & (batch == size)])) > 1 for size in batch])
@@ -124,23 +126,23 @@ def _curves(solo: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves
             rows = rows.take(varied)
             free = solo.take((solo.gpus == gpus) & np.isnan(solo.cap_w) & np.isnan(solo.clock_mhz))
             free = free.take(np.isin(free.settings.local_batch, batch[varied]))
-            return _fit_curves(rows, free, knob, fit_knob)
+            return _fit_rows(rows, free, knob, fit_knob)
     return None
 
 
-def _loosest(rows: Profile, knob: str) -> Profile:
-    """Of *rows* those in which a *knob* held nothing back, or where there are none, the least."""
+def _take_least_limited(rows: Profile, knob: str) -> Profile:
+    """Return the rows without a limit on *knob*, or else the rows with the loosest limit."""
     values = getattr(rows, knob)
     unset = np.isnan(values)
     return rows.take(unset if unset.any() else values == values.max())
 
 
-def _fit_curves(rows: Profile, free: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves:
+def _fit_rows(rows: Profile, free: Profile, knob: str, fit_knob: Callable[..., Curves]) -> Curves:
     values = getattr(rows, knob)
-    limit = np.full(len(free), _limit(rows, free, knob))
+    limit = np.full(len(free), _unthrottled_value(rows, free, knob))
     watts = np.concatenate((rows.watts / rows.gpus, free.watts / free.gpus))
     return fit_knob(
-        _few_sizes(np.concatenate((rows.settings.local_batch, free.settings.local_batch))),
+        _round_sizes(np.concatenate((rows.settings.local_batch, free.settings.local_batch))),
         np.concatenate((values, limit)),
         np.concatenate((rows.samples_s, free.samples_s)),
         watts,
@@ -148,8 +150,8 @@ def _fit_curves(rows: Profile, free: Profile, knob: str, fit_knob: Callable[...,
     )
 
 
-def _limit(rows: Profile, free: Profile, knob: str) -> float:
-    """Where on a knob a GPU is that nothing holds back: at the device's end, or where its watts are."""
+def _unthrottled_value(rows: Profile, free: Profile, knob: str) -> float:
+    """Return the value of *knob* for an unthrottled GPU: the device's maximum or its power draw."""
     most = float(getattr(rows, knob).max())
     if not len(free):
         return most
@@ -161,17 +163,17 @@ def _limit(rows: Profile, free: Profile, knob: str) -> float:
     return max(most, device.max_clock_mhz if device else most * min(faster, 2.0))
 
 
-def _few_sizes(batch: Floats) -> Floats:
-    """Batch sizes, each put to the nearest of a few where there are many."""
+def _round_sizes(batch: Floats) -> Floats:
+    """Map batch sizes to the nearest of at most `_MAX_SIZES` representatives."""
     sizes = np.unique(batch)
-    if len(sizes) <= _SIZES:
+    if len(sizes) <= _MAX_SIZES:
         return batch
-    chosen = sizes[np.unique(np.round(np.linspace(0, len(sizes) - 1, _SIZES)).astype(np.int64))]
+    chosen = sizes[np.unique(np.round(np.linspace(0, len(sizes) - 1, _MAX_SIZES)).astype(np.int64))]
     return np.asarray(chosen[np.abs(np.log(batch)[:, None] - np.log(chosen)).argmin(axis=1)])
 
 
-def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[Floats, Floats]:
-    """Watts of a GPU that nothing holds back, by local batch."""
+def _fit_top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[Floats, Floats]:
+    """Return local batch sizes and the watts of an unthrottled GPU at each of them; nan: not measured."""
     known: dict[float, float] = {}
     for curves in (clocks, caps):
         if curves is not None:
@@ -184,26 +186,26 @@ def _top_w(solo: Profile, caps: Curves | None, clocks: Curves | None) -> tuple[F
         here = free.settings.local_batch == size
         known[float(size)] = float(np.mean(free.watts[here] / free.gpus[here]))
     if not known and metered.any():
-        # One cap or clock for all rows.
+        # All rows have the same cap or clock.
         rows = solo.take(metered)
         watts, clock = float(np.median(rows.watts / rows.gpus)), float(np.median(rows.clock_mhz))
         known[float(np.median(rows.settings.local_batch))] = (
-            watts if np.isnan(clock) else top_of(solo.gpu.word(0), clock, watts)
+            watts if np.isnan(clock) else estimate_top_w(solo.gpu.word(0), clock, watts)
         )
     sizes = np.array(sorted(known)) if known else np.ones(1)
     return sizes, np.array([known[size] for size in sizes.tolist()]) if known else np.full(1, np.nan)
 
 
-def _rate(throttle: Throttle, solo: Profile) -> Floats:
-    """How far each row was held back by its cap or clock; a knob nobody can tell about held nothing back."""
+def _throttled_rate(throttle: Throttle, solo: Profile) -> Floats:
+    """Return the rate of each row under its cap or clock; 1 where their effect is unknown."""
     try:
         return throttle.at(solo.settings.local_batch, solo.cap_w, solo.clock_mhz)[0]
     except NotFitted:
         return np.ones(len(solo))
 
 
-def _full_speed(solo: Profile, rate: Floats) -> Profile:
-    """One row per (gpus, nodes, batch): its speed where neither cap nor clock holds it back."""
+def _unthrottled_rows(solo: Profile, rate: Floats) -> Profile:
+    """Return one row per (gpus, nodes, batch) with its unthrottled speed."""
     knobs = np.column_stack([solo.gpus, solo.nodes, np.nan_to_num(solo.batch, nan=-1.0)])
     _, group = np.unique(knobs, axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -216,10 +218,10 @@ def _full_speed(solo: Profile, rate: Floats) -> Profile:
     return replace(solo.take(np.array(keep)), samples_s=np.array(speeds))
 
 
-def _bent(curves: Curves | None, speed: Speed, free: Profile) -> Curves | None:
-    """Curves whose rates make up for what the law of the speed misses at each batch size.
+def _correct_rates(curves: Curves | None, speed: Speed, free: Profile) -> Curves | None:
+    """Return curves with rates corrected for the error of the speed model at each batch size.
 
-    A size at which several knobs were measured is known better than a law in the size can say.
+    A batch size measured at several caps or clocks is known better than the speed model predicts it.
     """
     if curves is None:
         return None
@@ -228,9 +230,9 @@ def _bent(curves: Curves | None, speed: Speed, free: Profile) -> Curves | None:
     for row, size in enumerate(curves.batch):
         here = np.flatnonzero(np.isclose(settings.local_batch, size))
         narrow = here[settings.gpus[here] == settings.gpus[here].min()]
-        computes_s = _step_s(free)[narrow] - speed.sync_s(settings.gpus[narrow], settings.nodes[narrow])
+        compute_s = _step_s(free)[narrow] - speed.sync_s(settings.gpus[narrow], settings.nodes[narrow])
         law_s = speed.compute_s(settings.local_batch[narrow])
-        rates[row] = np.mean(law_s / np.maximum(computes_s, 0.1 * law_s))
+        rates[row] = np.mean(law_s / np.maximum(compute_s, 0.1 * law_s))
     return curves.bent(rates)
 
 
@@ -242,8 +244,8 @@ def _noise(rows: Profile) -> Floats:
     return np.fmax(rows.stderr / rows.samples_s, _NOISE)
 
 
-def _ranges(rows: Profile) -> dict[str, tuple[float, float]]:
-    """The least and the most of every knob that was varied."""
+def _measured_ranges(rows: Profile) -> dict[str, tuple[float, float]]:
+    """Return the minimum and maximum of every knob that was varied."""
     settings = rows.settings
     values = {
         **{name: getattr(settings, name) for name in ("gpus", "nodes", "cap_w", "clock_mhz", "fuse")},
@@ -259,21 +261,21 @@ def _ranges(rows: Profile) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _wait(model: Workload, solo: Profile) -> float:
-    """Watts of a waiting GPU over those of a computing one, from what several GPUs draw."""
+def _fit_waiting_power(model: Workload, solo: Profile) -> float:
+    """Fit the power of a waiting GPU relative to a computing one, from jobs on several GPUs."""
     rows = solo.take((solo.gpus > 1) & ~np.isnan(solo.watts))
     if not len(rows):
         return WAITING
     working, waiting = (replace(model, wait=share).extrapolate(rows.settings).watts for share in (0.0, 1.0))
     x, y = (waiting - working) / rows.watts, (rows.watts - working) / rows.watts
-    # Where hardly anybody waits, what a waiting GPU draws does not show.
+    # With almost no waiting time the power of a waiting GPU cannot be estimated.
     if x @ x < 1e-4 * len(x):
         return WAITING
     return float(np.clip(x @ y / (x @ x), 0.0, 1.0))
 
 
-def _demand(timed: Profile) -> Demand:
-    """Demand per GPU, from the one setting of the other knobs in which cores or memory were varied most."""
+def _fit_host_demand(timed: Profile) -> Demand:
+    """Fit the demand per GPU, from the setting of the other knobs with the most rows."""
     limited = timed.take(~(np.isnan(timed.cpus) & np.isnan(timed.mem_gib)) & (timed.fuse == 1))
     if not len(limited):
         return Demand()
@@ -283,23 +285,23 @@ def _demand(timed: Profile) -> Demand:
     rows = limited.take(group.reshape(-1) == int(np.argmax(count)))
     if len(rows) < 2:
         return Demand()
-    # The cache of a node is one, however many of its GPUs the job has.
-    found = fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.nodes, rows.samples_s / rows.gpus)
+    # A job has one cache per node, however many GPUs it uses there.
+    fitted = fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.nodes, rows.samples_s / rows.gpus)
     return replace(
-        found,
-        least_gib=found.least_gib * float(rows.nodes[0] / rows.gpus[0]),
-        read_mib_s=float(np.nan_to_num(rows.read_mib_s[0] / rows.gpus[0])) if found.storage_s else 0.0,
+        fitted,
+        least_gib=fitted.least_gib * float(rows.nodes[0] / rows.gpus[0]),
+        read_mib_s=float(np.nan_to_num(rows.read_mib_s[0] / rows.gpus[0])) if fitted.storage_s else 0.0,
     )
 
 
-def _array(model: Workload, timed: Profile) -> Array:
-    """How fused jobs slow down, against what the model says of one."""
+def _fit_array_model(model: Workload, timed: Profile) -> Array:
+    """Fit the slowdown and memory of fused jobs relative to the model's prediction for one job."""
     alone = replace(model, array=Array(serial=0.0))
-    computes_s = alone.speed.compute_s(timed.settings.local_batch)
+    compute_s = alone.speed.compute_s(timed.settings.local_batch)
     solo = alone.extrapolate(replace(timed.settings, fuse=np.ones(len(timed))))
     extra_s = timed.settings.local_batch * timed.gpus * (timed.fuse / timed.samples_s - 1.0 / solo.samples_s)
-    slowdown = np.where(timed.fuse > 1, np.maximum(1.0 + extra_s / computes_s, 1e-3), np.nan)
-    # Memory grows with the batch too: compare like with like.
+    slowdown = np.where(timed.fuse > 1, np.maximum(1.0 + extra_s / compute_s, 1e-3), np.nan)
+    # Memory grows with the batch size too, so only rows of equal local batch are compared.
     local = timed.settings.local_batch
     alike = np.isin(local, local[timed.fuse > 1]) if (timed.fuse > 1).any() else local == np.median(local)
     return fit_array(timed.fuse, slowdown, np.where(alike, timed.peak_gib, np.nan))

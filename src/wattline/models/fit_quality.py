@@ -1,4 +1,4 @@
-"""How far can the fit of a profile be trusted?"""
+"""Fits a profile file and reports the errors of each fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wattline.models.workload import Workload
 
 
 class Fitted(NamedTuple):
-    """A workload, the rows it was fitted to, and its errors at rows that were left out."""
+    """A fitted workload with its rows and its cross-validation errors."""
 
     workload: Workload
     rows: Profile
@@ -26,20 +26,20 @@ class Fitted(NamedTuple):
 
     @property
     def contradicted(self) -> list[str]:
-        """The rows that the fit itself is far from, worst first: they do not go together with the others."""
+        """Descriptions of the rows that disagree with the fit, worst first."""
         known = merged(self.rows)
-        said = self.workload.extrapolate(known.settings)
+        predicted = self.workload.extrapolate(known.settings)
         far = []
         for name, values, fitted in (
-            ("samples_s", known.samples_s, said.samples_s),
-            ("watts", known.watts, said.watts if self.workload.metered else known.watts),
+            ("samples_s", known.samples_s, predicted.samples_s),
+            ("watts", known.watts, predicted.watts if self.workload.metered else known.watts),
         ):
             off = np.nan_to_num(np.maximum(values / fitted, fitted / values), nan=1.0)
             far += [
                 (
                     float(off[row]),
                     f"{known.path.word(row)}:{known.line[row]}: {name} is {values[row]:.4g},"
-                    f" the fit says {fitted[row]:.4g}",
+                    f" the fit predicts {fitted[row]:.4g}",
                 )
                 for row in np.flatnonzero(off > AGREE).tolist()
             ]
@@ -50,16 +50,16 @@ class Fitted(NamedTuple):
             ("samples/s", self.held.samples_error, self.held.samples_worst),
             ("watts", self.held.watts_error, self.held.watts_worst),
         )
-        said = [
+        texts = [
             f"{name} {100 * mean:.1f} % off on average, {100 * worst:.1f} % at worst"
             for name, mean, worst in off
             if math.isfinite(mean)
         ]
-        return "; ".join(said) or "too few points to leave any out"
+        return "; ".join(texts) or "too few points to leave any out"
 
 
 def fit_file(path: str) -> Iterator[Fitted]:
-    """Every workload in a CSV of measurements; the file's name is their source."""
+    """Fit every workload of a CSV file of measurements; their source is the name of the file."""
     profile = read_profile(path)
     models = fit(profile)
     for found, rows in zip(models.workloads, workloads(profile), strict=True):

@@ -1,4 +1,4 @@
-"""How far off predictions are at points that the fit has not seen."""
+"""Cross-validation: prediction errors at settings left out of the fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOLDS = 20
 
 
 class HeldOut(NamedTuple):
-    """Relative errors, one per measurement that was left out and could be predicted; nan: it could not."""
+    """Relative errors, one per measurement left out; nan: it could not be predicted."""
 
     samples: Floats
     watts: Floats
@@ -35,17 +35,17 @@ class HeldOut(NamedTuple):
 
     @property
     def samples_worst(self) -> float:
-        """Largest relative error of samples_s; nan: nothing could be left out."""
-        return _largest(self.samples)
+        """Largest relative error of samples_s; nan: too few measurements to leave any out."""
+        return _max(self.samples)
 
     @property
     def watts_worst(self) -> float:
         """Largest relative error of watts."""
-        return _largest(self.watts)
+        return _max(self.watts)
 
 
 def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload) -> HeldOut:
-    """Leave out each setting of one workload in turn (of many settings, a twentieth at a time)."""
+    """Cross-validate one workload: leave out each setting in turn, or a twentieth if there are over 40."""
     rows = merged(profile)
     count = len(rows)
     folds = np.arange(count) % min(count, _FOLDS) if count > 2 * _FOLDS else np.arange(count)
@@ -56,7 +56,7 @@ def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload
             model = fit(rows.take(~left_out))
             predicted = model.extrapolate(rows.settings.take(left_out))
         except ModelError:
-            continue  # the rest says nothing about this one
+            continue  # the remaining rows cannot predict this setting
         samples[left_out] = np.abs(predicted.samples_s / rows.samples_s[left_out] - 1.0)
         if model.metered:
             watts[left_out] = np.abs(predicted.watts / rows.watts[left_out] - 1.0)
@@ -64,10 +64,10 @@ def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload
 
 
 def _mean(errors: Floats) -> float:
-    seen = errors[~np.isnan(errors)]
-    return float(np.mean(seen)) if len(seen) else np.nan
+    known = errors[~np.isnan(errors)]
+    return float(np.mean(known)) if len(known) else np.nan
 
 
-def _largest(errors: Floats) -> float:
-    seen = errors[~np.isnan(errors)]
-    return float(np.max(seen)) if len(seen) else np.nan
+def _max(errors: Floats) -> float:
+    known = errors[~np.isnan(errors)]
+    return float(np.max(known)) if len(known) else np.nan

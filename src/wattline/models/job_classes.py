@@ -1,4 +1,4 @@
-"""Which jobs are alike: models that know jobs by what their trace says of them say the same of these."""
+"""Job classes: jobs with equal columns, for which a model predicts the same."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import numpy as np
 from wattline.core.jobs import Jobs
 from wattline.core.table import Ints
 
-_KEPT = 64
-_tables: OrderedDict[tuple[object, ...], Jobs] = OrderedDict()
+_MAX_TABLES = 64
+_shared_tables: OrderedDict[tuple[object, ...], Jobs] = OrderedDict()
 
 
 @lru_cache(maxsize=8)
 def sorts(jobs: Jobs) -> tuple[Ints, Ints]:
-    """The sort of each job, and a job of each sort."""
+    """Return the class of each job, and the row of one job of each class."""
     return distinct(np.stack(_columns(jobs), axis=1))
 
 
 @lru_cache(maxsize=8)
 def examples(jobs: Jobs) -> Jobs:
-    """A job of each sort, in the order of the sorts. Tables with the same sorts have the same one: what was
-    computed of it holds for all of them, however they grow."""
-    small = jobs.take(sorts(jobs)[1])
-    words = (tuple(small.model.words()), tuple(small.gpu_kind.words()))
-    key = (*words, *(column.tobytes() for column in _columns(small)[2:]))
-    known = _tables.get(key)
-    if known is None:
-        known = _tables[key] = small
-        while len(_tables) > _KEPT:
-            _tables.popitem(last=False)
-    return known
+    """Return a table with one job of each class, in the order of the classes.
+
+    Tables with the same classes share one object, so that results cached for it stay valid as a table grows.
+    """
+    representatives = jobs.take(sorts(jobs)[1])
+    words = (tuple(representatives.model.words()), tuple(representatives.gpu_kind.words()))
+    key = (*words, *(column.tobytes() for column in _columns(representatives)[2:]))
+    shared = _shared_tables.get(key)
+    if shared is None:
+        shared = _shared_tables[key] = representatives
+        while len(_shared_tables) > _MAX_TABLES:
+            _shared_tables.popitem(last=False)
+    return shared
 
 
 def _columns(jobs: Jobs) -> tuple[Ints, ...]:
@@ -42,20 +44,20 @@ def _columns(jobs: Jobs) -> tuple[Ints, ...]:
 
 
 def distinct(rows: Ints) -> tuple[Ints, Ints]:
-    """The number of each row among those that differ, which are counted in order; and a row of each.
+    """Return for each row the number of its distinct value in sorted order, and the first row of each value.
 
-    Rows are told apart by a hash first: sorting whole rows takes ten times as long.
+    Rows are compared by a hash first: sorting whole rows takes ten times as long.
     """
     with np.errstate(over="ignore"):
-        mixed = rows[:, 0].copy()
+        hashed = rows[:, 0].copy()
         for column in rows.T[1:]:
-            mixed = (mixed ^ (mixed >> 29)) * np.int64(-0x61C8864680B583EB) + column
-    _, first, code = np.unique(mixed, return_index=True, return_inverse=True)
+            hashed = (hashed ^ (hashed >> 29)) * np.int64(-0x61C8864680B583EB) + column
+    _, first, code = np.unique(hashed, return_index=True, return_inverse=True)
     code = code.reshape(-1)
-    if not np.array_equal(rows[first][code], rows):  # two rows with one hash
+    if not np.array_equal(rows[first][code], rows):  # a hash collision
         _, first, code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         return code.reshape(-1).astype(np.int64), first.astype(np.int64)
     order = np.lexsort(rows[first].T[::-1])
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return place[code].astype(np.int64), first[order].astype(np.int64)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[code].astype(np.int64), first[order].astype(np.int64)

@@ -1,4 +1,4 @@
-"""How long until a job is done."""
+"""Remaining run time of queued jobs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
-from wattline.models.array_speed import company
+from wattline.models.array_speed import count_group_members
 
 
 def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Floats:
-    """Seconds each queued job still needs with what it asked for, as *models* believe.
+    """Return the seconds that each queued job still needs with its request, predicted by *models*.
 
-    Where *plan* says what of the host jobs should have, who waits is taken to get that, and who runs to
-    keep what it has.
+    If *plan* sets host resources, a waiting job is assumed to get them and a running job to keep its own.
     """
     queue, jobs = snapshot.queue, snapshot.jobs
     host = None
@@ -31,16 +30,16 @@ def remaining_s(snapshot: Snapshot, models: Models, plan: Plan | None = None) ->
 
 
 def last_s(snapshot: Snapshot, models: Models, plan: Plan) -> Floats:
-    """Seconds until the last of each queued job's group is done on what *plan* gives it.
+    """Return the seconds until the last job of each queued job's group ends under *plan*.
 
-    As if all went on as they begin: the rest of a group is faster when the first of it has ended.
+    Speeds are taken as at the start: that the rest of a group runs faster after the first end is ignored.
     """
     queue, jobs = snapshot.queue, snapshot.jobs
     gpus, leader = queue.gpus, np.arange(len(queue), dtype=np.int64)
     gpus[plan.row], leader[plan.row] = plan.gpus, plan.group
     grants = Grants.of(queue.job, gpus)
     if (plan.group != plan.row).any():
-        members, fused = company(jobs, queue.job, leader)
+        members, fused = count_group_members(jobs, queue.job, leader)
         grants = Grants.of(queue.job, gpus, members=members, fused=fused)
     end_s = snapshot.steps_left * jobs.step_s[queue.job] / models.speed(jobs, grants)
     last = np.zeros(len(queue))

@@ -1,17 +1,16 @@
-"""How long a step takes on so many GPUs: computing plus synchronising.
+"""Step time of a job: computing plus synchronising.
 
     step_s    = compute_s(b) / rate + sync_s(n, k)          b = local batch, n GPUs on k nodes
     compute_s = fixed + sample·b + root·√b
     sync_s    = [n>1]·second_gpu + more_gpus·(n/k − 2)⁺ + [k>1]·second_node + more_nodes·(k − 2)⁺
 
-After PowerFlow's reconstruction and Pollux (OSDI'21). Every coefficient is at least 0, so more samples
-or more GPUs never make a step shorter by themselves, and a throttled GPU never makes it shorter.
+After PowerFlow's reconstruction and Pollux (OSDI'21). Every coefficient is at least 0, so neither more
+samples, nor more GPUs, nor a throttled GPU make a step shorter.
 
-Deviates: a plain sum, no overlap norm (measured A100 tables do not support one). √b, the small batch
-that does not fill a GPU, is there only where the corrected Akaike criterion says that it earns its
-place. What was never measured is taken at its best: one GPU only, then perfect scaling; one batch size
-only, then steps proportional to it. Several nodes cost a tenth more than as many GPUs on one, until they
-are measured.
+*Deviates:* a plain sum, no overlap norm (measured A100 tables do not support one). The √b term, for small
+batches that do not fill a GPU, is used only if the corrected Akaike criterion improves. What was not measured
+is assumed at its best: with one GPU only, perfect scaling; with one batch size only, steps proportional to
+it. Until several nodes are measured, they cost a tenth more than as many GPUs on one node.
 """
 
 from __future__ import annotations
@@ -25,22 +24,24 @@ from wattline.core.table import Bools, Floats
 from wattline.measurement.settings import Settings, fewest_nodes
 
 _SAMPLE, _ROOT, _SECOND_NODE = 1, 2, 5
-_COMPUTES = 3  # the first coefficients are of computing
-_ACROSS = 1.1  # Pollux: across nodes at least 1.1 times what it is inside one
-_NOISE = 0.03  # relative, of a step that is looked at while it runs
-_SURE = np.array([0.002] * 3 + [0.05] * 4)  # of a step, what a coefficient may be off by
-_OWN = np.array([0.1] * 3 + [0.05] * 4)  # the same, of the coefficient itself
-_UNSURE = 0.5  # the same, if it was never measured
-_DRIFT = 0.5 * _SURE  # the same, after every surprise; how long GPUs wait is less certain than computing
-_LEAST = 0.01  # of its computing a model keeps, whatever it sees
+_COMPUTE_COUNT = 3  # number of leading coefficients that belong to computing
+_ACROSS_NODES = 1.1  # Pollux: synchronising across nodes takes at least 1.1 times as long as within one
+_NOISE = 0.03  # relative, of a step observed while a job runs
+_STEP_STD = np.array(
+    [0.002] * 3 + [0.05] * 4
+)  # standard deviation of a measured coefficient's part, as a share of a step
+_OWN_STD = np.array([0.1] * 3 + [0.05] * 4)  # the same, as a share of the coefficient
+_UNMEASURED_STD = 0.5  # the same as a share of a step, if it was not measured
+_DRIFT = 0.5 * _STEP_STD  # variance added per update; synchronising is less certain than computing
+_MIN_COMPUTE = 0.01  # share of its computing time that a model keeps in every update
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of each part of a step; prints its coefficients.
+    """Coefficients of the step time in seconds.
 
-    *second_node_s* nan: never measured. *packed*: only jobs on as few nodes as possible were measured,
-    so that nothing says a spread one is faster.
+    *second_node_s* nan: not measured. *packed*: only jobs on the fewest possible nodes were measured, so a
+    job on more nodes is never predicted to be faster.
     """
 
     fixed_s: float = 0.0
@@ -51,30 +52,32 @@ class Speed:
     second_node_s: float = np.nan
     more_nodes_s: float = 0.0
     packed: bool = field(default=False, kw_only=True)
-    unsure: Floats | None = field(default=None, repr=False, compare=False, kw_only=True)  # nan: unsaid
+    uncertainty: Floats | None = field(
+        default=None, repr=False, compare=False, kw_only=True
+    )  # std; nan: default
 
     def compute_s(self, local_batch: Floats) -> Floats:
-        """Seconds a GPU computes for a step, not held back."""
+        """Return the seconds that an unthrottled GPU computes per step."""
         seconds = self.fixed_s + self.sample_s * local_batch
         return np.asarray(seconds + self.root_s * np.sqrt(local_batch) if self.root_s else seconds)
 
     def sync_s(self, gpus: Floats, nodes: Floats) -> Floats:
-        """Seconds GPUs wait for each other in a step."""
+        """Return the seconds per step in which GPUs wait for each other."""
         if (gpus == 1.0).all():
             return np.zeros(len(gpus))
         inside = self._inside_s(gpus, gpus / nodes)
         if (nodes == 1.0).all():
             return inside
         if np.isnan(self.second_node_s):
-            return np.where(nodes > 1, _ACROSS * self._inside_s(gpus, gpus), inside)
+            return np.where(nodes > 1, _ACROSS_NODES * self._inside_s(gpus, gpus), inside)
         spread = inside + self._across_s(nodes)
         if not self.packed:
             return spread
         fewest = np.minimum(fewest_nodes(gpus), nodes)
         return np.maximum(spread, self._inside_s(gpus, gpus / fewest) + self._across_s(fewest))
 
-    def _inside_s(self, gpus: Floats, of_node: Floats) -> Floats:
-        return np.asarray(self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(of_node - 2, 0))
+    def _inside_s(self, gpus: Floats, node_gpus: Floats) -> Floats:
+        return np.asarray(self.second_gpu_s * (gpus > 1) + self.more_gpus_s * np.maximum(node_gpus - 2, 0))
 
     def _across_s(self, nodes: Floats) -> Floats:
         return np.asarray(self.second_node_s * (nodes > 1) + self.more_nodes_s * np.maximum(nodes - 2, 0))
@@ -82,29 +85,30 @@ class Speed:
     def observe(
         self, settings: Settings, stretch: Floats, step_s: Floats, measured: Collection[str] = ()
     ) -> Speed:
-        """The model after steps took *step_s*, their computing part *stretch* times as long as it can be.
+        """Return the model updated with steps of *step_s*, their computing part slowed *stretch* times.
 
-        Each row moves the coefficients that take part in it, the less sure ones more, until it is
-        explained; they are surer then. So what is seen of one GPU leaves alone what is known of
-        many. *measured* names the knobs that were ever varied, for a model that came without doubts.
+        A Kalman-like update: each row moves the coefficients that contribute to it, the less certain ones
+        more, until it is explained, and reduces their uncertainty. Observations of one GPU therefore do not
+        change the scaling coefficients. *measured* names the knobs that were varied, for a model without
+        uncertainties.
         """
         theta = np.array([getattr(self, name) for name in COEFFICIENTS])
-        x = features(settings)
-        x[:, :_COMPUTES] *= stretch[:, None]
+        x = build_features(settings)
+        x[:, :_COMPUTE_COUNT] *= stretch[:, None]
         x /= step_s[:, None]
-        guessed = np.isnan(theta[_SECOND_NODE])
-        if guessed:
-            theta[_SECOND_NODE] = self._guess(settings)
-        unsure = np.full(len(theta), np.nan) if self.unsure is None else self.unsure
+        assumed = np.isnan(theta[_SECOND_NODE])
+        if assumed:
+            theta[_SECOND_NODE] = self._assumed_second_node_s(settings)
+        uncertainty = np.full(len(theta), np.nan) if self.uncertainty is None else self.uncertainty
         for row in x:
-            doubts = np.where(np.isnan(unsure), _unsure(theta, row, measured), unsure)
-            theta, unsure = _moved(theta, doubts, row)
-        if guessed and (settings.nodes == 1).all():
+            std = np.where(np.isnan(uncertainty), _default_uncertainty(theta, row, measured), uncertainty)
+            theta, uncertainty = _update(theta, std, row)
+        if assumed and (settings.nodes == 1).all():
             theta[_SECOND_NODE] = np.nan
-        return Speed(*theta.tolist(), packed=self.packed, unsure=unsure)
+        return Speed(*theta.tolist(), packed=self.packed, uncertainty=uncertainty)
 
-    def _guess(self, settings: Settings) -> float:
-        """What a second node adds, by what is believed until one is measured."""
+    def _assumed_second_node_s(self, settings: Settings) -> float:
+        """Return the seconds that a second node is assumed to add until it is measured."""
         several = settings.take(settings.nodes > 1)
         if not len(several):
             return 0.0
@@ -115,20 +119,20 @@ class Speed:
 COEFFICIENTS = tuple(f.name for f in fields(Speed) if f.name.endswith("_s"))
 
 
-def _unsure(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
-    """What coefficients may be off by of which nobody says it, if they take part in a row; else nan."""
+def _default_uncertainty(theta: Floats, x: Floats, measured: Collection[str]) -> Floats:
+    """Return default uncertainties of the coefficients that contribute to row *x*; nan for the others."""
     gpus, nodes = (name in measured for name in ("gpus", "nodes"))
     varied = np.array([True, True, True, gpus, gpus, nodes, nodes])
-    of_step = np.where(varied, _SURE, _UNSURE) / np.where(x > 0, x, np.nan)
-    return np.hypot(_OWN * theta, of_step)
+    of_step = np.where(varied, _STEP_STD, _UNMEASURED_STD) / np.where(x > 0, x, np.nan)
+    return np.hypot(_OWN_STD * theta, of_step)
 
 
-def _moved(theta: Floats, unsure: Floats, x: Floats) -> tuple[Floats, Floats]:
-    """Coefficients, none below 0, and their doubts after a row with x·theta = 1 was seen."""
+def _update(theta: Floats, uncertainty: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """Return non-negative coefficients and their uncertainties after observing a row with x·theta = 1."""
     least = np.zeros(len(theta))
-    least[:_COMPUTES] = _LEAST * theta[:_COMPUTES]
-    # What takes part in a surprise may always be a little off: else the first surprises would rule.
-    variance = np.where(x > 0, np.nan_to_num(unsure) ** 2 + (_DRIFT / np.where(x > 0, x, 1.0)) ** 2, 0.0)
+    least[:_COMPUTE_COUNT] = _MIN_COMPUTE * theta[:_COMPUTE_COUNT]
+    # Some variance is added in every update, so that early observations do not dominate.
+    variance = np.where(x > 0, np.nan_to_num(uncertainty) ** 2 + (_DRIFT / np.where(x > 0, x, 1.0)) ** 2, 0.0)
     moved, free = theta.copy(), x > 0
     for _ in range(len(theta)):
         pull = np.where(free, variance * x, 0.0)
@@ -142,12 +146,12 @@ def _moved(theta: Floats, unsure: Floats, x: Floats) -> tuple[Floats, Floats]:
         free &= ~below
         if not below.any():
             break
-    surer = variance * (1.0 - variance * x * x / (float(variance @ (x * x)) + _NOISE**2))
-    return moved, np.where(x > 0, np.sqrt(surer), unsure)
+    posterior = variance * (1.0 - variance * x * x / (float(variance @ (x * x)) + _NOISE**2))
+    return moved, np.where(x > 0, np.sqrt(posterior), uncertainty)
 
 
-def features(settings: Settings) -> Floats:
-    """What each coefficient of `Speed` is multiplied with, one row per setting."""
+def build_features(settings: Settings) -> Floats:
+    """Return the factor of each coefficient of `Speed`, one row per setting."""
     batch, gpus, nodes = settings.local_batch, settings.gpus, settings.nodes
     return np.column_stack(
         (
@@ -163,30 +167,30 @@ def features(settings: Settings) -> Floats:
 
 
 def fit_speed(settings: Settings, step_s: Floats, noise: Floats) -> Speed:
-    """The coefficients with the least squared relative error of steps that nothing held back."""
+    """Fit the coefficients to unthrottled steps by the least squared relative error."""
     weight = 1.0 / (noise * step_s)
-    x, y = features(settings) * weight[:, None], step_s * weight
-    used = _observed(settings)
-    straight = used & (np.arange(len(used)) != _ROOT)
-    best, coefficients = _scored(x, y, noise, straight)
+    x, y = build_features(settings) * weight[:, None], step_s * weight
+    used = _identifiable(settings)
+    without_root = used & (np.arange(len(used)) != _ROOT)
+    best, coefficients = _fit_columns(x, y, noise, without_root)
     if used[_ROOT]:
-        score, bent = _scored(x, y, noise, used)
-        coefficients = bent if score < best else coefficients
-    if not coefficients[:_COMPUTES].any():
-        # Whatever waiting explains, samples take time.
-        coefficients[_SAMPLE] = _LEAST * float(np.min(step_s / settings.local_batch))
-    off = max(float(np.sqrt(np.mean((features(settings) @ coefficients / step_s - 1.0) ** 2))), _NOISE)
-    relative = features(settings) / step_s[:, None]
+        score, with_root = _fit_columns(x, y, noise, used)
+        coefficients = with_root if score < best else coefficients
+    if not coefficients[:_COMPUTE_COUNT].any():
+        # A fit that explains all time by waiting still gets a small time per sample.
+        coefficients[_SAMPLE] = _MIN_COMPUTE * float(np.min(step_s / settings.local_batch))
+    off = max(float(np.sqrt(np.mean((build_features(settings) @ coefficients / step_s - 1.0) ** 2))), _NOISE)
+    relative = build_features(settings) / step_s[:, None]
     largest = relative.max(axis=0)
-    loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNSURE) ** 2)
-    unsure = np.sqrt(np.diag(np.linalg.inv(relative.T @ relative / off**2 + loose)))
+    loose = np.diag((np.where(largest > 0, largest, 1.0) / _UNMEASURED_STD) ** 2)
+    uncertainty = np.sqrt(np.diag(np.linalg.inv(relative.T @ relative / off**2 + loose)))
     packed = bool((settings.nodes == fewest_nodes(settings.gpus)).all())
-    found = Speed(*coefficients.tolist(), packed=packed, unsure=unsure)
-    return found if used[_SECOND_NODE] else replace(found, second_node_s=np.nan)
+    fitted = Speed(*coefficients.tolist(), packed=packed, uncertainty=uncertainty)
+    return fitted if used[_SECOND_NODE] else replace(fitted, second_node_s=np.nan)
 
 
-def _observed(settings: Settings) -> Bools:
-    """Which coefficients the measurements can say anything about."""
+def _identifiable(settings: Settings) -> Bools:
+    """Return a mask of the coefficients that the measurements identify."""
     sizes = len(np.unique(settings.local_batch))
     return np.array(
         (
@@ -201,22 +205,22 @@ def _observed(settings: Settings) -> Bools:
     )
 
 
-def _scored(x: Floats, y: Floats, noise: Floats, columns: Bools) -> tuple[float, Floats]:
-    """The best coefficients of these *columns*, and their corrected Akaike criterion: lower is better."""
-    found = np.zeros(len(columns))
-    found[columns], error = _nnls(x[:, columns], y)
-    points, used = len(y), int(np.count_nonzero(found))
+def _fit_columns(x: Floats, y: Floats, noise: Floats, columns: Bools) -> tuple[float, Floats]:
+    """Fit the coefficients of *columns*; return the corrected Akaike criterion (lower is better) and them."""
+    fitted = np.zeros(len(columns))
+    fitted[columns], error = _nnls(x[:, columns], y)
+    points, used = len(y), int(np.count_nonzero(fitted))
     spare = points - used - 2
     if spare <= 0:
-        return np.inf, found
+        return np.inf, fitted
     mean2 = max(error**2 * float(np.mean(noise**2)) / points, 1e-12)
-    return float(points * np.log(mean2) + 2 * (used + 1) * points / spare), found
+    return float(points * np.log(mean2) + 2 * (used + 1) * points / spare), fitted
 
 
 def _nnls(x: Floats, y: Floats) -> tuple[Floats, float]:
-    from scipy.optimize import nnls  # takes a while to import, and predicting does not need it
+    from scipy.optimize import nnls  # slow to import and not needed for predictions
 
     scale = np.sqrt((x * x).sum(axis=0))
     scale[scale == 0.0] = 1.0
-    found, error = nnls(x / scale, y)
-    return found / scale, float(error)
+    fitted, error = nnls(x / scale, y)
+    return fitted / scale, float(error)

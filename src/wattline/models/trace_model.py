@@ -1,4 +1,4 @@
-"""What is believed of a job nobody has measured: it does what its trace says."""
+"""Models of unmeasured jobs: speeds and durations as in the trace."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from wattline.models.power.throttle import Throttle
 
 @dataclass(frozen=True)
 class Asked:
-    """Jobs run as fast as their trace says, on the GPUs they asked for.
+    """Models in which jobs run as fast as in their trace on the GPUs they requested.
 
     Spanning nodes divides the speed by *span_penalty*. Two jobs packed on the same GPUs run at
     *packed* of their own speed each, three at two thirds of that, and so on. 0.6 is a cautious
-    figure for pairs: time slicing alone gives 0.5, and pairs that leave each other room exceed it.
-    Jobs that are fused do what *array* says.
-    A grant other than what was asked scales the speed in proportion. Under a power cap jobs do what
-    `wattline.models.power.throttle` takes for granted of a device; a larger batch is as good as `efficiency` says;
-    for the host see `starved`.
+    value for pairs: time slicing alone gives 0.5, and pairs that do not compete for all resources exceed it.
+    Fused jobs follow *array*. The speed is proportional to the number of GPUs. Under a power cap the defaults
+    of `wattline.models.power.throttle` for the device apply; for larger batches see `batch_efficiency`, for
+    host resources `host_limited_rate`.
     """
 
     span_penalty: float = 1.0
@@ -48,64 +47,64 @@ class Asked:
             raise ConfigError(f"packed must be above 0 and at most 1, got {self.packed}")
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the speed of each grant relative to the trace, see `wattline.core.protocols.Models`."""
         speed = grants.gpus / jobs.gpus[grants.job]
         if self.span_penalty != 1.0:
             speed = np.where(grants.nodes > 1, speed / self.span_penalty, speed)
         if grants.members.max(initial=1) > 1:
-            speed = speed * self.company(grants.members, grants.fused)
+            speed = speed * self.sharing_speed(grants.members, grants.fused)
         if grants.batch.any():
-            asked = np.maximum(jobs.batch[grants.job], 1)
-            larger = np.where(grants.batch > 0, grants.batch / asked, 1.0)
-            speed = speed * larger * efficiency(jobs.noise[grants.job], asked, larger * asked)
+            requested = np.maximum(jobs.batch[grants.job], 1)
+            larger = np.where(grants.batch > 0, grants.batch / requested, 1.0)
+            speed = speed * larger * efficiency(jobs.noise[grants.job], requested, larger * requested)
         if grants.cap_w.any():
-            speed = speed * _throttled(grants)
+            speed = speed * _capped_rate(grants)
         if grants.host.any():
-            speed = speed * starved(jobs, grants)
+            speed = speed * host_limited_rate(jobs, grants)
         return np.asarray(speed)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`: nobody knows; the node's are taken, as far as a cap allows."""
+        """Return nan: unknown, so that the node's watts limited by the cap are used."""
         return np.full(len(grants), np.nan)
 
-    def company(self, members: Ints, fused: Bools) -> Floats:
-        """What is left of a job's speed with so many others on the same GPUs, itself included."""
+    def sharing_speed(self, members: Ints, fused: Bools) -> Floats:
+        """Return the relative speed of each of *members* jobs on the same GPUs."""
         packed = np.where(members > 1, self.packed * 2 / members, 1.0)
         if not fused.any():
             return packed
         return np.where(fused, 1.0 / self.array.slowdown(members.astype(np.float64)), packed)
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Asked:
-        """Nothing is learnt: what was asked stays what was asked."""
+        """Return the models unchanged: they do not learn."""
         return self
 
 
-def efficiency(noise: Floats, asked: Floats | Ints, batch: Floats | Ints) -> Floats:
-    """Progress per sample at *batch*, relative to that at the batch asked for: (φ + B₀) / (φ + B).
+def efficiency(noise: Floats, requested: Floats | Ints, batch: Floats | Ints) -> Floats:
+    """Return the progress per sample at *batch* relative to the requested batch: (φ + B₀) / (φ + B).
 
-    φ is the gradient noise scale (McCandlish et al. 2018; Pollux, OSDI 2021). Where it is not known it
-    is 0, and a larger batch gains nothing.
+    φ is the gradient noise scale (McCandlish et al. 2018; Pollux, OSDI 2021). 0: unknown; a larger batch
+    then gains nothing.
     """
-    return np.asarray((noise + asked) / (noise + batch))
+    return np.asarray((noise + requested) / (noise + batch))
 
 
-def starved(jobs: Jobs, grants: Grants, least: Floats | None = None) -> Floats:
-    """Rate of jobs that have less of the host than anybody knows to be enough: slower in proportion.
+def host_limited_rate(jobs: Jobs, grants: Grants, least: Floats | None = None) -> Floats:
+    """Return the rate of jobs, reduced in proportion where they have less of the host than suffices.
 
-    *least* are cores and GiB for each GPU that are known to be; nan, or without it: what it was timed with.
+    *least* are the cores and GiB per GPU that are known to suffice; nan or None: the job's request.
     """
     rate = np.ones(len(grants))
-    for row, (unit, timed) in enumerate(((1000, jobs.cpus), (1024, jobs.mem_gib))):
-        given, enough = grants.host[row], timed[grants.job] / jobs.gpus[grants.job]
+    for row, (unit, requested) in enumerate(((1000, jobs.cpus), (1024, jobs.mem_gib))):
+        granted, enough = grants.host[row], requested[grants.job] / jobs.gpus[grants.job]
         if least is not None:
             enough = np.where(np.isnan(least[row]), enough, least[row])
-        short = (given > 0) & (given < np.floor(unit * enough))
-        rate = np.where(short, np.minimum(rate, given / np.where(short, unit * enough, 1.0)), rate)
+        short = (granted > 0) & (granted < np.floor(unit * enough))
+        rate = np.where(short, np.minimum(rate, granted / np.where(short, unit * enough, 1.0)), rate)
     return rate
 
 
-def _throttled(grants: Grants) -> Floats:
-    """Rate of GPUs of known kinds under caps; 1 for others."""
+def _capped_rate(grants: Grants) -> Floats:
+    """Return the rate of GPUs of known kinds under their caps; 1 for others."""
     rate = np.ones(len(grants))
     for code, name in enumerate(grants.kind.names):
         here = np.flatnonzero((grants.kind.codes == code) & (grants.cap_w > 0))
@@ -117,17 +116,17 @@ def _throttled(grants: Grants) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _device_rate(kind: str, cap_w: int) -> float:
-    """How fast a GPU of this kind still is under a cap, with what is taken for granted of devices."""
+    """Return the rate of an unmeasured GPU of this kind under a cap."""
     free = Throttle(kind, np.ones(1), np.full(1, np.nan))
     return float(free.at(np.ones(1), np.full(1, float(cap_w)), np.full(1, np.nan))[0][0])
 
 
 @dataclass(frozen=True)
 class Misjudged:
-    """Beliefs that are wrong: each job's speed and watts are off by random factors that never change.
+    """Models with errors: each job's speed and watts are multiplied by constant random factors.
 
-    The factors are log-normal with spread *error*, drawn from (*seed*, job). For trying how a policy
-    that needs durations does when users' estimates are as bad as they are.
+    The factors are log-normal with standard deviation *error*, drawn from (*seed*, job). Used to test
+    policies with estimates as inaccurate as those of users.
     """
 
     truth: Models = Asked()
@@ -135,21 +134,21 @@ class Misjudged:
     seed: int = 0
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the true speed times the job's error."""
         return np.asarray(self.truth.speed(jobs, grants) * self._factor(jobs, 0)[grants.job])
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the true watts times the job's error."""
         return np.asarray(self.truth.watts(jobs, grants) * self._factor(jobs, 1)[grants.job])
 
     def widest(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the largest array width, without error."""
         return widest(self.truth, jobs, grants)
 
-    def _factor(self, jobs: Jobs, of_what: int) -> Floats:
-        draws = np.random.default_rng((self.seed, of_what)).standard_normal(len(jobs))
+    def _factor(self, jobs: Jobs, stream: int) -> Floats:
+        draws = np.random.default_rng((self.seed, stream)).standard_normal(len(jobs))
         return np.asarray(np.exp(self.error * draws))
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Misjudged:
-        """Nothing is learnt."""
+        """Return the models unchanged: they do not learn."""
         return self

@@ -1,10 +1,10 @@
-"""What one model does on one kind of GPU: its speed, power, demand and array models as one.
+"""Workload model: speed and power of one training model on one kind of GPU.
 
     step_s    = max(compute_s · slowdown(fuse) / rate(cap, clock) + sync_s, loader_s)
     samples_s = batch · fuse / step_s
     watts     = gpus · busy_w · (share + wait · (1 − share)),   share = the part of a step spent computing
 
-A GPU that waits for others or for data draws *wait* of what it draws computing.
+A GPU that waits for others or for data draws a share *wait* (`waiting_power`) of its computing power.
 """
 
 from __future__ import annotations
@@ -22,28 +22,34 @@ from wattline.measurement.devices import DEVICES
 from wattline.measurement.settings import Settings
 from wattline.models.array_speed import Array, fit_array
 from wattline.models.demand import Demand
-from wattline.models.power.curves import REACH
+from wattline.models.power.curves import EXTRAPOLATION_FACTOR
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
 
-SURPRISE = 0.1
-"""Relative error of a prediction above which a model learns from what it sees."""
+LEARNING_THRESHOLD = 0.1
+"""Relative error of a prediction above which a model learns from an observation."""
 
 WAITING = 0.7
-"""Watts of a GPU that waits over those of one that computes, until they are measured.
+"""Power of a waiting GPU relative to a computing one, until it is measured.
 
-From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs there say 0.4 to 0.85.
+From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs there give 0.4 to 0.85.
 """
 
 _ROUNDS = 8
-_CREDIBLE = 100.0  # times more or less than expected; beyond, somebody has misread something
-_BLOCK = 16384  # rows at once: they and what is made of them stay in the cache
-_UNMEASURED = {"gpus": (1.0, 64.0), "nodes": (1.0, 64.0), "fuse": (1.0, 16.0)}  # reach of knobs never varied
-_UPWARDS_FREE = frozenset(("cpus", "mem_gib", "read_mib_s"))  # more of them than was measured changes nothing
+_MISREAD_FACTOR = 100.0  # observations off by more than this factor are taken for misreadings
+_BLOCK = 16384  # rows evaluated at once, so that they and intermediate arrays fit in the CPU cache
+_DEFAULT_RANGES = {
+    "gpus": (1.0, 64.0),
+    "nodes": (1.0, 64.0),
+    "fuse": (1.0, 16.0),
+}  # ranges of knobs that were not varied
+_UNBOUNDED_ABOVE = frozenset(
+    ("cpus", "mem_gib", "read_mib_s")
+)  # above the measured range they change nothing
 
 
 class Prediction(NamedTuple):
-    """Of the whole job, all its GPUs and all fused members together."""
+    """Prediction for the whole job: all its GPUs and all fused members together."""
 
     samples_s: Floats
     watts: Floats
@@ -51,7 +57,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a workload's coefficients come from, and how far off they were at points they had not seen."""
+    """Origin of a workload's coefficients, and their cross-validation errors."""
 
     name: str = ""
     points: int = 0
@@ -61,10 +67,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Workload:
-    """One model on one kind of GPU; learns by being replaced.
+    """One training model on one kind of GPU; immutable, `observe` returns an updated copy.
 
-    *measured* has the range of each knob that was varied, per GPU where the knob is of the job
-    (`batch`, `cpus`, `mem_gib`, `read_mib_s`). *usual_batch* is the batch of each GPU where nobody says.
+    *measured* is the range of each knob that was varied, per GPU for knobs of the whole job
+    (`batch`, `cpus`, `mem_gib`, `read_mib_s`). *usual_batch* is the batch per GPU of settings without one.
+    *waiting_power* is the power of a waiting GPU relative to a computing one.
     """
 
     model: str
@@ -76,86 +83,91 @@ class Workload:
     wait: float = WAITING
     usual_batch: float = np.nan
     measured: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
-    metered: bool = False  # whether its watts were ever measured, or are the device's
+    metered: bool = False  # False: watts are the device's defaults
     source: Source = Source()
 
     def predict(self, settings: Settings) -> Prediction:
-        """Samples per second and watts; raises `OutOfRange` beyond `REACH`."""
-        if not self.reaches(settings).all():
+        """Predict samples per second and watts; raises `OutOfRange` beyond `EXTRAPOLATION_FACTOR`."""
+        if not self.in_range(settings).all():
             raise self._out_of_range(settings)
         return self.extrapolate(settings)
 
     def extrapolate(self, settings: Settings) -> Prediction:
-        """As `predict`, however far from what was measured."""
+        """Predict samples per second and watts at any distance from the measurements."""
         if len(settings) > _BLOCK:
             blocks = (slice(at, at + _BLOCK) for at in range(0, len(settings), _BLOCK))
             parts = zip(*(self.extrapolate(settings.take(rows)) for rows in blocks), strict=True)
             return Prediction(*(np.concatenate(part) for part in parts))
-        batch, computes_s, step_s, busy_w = self._parts(settings)
-        share = computes_s / step_s
+        batch, compute_s, step_s, busy_w = self._step_parts(settings)
+        share = compute_s / step_s
         watts = settings.gpus * busy_w * (self.wait + (1.0 - self.wait) * share)
         return Prediction(np.asarray(batch * settings.gpus * settings.fuse / step_s), np.asarray(watts))
 
-    def _parts(self, settings: Settings) -> tuple[Floats, Floats, Floats, Floats]:
-        """Local batch, seconds of computing, seconds of the step, watts of a computing GPU."""
+    def _step_parts(self, settings: Settings) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return local batch, seconds of computing, seconds of the step, and watts of a computing GPU."""
         batch = self.local_batch(settings)
         rate, busy_w = self.throttle.at(batch, settings.cap_w, settings.clock_mhz)
-        computes_s = self.speed.compute_s(batch) * self.array.slowdown(settings.fuse) / rate
-        step_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
-        if self.demand.ever_rules and not (np.isnan(settings.cpus) & np.isnan(settings.mem_gib)).all():
-            loads_s = self.demand.sample_s(
+        compute_s = self.speed.compute_s(batch) * self.array.slowdown(settings.fuse) / rate
+        step_s = compute_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        if self.demand.can_limit and not (np.isnan(settings.cpus) & np.isnan(settings.mem_gib)).all():
+            loader_s = self.demand.sample_s(
                 settings.cpus / settings.gpus,
                 settings.mem_gib / settings.gpus,
                 settings.gpus / settings.nodes,
                 settings.read_mib_s / settings.gpus,
             )
-            step_s = np.maximum(step_s, loads_s * batch * settings.fuse)
-        return batch, computes_s, step_s, busy_w
+            step_s = np.maximum(step_s, loader_s * batch * settings.fuse)
+        return batch, compute_s, step_s, busy_w
 
     def local_batch(self, settings: Settings) -> Floats:
-        """Samples per GPU and step, the usual ones where no batch is said."""
+        """Return the samples per GPU and step; *usual_batch* where the setting has no batch."""
         usual = 1.0 if np.isnan(self.usual_batch) else self.usual_batch
         return np.where(np.isnan(settings.batch), usual, settings.batch / settings.gpus)
 
-    def reaches(self, settings: Settings) -> Bools:
-        """Which settings are within `REACH` of what was measured."""
+    def in_range(self, settings: Settings) -> Bools:
+        """Return a mask of the settings within `EXTRAPOLATION_FACTOR` of the measured ranges."""
         good = np.ones(len(settings), dtype=np.bool_)
-        for name, (least, most) in self._reach.items():
+        for name, (least, most) in self._predictable_ranges.items():
             value = self._per_gpu(settings, name)
             good &= ~((value < least) | (value > most))
         return good
 
     @property
-    def _reach(self) -> dict[str, tuple[float, float]]:
-        """The least and the most of each knob that can be predicted."""
-        reach = dict(_UNMEASURED)
+    def _predictable_ranges(self) -> dict[str, tuple[float, float]]:
+        """Minimum and maximum of each knob that can be predicted."""
+        ranges = dict(_DEFAULT_RANGES)
         if self.gpu in DEVICES:
             device = DEVICES[self.gpu]
-            reach |= {"cap_w": (device.min_cap_w, np.inf), "clock_mhz": (device.min_clock_mhz, np.inf)}
+            ranges |= {"cap_w": (device.min_cap_w, np.inf), "clock_mhz": (device.min_clock_mhz, np.inf)}
         for name, (least, most) in self.measured.items():
-            reach[name] = (least / REACH, np.inf if name in _UPWARDS_FREE else most * REACH)
-        return reach
+            ranges[name] = (
+                least / EXTRAPOLATION_FACTOR,
+                np.inf if name in _UNBOUNDED_ABOVE else most * EXTRAPOLATION_FACTOR,
+            )
+        return ranges
 
     def _per_gpu(self, settings: Settings, name: str) -> Floats:
         if name == "batch":
             return self.local_batch(settings)
         column: Floats = getattr(settings, name)
-        return column / settings.gpus if name in _UPWARDS_FREE else column
+        return column / settings.gpus if name in _UNBOUNDED_ABOVE else column
 
     def _out_of_range(self, settings: Settings) -> OutOfRange:
-        row = settings.take(np.flatnonzero(~self.reaches(settings))[:1])
-        for name, (least, most) in self._reach.items():
+        row = settings.take(np.flatnonzero(~self.in_range(settings))[:1])
+        for name, (least, most) in self._predictable_ranges.items():
             value = float(self._per_gpu(row, name)[0])
             if value < least or value > most:
-                each = " per GPU" if name in ("batch", *_UPWARDS_FREE) else ""
+                per_gpu = " per GPU" if name in ("batch", *_UNBOUNDED_ABOVE) else ""
                 known = self.measured.get(name)
-                was = f"was measured from {known[0]:g} to {known[1]:g}" if known else "was never varied in it"
+                measured_text = (
+                    f"was measured from {known[0]:g} to {known[1]:g}" if known else "was never varied in it"
+                )
                 upto = "" if most == np.inf else f" to {most:g}"
                 return OutOfRange(
-                    f"{name} is {value:g}{each}: {self.model} on {self.gpu} {was}, and predictions reach from"
-                    f" {least:g}{upto}"
+                    f"{name} is {value:g}{per_gpu}: {self.model} on {self.gpu} {measured_text},"
+                    f" and predictions reach from {least:g}{upto}"
                 )
-        raise AssertionError("asked about a row that is within reach")
+        raise AssertionError("all settings are in range")
 
     def observe(
         self,
@@ -164,91 +176,99 @@ class Workload:
         watts: Floats | None = None,
         keep: Settings | None = None,
     ) -> Workload:
-        """What is believed after a job did *samples_s* and drew *watts* (nan: not seen).
+        """Return the workload updated with observed *samples_s* and *watts* (nan: not observed).
 
-        Rows that were predicted within `SURPRISE` change nothing, so that a well-known job costs one
-        prediction per look. What is believed of *keep* stays.
+        Rows predicted within `LEARNING_THRESHOLD` change nothing, so that a well-known job costs one
+        prediction per observation. The predictions for *keep* are preserved.
         """
         expected = self.extrapolate(settings)
-        learnt = self
-        real = (samples_s > expected.samples_s / _CREDIBLE) & (samples_s < expected.samples_s * _CREDIBLE)
-        off = real & (np.abs(np.where(real, samples_s, 1.0) / expected.samples_s - 1.0) > SURPRISE)
-        if off.any():
-            learnt = learnt._learn_samples(settings.take(off), samples_s[off], keep)
+        updated = self
+        real = (samples_s > expected.samples_s / _MISREAD_FACTOR) & (
+            samples_s < expected.samples_s * _MISREAD_FACTOR
+        )
+        wrong = real & (
+            np.abs(np.where(real, samples_s, 1.0) / expected.samples_s - 1.0) > LEARNING_THRESHOLD
+        )
+        if wrong.any():
+            updated = updated._learn_samples(settings.take(wrong), samples_s[wrong], keep)
         if watts is not None:
-            learnt = learnt._learn_watts(settings, watts, expected.watts)
-        return learnt
+            updated = updated._learn_watts(settings, watts, expected.watts)
+        return updated
 
     def _learn_samples(self, settings: Settings, samples_s: Floats, keep: Settings | None) -> Workload:
-        """Blame what is least known: an array never measured, else the loader if it rules, else the GPU."""
-        batch, computes_s, step_s, _ = self._parts(settings)
-        free_s = computes_s + self.speed.sync_s(settings.gpus, settings.nodes)
-        seen_s = batch * settings.gpus * settings.fuse / samples_s
-        learnt = self
+        """Update the least certain part: an unmeasured array, a limiting input pipeline, else the GPU."""
+        batch, compute_s, step_s, _ = self._step_parts(settings)
+        free_s = compute_s + self.speed.sync_s(settings.gpus, settings.nodes)
+        observed_s = batch * settings.gpus * settings.fuse / samples_s
+        updated = self
         fused = (settings.fuse > 1) & ("fuse" not in self.measured)
         if fused.any():
-            alone_s = computes_s / self.array.slowdown(settings.fuse)
-            slowdown = 1.0 + (seen_s - free_s + computes_s - alone_s) / alone_s
+            alone_s = compute_s / self.array.slowdown(settings.fuse)
+            slowdown = 1.0 + (observed_s - free_s + compute_s - alone_s) / alone_s
             unknown = np.full(np.count_nonzero(fused), np.nan)
             serial = fit_array(settings.fuse[fused], np.maximum(slowdown[fused], 1e-3), unknown).serial
-            learnt = replace(learnt, array=replace(learnt.array, serial=serial))
-        loads = ~fused & (step_s > free_s)
-        if loads.any():
-            factor = float(np.exp(np.mean(np.log(seen_s[loads] / step_s[loads]))))
-            learnt = replace(learnt, demand=learnt.demand.scaled(factor))
-        # What a cap or a clock does that was never measured is not the speed's fault.
-        guessed = ~np.isnan(settings.cap_w) & (self.throttle.caps is None)
-        guessed |= ~np.isnan(settings.clock_mhz) & (self.throttle.clocks is None)
-        rows = np.flatnonzero(~fused & ~loads & ~guessed)
-        return learnt._learn_speed(settings.take(rows), samples_s[rows], keep) if len(rows) else learnt
+            updated = replace(updated, array=replace(updated.array, serial=serial))
+        loader_bound = ~fused & (step_s > free_s)
+        if loader_bound.any():
+            factor = float(np.exp(np.mean(np.log(observed_s[loader_bound] / step_s[loader_bound]))))
+            updated = replace(updated, demand=updated.demand.scale(factor))
+        # Errors under an unmeasured cap or clock are not attributed to the speed model.
+        assumed = ~np.isnan(settings.cap_w) & (self.throttle.caps is None)
+        assumed |= ~np.isnan(settings.clock_mhz) & (self.throttle.clocks is None)
+        rows = np.flatnonzero(~fused & ~loader_bound & ~assumed)
+        return updated._learn_speed(settings.take(rows), samples_s[rows], keep) if len(rows) else updated
 
     def _learn_watts(self, settings: Settings, watts: Floats, expected: Floats) -> Workload:
         known = ~np.isnan(expected)
-        credible = (watts > expected / _CREDIBLE) & (watts < expected * _CREDIBLE)
-        seen = np.where(known, credible, np.isfinite(watts) & (watts > 0))
-        new = np.flatnonzero(seen & ~known)
+        credible = (watts > expected / _MISREAD_FACTOR) & (watts < expected * _MISREAD_FACTOR)
+        valid = np.where(known, credible, np.isfinite(watts) & (watts > 0))
+        new = np.flatnonzero(valid & ~known)
         if len(new):
-            batch, computes_s, step_s, _ = self._parts(settings)
-            busy = self.wait + (1.0 - self.wait) * computes_s / step_s
+            batch, compute_s, step_s, _ = self._step_parts(settings)
+            busy = self.wait + (1.0 - self.wait) * compute_s / step_s
             top_w = float(np.mean((watts / settings.gpus / busy)[new]))
             throttle = replace(self.throttle, batch=batch[new][:1], top_w=np.full(1, top_w))
             return replace(self, throttle=throttle, metered=True)
-        off = np.flatnonzero(seen & (np.abs(np.where(seen, watts, 1.0) / expected - 1.0) > SURPRISE))
-        if not len(off):
+        wrong = np.flatnonzero(
+            valid & (np.abs(np.where(valid, watts, 1.0) / expected - 1.0) > LEARNING_THRESHOLD)
+        )
+        if not len(wrong):
             return self
-        factor = float(np.exp(np.mean(np.log(watts[off] / expected[off]))))
-        return replace(self, throttle=self.throttle.scaled(factor), metered=True)
+        factor = float(np.exp(np.mean(np.log(watts[wrong] / expected[wrong]))))
+        return replace(self, throttle=self.throttle.scale(factor), metered=True)
 
     def _learn_speed(self, settings: Settings, samples_s: Floats, keep: Settings | None) -> Workload:
         if keep is not None:
             samples_s = np.concatenate((samples_s, self.extrapolate(keep).samples_s))
             settings = settings.followed_by(keep)
         settings = replace(settings, batch=self.local_batch(settings) * settings.gpus)
-        batch, computes_s, _, _ = self._parts(settings)
-        seen_s = batch * settings.gpus * settings.fuse / samples_s
-        stretch = computes_s / self.speed.compute_s(batch)
+        batch, compute_s, _, _ = self._step_parts(settings)
+        observed_s = batch * settings.gpus * settings.fuse / samples_s
+        stretch = compute_s / self.speed.compute_s(batch)
         speed = self.speed
-        for _ in range(_ROUNDS if 1 < len(settings) <= _ROUNDS else 1):  # a few rows pull in turn
-            speed = speed.observe(settings, stretch, seen_s, self.measured)
-        return replace(self, speed=speed, measured=self._widened(settings))
+        for _ in range(
+            _ROUNDS if 1 < len(settings) <= _ROUNDS else 1
+        ):  # a few rows are applied in turn, repeatedly
+            speed = speed.observe(settings, stretch, observed_s, self.measured)
+        return replace(self, speed=speed, measured=self._widen_ranges(settings))
 
-    def _widened(self, settings: Settings) -> Mapping[str, tuple[float, float]]:
-        wider = dict(self.measured)
-        for name in {"gpus", "nodes", "batch"} & set(wider):
-            value, (least, most) = self._per_gpu(settings, name), wider[name]
-            wider[name] = (min(least, float(value.min())), max(most, float(value.max())))
-        return MappingProxyType(wider)
+    def _widen_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float]]:
+        ranges = dict(self.measured)
+        for name in {"gpus", "nodes", "batch"} & set(ranges):
+            value, (least, most) = self._per_gpu(settings, name), ranges[name]
+            ranges[name] = (min(least, float(value.min())), max(most, float(value.max())))
+        return MappingProxyType(ranges)
 
-    def sensitivity(self, cpus: Floats, mem_gib: Floats) -> Floats:
-        """The sensitivity matrix of one GPU: samples_s[i, j] with cpus[i] cores and mem_gib[j]."""
+    def sensitivity_matrix(self, cpus: Floats, mem_gib: Floats) -> Floats:
+        """Return Synergy's sensitivity matrix of one GPU: samples_s[i, j] with cpus[i] and mem_gib[j]."""
         cores, memory = (a.reshape(-1) for a in np.meshgrid(cpus, mem_gib, indexing="ij"))
         rows = Settings.of(cpus=cores, mem_gib=memory, batch=self.usual_batch)
         return self.extrapolate(rows).samples_s.reshape(len(cpus), len(mem_gib))
 
-    def least_demand(self, cpus: Floats, mem_gib: Floats, keep: float = 0.98) -> tuple[float, float]:
-        """The smallest of these cores, then of these GiB, that keep so much of the best speed of one GPU."""
+    def find_least_demand(self, cpus: Floats, mem_gib: Floats, keep: float = 0.98) -> tuple[float, float]:
+        """Return the fewest cores, then the least GiB, that reach a share *keep* of one GPU's best speed."""
         cores, memory = np.sort(cpus), np.sort(mem_gib)
-        matrix = self.sensitivity(cores, memory)
+        matrix = self.sensitivity_matrix(cores, memory)
         enough = matrix >= keep * matrix.max()
         row = int(np.argmax(enough.any(axis=1)))
         return float(cores[row]), float(memory[int(np.argmax(enough[row]))])

@@ -1,4 +1,4 @@
-"""Watts against clocks: a straight line up to a knee, then more than that."""
+"""Watts against clocks: linear up to a knee, steeper above it."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.synthetic_workloads import max_relative_error
-from wattline.models.power.clock_power import clock_watts, fit_volts
+from wattline.models.power.clock_power import clock_watts, fit_clock_watts
 
 MHZ = np.linspace(500.0, 1400.0, 19)
 BETWEEN = np.linspace(520.0, 1380.0, 40)
@@ -31,8 +31,8 @@ def test_watts_never_fall_as_the_clock_rises(still: float, per_mhz: float, knee:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_law_of_a_clock_is_found_again_with_its_knee(law: tuple[float, ...]) -> None:
-    found = fit_volts(MHZ, clock_watts(MHZ, *law), np.full(len(MHZ), 0.01))
+def test_the_fit_recovers_a_law_with_its_knee(law: tuple[float, ...]) -> None:
+    found = fit_clock_watts(MHZ, clock_watts(MHZ, *law), np.full(len(MHZ), 0.01))
     assert found[2] == pytest.approx(law[2], abs=10)
     assert found[3] == pytest.approx(law[3], rel=0.05)
     assert max_relative_error(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.01
@@ -40,15 +40,15 @@ def test_the_law_of_a_clock_is_found_again_with_its_knee(law: tuple[float, ...])
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_law_of_a_clock_is_found_again_through_noise(law: tuple[float, ...], seed: int) -> None:
+def test_the_fit_recovers_a_law_from_noisy_data(law: tuple[float, ...], seed: int) -> None:
     wrong = 1 + 0.01 * np.random.default_rng(seed).standard_normal(len(MHZ))
-    found = fit_volts(MHZ, clock_watts(MHZ, *law) * wrong, np.full(len(MHZ), 0.01))
+    found = fit_clock_watts(MHZ, clock_watts(MHZ, *law) * wrong, np.full(len(MHZ), 0.01))
     assert max_relative_error(clock_watts(BETWEEN, *found), clock_watts(BETWEEN, *law)) < 0.025
 
 
-def test_three_clocks_give_a_line_whatever_they_say() -> None:
+def test_three_clocks_give_a_line() -> None:
     mhz = np.array([500.0, 900.0, 1400.0])
-    found = fit_volts(mhz, np.array([100.0, 120.0, 300.0]), np.full(3, 0.01))
+    found = fit_clock_watts(mhz, np.array([100.0, 120.0, 300.0]), np.full(3, 0.01))
     assert found[3] == 0.0
     line = clock_watts(np.array([600.0, 700.0, 800.0]), *found)
     assert line[2] - line[1] == pytest.approx(line[1] - line[0])
@@ -57,7 +57,7 @@ def test_three_clocks_give_a_line_whatever_they_say() -> None:
 @given(st.lists(st.floats(10, 500), min_size=1, max_size=9))
 def test_any_measurements_give_watts_that_rise_with_the_clock(values: list[float]) -> None:
     mhz = 500.0 + 100.0 * np.arange(len(values))
-    found = fit_volts(mhz, np.array(values), np.full(len(values), 0.01))
+    found = fit_clock_watts(mhz, np.array(values), np.full(len(values), 0.01))
     watts = clock_watts(np.linspace(250, 2600, 99), *found)
     assert np.isfinite(watts).all()
     assert (watts > 0).all()

@@ -1,4 +1,4 @@
-"""A cap and a clock are two knobs of one curve."""
+"""Speed and watts under a power cap or a locked clock."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_watts_of_a_free_gpu_go_with_the_logarithm_of_its_batch() -> None:
     assert watts == pytest.approx([200, 200, 250, 300, 300])
 
 
-def test_a_cap_that_nobody_measured_slows_all_but_the_insensitive_part() -> None:
+def test_an_unmeasured_cap_slows_all_but_the_insensitive_part() -> None:
     rate, watts = at(build_throttle(), cap_w=150.0)
     idle_w = DEVICES["a100"].idle_w
     clock = ((150.0 - idle_w) / (280.0 - idle_w)) ** 0.5
@@ -48,7 +48,7 @@ def test_a_cap_that_nobody_measured_slows_all_but_the_insensitive_part() -> None
     assert rate == pytest.approx(1 / (INSENSITIVE + (1 - INSENSITIVE) / clock))
 
 
-def test_a_clock_that_nobody_measured_draws_with_its_square() -> None:
+def test_an_unmeasured_clock_draws_power_with_its_square() -> None:
     rate, watts = at(build_throttle(), clock_mhz=DEVICES["a100"].max_clock_mhz / 2)
     idle_w = DEVICES["a100"].idle_w
     assert watts == pytest.approx(idle_w + (280.0 - idle_w) / 4)
@@ -65,7 +65,8 @@ def test_unmeasured_caps_and_clocks_meet_on_one_curve() -> None:
 def test_a_knob_with_room_to_spare_changes_nothing(kind: str) -> None:
     free = at(EVERY_KIND[kind])
     assert at(EVERY_KIND[kind], cap_w=790.0) == pytest.approx(free, rel=0.01)
-    if kind in ("nothing", "device", "caps"):  # elsewhere a higher clock than was measured is a faster one
+    # For the other kinds a clock above the measured range is faster.
+    if kind in ("nothing", "device", "caps"):
         assert at(EVERY_KIND[kind], clock_mhz=1410.0) == pytest.approx(free, rel=0.01)
 
 
@@ -83,14 +84,14 @@ def test_a_cap_below_what_the_lowest_clock_draws_cannot_hold() -> None:
     assert at(throttle, cap_w=0.5 * least)[1] == pytest.approx(least)
 
 
-def test_clocks_that_were_measured_answer_for_caps_at_equal_watts() -> None:
+def test_measured_clocks_predict_caps_at_equal_watts() -> None:
     throttle = build_throttle(clocks=clock_curves())
     for clock_mhz in (650.0, 900.0, 1100.0, 1350.0):
         rate, watts = at(throttle, clock_mhz=clock_mhz)
         assert at(throttle, cap_w=watts) == pytest.approx((rate, watts), rel=0.005)
 
 
-def test_caps_that_were_measured_answer_for_clocks_at_equal_speed() -> None:
+def test_measured_caps_predict_clocks_at_equal_speed() -> None:
     throttle = build_throttle(caps=cap_curves())
     for cap_w in (150.0, 200.0, 250.0):
         rate, watts = at(throttle, cap_w=cap_w)
@@ -99,7 +100,7 @@ def test_caps_that_were_measured_answer_for_clocks_at_equal_speed() -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_of_two_knobs_the_tighter_rules(kind: str) -> None:
+def test_the_tighter_of_two_knobs_applies(kind: str) -> None:
     throttle = EVERY_KIND[kind]
     assert at(throttle, cap_w=140.0, clock_mhz=1350.0) == pytest.approx(at(throttle, cap_w=140.0))
     assert at(throttle, cap_w=390.0, clock_mhz=700.0) == pytest.approx(at(throttle, clock_mhz=700.0))
@@ -117,7 +118,7 @@ ROWS = st.lists(
 
 
 def partly_metered() -> Throttle:
-    """Watts of one batch size only, beside what a free GPU draws."""
+    """Build a throttle with measured watts at one batch size and unthrottled watts at others."""
     knob, size = np.tile([100.0, 200.0, 300.0, 400.0], 2), np.repeat([32.0, 64.0], 4)
     watts = np.where(size == 32.0, 0.9 * knob, np.nan)
     return build_throttle(caps=fit_caps(size, knob, np.sqrt(knob), watts, np.full(8, 0.01)))
@@ -134,7 +135,7 @@ PARTLY = {"partly metered caps": partly_metered(), "partly metered clocks": part
 
 @pytest.mark.parametrize("kind", [*EVERY_KIND, *PARTLY])
 @given(rows=ROWS)
-def test_what_is_said_of_a_setting_does_not_depend_on_its_neighbours(kind: str, rows: list) -> None:
+def test_a_prediction_does_not_depend_on_other_rows(kind: str, rows: list) -> None:
     throttle = {**EVERY_KIND, **PARTLY}[kind]
     batch, cap_w, clock_mhz = np.array(rows).T
     together = np.column_stack(throttle.at(batch, cap_w, clock_mhz))
@@ -152,7 +153,8 @@ def test_more_of_a_knob_never_means_less_speed_or_fewer_watts(
     rate, watts = EVERY_KIND[kind].at(
         np.full(len(knob), batch), *((knob, others) if of_caps else (others, knob))
     )
-    last = -1 if kind == "clocks" or (kind == "both" and not of_caps) else None  # overclocked beats not set
+    # A clock above the measured range is faster than no clock.
+    last = -1 if kind == "clocks" or (kind == "both" and not of_caps) else None
     for column in (rate[:last], watts[:last]):
         assert np.isfinite(column).all()
         assert (column > 0).all()
@@ -160,7 +162,7 @@ def test_more_of_a_knob_never_means_less_speed_or_fewer_watts(
 
 
 @pytest.mark.parametrize("kind", PARTLY)
-def test_watts_are_known_of_a_batch_size_that_was_metered_and_of_one_that_was_not(kind: str) -> None:
+def test_watts_are_predicted_for_metered_and_unmetered_batch_sizes(kind: str) -> None:
     for batch in (32.0, 40.0, 64.0):
         for knobs in ({"cap_w": 150.0}, {"clock_mhz": 900.0}, {}):
             rate, watts = at(PARTLY[kind], batch=batch, **knobs)
@@ -171,23 +173,25 @@ def test_watts_are_known_of_a_batch_size_that_was_metered_and_of_one_that_was_no
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_scaled_watts_are_scaled_and_the_speed_stays(kind: str) -> None:
     rate, watts = at(EVERY_KIND[kind])
-    assert at(EVERY_KIND[kind].scaled(1.2)) == pytest.approx((rate, 1.2 * watts))
+    assert at(EVERY_KIND[kind].scale(1.2)) == pytest.approx((rate, 1.2 * watts))
 
 
-def test_what_was_never_measured_of_an_unknown_gpu_is_not_made_up() -> None:
+def test_an_unknown_gpu_without_measurements_is_refused() -> None:
     unknown = Throttle("tpu", np.ones(1), np.full(1, np.nan))
     rate, watts = at(unknown)
     assert rate == 1.0
     assert np.isnan(watts)
-    with pytest.raises(NotFitted, match="what a cap does cannot be told: no watts of tpu") as caught:
+    with pytest.raises(
+        NotFitted, match="cannot predict the effect of a power cap: no watts of tpu"
+    ) as caught:
         at(unknown, cap_w=100.0)
     assert "measure watts" in caught.value.hint
-    with pytest.raises(NotFitted, match="what a clock does cannot be told: no clock of tpu") as caught:
+    with pytest.raises(NotFitted, match="cannot predict the effect of a clock: no clock of tpu") as caught:
         at(unknown, clock_mhz=100.0)
     assert "clock_mhz" in caught.value.hint
 
 
-def test_an_unknown_gpu_whose_watts_were_measured_can_be_capped() -> None:
+def test_an_unknown_gpu_with_measured_watts_can_be_capped() -> None:
     metered = Throttle("tpu", np.ones(1), np.full(1, 200.0))
     rate, watts = at(metered, cap_w=100.0)
     assert watts == 100.0

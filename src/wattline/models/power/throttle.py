@@ -1,9 +1,9 @@
-"""What a power cap or a clock does to a GPU that computes: how fast it still is, and what it draws.
+"""Speed and power of a computing GPU under a power cap or a locked clock.
 
-A cap and a clock are two knobs of one curve. Where one of them was measured and the other is asked for,
-the two meet at equal watts (the driver lowers the clock until the cap holds) or at equal speed. Where
-neither was measured, watts above idle go with the square of the clock, and `INSENSITIVE` of a step does
-not wait for the clock.
+A cap and a clock move along one curve. If one of them was measured and the other is needed, they are matched
+at equal watts (the driver lowers the clock until the cap holds) or at equal speed. If neither was measured,
+watts above idle are proportional to the square of the clock, and a share `INSENSITIVE` of a step does not
+depend on the clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from wattline.core.table import Floats
 from wattline.errors import NotFitted
 from wattline.measurement.devices import DEVICES
-from wattline.models.power.curves import Curves, between
+from wattline.models.power.curves import Curves, locate_in_log_intervals
 
 INSENSITIVE = 0.3
-"""Share of a step that does not wait for the SM clock, until caps or clocks are measured."""
+"""Share of a step that does not depend on the SM clock, until caps or clocks are measured."""
 
 _EXPONENT = 2.0
 
@@ -28,8 +28,8 @@ _EXPONENT = 2.0
 class Throttle:
     """Rate and watts of one computing GPU against cap and clock.
 
-    *top_w* are its watts when nothing holds it back, by local *batch*; nan: never measured, then the
-    device's are taken. It was seen to draw *more* times as much as all that says.
+    *top_w* are its unthrottled watts by local *batch*; nan: not measured, the device's are used instead.
+    All watts are multiplied by *watts_factor*, which is learnt from observed power.
     """
 
     gpu: str
@@ -37,45 +37,50 @@ class Throttle:
     top_w: Floats
     caps: Curves | None = None
     clocks: Curves | None = None
-    more: float = 1.0
+    watts_factor: float = 1.0
 
     def at(self, batch: Floats, cap_w: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
-        """Rate and watts of one GPU at a local *batch*; a knob that is nan holds nothing back.
+        """Return rate and watts of one GPU at a local *batch*; nan cap or clock: unlimited.
 
-        The rate is relative to what `Speed` says. With both knobs set the tighter one rules.
+        The rate is relative to `Speed`. With both knobs set the tighter one applies.
         """
         capped, clocked = ~np.isnan(cap_w), ~np.isnan(clock_mhz)
         if self.caps is not None and not clocked.any():
-            rate, watts = self._capped(batch, cap_w)  # the usual case, in one look
+            rate, watts = self._under_cap(batch, cap_w)  # the usual case, one table lookup
         elif self.caps is not None and self.clocks is None and clocked.all() and not capped.any():
-            rate, watts = self._clocked(batch, clock_mhz)
+            rate, watts = self._at_clock(batch, clock_mhz)
         else:
-            rate, watts = self._free(batch)
-            for rows, knob, held in ((capped, cap_w, self._capped), (clocked, clock_mhz, self._clocked)):
+            rate, watts = self._unthrottled(batch)
+            for rows, knob, throttled in (
+                (capped, cap_w, self._under_cap),
+                (clocked, clock_mhz, self._at_clock),
+            ):
                 if rows.any():
-                    slower, draws = held(batch[rows], knob[rows])
-                    rate[rows] = np.minimum(rate[rows], slower)
-                    watts[rows] = np.fmin(watts[rows], draws)
-        if self.more == 1.0:
+                    knob_rate, knob_watts = throttled(batch[rows], knob[rows])
+                    rate[rows] = np.minimum(rate[rows], knob_rate)
+                    watts[rows] = np.fmin(watts[rows], knob_watts)
+        if self.watts_factor == 1.0:
             return rate, watts
-        # However much more it draws, a cap holds, except where it did not when it was measured.
-        return rate, np.fmax(np.minimum(self.more, 1.0) * watts, np.fmin(self.more * watts, cap_w))
+        # A cap holds whatever the factor, except where it did not hold when it was measured.
+        return rate, np.fmax(
+            np.minimum(self.watts_factor, 1.0) * watts, np.fmin(self.watts_factor * watts, cap_w)
+        )
 
-    def scaled(self, factor: float) -> Throttle:
-        """The same with all watts multiplied, as far as caps allow."""
-        return replace(self, more=self.more * factor)
+    def scale(self, factor: float) -> Throttle:
+        """Return a copy with all watts multiplied by *factor*, as far as caps allow."""
+        return replace(self, watts_factor=self.watts_factor * factor)
 
-    def _free(self, batch: Floats) -> tuple[Floats, Floats]:
-        """Rate and watts where nothing holds the GPU back."""
-        nothing = np.full(len(batch), np.nan)
+    def _unthrottled(self, batch: Floats) -> tuple[Floats, Floats]:
+        """Return rate and watts of an unthrottled GPU."""
+        unset = np.full(len(batch), np.nan)
         if self.caps is not None:
-            return self._capped(batch, nothing)
+            return self._under_cap(batch, unset)
         if self.clocks is not None:
-            return self._clocked(batch, nothing)
-        return np.ones(len(batch)), self._top(batch)
+            return self._at_clock(batch, unset)
+        return np.ones(len(batch)), self._interpolate_top_w(batch)
 
-    def _top(self, batch: Floats) -> Floats:
-        left, share = between(self.batch, batch)
+    def _interpolate_top_w(self, batch: Floats) -> Floats:
+        left, share = locate_in_log_intervals(self.batch, batch)
         right = np.minimum(left + 1, len(self.batch) - 1)
         watts = (1.0 - share) * self.top_w[left] + share * self.top_w[right]
         return np.where(np.isnan(watts), self._device_w(), watts)
@@ -90,7 +95,7 @@ class Throttle:
     @cached_property
     def _clocks_as_caps(self) -> Curves:
         assert self.clocks is not None
-        return self.clocks.by_watts()
+        return self.clocks.against_watts()
 
     @cached_property
     def _caps_as_clocks(self) -> Curves:
@@ -99,52 +104,56 @@ class Throttle:
         knob = np.linspace(0.05 * most, most, len(self.caps.knob))
         top_w = self.caps.watts[:, -1:]
         least_w = self._idle_w(top_w) + (top_w - self._idle_w(top_w)) * (knob / most) ** _EXPONENT
-        return self.caps.by_rate(knob, _unmeasured_rate(knob / most), least_w)
+        return self.caps.against_rate(knob, _unmeasured_rate(knob / most), least_w)
 
-    def _capped(self, batch: Floats, cap_w: Floats) -> tuple[Floats, Floats]:
+    def _under_cap(self, batch: Floats, cap_w: Floats) -> tuple[Floats, Floats]:
         if self.caps is not None:
             rate, watts = self.caps.at(batch, cap_w)
-            return rate, watts * self._extra(batch) if self.caps.metered else np.fmin(cap_w, self._top(batch))
+            return rate, watts * self._batch_factor(batch) if self.caps.metered else np.fmin(
+                cap_w, self._interpolate_top_w(batch)
+            )
         if self.clocks is not None and self.clocks.metered:
             return self._clocks_as_caps.at(batch, cap_w)
-        top_w = self._top(batch)
+        top_w = self._interpolate_top_w(batch)
         if np.isnan(top_w).any():
             raise NotFitted(
-                f"what a cap does cannot be told: no watts of {self.gpu} were ever measured",
+                f"cannot predict the effect of a power cap: no watts of {self.gpu} were measured",
                 "measure watts, or samples_s at several values of cap_w",
             )
-        draws = np.minimum(cap_w, top_w)
-        idle_w = np.minimum(self._idle_w(top_w), 0.9 * draws)
-        clock = ((draws - idle_w) / (top_w - idle_w)) ** (1.0 / _EXPONENT)
-        return _unmeasured_rate(clock) * self._free(batch)[0], draws
+        knob_watts = np.minimum(cap_w, top_w)
+        idle_w = np.minimum(self._idle_w(top_w), 0.9 * knob_watts)
+        clock = ((knob_watts - idle_w) / (top_w - idle_w)) ** (1.0 / _EXPONENT)
+        return _unmeasured_rate(clock) * self._unthrottled(batch)[0], knob_watts
 
-    def _clocked(self, batch: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
+    def _at_clock(self, batch: Floats, clock_mhz: Floats) -> tuple[Floats, Floats]:
         if self.clocks is not None:
             rate, watts = self.clocks.at(batch, clock_mhz)
-            return rate, watts * self._extra(batch) if self.clocks.metered else self._top(batch)
+            return rate, watts * self._batch_factor(
+                batch
+            ) if self.clocks.metered else self._interpolate_top_w(batch)
         if self.gpu not in DEVICES:
             raise NotFitted(
-                f"what a clock does cannot be told: no clock of {self.gpu} was ever measured",
+                f"cannot predict the effect of a clock: no clock of {self.gpu} was measured",
                 "measure samples_s at several values of clock_mhz",
             )
         if self.caps is not None and self.caps.metered:
             return self._caps_as_clocks.at(batch, clock_mhz)
         clock = np.minimum(clock_mhz / DEVICES[self.gpu].max_clock_mhz, 1.0)
-        top_w = self._top(batch)
+        top_w = self._interpolate_top_w(batch)
         idle_w = self._idle_w(top_w)
         watts = idle_w + (top_w - idle_w) * clock**_EXPONENT
-        return _unmeasured_rate(clock) * self._free(batch)[0], watts
+        return _unmeasured_rate(clock) * self._unthrottled(batch)[0], watts
 
-    def _extra(self, batch: Floats) -> Floats | float:
-        """What a GPU draws at a batch size beyond what the curves of other sizes say."""
+    def _batch_factor(self, batch: Floats) -> Floats | float:
+        """Return the ratio of *top_w* at a batch size to the watts that the curves of other sizes give."""
         curves = self.caps if self.caps is not None else self.clocks
         if curves is None or len(self.batch) <= len(curves.batch):
             return 1.0
-        return self._top(batch) / curves.at(batch, np.full(len(batch), np.nan))[1]
+        return self._interpolate_top_w(batch) / curves.at(batch, np.full(len(batch), np.nan))[1]
 
 
-def top_of(gpu: str, clock_mhz: float, watts: float) -> float:
-    """Watts of a GPU that nothing holds back, from what it draws at one clock, until more are measured."""
+def estimate_top_w(gpu: str, clock_mhz: float, watts: float) -> float:
+    """Estimate the unthrottled watts of a GPU from its *watts* at one clock."""
     if gpu not in DEVICES:
         return watts
     idle_w = min(DEVICES[gpu].idle_w, 0.5 * watts)

@@ -1,10 +1,10 @@
-"""A quantity that rises from a floor to a ceiling: what a power cap does to watts and to speed.
+"""Soft ramp from a floor to a ceiling: watts and speed of a GPU against its power cap.
 
     y(x) = low + slope · (soft⁺(x − start) − soft⁺(x − end)),   soft⁺(z) = (z + √(z² + soft²)) / 2
 
-Below *start* a lower cap changes nothing any more, because the GPU has reached its lowest clock; above
-*end* the job draws what it draws. In between the cap bites, and because a job's kernels differ in what
-they draw, neither corner is sharp. y never falls when x rises.
+Below *start* a lower cap has no effect, because the GPU has reached its lowest clock; above *end* the job
+draws less than the cap. In between the cap limits it, and because a job's kernels differ in power, neither
+corner is sharp. y never falls as x rises.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from wattline.core.table import Floats
 
 COEFFICIENTS = ("low", "slope", "start", "end", "soft")
 
-# Corners and softness tried, in units of the range of x that was measured.
+# Grid of corners and softness, in units of the measured range of x.
 _STARTS = np.array([-0.3, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
 _ENDS = np.linspace(0.1, 1.5, 29)
 _SOFTS = np.array([0.05, 0.1, 0.2, 0.4, 0.6])
-_LATE_START = 0.01  # a floor inside the range must explain this much error, per whole range
+_LATE_START = 0.01  # penalty on a floor inside the range: relative error it must explain, per whole range
 
 
-def ramp(x: Floats, low: Floats, slope: Floats, start: Floats, end: Floats, soft: Floats) -> Floats:
-    """y at *x*; the coefficients broadcast against it."""
+def soft_ramp(x: Floats, low: Floats, slope: Floats, start: Floats, end: Floats, soft: Floats) -> Floats:
+    """Return y at *x*; the coefficients broadcast against it."""
     soft2 = soft * soft
     from_start, from_end = x - start, x - end
     rise = end - start + np.sqrt(from_start * from_start + soft2) - np.sqrt(from_end * from_end + soft2)
     return np.asarray(low + (0.5 * slope) * rise)
 
 
-def fit_ramp(x: Floats, y: Floats, noise: Floats) -> Floats:
-    """The `COEFFICIENTS` with the least squared error relative to *y* and its relative *noise*.
+def fit_soft_ramp(x: Floats, y: Floats, noise: Floats) -> Floats:
+    """Fit the `COEFFICIENTS` with the least squared error relative to *y* and its relative *noise*.
 
-    Corners come from a grid, so that the answer is the same every time and no start can be a bad
-    one; the other two coefficients are least squares in closed form. Two values of x give the
-    straight line between them.
+    Corners come from a grid, so that the result is deterministic and does not depend on a starting point;
+    low and slope are least squares in closed form. Two values of x give the straight line between them.
     """
     first, span = x.min(), np.ptp(x)
     if span == 0.0:
@@ -52,14 +51,16 @@ def fit_ramp(x: Floats, y: Floats, noise: Floats) -> Floats:
     )
     late = starts < ends - 0.05 * span
     starts, ends, softs = starts[late][:, None], ends[late][:, None], softs[late][:, None]
-    low, slope, error = nonnegative_line(ramp(x, np.zeros(1), np.ones(1), starts, ends, softs), y, noise)
+    low, slope, error = fit_nonnegative_line(
+        soft_ramp(x, np.zeros(1), np.ones(1), starts, ends, softs), y, noise
+    )
     error += np.mean(noise) ** -2 * (_LATE_START * np.maximum((starts[:, 0] - first) / span + 0.3, 0.0)) ** 2
     best = int(np.argmin(error))
     return np.array([low[best], slope[best], starts[best, 0], ends[best, 0], softs[best, 0]])
 
 
-def nonnegative_line(basis: Floats, y: Floats, noise: Floats) -> tuple[Floats, Floats, Floats]:
-    """For each row b of *basis* the best y ≈ low + slope·b with neither below 0: low, slope, mean error²."""
+def fit_nonnegative_line(basis: Floats, y: Floats, noise: Floats) -> tuple[Floats, Floats, Floats]:
+    """Fit y ≈ low + slope·b with low, slope ≥ 0 for each row b of *basis*; return low, slope, mean error²."""
     weight = 1.0 / (noise * y) ** 2
     total, sum_y = weight.sum(), float(weight @ y)
     sum_b, sum_bb, sum_by = basis @ weight, (basis * basis) @ weight, basis @ (weight * y)

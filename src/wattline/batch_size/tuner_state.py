@@ -1,0 +1,132 @@
+"""State of the Bayesian batch-size tuner: run statistics of one recurring job, and drift detection."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from wattline.batch_size.bandit import Task
+from wattline.core.table import Floats
+
+NOISE, NOISE_WEIGHT, NOISE_FLOOR = 0.10, 4.0, 0.02
+"""Prior standard deviation of log epochs between equal runs, its weight in runs, and its minimum."""
+DRIFT_RUNS, DRIFT_DEVIATIONS = 6, 2.0
+"""Consecutive runs and standard deviations off to one side that count as a change of the data.
+
+If one run in five is an outlier, six in a row happen by chance once in 15,000 runs.
+"""
+
+
+class OutlierRun(NamedTuple):
+    """A run that took far more or fewer epochs than earlier runs at its batch size."""
+
+    batch_index: int
+    log_epochs: float
+    above: bool
+    reached: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Statistics of a job's runs; arrays have an entry per batch size, epochs are natural logarithms.
+
+    *runs* that reached the target include other kinds of GPU: epochs do not depend on the GPU.
+    """
+
+    task: Task
+    first_batch: int
+    runs: Floats
+    total: Floats  # sum of log epochs
+    squares: Floats  # sum of squared log epochs
+    failed: Floats  # runs that did not reach the target
+    stopped_after: Floats  # largest log epochs at which such a run was stopped
+    here: Floats  # runs on this kind of GPU
+    epoch_j: Floats  # cost of an epoch at the best power limit; nan: not measured
+    full_j: Floats  # cost of an epoch at the largest power limit
+    power: Floats  # power draw at the largest limit, as a share of it
+    lost_j: float = 0.0  # spent on stopped runs and on sweeps
+    retries: int = 0  # of the recurrence that has not reached the target yet
+    outliers: tuple[OutlierRun, ...] = ()
+    pending: tuple[int, ...] = ()
+
+
+def is_started(state: Known) -> bool:
+    """Return True if a run reached the target and the cost of some epoch is known."""
+    return bool(state.runs.any()) and not bool(np.isnan(state.epoch_j).all())
+
+
+def add_run(state: Known, index: int, log_epochs: float, times: int = 1) -> Known:
+    """Return the state with *times* more runs at a batch size; negative *times* removes runs."""
+    return replace(
+        state,
+        runs=put(state.runs, index, state.runs[index] + times),
+        here=put(state.here, index, state.here[index] + times),
+        total=put(state.total, index, state.total[index] + times * log_epochs),
+        squares=put(state.squares, index, state.squares[index] + times * log_epochs**2),
+    )
+
+
+def add_stopped_run(state: Known, index: int, log_epochs: float) -> Known:
+    """Return the state with one more run that did not reach the target in *log_epochs*."""
+    count, latest = state.failed[index] + 1, max(state.stopped_after[index], log_epochs)
+    return replace(
+        state,
+        failed=put(state.failed, index, count),
+        stopped_after=put(state.stopped_after, index, latest),
+    )
+
+
+def update_outliers(state: Known, index: int, log_epochs: float, reached: bool) -> tuple[OutlierRun, ...]:
+    """Return the latest consecutive runs that differ from earlier ones, all to the same side."""
+    before = state
+    for old in state.outliers:
+        if old.batch_index == index and old.reached:  # exclude earlier outliers from the reference
+            before = add_run(before, index, old.log_epochs, -1)
+    if before.runs[index] < DRIFT_RUNS:
+        return state.outliers
+    deviation = math.sqrt(float(run_variance(before)[index]) * (1 + 1 / float(before.runs[index])))
+    off = (log_epochs - float(before.total[index] / before.runs[index])) / deviation
+    if abs(off) < DRIFT_DEVIATIONS or (not reached and off < 0):
+        return ()
+    same_side = state.outliers and state.outliers[-1].above == (off > 0)
+    return (*(state.outliers if same_side else ()), OutlierRun(index, log_epochs, off > 0, reached))
+
+
+def restart_after_drift(state: Known) -> Known:
+    """Return a state that knows only the outlier runs; the costs of an epoch are kept."""
+    zeros = np.zeros(len(state.task.batches))
+    outliers, state = state.outliers, replace(
+        state, runs=zeros, total=zeros, squares=zeros, failed=zeros, stopped_after=zeros, here=zeros,
+        lost_j=0.0, outliers=(),
+    )  # fmt: skip
+    for run in outliers:
+        state = (add_run if run.reached else add_stopped_run)(state, run.batch_index, run.log_epochs)
+    return state
+
+
+def run_noise(state: Known) -> float:
+    """Return the standard deviation of log epochs between equal runs, pooled over all batch sizes."""
+    runs = np.maximum(state.runs, 1)
+    within = float(np.maximum(state.squares - state.total**2 / runs, 0.0).sum())
+    variance = (NOISE_WEIGHT * NOISE**2 + within) / (NOISE_WEIGHT + float((runs - 1).sum()))
+    return max(math.sqrt(variance), NOISE_FLOOR)
+
+
+def run_variance(state: Known) -> Floats:
+    """Return the variance of log epochs at each batch size.
+
+    The pooled noise raises the prior of each batch size if it is large and never lowers it.
+    """
+    runs, prior = np.maximum(state.runs, 1), max(NOISE, run_noise(state)) ** 2
+    within = np.maximum(state.squares - state.total**2 / runs, 0.0)
+    return np.maximum((NOISE_WEIGHT * prior + within) / (NOISE_WEIGHT + runs - 1), NOISE_FLOOR**2)
+
+
+def put(column: Floats, index: int, value: float) -> Floats:
+    """Return a copy of *column* with one value replaced."""
+    column = column.copy()
+    column[index] = value
+    return column
