@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import settings
 
 import wattline.loop.run
-import wattline.reports  # noqa: F401  both compile their loops now, before any test looks at what a command prints
+import wattline.reports  # noqa: F401  both compile their kernels now, before a test captures output
 
-# PyTorch's threads of several test processes would wait for each other.
+# Threads of several test processes would compete for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The same examples every time; `make check` takes few, `make test` many.
+# Examples are the same every time; `make check` runs few of them, `make test` many.
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
 settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
@@ -22,8 +22,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The public traces and measurements; tests that need them skip where they are missing."""
+    """Return the folder of the public traces and measurements; skip the test where it is missing."""
     root = Path(os.environ.get("WATTLINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not root.is_dir():
-        pytest.skip(f"needs the public data in WATTLINE_DATA, and {root} is missing")
+        pytest.skip(f"the public data is missing: {root} does not exist; set WATTLINE_DATA")
     return root

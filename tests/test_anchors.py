@@ -1,4 +1,4 @@
-"""Numbers of published simulators that ours must give, job by job."""
+"""Results of published simulators that ours must reproduce, job by job."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("policy", "hours"), [("FIFO", 27.757), ("SRTF", 20.897), ("LAS", 21.921)])
-def test_synergys_proportional_runs_are_met_job_by_job(data: Path, policy: str, hours: float) -> None:
+def test_proportional_runs_of_synergy_are_reproduced_job_by_job(
+    data: Path, policy: str, hours: float
+) -> None:
     jobs = read_trace(data / "synergy" / "anchor_single_1000.csv")
     log = simulate(jobs, parse_policy(policy), count=16, gpus=8, quantum_s=300, place=Pack("greedy"))
     done = finish_times(log)

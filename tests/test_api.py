@@ -1,4 +1,4 @@
-"""The public API and the lines between the layers."""
+"""Public API, and imports that pure packages must not have."""
 
 import ast
 import subprocess
@@ -11,11 +11,11 @@ import wattline
 
 SOURCE = Path(wattline.__file__).parent
 IMPURE = {"backend", "meter", "train", "fusion", "service", "cli", "testing"}
-STARTS = {"profiler/run.py", "batch_size/history.py"}  # runs commands; opens SQLite
+EXCEPTIONS = {"profiler/run.py", "batch_size/history.py"}  # runs commands; opens SQLite
 BANNED = {"time", "subprocess", "random", "torch", "pynvml", "fastapi", "sqlite3"}
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_complete() -> None:
     assert sorted(wattline.__all__) == [
         "Asked",
         "Buddy",
@@ -67,7 +67,7 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", wattline.__all__)
-def test_every_public_name_is_there_and_explained(name: str) -> None:
+def test_every_public_name_exists_and_has_a_docstring(name: str) -> None:
     thing = getattr(wattline, name)
     if name != "__version__":
         assert thing.__doc__
@@ -78,10 +78,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = wattline.nope
 
 
-def test_pure_code_knows_no_clock_no_process_and_no_chance() -> None:
+def test_pure_packages_import_no_clock_process_or_randomness() -> None:
     for path in SOURCE.rglob("*.py"):
-        here = path.relative_to(SOURCE)
-        if here.parts[0] in IMPURE or here.as_posix() in STARTS:
+        relative = path.relative_to(SOURCE)
+        if relative.parts[0] in IMPURE or relative.as_posix() in EXCEPTIONS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = (

@@ -1,4 +1,4 @@
-"""What the models must predict of published measurements that they have not seen."""
+"""Accuracy that the models must reach on published measurements they were not fitted to."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("part", ["speed", "caps", "clocks", "memory"])
-def test_predictions_of_unseen_measurements_meet_their_bar(data: Path, part: str) -> None:
+def test_predictions_of_unseen_measurements_are_accurate_enough(data: Path, part: str) -> None:
     import held_out  # reads the public data
 
     assert getattr(held_out, part)()
 
 
-def test_the_library_is_what_its_script_makes_of_the_public_data(data: Path) -> None:
+def test_the_library_equals_the_output_of_its_script(data: Path) -> None:
     import fit_library
 
     from wattline import library

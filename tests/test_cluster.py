@@ -6,7 +6,7 @@ from wattline.cluster import join_nodes, nodes, parse_cluster, read_cluster
 from wattline.errors import ConfigError
 
 
-def test_the_shorthand_says_several_kinds_at_once() -> None:
+def test_a_cluster_text_may_have_several_kinds() -> None:
     cluster = parse_cluster("16xv100:8,cpus=24,mem=500G+4xa100:4,cpus=48,mem=1T")
     assert len(cluster) == 20
     assert cluster.gpus.sum() == 16 * 8 + 4 * 4
@@ -36,23 +36,23 @@ def test_racks_are_filled_in_order_and_not_shared_between_kinds() -> None:
         ("missing.toml", "missing.toml: cannot be read"),
     ],
 )
-def test_a_bad_cluster_is_explained(text: str, words: str) -> None:
+def test_an_invalid_cluster_text_is_explained(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_cluster(text)
     assert words in caught.value.message
 
 
-def test_a_misspelt_kind_gets_its_nearest_match() -> None:
+def test_a_misspelt_kind_gets_a_hint() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_cluster("4xa10:8")
     assert caught.value.hint.startswith("did you mean a")
 
 
-def test_a_kind_nobody_knows_is_fine_when_its_watts_are_given() -> None:
+def test_an_unknown_kind_is_accepted_if_its_watts_are_given() -> None:
     assert len(parse_cluster("2xz9:4,base_w=400,idle_w=20,busy_w=500")) == 2
 
 
-def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
+def test_a_cluster_is_read_from_a_toml_file(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(
         '[[nodes]]\nkind = "v100"\ncount = 2\nname = "old"\n\n[[nodes]]\nkind = "a100"\ngpus = 4\n'
@@ -72,7 +72,7 @@ def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
         ("= broken", "not TOML"),
     ],
 )
-def test_a_bad_toml_file_is_explained(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_toml_file_is_explained(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""Examples run and print what stands beside them; links in the docs lead somewhere."""
+"""Output of the examples, and links in the documents."""
 
 import re
 import runpy
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_prints_what_stands_beside_it(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_prints_its_recorded_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out == path.with_suffix(".out").read_text()
 

@@ -1,4 +1,4 @@
-"""Closed forms that a simulator must meet."""
+"""Queueing theory: closed forms that the simulator must meet."""
 
 import math
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def erlang_c_wait_s(arrivals_per_s: float, service_s: float, servers: int) -> float:
-    """Mean wait in an M/M/c queue."""
+    """Return the mean wait in an M/M/c queue."""
     offered = arrivals_per_s * service_s
     rho = offered / servers
     below = math.fsum(offered**k / math.factorial(k) for k in range(servers))
@@ -22,7 +22,7 @@ def erlang_c_wait_s(arrivals_per_s: float, service_s: float, servers: int) -> fl
 
 
 def mean_wait_s(servers: int, load: float, seed: int, count: int) -> float:
-    """Mean wait of the second half of a simulated queue, by when it is in its steady state."""
+    """Return the mean wait of the second half of a simulated queue, in its steady state."""
     rng = np.random.default_rng(seed)
     service_s = 1000.0
     gaps_s = rng.exponential(service_s / (servers * load), count)
@@ -42,4 +42,4 @@ def test_the_mean_wait_of_an_mmc_queue_is_erlangs(servers: int, load: float) -> 
     expected = erlang_c_wait_s(servers * load / 1000.0, 1000.0, servers)
     error = np.std(waits, ddof=1) / math.sqrt(len(waits))
     assert abs(np.mean(waits) - expected) < 3.1 * error  # 99 % of Student's t with 11 degrees of freedom
-    assert error < 0.15 * expected  # else the interval would let anything pass
+    assert error < 0.15 * expected  # otherwise the confidence interval would be too wide to fail

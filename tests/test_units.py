@@ -23,12 +23,12 @@ from wattline.units import parse_gib, parse_joules, parse_mhz, parse_seconds, pa
         ("1.5h", 5400),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "abc", "5 parsecs", "-5s", "1h30", "nan", "5m3"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_invalid_durations_are_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected something like"):
         parse_seconds(text)
 
@@ -45,28 +45,28 @@ def test_sizes_are_gib() -> None:
         parse_gib("lots")
 
 
-def test_durations_are_shown_in_the_unit_that_fits() -> None:
+def test_durations_are_formatted_in_a_fitting_unit() -> None:
     assert [show_seconds(s) for s in (42, 300, 7200, 200000)] == ["42 s", "5 min", "2 h", "2.31 d"]
 
 
-def test_watts_and_clocks_are_read_as_people_write_them() -> None:
+def test_watts_and_clocks_are_parsed() -> None:
     assert [parse_watts(t) for t in ("250W", "250", "0.25kW", " 250 w ", ".25kw")] == [250] * 5
     assert [parse_mhz(t) for t in ("1200MHz", "1200", "1.2GHz", " 1200 mhz ")] == [1200] * 4
 
 
 @pytest.mark.parametrize("text", ["", "W", "250V", "-250W", "nan", "inf", "1e3", "2 50W", "250 kkW"])
-def test_what_is_neither_a_power_nor_a_clock_is_refused_with_an_example(text: str) -> None:
+def test_invalid_powers_and_clocks_are_rejected_with_an_example(text: str) -> None:
     for parse in (parse_watts, parse_mhz):
         with pytest.raises(ValueError, match="expected something like"):
             parse(text)
 
 
-def test_joules_are_read_as_people_write_them() -> None:
+def test_joules_are_parsed() -> None:
     assert [parse_joules(t) for t in ("3kWh", "3 kwh", "10.8MJ", "10800kJ", "10800000")] == [10.8e6] * 5
     assert [parse_joules(t) for t in ("2Wh", "1GJ", "1MWh", "7J")] == [7200, 1e9, 3.6e9, 7]
 
 
 @pytest.mark.parametrize("text", ["", "kWh", "3kW", "-3kWh", "5mJ", "5mWh", "nan", "1e3J", "3kWh/day"])
-def test_what_is_no_energy_is_refused_with_an_example(text: str) -> None:
+def test_invalid_energies_are_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected something like 3kWh"):
         parse_joules(text)

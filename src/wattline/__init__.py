@@ -1,6 +1,6 @@
-"""Wattline: when, where and at what power deep-learning training jobs run on a GPU cluster.
+"""Wattline: energy-aware scheduling of deep-learning training jobs on GPU clusters.
 
-Names are imported when they are first used, so that `import wattline` and `wattline --help` are quick.
+Public names are imported on first use, so that `import wattline` and `wattline --help` are fast.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _MODULES = {
     "Asked": "wattline.models.trace_model",
     "Budget": "wattline.energy.budgets",
     "Buddy": "wattline.placement.buddy.placer",
-    "Faults": "wattline.backend.sim.simulator",
+    "Faults": "wattline.backend.sim.faults",
     "Jobs": "wattline.core.jobs",
     "Local": "wattline.backend.engine.local.backend",
     "Log": "wattline.loop.runlog",
     "Measured": "wattline.models.workload_models",
     "Nodes": "wattline.core.nodes",
-    "Overheads": "wattline.backend.sim.simulator",
+    "Overheads": "wattline.backend.sim.faults",
     "Pack": "wattline.placement.pack",
     "Power": "wattline.placement.power",
     "Price": "wattline.energy.prices",

@@ -1,4 +1,4 @@
-"""`python -m wattline`."""
+"""Entry point of `python -m wattline`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the cluster is made of: `nodes(...)`, a TOML file, or a line like `16xv100:8,cpus=24`."""
+"""Cluster descriptions: `nodes(...)`, a TOML file, or a text such as `16xv100:8,cpus=24`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.measurement.devices import device
 from wattline.units import parse_gib, parse_mib_s
 
-_WHOLE = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
-_READ = {"mem_gib": parse_gib, "storage_mib_s": parse_mib_s}
-_KINDS = 53  # what a bit mask in a float64 column can tell apart
+_MAX_COUNTS = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
+_PARSERS = {"mem_gib": parse_gib, "storage_mib_s": parse_mib_s}
+_MAX_KINDS = 53  # bits of a mask in a float64 column
 _KNOBS = (
     *("gpus", "cpus", "mem_gib", "storage_mib_s", "rack_size"),
     *("base_w", "idle_w", "busy_w", "off_w", "boot_s", "boot_w"),
@@ -43,18 +43,18 @@ def nodes(
     boot_w: float | None = None,
     name: str = "",
 ) -> Nodes:
-    """*count* equal nodes with *gpus* GPUs of one *kind* each, *rack_size* of them to a rack.
+    """Return *count* equal nodes with *gpus* GPUs of one *kind* each, *rack_size* of them per rack.
 
-    Storage delivers *storage_mib_s* to all jobs of a node together; 0: as much as anybody wants.
-    Watts that are not given are those of the built-in device of that name. A node that is switched
-    off draws *off_w*, and boots in *boot_s*, drawing *boot_w* (as much as when it is up and idle, unless
-    given); the defaults are round guesses. Join several with `join_nodes`.
+    *storage_mib_s* is the storage bandwidth of a node, shared by its jobs; 0: unlimited. Watts that are not
+    given are those of the built-in device *kind*. A node that is switched off draws *off_w*; it boots in
+    *boot_s* and draws *boot_w* meanwhile (default: the draw of the idle node). The defaults of *off_w* and
+    *boot_s* are estimates, not measurements. Join several kinds with `join_nodes`.
     """
-    _check(kind, count=count, gpus=gpus, cpus=cpus, mem_gib=mem_gib, rack_size=rack_size)
-    given = {"base_w": base_w, "idle_w": idle_w, "busy_w": busy_w}
+    _check_positive(kind, count=count, gpus=gpus, cpus=cpus, mem_gib=mem_gib, rack_size=rack_size)
+    requested = {"base_w": base_w, "idle_w": idle_w, "busy_w": busy_w}
     watts = {
         key: float(getattr(device(kind), key)) if value is None else float(value)
-        for key, value in given.items()
+        for key, value in requested.items()
     }
     watts["off_w"] = float(off_w)
     watts["boot_w"] = watts["base_w"] + gpus * watts["idle_w"] if boot_w is None else float(boot_w)
@@ -82,9 +82,9 @@ def nodes(
 
 
 def join_nodes(*parts: Nodes) -> Nodes:
-    """One cluster of several kinds of nodes; racks are not shared between parts, names are unique."""
+    """Return one cluster of all *parts*; racks are not shared between parts, duplicate names get a suffix."""
     if not parts:
-        raise ConfigError("a cluster needs at least one node")
+        raise ConfigError("a cluster of 0 nodes, expected at least one")
     columns: dict[str, Any] = {}
     for field in fields(Nodes):
         pieces = [getattr(part, field.name) for part in parts]
@@ -95,9 +95,9 @@ def join_nodes(*parts: Nodes) -> Nodes:
             columns["rack"] = np.concatenate([p + o for p, o in zip(pieces, offsets, strict=True)])
         else:
             columns[field.name] = np.concatenate(pieces)
-    if len(columns["kind"].names) > _KINDS:
+    if len(columns["kind"].names) > _MAX_KINDS:
         raise ConfigError(
-            f"a cluster of {len(columns['kind'].names)} kinds of GPUs, expected at most {_KINDS}"
+            f"a cluster of {len(columns['kind'].names)} kinds of GPUs, expected at most {_MAX_KINDS}"
         )
     if len(set(columns["name"].tolist())) < len(columns["name"]):
         columns["name"] = np.array(
@@ -107,13 +107,14 @@ def join_nodes(*parts: Nodes) -> Nodes:
 
 
 def parse_cluster(text: str) -> Nodes:
-    """A cluster from `16xv100:8,cpus=24,mem=500G+4xa100:8`, or from a TOML file of that path."""
+    """Parse a cluster such as `16xv100:8,cpus=24,mem=500G+4xa100:8`, or read the TOML file *text*."""
     if text.endswith(".toml"):
         return read_cluster(text)
     return join_nodes(*(_parse_part(part.strip(), text) for part in text.split("+")))
 
 
 def _parse_part(part: str, text: str) -> Nodes:
+    """Parse one kind of node; *text* is the whole description, for messages."""
     head, *options = part.split(",")
     match = re.fullmatch(r"(?:(\d+)x)?([A-Za-z][\w.-]*?)(?::(\d+))?", head)
     if match is None:
@@ -126,9 +127,9 @@ def _parse_part(part: str, text: str) -> Nodes:
     for option in options:
         key, _, value = option.partition("=")
         key = {"mem": "mem_gib", "storage": "storage_mib_s"}.get(key.strip(), key.strip())
-        _known_key(key, f"cluster {text!r}")
+        _check_key(key, f"cluster {text!r}")
         try:
-            knobs[key] = _READ.get(key, float)(value)
+            knobs[key] = _PARSERS.get(key, float)(value)
         except ValueError:
             raise ConfigError(f"cluster {text!r}: {key} is {value!r}, expected a number") from None
     if gpus is not None:
@@ -137,10 +138,10 @@ def _parse_part(part: str, text: str) -> Nodes:
 
 
 def read_cluster(path: str | Path) -> Nodes:
-    """A cluster from a TOML file with one `[[nodes]]` table per kind of node.
+    """Read a cluster from a TOML file with one `[[nodes]]` table per kind of node.
 
-    Keys: `kind` (needed), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `storage_mib_s`, `rack_size`, `base_w`,
-    `idle_w`, `busy_w`, `off_w`, `boot_s`, `boot_w`.
+    Keys: `kind` (required), `count`, `name`, `gpus`, `cpus`, `mem_gib`, `storage_mib_s`, `rack_size`,
+    `base_w`, `idle_w`, `busy_w`, `off_w`, `boot_s`, `boot_w`.
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -159,7 +160,7 @@ def _from_table(part: object, where: str) -> Nodes:
         raise ConfigError(f"{where}: kind is missing, expected the name of a GPU kind")
     knobs = {key: value for key, value in part.items() if key != "kind"}
     for key, value in knobs.items():
-        _known_key(key, where, "count", "name")
+        _check_key(key, where, "count", "name")
         expected = str if key == "name" else int if key in ("count", "gpus", "rack_size") else (int, float)
         if not isinstance(value, expected) or isinstance(value, bool):
             raise ConfigError(
@@ -168,7 +169,7 @@ def _from_table(part: object, where: str) -> Nodes:
     return nodes(part["kind"], **knobs)
 
 
-def _known_key(key: str, where: str, *more: str) -> None:
+def _check_key(key: str, where: str, *more: str) -> None:
     known = (*_KNOBS, *more)
     if key not in known:
         raise ConfigError(
@@ -177,9 +178,9 @@ def _known_key(key: str, where: str, *more: str) -> None:
         )
 
 
-def _check(kind: str, **positive: float) -> None:
+def _check_positive(kind: str, **positive: float) -> None:
     for key, value in positive.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be above 0, got {value}")
-        if key in _WHOLE and (value != int(value) or value > _WHOLE[key]):
-            raise ConfigError(f"{kind}: {key} must be a whole number up to {_WHOLE[key]}, got {value}")
+        if key in _MAX_COUNTS and (value != int(value) or value > _MAX_COUNTS[key]):
+            raise ConfigError(f"{kind}: {key} must be a whole number up to {_MAX_COUNTS[key]}, got {value}")

@@ -1,28 +1,28 @@
-"""What can go wrong, as one tree.
+"""Exceptions of this package.
 
     WattlineError
-    ├── InputError              what the user gave cannot be used
-    │   ├── TraceError          a trace file, with its path and line
-    │   ├── ProfileError        a table of measurements, with its path and line
-    │   ├── ConfigError         a flag, a cluster description, a policy text
-    │   ├── NotFusible          models that cannot be trained as one array
-    │   ├── NotFound            a name that nothing has
-    │   ├── NotAllowed          somebody may not do that
-    │   └── Conflict            not as things are now
+    ├── InputError              input of the user is invalid
+    │   ├── TraceError          in a trace file; has its path and line
+    │   ├── ProfileError        in a table of measurements; has its path and line
+    │   ├── ConfigError         in a flag, a cluster description or a policy
+    │   ├── NotFusible          models cannot be trained as one array
+    │   ├── NotFound            no object has this name
+    │   ├── NotAllowed          the caller lacks the permission
+    │   └── Conflict            the object is in the wrong state for the operation
     ├── ModelError              a prediction cannot be made
-    │   ├── NotFitted           nothing has been measured yet
-    │   └── OutOfRange          too far from everything that was measured
+    │   ├── NotFitted           there are no measurements
+    │   └── OutOfRange          too far outside the range of the measurements
     ├── PlanError               a policy or a placer broke its contract
-    │   ├── Oversubscribed      a node was given more than it has
-    │   ├── UnknownJob          a job that is not in the queue
-    │   └── GrantedTwice        a job in two places at once
-    └── BackendError            the machines do not do what they were told
-        ├── Unreachable         no answer
-        ├── StoreError          the state cannot be written
-        └── MeterError          no reading
-            └── NotPermitted    what only an administrator may do
+    │   ├── Oversubscribed      leases exceed the resources of a node
+    │   ├── UnknownJob          a lease of a job that is not in the queue
+    │   └── GrantedTwice        two leases of one job on one node
+    └── BackendError            the cluster failed to carry out an action
+        ├── Unreachable         no response
+        ├── StoreError          the state cannot be written or read
+        └── MeterError          no meter reading
+            └── NotPermitted    administrator rights are required
 
-"Cannot start this job now" is not an error: it is a `Reason` in the data.
+A job that cannot start now is not an error; its `Reason` is part of the data.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest of the *known* words; empty when none is near."""
+    """Return a hint with the closest of the *known* words; empty if none is close."""
     near = get_close_matches(word, list(known), 1, 0.4)
     return f"did you mean {near[0]}?" if near else ""
 
 
 class WattlineError(Exception):
-    """Anything this package raises on purpose; `hint` says what to try next."""
+    """Base class of all errors of this package; `hint` is what to try next, or empty."""
 
     code = "error"
 
@@ -49,13 +49,13 @@ class WattlineError(Exception):
 
 
 class InputError(WattlineError):
-    """What the user gave cannot be used."""
+    """Input of the user is invalid."""
 
     code = "bad_input"
 
 
 class _FileError(InputError):
-    """A file that cannot be read as what it should be: says where and what was expected."""
+    """A file is invalid: `path`, `line` (1-based, None: the whole file), `problem`."""
 
     def __init__(self, path: str, line: int | None, problem: str, hint: str = "") -> None:
         where = path if line is None else f"{path}:{line}"
@@ -69,43 +69,43 @@ class _FileError(InputError):
 
 
 class TraceError(_FileError):
-    """A trace that cannot be read: `path`, `line` (1-based, None for the whole file), `problem`."""
+    """A trace or run log is invalid: `path`, `line` (1-based, None: the whole file), `problem`."""
 
     code = "bad_trace"
 
 
 class ProfileError(_FileError):
-    """A table of measurements that cannot be used: `path`, `line`, `problem`."""
+    """A table of measurements is invalid: `path`, `line` (1-based, None: the whole file), `problem`."""
 
     code = "bad_profile"
 
 
 class ConfigError(InputError):
-    """A flag, a cluster description or a policy text that makes no sense."""
+    """A flag, a cluster description or a policy is invalid."""
 
     code = "bad_config"
 
 
 class NotFusible(InputError):
-    """Models that cannot be trained as one array, or a use that an array does not allow."""
+    """Models cannot be trained as one array, or an operation that a fused array does not support."""
 
     code = "not_fusible"
 
 
 class NotFound(InputError):
-    """A name that nothing has."""
+    """No object has the given name or id."""
 
     code = "not_found"
 
 
 class NotAllowed(InputError):
-    """Somebody who is not known, or may not do that."""
+    """The caller is not authenticated or lacks the permission."""
 
     code = "not_allowed"
 
 
 class Conflict(InputError):
-    """What cannot be done to something as it is now."""
+    """The object is in the wrong state for the operation."""
 
     code = "conflict"
 
@@ -117,13 +117,13 @@ class ModelError(WattlineError):
 
 
 class NotFitted(ModelError):
-    """Nothing has been measured yet."""
+    """There are no measurements to predict from."""
 
     code = "not_fitted"
 
 
 class OutOfRange(ModelError):
-    """Too far from everything that was measured."""
+    """The configuration is too far outside the range of the measurements."""
 
     code = "out_of_range"
 
@@ -135,31 +135,31 @@ class PlanError(WattlineError):
 
 
 class Oversubscribed(PlanError):
-    """A node was given more than it has."""
+    """Leases exceed the resources of a node."""
 
     code = "oversubscribed"
 
 
 class UnknownJob(PlanError):
-    """A plan names a job that is not in the queue."""
+    """A job that is not in the queue has a lease."""
 
     code = "unknown_job"
 
 
 class GrantedTwice(PlanError):
-    """A plan gives one job two grants."""
+    """A job has two leases on one node."""
 
     code = "granted_twice"
 
 
 class BackendError(WattlineError):
-    """The machines do not do what they were told."""
+    """The cluster failed to carry out an action."""
 
     code = "backend"
 
 
 class Unreachable(BackendError):
-    """No answer from what should run the jobs."""
+    """The backend or service does not respond."""
 
     code = "unreachable"
 
@@ -171,12 +171,12 @@ class StoreError(BackendError):
 
 
 class MeterError(BackendError):
-    """No reading from a power meter."""
+    """A power meter gives no reading."""
 
     code = "meter"
 
 
 class NotPermitted(MeterError):
-    """Something that only an administrator may do, such as setting a power cap."""
+    """The operation, such as setting a power cap, requires administrator rights."""
 
     code = "not_permitted"

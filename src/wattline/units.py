@@ -1,4 +1,4 @@
-"""Durations, sizes, watts, joules and clocks as people write them: `4h`, `32G`, `250W`, `3kWh`, `1.2GHz`."""
+"""Parsing of quantities with units: `4h`, `32G`, `250W`, `3kWh`, `1.2GHz`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MHZ = {"": 1.0, "mhz": 1.0, "ghz": 1000.0}
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of `300`, `300s`, `5m`, `1h30m`, `2d`, or Slurm's `05:00`, `12:00:00`, `1-12:00:00`."""
+    """Parse seconds: `300`, `300s`, `5m`, `1h30m`, `2d`, or as Slurm `05:00`, `12:00:00`, `1-12:00:00`."""
     text = text.strip()
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d\d))?(?::(\d\d(?:\.\d+)?))?", text)
     if clock and (clock[1] or clock[3]):
         days, first, second, third = clock.groups()
         if days is None and third is None:
-            return int(first) * 60.0 + int(second)  # as Slurm has it: minutes and seconds
+            return int(first) * 60.0 + int(second)  # as in Slurm: minutes and seconds
         hours_s = int(first) * 3600.0 + int(second or 0) * 60.0 + float(third or 0)
         return int(days or 0) * 86400.0 + hours_s
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
@@ -31,7 +31,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_gib(text: str) -> float:
-    """GiB of `32G`, `500GiB`, `1T`, `65536M`; a bare number is GiB."""
+    """Parse GiB: `32G`, `500GiB`, `1T`, `65536M`; a bare number is GiB."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size; expected something like 32G")
@@ -39,7 +39,7 @@ def parse_gib(text: str) -> float:
 
 
 def parse_mib_s(text: str) -> float:
-    """MiB/s of `500MB/s`, `2GiB/s`; a bare number is MiB/s."""
+    """Parse MiB/s: `500MB/s`, `2GiB/s`; a bare number is MiB/s."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B(?:/s)?)?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a bandwidth; expected something like 500MB/s")
@@ -50,32 +50,32 @@ def parse_mib_s(text: str) -> float:
 
 
 def parse_watts(text: str) -> float:
-    """Watts of `250W`, `0.25kW`; a bare number is watts."""
-    return _scaled(text, _WATTS, "a power; expected something like 250W or 0.25kW")
+    """Parse watts: `250W`, `0.25kW`; a bare number is watts."""
+    return _parse_scaled(text, _WATTS, "a power; expected something like 250W or 0.25kW")
 
 
 def parse_joules(text: str) -> float:
-    """Joules of `500kJ`, `2MJ`, `3kWh`; a bare number is joules; `mJ` and `mWh` are refused."""
-    wanted = "an energy; expected something like 3kWh, 2MJ or 500kJ"
+    """Parse joules: `500kJ`, `2MJ`, `3kWh`; a bare number is joules; `mJ` and `mWh` are rejected."""
+    expected = "an energy; expected something like 3kWh, 2MJ or 500kJ"
     if "m" in text:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return _scaled(text, _JOULES, wanted)
+        raise ValueError(f"{text!r} is not {expected}")
+    return _parse_scaled(text, _JOULES, expected)
 
 
 def parse_mhz(text: str) -> float:
-    """MHz of `1200MHz`, `1.2GHz`; a bare number is MHz."""
-    return _scaled(text, _MHZ, "a clock; expected something like 1200MHz or 1.2GHz")
+    """Parse MHz: `1200MHz`, `1.2GHz`; a bare number is MHz."""
+    return _parse_scaled(text, _MHZ, "a clock; expected something like 1200MHz or 1.2GHz")
 
 
-def _scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
+def _parse_scaled(text: str, units: Mapping[str, float], expected: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text, re.IGNORECASE | re.ASCII)
     if match is None or match[2].lower() not in units:
-        raise ValueError(f"{text!r} is not {wanted}")
+        raise ValueError(f"{text!r} is not {expected}")
     return float(match[1]) * units[match[2].lower()]
 
 
 def show_seconds(value_s: float) -> str:
-    """A duration for people: `42 s`, `5.0 min`, `3.2 h`, `1.4 d`."""
+    """Return a duration with a fitting unit: `42 s`, `5 min`, `3.2 h`, `1.4 d`."""
     for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if abs(value_s) < limit:
             return f"{value_s / unit_s:.3g} {unit}"

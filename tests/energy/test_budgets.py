@@ -1,4 +1,4 @@
-"""Budgets: units, words, and what they allow at a moment."""
+"""Budgets: units, parsing, and the allowance at a moment."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from wattline.errors import ConfigError
 from wattline.loop.state import begin
 
 
-def snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snapshot:
-    """At *now_s*, after readings (time, joules of the cluster, joules of team a)."""
+def build_snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snapshot:
+    """Return a state at *now_s* with readings (time, joules of the cluster, joules of team a)."""
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], team=["a"])
     at_s = np.array([r[0] for r in readings], dtype=np.float64)
     used_j = np.array([r[1:] for r in readings], dtype=np.float64).reshape(-1, 2)
     return replace(begin(jobs, wl.nodes("a100")), now_s=now_s, meter=Meter(at_s, used_j))
 
 
-def test_joules_are_spread_over_what_is_left_of_the_horizon() -> None:
+def test_joules_are_spread_over_the_rest_of_the_horizon() -> None:
     budget = Budget.joules(1000.0, horizon_s=100.0)
-    assert budget.at(snapshot(0.0)) == (10.0, 1000.0, 100.0)
-    assert budget.at(snapshot(50.0, (0, 0, 0), (50, 800, 0))) == (4.0, 200.0, 100.0)
+    assert budget.at(build_snapshot(0.0)) == (10.0, 1000.0, 100.0)
+    assert budget.at(build_snapshot(50.0, (0, 0, 0), (50, 800, 0))) == (4.0, 200.0, 100.0)
 
 
-def test_joules_that_are_left_after_the_horizon_may_be_used() -> None:
+def test_joules_left_after_the_horizon_may_be_used() -> None:
     budget = Budget.joules(1000.0, horizon_s=100.0)
-    assert budget.at(snapshot(200.0, (0, 0, 0), (200, 900, 0))) == (math.inf, 100.0, math.inf)
-    assert budget.at(snapshot(200.0, (0, 0, 0), (200, 1100, 0))) == (0.0, -100.0, math.inf)
+    assert budget.at(build_snapshot(200.0, (0, 0, 0), (200, 900, 0))) == (math.inf, 100.0, math.inf)
+    assert budget.at(build_snapshot(200.0, (0, 0, 0), (200, 1100, 0))) == (0.0, -100.0, math.inf)
 
 
-def test_a_day_starts_anew_whatever_the_last_one_used() -> None:
+def test_the_allowance_of_a_day_does_not_depend_on_the_day_before() -> None:
     budget = Budget.kwh_per_day(24.0)
-    after = snapshot(DAY_S + 3600.0, (0, 0, 0), (DAY_S, 5e9, 0), (DAY_S + 3600, 5e9 + 3.6e6, 0))
-    watts, left_j, until_s = budget.at(after)
+    state = build_snapshot(DAY_S + 3600.0, (0, 0, 0), (DAY_S, 5e9, 0), (DAY_S + 3600, 5e9 + 3.6e6, 0))
+    watts, left_j, until_s = budget.at(state)
     assert left_j == pytest.approx(23 * 3.6e6)
     assert watts == pytest.approx(1000.0)
     assert until_s == 2 * DAY_S
 
 
 def test_a_team_counts_what_its_own_jobs_used() -> None:
-    now = snapshot(10.0, (0, 0, 0), (10, 500, 70))
+    now = build_snapshot(10.0, (0, 0, 0), (10, 500, 70))
     assert Budget.joules(100.0, team="a").at(now).joules == 30.0
-    assert Budget.joules(100.0, team="nobody").at(now).joules == 100.0
+    assert Budget.joules(100.0, team="other").at(now).joules == 100.0
 
 
-def test_a_series_says_what_holds_now_and_until_when() -> None:
+def test_a_series_returns_its_value_and_the_time_of_the_next() -> None:
     day = Series((0.0, 25_200.0, 72_000.0), (900.0, 300.0, 900.0), every_s=DAY_S)
     assert day.at(0.0) == (900.0, 25_200.0)
     assert day.at(30_000.0) == (300.0, 72_000.0)
@@ -67,11 +67,11 @@ def test_a_series_says_what_holds_now_and_until_when() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6, unique=True), st.integers(0, 100_000))
-def test_a_series_that_comes_again_is_the_same_in_every_period(at_s: list[int], now_s: int) -> None:
-    every = Series((0.0, *sorted(t + 1.0 for t in at_s)), tuple(range(len(at_s) + 1)), every_s=2000.0)
-    watts, until_s = every.at(now_s)
+def test_a_periodic_series_is_equal_in_every_period(at_s: list[int], now_s: int) -> None:
+    series = Series((0.0, *sorted(t + 1.0 for t in at_s)), tuple(range(len(at_s) + 1)), every_s=2000.0)
+    watts, until_s = series.at(now_s)
     assert until_s > now_s
-    assert every.at(now_s + 2000.0) == (watts, until_s + 2000.0)
+    assert series.at(now_s + 2000.0) == (watts, until_s + 2000.0)
 
 
 @given(
@@ -80,25 +80,25 @@ def test_a_series_that_comes_again_is_the_same_in_every_period(at_s: list[int], 
     st.integers(0, 1_000_000),
     st.floats(0.0, 1.0),
 )
-def test_time_never_stands_still_in_a_series(
+def test_the_next_change_of_a_series_is_always_later(
     every_s: float, at: list[float], period: int, part: float
 ) -> None:
     at_s = sorted({round(every_s * share, 9) for share in at} | {0.0})
-    every = Series(tuple(at_s), tuple(float(row) for row in range(len(at_s))), every_s)
+    series = Series(tuple(at_s), tuple(float(row) for row in range(len(at_s))), every_s)
     now_s = (period + part) * every_s
     for _ in range(2 * len(at_s) + 2):
-        watts, until_s = every.at(now_s)
+        watts, until_s = series.at(now_s)
         assert until_s > now_s
-        assert every.at(np.nextafter(until_s, 0.0))[0] == watts or until_s - now_s < 1e-6
+        assert series.at(np.nextafter(until_s, 0.0))[0] == watts or until_s - now_s < 1e-6
         now_s = until_s
 
 
 @pytest.mark.parametrize("every_s", [3960.0, 2520.0, 0.7, 102.0])
-def test_a_series_of_any_period_goes_on_for_ever(every_s: float) -> None:
-    every, now_s = Series((0.0, every_s / 2), (100.0, 200.0), every_s), 0.0
-    for turn in range(5000):
-        watts, until_s = every.at(now_s)
-        assert (watts, until_s > now_s) == ((100.0, 200.0)[turn % 2], True)
+def test_a_periodic_series_alternates_without_end(every_s: float) -> None:
+    series, now_s = Series((0.0, every_s / 2), (100.0, 200.0), every_s), 0.0
+    for number in range(5000):
+        watts, until_s = series.at(now_s)
+        assert (watts, until_s > now_s) == ((100.0, 200.0)[number % 2], True)
         now_s = until_s
 
 
@@ -116,7 +116,7 @@ def test_a_series_of_any_period_goes_on_for_ever(every_s: float) -> None:
         ("vc1:eta=0.25", Budget.eta(0.25, team="vc1")),
     ],
 )
-def test_budgets_are_read_as_people_write_them(text: str, budget: Budget) -> None:
+def test_budgets_are_parsed(text: str, budget: Budget) -> None:
     assert parse_budget(text) == budget
 
 
@@ -137,27 +137,27 @@ def test_budgets_are_read_as_people_write_them(text: str, budget: Budget) -> Non
         "5GJ/0d",
     ],
 )
-def test_what_is_no_budget_is_named(text: str) -> None:
+def test_invalid_budgets_are_rejected_with_their_text(text: str) -> None:
     with pytest.raises(ConfigError, match=rf"budget {re.escape(repr(text))}: "):
         parse_budget(text)
 
 
 @pytest.mark.parametrize("text", ["300kWh/1d", "5GJ/24h", "vc1:2MWh / 1d"])
-def test_a_day_must_say_whether_it_comes_again(text: str) -> None:
-    with pytest.raises(ConfigError, match="every day, or for the first") as raised:
+def test_one_day_is_ambiguous_and_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match="ambiguous: every day, or the first") as raised:
         parse_budget(text)
     assert "/day" in raised.value.hint
     assert parse_budget("300kWh/86400s") == Budget.joules(300 * 3.6e6, horizon_s=DAY_S)
 
 
-def test_a_budget_prints_itself_as_it_is_written_in_python() -> None:
+def test_the_repr_of_a_budget_is_its_constructor() -> None:
     assert (
         repr(Budget.joules(5e9, horizon_s=60.0, team="a")) == "Budget.joules(5e+09, horizon_s=60, team='a')"
     )
     assert repr(Budget.watts(3.0)) == "Budget.watts(3)"
 
 
-def test_amounts_that_make_no_sense_are_refused() -> None:
+def test_impossible_amounts_are_rejected() -> None:
     for make in (
         lambda: Budget.watts(-1.0), lambda: Budget.watts(math.nan), lambda: Budget.eta(1.1),
         lambda: Budget.joules(1.0, horizon_s=0.0), lambda: Budget(1.0, "series"), lambda: Series((), ()),
@@ -167,7 +167,7 @@ def test_amounts_that_make_no_sense_are_refused() -> None:
             make()
 
 
-def test_a_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
+def test_a_csv_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
     path = tmp_path / "tariff.csv"
     path.write_text("time_s,watts\n0,1000\n3600,500\n")
     budget = parse_budget(f"vc1:{path}/1d")
@@ -176,7 +176,7 @@ def test_a_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
     assert budget.over_time == Series((0.0, 3600.0), (1000.0, 500.0), DAY_S, "tariff.csv")
 
 
-def test_a_file_may_have_a_colon_in_its_path_and_any_case(tmp_path: Path) -> None:
+def test_a_budget_file_may_have_a_colon_in_its_path_and_any_case(tmp_path: Path) -> None:
     path = tmp_path / "d:e" / "UP.CSV"
     path.parent.mkdir()
     path.write_text("time_s,watts\n0,1000\n")

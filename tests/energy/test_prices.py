@@ -1,4 +1,4 @@
-"""What energy costs."""
+"""Energy prices and the cost of energy over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wattline.errors import ConfigError
 DAY = Price(Series((0.0, 25_200.0, 72_000.0), (0.1, 0.3, 0.1), every_s=86_400.0), pue=1.5)
 
 
-def test_a_flat_price_is_the_same_for_ever_and_counts_the_pue() -> None:
+def test_a_flat_price_never_changes_and_includes_the_pue() -> None:
     price = Price.flat(0.2, pue=1.5)
     assert price.at(5e6) == (pytest.approx(0.3 / KWH_J), math.inf)
     assert price.cost(np.array([0.0, 10.0, 3600.0]), np.array([0.0, 0.0, 7 * KWH_J])) == pytest.approx(2.1)
@@ -31,14 +31,14 @@ def test_energy_is_paid_at_the_price_of_its_hour() -> None:
 
 
 @given(st.lists(st.floats(0, 500_000), min_size=2, max_size=8, unique=True))
-def test_cutting_a_run_in_pieces_changes_no_bill(at_s: list[float]) -> None:
+def test_intermediate_readings_do_not_change_the_cost(at_s: list[float]) -> None:
     edges_s = np.sort(np.array(at_s))
     energy_j = 100.0 * (edges_s - edges_s[0])
     ends = np.array([0, -1])
     assert DAY.cost(edges_s, energy_j) == pytest.approx(DAY.cost(edges_s[ends], energy_j[ends]))
 
 
-def test_a_price_is_read_from_what_people_write(tmp_path: Path) -> None:
+def test_prices_are_parsed_from_numbers_and_files(tmp_path: Path) -> None:
     assert parse_price("0.17", 1.3) == Price.flat(0.17, 1.3)
     path = tmp_path / "prices.csv"
     path.write_text("time_s,price\n0,0.1\n3600,0.4\n")
@@ -47,12 +47,12 @@ def test_a_price_is_read_from_what_people_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["cheap", "-1", "inf", "nan"])
-def test_what_is_no_price_is_named(text: str) -> None:
+def test_invalid_prices_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="price"):
         parse_price(text)
 
 
-def test_a_broken_table_of_prices_is_named_by_line(tmp_path: Path) -> None:
+def test_an_invalid_table_of_prices_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
     path.write_text("time_s,price\n0,0.1\n60,dear\n")
     with pytest.raises(ConfigError, match=r"prices.csv:3: price is 'dear'"):
@@ -62,11 +62,11 @@ def test_a_broken_table_of_prices_is_named_by_line(tmp_path: Path) -> None:
         parse_price(str(path))
 
 
-def test_less_than_is_used_cannot_be_paid() -> None:
+def test_a_pue_below_one_is_rejected() -> None:
     with pytest.raises(ConfigError, match="pue must be at least 1"):
         Price.flat(0.2, pue=0.9)
 
 
-def test_a_price_comes_back_from_the_header_of_a_log() -> None:
+def test_a_price_round_trips_through_the_header_of_a_log() -> None:
     for price in (DAY, Price.flat(0.2)):
         assert Price.of(price.as_dict()) == price

@@ -1,4 +1,4 @@
-"""Budgets over time from tables."""
+"""Time series from CSV files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wattline.errors import ConfigError
         ("time_s, carbon, emit\n0,400,2000\n60,100,2000\n", (5000.0, 20_000.0)),
     ],
 )
-def test_watts_energy_money_and_carbon_become_watts(
+def test_energy_money_and_carbon_are_converted_to_watts(
     tmp_path: Path, table: str, watts: tuple[float, ...]
 ) -> None:
     path = tmp_path / "over_time.csv"
@@ -30,7 +30,7 @@ def test_watts_energy_money_and_carbon_become_watts(
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("", r"csv:1: the columns are none"),
         ("time_s,watt\n0,1\n", r"csv:1: the columns are time_s, watt, expected time_s and watts or kwh"),
@@ -46,28 +46,28 @@ def test_watts_energy_money_and_carbon_become_watts(
         (f"time_s,watts\n0,{'0' * 200_000}\n", r"csv: cannot be read: field larger than"),
     ],
 )
-def test_broken_tables_are_named_by_file_and_line(tmp_path: Path, table: str, said: str) -> None:
+def test_invalid_tables_are_reported_with_file_and_line(tmp_path: Path, table: str, message: str) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text(table)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_series(path)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.csv: cannot be read: No such file"):
         read_series(tmp_path / "nowhere.csv")
 
 
-def test_a_table_that_cannot_come_again_is_named(tmp_path: Path) -> None:
+def test_a_table_that_cannot_repeat_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text("time_s,watts\n-5,100\n10,200\n")
     with pytest.raises(
-        ConfigError, match=r"over_time\.csv: a series of -5 to 10 s cannot come again every 60 s"
+        ConfigError, match=r"over_time\.csv: a series from -5 to 10 s cannot repeat every 60 s"
     ):
         read_series(path, 60.0)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "over_time.csv"
     path.write_text("\ufefftime_s,watts\n0,100\n", encoding="utf-8")
     assert read_series(path).values == (100.0,)

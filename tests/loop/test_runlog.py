@@ -17,7 +17,7 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
-from wattline.core.events import ENDS, METERED
+from wattline.core.events import ENDS, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.core.jobs import Jobs
 from wattline.core.table import Labels, Table
 from wattline.errors import TraceError
@@ -30,7 +30,7 @@ from wattline.reports import report
 from wattline.testing import Scenario, scenarios
 from wattline.trace import synth
 
-CALM = settings(deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def log() -> Log:
 
 
 @pytest.fixture(scope="module")
-def lively() -> Log:
-    """A log with every sort of action in it, and readings by team."""
+def varied_log() -> Log:
+    """Return a log with every kind of action, and readings by team."""
     jobs = Jobs.of(submit_s=np.arange(12) * 90, gpus=[1, 8, 2] * 4, duration_s=[300, 200, 700, 1000] * 3)
     sim = Sim(add_models_and_teams(jobs, seed=1), nodes("v100", count=2))
     return run(sim, RandomTuning(p.Las(), 1), place=RandomSwitching(Pack(), 1))
@@ -54,7 +54,7 @@ def assert_same(one: Table, two: Table) -> None:
         assert np.array_equal(ours, theirs), field.name
 
 
-def assert_reads_back(log: Log, folder: Path) -> None:
+def assert_round_trips(log: Log, folder: Path) -> None:
     for name in ("run.jsonl", "run.jsonl.gz"):
         write_log(log, folder / name)
         back = read_log(folder / name)
@@ -69,65 +69,66 @@ def assert_reads_back(log: Log, folder: Path) -> None:
         assert (folder / name).read_bytes() == (folder / f"again-{name}").read_bytes()
 
 
-@CALM
+@RELAXED
 @given(scenario=scenarios())
-def test_a_log_reads_back_as_it_was_written(scenario: Scenario, tmp_path: Path) -> None:
-    assert_reads_back(run(scenario.sim(), p.Gandiva(60.0)), tmp_path)
+def test_logs_round_trip(scenario: Scenario, tmp_path: Path) -> None:
+    assert_round_trips(run(scenario.sim(), p.Gandiva(60.0)), tmp_path)
 
 
-@CALM
+@RELAXED
 @given(log=random_logs())
-def test_caps_batches_switches_readings_and_wishes_read_back_too(log: Log, tmp_path: Path) -> None:
-    assert_reads_back(log, tmp_path)
+def test_logs_with_caps_batches_switches_and_readings_round_trip(log: Log, tmp_path: Path) -> None:
+    assert_round_trips(log, tmp_path)
 
 
-def test_a_log_has_words_for_every_action_and_names_watts_watts(lively: Log, tmp_path: Path) -> None:
-    write_log(lively, tmp_path / "run.jsonl")
+def test_every_action_and_event_has_its_keys(varied_log: Log, tmp_path: Path) -> None:
+    write_log(varied_log, tmp_path / "run.jsonl")
     _, *rounds = (json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines())
-    actions = [done for r in rounds for done in r["actions"]]
-    shapes = {tuple(done) for done in actions}
-    assert ("power_off",) in shapes
-    assert ("power_on",) in shapes
-    assert ("retune", "group", "cap_w", "batch", "mcpus", "mem_mib", "read_mib_s") in shapes
-    assert ("start", "group", "on", "cap_w", "batch") in shapes
-    assert ("start", "group", "on") in shapes
-    events = {next(iter(happened)): tuple(happened) for r in rounds for happened in r["events"]}
+    actions = [entry for r in rounds for entry in r["actions"]]
+    keys = {tuple(entry) for entry in actions}
+    assert ("power_off",) in keys
+    assert ("power_on",) in keys
+    assert ("retune", "group", "cap_w", "batch", "mcpus", "mem_mib", "read_mib_s") in keys
+    assert ("start", "group", "on", "cap_w", "batch") in keys
+    assert ("start", "group", "on") in keys
+    events = {next(iter(entry)): tuple(entry) for r in rounds for entry in r["events"]}
     assert events["ran"] == ("ran", "at_s", "steps", "rate", "watts")
     assert events["metered"] == ("metered", "at_s", "energy_j")
     assert events["node_back"] == ("node_back", "at_s")
 
 
-def test_readings_are_of_the_same_teams_after_reading_whoever_arrives_first(tmp_path: Path) -> None:
-    # The first job of the table is the last to arrive: its team is number 0 all the same.
+def test_team_numbers_do_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
+    # The team with number 0 arrives last.
     jobs = add_models_and_teams(Jobs.of(submit_s=range(6), gpus=[4] * 6, duration_s=[300] * 6), seed=2)
-    names = ("late", "early", "nobody")
+    names = ("late", "early", "unused")
     teams = Labels(np.array([1, 1, 1, 1, 1, 0]), names)
     jobs = type(jobs)(**vars(jobs) | {"team": teams})
     log = run(Sim(jobs, nodes("v100", count=2)), RandomTuning(p.fifo))
     write_log(log, tmp_path / "run.jsonl")
     back = read_log(tmp_path / "run.jsonl")
     assert back.jobs.team.names == names
-    ended = back.events[np.isin(back.events[:, 0], ENDS)]
+    ended = back.events[np.isin(back.events[:, EVENT_VERB], ENDS)]
+    is_reading = back.events[:, EVENT_VERB] == METERED
     for number, name in enumerate(names):
-        (last_j,) = back.events[(back.events[:, 0] == METERED) & (back.events[:, 1] == number)][-1:, 5]
-        mine = [back.jobs.team.word(int(job)) == name for job in ended[:, 1]]
-        assert last_j == pytest.approx(ended[mine, 5].sum())
+        (last_j,) = back.events[is_reading & (back.events[:, EVENT_JOB] == number)][-1:, EVENT_ENERGY_J]
+        mine = [back.jobs.team.word(int(job)) == name for job in ended[:, EVENT_JOB]]
+        assert last_j == pytest.approx(ended[mine, EVENT_ENERGY_J].sum())
 
 
-def test_a_run_with_switches_caps_and_readings_can_be_replayed_from_its_file(
-    lively: Log, tmp_path: Path
+def test_a_run_with_switches_caps_and_readings_is_replayed_from_its_file(
+    varied_log: Log, tmp_path: Path
 ) -> None:
-    write_log(lively, tmp_path / "run.jsonl.gz")
+    write_log(varied_log, tmp_path / "run.jsonl.gz")
     again = run(
         Replay(read_log(tmp_path / "run.jsonl.gz")),
         RandomTuning(p.Las(), 1),
         place=RandomSwitching(Pack(), 1),
     )
-    assert np.array_equal(again.events, lively.events)
-    assert np.array_equal(again.actions, lively.actions)
+    assert np.array_equal(again.events, varied_log.events)
+    assert np.array_equal(again.actions, varied_log.actions)
 
 
-def test_every_line_is_json_and_the_first_names_policy_seed_and_cluster(log: Log, tmp_path: Path) -> None:
+def test_every_line_is_json_and_the_header_has_policy_seed_and_cluster(log: Log, tmp_path: Path) -> None:
     write_log(log, tmp_path / "run.jsonl")
     header, *rounds = (json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines())
     assert header["policy"] == "Las(quantum_s=300.0)"
@@ -140,13 +141,13 @@ def test_every_line_is_json_and_the_first_names_policy_seed_and_cluster(log: Log
     assert [r["t"] for r in rounds] == sorted(r["t"] for r in rounds)
 
 
-def test_the_same_run_writes_the_same_bytes_whatever_the_file_is_called(log: Log, tmp_path: Path) -> None:
+def test_equal_runs_write_equal_bytes_under_any_file_name(log: Log, tmp_path: Path) -> None:
     write_log(log, tmp_path / "a.gz")
     write_log(log, tmp_path / "b.gz")
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> None:
+def test_invalid_logs_are_reported_with_file_and_line(log: Log, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write_log(log, path)
     lines = path.read_text().splitlines(keepends=True)
@@ -210,11 +211,11 @@ def test_broken_logs_are_named_by_file_and_line(log: Log, tmp_path: Path) -> Non
         ('"events":[', '"events":[{},', "is empty"),
     ],
 )
-def test_values_that_cannot_be_are_found_before_anything_uses_them(
-    lively: Log, tmp_path: Path, good: str, bad: str, words: str
+def test_impossible_values_are_rejected_with_their_line(
+    varied_log: Log, tmp_path: Path, good: str, bad: str, words: str
 ) -> None:
     path = tmp_path / "run.jsonl"
-    write_log(lively, path)
+    write_log(varied_log, path)
     text = path.read_text()
     assert good in text
     path.write_text(text.replace(good, bad))
@@ -225,25 +226,25 @@ def test_values_that_cannot_be_are_found_before_anything_uses_them(
     assert good in text.splitlines()[caught.value.line - 1]
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every spot in nested JSON, as what holds it and where."""
+def iterate_places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every container and key of nested JSON."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(inside):
         yield value, key
-        yield from places(inner)
+        yield from iterate_places(inner)
 
 
-@settings(CALM, max_examples=60)
+@settings(RELAXED, max_examples=60)
 @given(draw=st.data())
-def test_a_log_with_one_wrong_value_is_refused_or_has_a_report(
-    lively: Log, draw: st.DataObject, tmp_path: Path
+def test_a_log_with_one_wrong_value_is_rejected_or_can_be_reported(
+    varied_log: Log, draw: st.DataObject, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.jsonl"
-    write_log(lively, path)
+    write_log(varied_log, path)
     lines = path.read_text().splitlines(keepends=True)
     at = draw.draw(st.one_of(st.just(0), st.integers(0, len(lines) - 1)))
     line = copy.deepcopy(json.loads(lines[at]))
-    holder, key = draw.draw(st.sampled_from(list(places(line))))
+    holder, key = draw.draw(st.sampled_from(list(iterate_places(line))))
     if draw.draw(st.booleans()):
         holder[key] = draw.draw(st.sampled_from((None, -1, 0, 3, 10**30, 0.5, "", "x", True, [], {}, [[0]])))
     else:
@@ -251,12 +252,12 @@ def test_a_log_with_one_wrong_value_is_refused_or_has_a_report(
     lines[at] = json.dumps(line) + "\n"
     path.write_text("".join(lines))
     with suppress(TraceError):
-        assert report(read_log(path)).jobs <= report(lively).jobs
+        assert report(read_log(path)).jobs <= report(varied_log).jobs
 
 
-def test_a_damaged_archive_is_no_log(lively: Log, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_rejected(varied_log: Log, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl.gz"
-    write_log(lively, path)
+    write_log(varied_log, path)
     data = bytearray(path.read_bytes())
     for at in range(20, len(data), len(data) // 40):
         torn = data.copy()

@@ -1,4 +1,4 @@
-"""How much energy may be used, by whom and when."""
+"""Energy budgets of the cluster and of teams."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ DAY_S = 86400.0
 
 
 class Allowance(NamedTuple):
-    """What a budget says at one moment."""
+    """Power and energy that a budget allows at one moment."""
 
-    watts: float  # that may be drawn from now on
-    joules: float  # that may be used until *until_s*
-    until_s: float  # when it says something else; inf: never
+    watts: float  # allowed from now on
+    joules: float  # allowed until *until_s*
+    until_s: float  # time of the next change; inf: none
 
 
 @dataclass(frozen=True)
 class Budget:
-    """An amount with its unit, for the whole cluster or for one *team*.
+    """Amount with its unit, for the whole cluster or for one *team*.
 
     `Budget.joules(5e9, horizon_s=86400)`, `Budget.watts(40_000)`, `Budget.kwh_per_day(300, team="vc1")`,
-    `Budget.series(read_series("tariff.csv"))`, `Budget.eta(0.5)`. A cluster's budget counts all that it
-    draws, idle GPUs and nodes too; a team's what its jobs draw. Joules are spread evenly over what is left of
-    the horizon, and are all there is: what is left after it may still be used. A day's kWh are not kept for
-    the next day. *eta* is no amount of its own: it says how far to go from the cheapest plan (0) to the
-    fastest (1).
+    `Budget.series(read_series("tariff.csv"))`, `Budget.eta(0.5)`. The budget of the cluster counts all that
+    it draws, including idle GPUs and nodes; that of a team what its jobs draw. Joules are spread evenly over
+    the rest of the horizon; joules left after the horizon may still be used. Unused kWh of a day are lost.
+    *eta* is not an amount: it selects a plan between the cheapest (0) and the fastest (1).
     """
 
     amount: float
@@ -50,48 +49,50 @@ class Budget:
         if not self.horizon_s > 0:
             raise ConfigError(f"horizon_s must be above 0, got {self.horizon_s}")
         if (self.unit == "series") != (self.over_time is not None):
-            raise ConfigError("a budget of unit series needs over_time, and no other has it")
+            raise ConfigError(
+                f"over_time is required for the unit series and only for it, got unit {self.unit}"
+            )
 
     @classmethod
     def joules(cls, amount: float, *, horizon_s: float = math.inf, team: str = "") -> Budget:
-        """So many joules in all, spread over *horizon_s*."""
+        """Return a budget of *amount* joules in total, spread over *horizon_s*."""
         return cls(amount, "joules", team, horizon_s)
 
     @classmethod
     def watts(cls, amount: float, *, team: str = "") -> Budget:
-        """Never more than so many watts."""
+        """Return a limit of *amount* watts at any time."""
         return cls(amount, "watts", team)
 
     @classmethod
     def kwh_per_day(cls, amount: float, *, team: str = "") -> Budget:
-        """So many kWh in each day from the start."""
+        """Return a budget of *amount* kWh per day, counted from the start of the run."""
         return cls(amount, "kwh_per_day", team)
 
     @classmethod
     def series(cls, over_time: Series, *, team: str = "") -> Budget:
-        """Never more than the watts of the moment."""
+        """Return a limit of watts that changes over time."""
         return cls(max(over_time.values), "series", team, over_time=over_time)
 
     @classmethod
     def eta(cls, amount: float, *, team: str = "") -> Budget:
-        """So much of the way from the cheapest plan to the fastest."""
+        """Return a trade-off between the cheapest plan (0) and the fastest (1)."""
         return cls(amount, "eta", team)
 
     def __repr__(self) -> str:
         of = f", team={self.team!r}" if self.team else ""
         within = f", horizon_s={self.horizon_s:g}" if math.isfinite(self.horizon_s) else ""
-        said = repr(self.over_time) if self.over_time else f"{self.amount:g}"
-        return f"Budget.{self.unit}({said}{within}{of})"
+        amount = repr(self.over_time) if self.over_time else f"{self.amount:g}"
+        return f"Budget.{self.unit}({amount}{within}{of})"
 
     def column(self, snapshot: Snapshot) -> int:
-        """Where `Snapshot.meter` has what counts for this budget."""
+        """Return the column of `MeterReadings.energy_j` that counts for this budget."""
         if not self.team:
             return 0
         names = snapshot.jobs.team.names
         return 1 + (names.index(self.team) if self.team in names else len(names))
 
     def at(self, snapshot: Snapshot) -> Allowance:
-        """What may be drawn and used from now on, after what was measured."""
+        """Return the allowance from now on, after the energy metered so far."""
         now_s = snapshot.now_s
         if self.unit in ("watts", "eta"):
             return Allowance(self.amount if self.unit == "watts" else math.inf, math.inf, math.inf)
@@ -109,12 +110,12 @@ class Budget:
 
     @property
     def most_w(self) -> float:
-        """The most watts that it will ever allow."""
+        """Largest power that the budget ever allows."""
         return self.amount if self.unit in ("watts", "series") else math.inf
 
     def mean_w(self, now: Allowance) -> float:
-        """What is drawn all the time must be less than this, or nothing is ever left for anybody else."""
-        if self.unit == "kwh_per_day":  # however little a day allows, a job may run for a part of it
+        """Return the largest permanent draw that leaves something for jobs in the long run."""
+        if self.unit == "kwh_per_day":  # a job may run for a part of each day
             return self.amount * KWH_J / DAY_S
         return now.watts if self.unit == "joules" and math.isfinite(now.until_s) else math.inf
 
@@ -126,35 +127,37 @@ _WATTS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
 
 
 def parse_budget(text: str) -> Budget:
-    """A budget from `12kW`, `300kWh/day`, `5GJ`, `2MWh/7d`, `eta=0.5` or `tariff.csv`; `TEAM:` before it: of
-    one team. A file may come again and again: `tariff.csv/1d`.
+    """Parse `12kW`, `300kWh/day`, `5GJ`, `2MWh/7d`, `eta=0.5` or `tariff.csv`.
+
+    A prefix `TEAM:` makes it the budget of one team. A file may repeat periodically: `tariff.csv/1d`.
     """
     whole = _FILE.fullmatch(text.strip())
-    team, colon, said = text.rpartition(":")
-    if whole is not None and Path(whole[1]).is_file():  # a path may have colons, too
-        team, colon, said = "", "", text
+    team, colon, value = text.rpartition(":")
+    if whole is not None and Path(whole[1]).is_file():  # a path may contain colons
+        team, colon, value = "", "", text
     if colon and not team:
-        raise ConfigError(f"budget {text!r}: there is no team before the colon")
-    file = _FILE.fullmatch(said.strip())
+        raise ConfigError(f"budget {text!r}: the team before the colon is empty, expected TEAM:BUDGET")
+    file = _FILE.fullmatch(value.strip())
     try:
         if file is None:
-            return _amount(said.strip(), team)
-        every_s = _seconds(file[2])
+            return _parse_amount(value.strip(), team)
+        every_s = _parse_period(file[2])
     except ConfigError as error:
         raise ConfigError(f"budget {text!r}: {error.message}", error.hint) from None
     return Budget.series(read_series(file[1], every_s), team=team)
 
 
-def _amount(said: str, team: str) -> Budget:
-    eta = re.fullmatch(r"eta\s*=\s*(.+)", said)
-    match = _AMOUNT.fullmatch(said)
+def _parse_amount(text: str, team: str) -> Budget:
+    """Parse a budget without its team and without a file."""
+    eta = re.fullmatch(r"eta\s*=\s*(.+)", text)
+    match = _AMOUNT.fullmatch(text)
     try:
         amount = float(eta[1] if eta else match[1] if match else "nan")
     except ValueError:
         amount = math.nan
     if not amount >= 0 or (match is not None and match[2] in _WATTS and match[3]):
         raise ConfigError(
-            "expected one such as 12kW, 300kWh/day, 5GJ, 2MWh/7d, eta=0.5, or a CSV file",
+            "expected an amount such as 12kW, 300kWh/day, 5GJ, 2MWh/7d or eta=0.5, or a CSV file",
             hint="for one team: vc1:12kW",
         )
     if match is None:
@@ -166,13 +169,14 @@ def _amount(said: str, team: str) -> Budget:
         return Budget.kwh_per_day(joules / KWH_J, team=team)
     if over in ("1d", "24h"):
         raise ConfigError(
-            f"so much every day, or for the first {over} and never more?",
+            f"/{over} is ambiguous: every day, or the first {over} only",
             hint=f"every day: {match[1]}{match[2]}/day; in all: {match[1]}{match[2]}/86400s",
         )
-    return Budget.joules(joules, horizon_s=_seconds(over), team=team)
+    return Budget.joules(joules, horizon_s=_parse_period(over), team=team)
 
 
-def _seconds(text: str | None) -> float:
+def _parse_period(text: str | None) -> float:
+    """Parse a duration above 0; None: inf."""
     if text is None:
         return math.inf
     try:
@@ -180,5 +184,5 @@ def _seconds(text: str | None) -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ConfigError(f"{text!r} is no time above 0, expected one such as 7d")
+        raise ConfigError(f"{text!r} is not a duration above 0, expected one such as 7d")
     return seconds

@@ -1,4 +1,4 @@
-"""What energy costs: money per kWh, flat or over time, and what cooling and conversion add to it."""
+"""Energy prices: money per kWh, flat or over time, with the PUE of the site."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wattline.energy.time_series import KWH_J, Series, read_prices
 from wattline.errors import ConfigError
 from wattline.units import parse_seconds
 
-_SOMETHING = 0.2  # per kWh, where energy is free
+_FALLBACK_PER_KWH = 0.2  # where energy is free
 
 
 @dataclass(frozen=True)
 class Price:
-    """Money per kWh at each moment; for each kWh that the cluster uses *pue* are paid.
+    """Money per kWh over time; each kWh of the cluster costs *pue* kWh at the meter of the site.
 
-    `Price.flat(0.17, pue=1.33)`, `Price(read_prices("tariff.csv"))`. Money has any unit, if it is one.
+    `Price.flat(0.17, pue=1.33)`, `Price(read_prices("tariff.csv"))`. The currency is up to the user.
     """
 
     per_kwh: Series
@@ -36,27 +36,27 @@ class Price:
 
     @classmethod
     def flat(cls, per_kwh: float, pue: float = 1.0) -> Price:
-        """The same at all times."""
+        """Return a constant price."""
         return cls(Series((0.0,), (float(per_kwh),)), pue)
 
     @property
     def changes(self) -> bool:
-        """Whether it is not always the same."""
+        """True if the price changes over time."""
         return len(set(self.per_kwh.values)) > 1
 
     @property
     def usual(self) -> float:
-        """Money per joule on an average day, never nothing: what a wish for speed is measured by."""
+        """Mean money per joule; above 0 even for free energy, because time is weighed against it."""
         values = self.per_kwh.values
-        return (sum(values) / len(values) or _SOMETHING) * self.pue / KWH_J
+        return (sum(values) / len(values) or _FALLBACK_PER_KWH) * self.pue / KWH_J
 
     def at(self, now_s: float) -> tuple[float, float]:
-        """Money per joule at *now_s*, and until when that holds."""
+        """Return the money per joule at *now_s*, and the time of the next change."""
         per_kwh, until_s = self.per_kwh.at(now_s)
         return per_kwh * self.pue / KWH_J, until_s if self.changes else math.inf
 
     def pieces(self, from_s: float, until_s: float) -> tuple[Floats, Floats]:
-        """When the price changes between two moments, both of them included, and money per joule between."""
+        """Return the price changes from *from_s* to *until_s*, both included, and the prices between them."""
         at_s, prices = [from_s], []
         while at_s[-1] < until_s:
             price, next_s = self.at(at_s[-1])
@@ -65,14 +65,14 @@ class Price:
         return np.array(at_s), np.array(prices)
 
     def cost(self, at_s: Floats, energy_j: Floats) -> float:
-        """Money for energy that was used so: *energy_j* until each of the moments *at_s*, evenly between."""
+        """Return the cost of energy whose running total is *energy_j* at the times *at_s*, linear between."""
         if len(at_s) < 2:
             return 0.0
         edges_s, prices = self.pieces(float(at_s[0]), float(at_s[-1]))
         return float(np.diff(np.interp(edges_s, at_s, energy_j)) @ prices)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the header of a log."""
+        """Return the price as data for the header of a log."""
         every_s = self.per_kwh.every_s
         return {
             "per_kwh": list(self.per_kwh.values),
@@ -84,26 +84,26 @@ class Price:
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Price:
-        """The price that `as_dict` wrote."""
+        """Return the price that `as_dict` wrote."""
         every_s = math.inf if words["every_s"] is None else float(words["every_s"])
         at_s, values = (tuple(map(float, words[name])) for name in ("at_s", "per_kwh"))
         return cls(Series(at_s, values, every_s, str(words["name"])), float(words["pue"]))
 
     def __repr__(self) -> str:
-        said = f"{self.per_kwh.values[0]:g}" if len(self.per_kwh.values) == 1 else repr(self.per_kwh)
-        return f"Price({said}, pue={self.pue:g})"
+        value = f"{self.per_kwh.values[0]:g}" if len(self.per_kwh.values) == 1 else repr(self.per_kwh)
+        return f"Price({value}, pue={self.pue:g})"
 
     def __str__(self) -> str:
         flat = f"{self.per_kwh.values[0]:g}"
-        said = self.per_kwh.name or (f"{len(self.per_kwh.values)} prices" if self.changes else flat)
-        return f"{said} per kWh" + (f", PUE {self.pue:g}" if self.pue != 1 else "")
+        value = self.per_kwh.name or (f"{len(self.per_kwh.values)} prices" if self.changes else flat)
+        return f"{value} per kWh" + (f", PUE {self.pue:g}" if self.pue != 1 else "")
 
 
 _FILE = re.compile(r"(.+\.csv)(?:/(.+))?", re.IGNORECASE)
 
 
 def parse_price(text: str, pue: float = 1.0) -> Price:
-    """A price per kWh from `0.17` or `prices.csv`, which may come again and again: `prices.csv/1d`."""
+    """Parse a price per kWh: `0.17`, `prices.csv`, or periodically `prices.csv/1d`."""
     file = _FILE.fullmatch(text.strip())
     try:
         if file is None:

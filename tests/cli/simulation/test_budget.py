@@ -61,7 +61,7 @@ def test_a_budget_reaches_a_stage_of_a_chain(capsys: pytest.CaptureFixture[str],
     assert "budgets=(Budget.watts(5000),)" in found["policy_exact"]
 
 
-def test_a_budget_that_lets_nobody_start_is_exit_code_4_and_says_what_it_would_take(
+def test_a_budget_in_which_no_job_can_start_is_exit_code_4(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--budget", "1kW"]
@@ -77,7 +77,7 @@ def test_a_budget_that_lets_nobody_start_is_exit_code_4_and_says_what_it_would_t
     assert err.count("will never allow it") == 1
 
 
-def test_a_team_whose_budget_is_too_small_is_counted_and_the_rest_finish(
+def test_a_small_team_budget_leaves_only_jobs_of_that_team_unfinished(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = [*few, "--policy", "powerflow", "--budget", "b:20W"]
@@ -93,7 +93,7 @@ def test_a_team_whose_budget_is_too_small_is_counted_and_the_rest_finish(
     assert "left unfinished by the budget" in err
 
 
-def test_a_team_alone_with_a_budget_it_cannot_start_in_hears_what_its_smallest_job_draws(
+def test_a_team_budget_that_is_too_small_prints_what_its_smallest_job_draws(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--team", "b", "--policy", "powerflow", "--budget", "b:20W"]
@@ -102,13 +102,13 @@ def test_a_team_alone_with_a_budget_it_cannot_start_in_hears_what_its_smallest_j
     assert "the most modest job of b draws 100 W" in err
 
 
-def test_compare_gives_budgets_to_those_who_can_hold_one_and_names_the_others(
+def test_compare_names_policies_that_cannot_hold_a_budget(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--policy", "powerflow", "--policy", "fifo", "--policy", "las+keep", "--budget", "5kW"]
     code, out, err = run_command(capsys, "compare", *few, *words, "--json")
     assert code == 0
-    assert "without a budget, because they cannot hold one: fifo, las+keep" in err
+    assert "simulated without the budget, because they cannot hold one: fifo, las+keep" in err
     exact = [row["policy_exact"] for row in parse_strict_json(out)["reports"]]
     assert ["5000" in text for text in exact] == [True, False, False]
 
@@ -127,7 +127,7 @@ def test_compare_gives_budgets_to_those_who_can_hold_one_and_names_the_others(
         (["--policy", "powerflow+afs", "--budget", "5kW"], "powerflow+afs cannot hold a budget: afs gives"),
         (["--policy", "powerflow+las+pollux", "--budget", "5kW"], "put pollux before powerflow"),
         (["--policy", "powerflow", "--budget", "eta=2"], "budget 'eta=2': eta must be from 0 to 1"),
-        (["--policy", "powerflow", "--budget", "5GJ/0d"], "budget '5GJ/0d': '0d' is no time above 0"),
+        (["--policy", "powerflow", "--budget", "5GJ/0d"], "budget '5GJ/0d': '0d' is not a duration above 0"),
         (["--policy", "powerflow:interval=0"], "policy 'powerflow:interval=0': powerflow's interval_s must"),
         (["--policy", "fifo", "--seed", "\N{SUPERSCRIPT TWO}"], "is not a whole number of at least 0"),
     ],
