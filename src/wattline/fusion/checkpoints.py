@@ -92,8 +92,8 @@ class MemberCheckpoints(Checkpoints):
 
     def prepare(self, where: Where, state: dict[str, Any]) -> None:
         """Write a checkpoint that is not valid yet."""
-        for left in self.folder.glob(".new-*"):  # of a process that was killed while writing
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in self.folder.glob(".new-*"):  # of a process that was killed while writing
+            shutil.rmtree(leftover, ignore_errors=True)
         self._new.mkdir()
         torch.save(state, self._new / _USER)
         (self._new / _STATE).write_text(json.dumps(asdict(where)), encoding="utf-8")

@@ -112,9 +112,11 @@ def _record_deviation(
         if a is None or b is None:
             worst[what] = float("inf")
         elif a.numel():
-            apart = (a.detach().double() - b.detach().double()).abs()
+            deviation = (a.detach().double() - b.detach().double()).abs()
             same = (a == b) | (a.isnan() & b.isnan())
-            largest = float(torch.where(same, torch.zeros_like(apart), apart).nan_to_num(nan=torch.inf).max())
+            largest = float(
+                torch.where(same, torch.zeros_like(deviation), deviation).nan_to_num(nan=torch.inf).max()
+            )
             worst[what] = max(worst[what], largest)
 
 

@@ -37,9 +37,10 @@ class Member:
     cancelled: bool = False
     nonfinite: set[str] = field(default_factory=set)  # metrics that have been reported as not finite
 
-    def resume(self, where: Where) -> None:
+    def resume(self, position: Where) -> None:
         """Continue from a checkpoint."""
-        self.base, self.joules, self.best, self.reached = where, where.joules, where.best, where.reached
+        self.base, self.joules = position, position.joules
+        self.best, self.reached = position.best, position.reached
 
     def position(self, now: Where, start: Where) -> Where:
         """Return the member's position, given the process's position *now* and at its *start*."""
@@ -54,9 +55,9 @@ class Member:
             over=self.reached or now.over,
         )
 
-    def write_event(self, event: str, where: Where, words: Mapping[str, Any]) -> None:
+    def write_event(self, event: str, position: Where, values: Mapping[str, Any]) -> None:
         """Write a progress event with the member's position."""
-        self.events.say(event, {**asdict(where), **words})
+        self.events.say(event, {**asdict(position), **values})
 
     def update_best(self, target: Target | None, metrics: Mapping[str, float]) -> None:
         """Update the best metric and whether the target is reached."""
@@ -74,10 +75,10 @@ class MemberJob:
     folder: Path
     checkpoint: Path
 
-    def member(self, config: dict[str, Any], is_leader: bool, tell: LogFunction) -> Member:
+    def member(self, config: dict[str, Any], is_leader: bool, on_error: LogFunction) -> Member:
         """Return the member; the leader's log is the output of the process."""
-        log = _print_line if is_leader else _MemberLog(self.folder / _LOG, tell)
-        return Member(self.id, config, Events(self.folder / _EVENTS, self.id, tell), log, self.folder)
+        log = _print_line if is_leader else _MemberLog(self.folder / _LOG, on_error)
+        return Member(self.id, config, Events(self.folder / _EVENTS, self.id, on_error), log, self.folder)
 
 
 def read_member_jobs(size: int, environ: Mapping[str, str] = os.environ) -> list[MemberJob]:
@@ -100,7 +101,7 @@ def read_member_jobs(size: int, environ: Mapping[str, str] = os.environ) -> list
 
 
 def number_members(
-    configs: Sequence[dict[str, Any]], events: Path | None, job: str, tell: LogFunction
+    configs: Sequence[dict[str, Any]], events: Path | None, job: str, on_error: LogFunction
 ) -> list[Member]:
     """Return members for a run without a service.
 
@@ -111,7 +112,7 @@ def number_members(
         Member(
             str(index),
             config,
-            Events(events if is_single else None, job, tell),
+            Events(events if is_single else None, job, on_error),
             _discard if events is None else _print_line if is_single else _PrefixedPrinter(f"member {index}"),
         )
         for index, config in enumerate(configs)
@@ -139,12 +140,12 @@ class _PrefixedPrinter:
 class _MemberLog:
     """Append lines to a log file; a failure to write is reported and does not end the job."""
 
-    def __init__(self, path: Path, tell: LogFunction) -> None:
-        self._path, self._tell = path, tell
+    def __init__(self, path: Path, on_error: LogFunction) -> None:
+        self._path, self._on_error = path, on_error
 
     def __call__(self, text: str) -> None:
         try:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(text + "\n")
         except OSError as error:
-            self._tell(f"cannot write the log of a member: {self._path}: {error.strerror}")
+            self._on_error(f"cannot write the log of a member: {self._path}: {error.strerror}")

@@ -70,7 +70,7 @@ class Session:
         self.process = _ProcessSession(self, options)
         if self.process.ranks.count > 1:
             raise NotFusible(f"an array runs in one process, got {self.process.ranks.count} ranks")
-        told, tell = self.process.told, self.process._tell_once
+        told, warn_once = self.process.told, self.process._tell_once
         self._arrays = [array, *(part for part in parts if isinstance(part, FusedArray))]
         for part in parts:
             if isinstance(part, Scaler):
@@ -78,13 +78,13 @@ class Session:
         jobs = read_member_jobs(size)
         self._has_service = bool(jobs)
         self.members: list[Member] = (
-            [job.member(config, job is jobs[0], tell) for job, config in zip(jobs, configs, strict=True)]
+            [job.member(config, job is jobs[0], warn_once) for job, config in zip(jobs, configs, strict=True)]
             if jobs
-            else number_members(configs, told.events, told.job, tell)
+            else number_members(configs, told.events, told.job, warn_once)
         )
         self._job_events = Events(
-            None if jobs or size == 1 else told.events, told.job, tell
-        )  # of all together
+            None if jobs or size == 1 else told.events, told.job, warn_once
+        )  # of the job that all members form
         folder = told.checkpoints or (Path(options["checkpoints"]) if options.get("checkpoints") else None)
         folders = {job.id: job.checkpoint for job in jobs}
         if folder is not None and not jobs:

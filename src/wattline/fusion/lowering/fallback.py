@@ -81,13 +81,13 @@ def run_with_fallback(
         for part in inside:
             del part.__dict__["forward"]
         unfused = [m for m in unfused if m not in inside]
-        set_per_member(module, reason, whole=module is body)
+        set_per_member(module, reason, is_model=module is body)
         unfused.append(module)
 
 
-def set_per_member(module: nn.Module, reason: str, *, whole: bool = False) -> None:
-    """Run *module* separately for each member from now on; *whole*: it is the model itself."""
-    module.__dict__["forward"] = PerMemberForward(module, reason, whole=whole)
+def set_per_member(module: nn.Module, reason: str, *, is_model: bool = False) -> None:
+    """Run *module* separately for each member from now on; *is_model*: it is the model itself."""
+    module.__dict__["forward"] = PerMemberForward(module, reason, is_model=is_model)
 
 
 def _announce(body: nn.Module, module: nn.Module) -> None:

@@ -48,9 +48,9 @@ def run_forward(
         for at, value in zip(carried, state.values(), strict=True):
             body.get_submodule(at[0]).__dict__[at[1]] = value
         args, kwargs = inputs.build(values)
-        together = {**tensors, **common}
-        out = _call_body(body, together, args, kwargs)
-        new = {name: t for name, t in together.items() if name in tensors and t is not tensors[name]}
+        all_tensors = {**tensors, **common}
+        out = _call_body(body, all_tensors, args, kwargs)
+        new = {name: t for name, t in all_tensors.items() if name in tensors and t is not tensors[name]}
         leaves, spec = flatten_inputs(out)
         structure[:] = [new.keys(), spec, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]]
         new_attributes = _collect_batched_attributes(body)
@@ -66,7 +66,6 @@ def run_forward(
         {str(at): 0 for at in carried},
         tuple(0 if own else None for own in inputs.per_member),
     )
-    state = {str(at): t for at, t in carried.items()}
     before = [(vars(m), dict(vars(m))) for m in body.modules()]
     try:
         with (
@@ -75,7 +74,7 @@ def run_forward(
             disable_saved_tensors_hooks("not in an array"),
         ):
             outs, new, new_attributes = torch.vmap(one, in_dims=dims, randomness="different")(
-                stacked, state, inputs.tensors
+                stacked, {str(at): t for at, t in carried.items()}, inputs.tensors
             )
     finally:
         _restore_attributes(before)

@@ -36,73 +36,88 @@ class MemberError(Exception):  # caught in fallback.py
 class PerMemberForward:
     """Replacement of a module's `forward` inside an array: one call for each member.
 
-    *whole*: the module is the model itself. Then writes into its inputs have no effect on other modules, and
-    its hooks run inside.
+    *is_model*: the module is the model itself. Then writes into its inputs have no effect on other modules,
+    and its hooks run inside.
     """
 
-    def __init__(self, module: nn.Module, reason: str, *, whole: bool = False) -> None:
+    def __init__(self, module: nn.Module, reason: str, *, is_model: bool = False) -> None:
         self.module = module
         self.reason = reason
-        self.whole = whole
+        self.is_model = is_model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of all members."""
         state = named_tensors(self.module)
-        begin = copy_attributes(self.module)
-        batched_attributes = [(m, n, t) for m, own in begin for n, t in own.items() if _is_batched(t)]
+        attributes_before = copy_attributes(self.module)
+        batched_attributes = [
+            (m, n, t) for m, own in attributes_before for n, t in own.items() if _is_batched(t)
+        ]
         leaves, spec = flatten_tree((dict(state), [t for *_, t in batched_attributes], args, kwargs))
         if not any(map(_is_batched, leaves)):
-            with _original_forward(self.module, self.whole):
+            with _original_forward(self.module, self.is_model):
                 return self.module(*args, **kwargs)
         structure: list[Any] = []
-        first_argument = len(state) + len(
-            batched_attributes
-        )  # index of the first leaf that belongs to the arguments
+        first_argument = len(state) + len(batched_attributes)  # index of the first leaf of the arguments
 
-        def call(size: int, shown: list[Any]) -> tuple[BatchedTensor, ...]:
-            outs, ends = [], []
+        def call(size: int, values: list[Any]) -> tuple[BatchedTensor, ...]:
+            outs, attributes_after = [], []
             for member in range(size):
                 own = [
-                    _member_value(leaf, member, clone=at >= first_argument) for at, leaf in enumerate(shown)
+                    _member_value(leaf, member, clone=at >= first_argument) for at, leaf in enumerate(values)
                 ]
-                tensors, mine, args_, kwargs_ = tree_unflatten(own, spec)
-                restore_attributes(begin)
-                for (module, name, _), value in zip(batched_attributes, mine, strict=True):
+                tensors, own_attributes, args_, kwargs_ = tree_unflatten(own, spec)
+                restore_attributes(attributes_before)
+                for (module, name, _), value in zip(batched_attributes, own_attributes, strict=True):
                     vars(module)[name] = value
-                before = dict(tensors)
-                try:
-                    with _original_forward(self.module, self.whole):
-                        out = call_with_tensors(self.module, tensors, args_, kwargs_)
-                except Exception as error:
-                    raise MemberError(member, error) from error
-                for at, name in enumerate(before):  # a buffer that was replaced, not written to
-                    if tensors[name] is not before[name]:
-                        _member_value(shown[at], member, clone=False).copy_(tensors[name])
-                if not self.whole and any(
-                    _wrote_to_copy(leaf, mine)
-                    for leaf, mine in zip(shown[first_argument:], own[first_argument:], strict=True)
-                ):
-                    raise RuntimeError("it writes into a tensor that members share")
+                out = self._run_member(member, values, tensors, args_, kwargs_)
+                self._check_not_written(values[first_argument:], own[first_argument:])
                 outs.append(flatten_tree(out))
-                ends.append(copy_attributes(self.module))
+                attributes_after.append(copy_attributes(self.module))
             flat, out_spec = outs[0]
             try:
                 _check_same_structure(outs)
-                left = _collect_new_attributes(begin, ends, batched_attributes)
+                new_attributes = _collect_new_attributes(
+                    attributes_before, attributes_after, batched_attributes
+                )
             except NotFusible as error:
-                if self.whole:
+                if self.is_model:
                     raise
                 raise RuntimeError(str(error)) from error  # the enclosing module may succeed per member
-            structure[:] = [flat, out_spec, [at for at, _ in left]]
-            columns = [*zip(*(flat for flat, _ in outs), strict=True), *(column for _, column in left)]
+            structure[:] = [flat, out_spec, [at for at, _ in new_attributes]]
+            columns = [
+                *zip(*(flat for flat, _ in outs), strict=True),
+                *(column for _, column in new_attributes),
+            ]
             return tuple(BatchedTensor(torch.stack(col), 0) for col in columns if isinstance(col[0], Tensor))
 
         outputs = iter(call_outside_vmap(call, leaves))
-        flat, out_spec, left = structure
-        out = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in flat]
-        for (module, name), value in zip(left, outputs, strict=True):
+        flat, out_spec, new_attributes = structure
+        result = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+        for (module, name), value in zip(new_attributes, outputs, strict=True):
             vars(module)[name] = value
-        return tree_unflatten(out, out_spec)
+        return tree_unflatten(result, out_spec)
+
+    def _run_member(
+        self, member: int, values: list[Any], tensors: dict[str, Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        """Return the output of one member; buffers that it replaces are written to *values*."""
+        before = dict(tensors)
+        try:
+            with _original_forward(self.module, self.is_model):
+                out = call_with_tensors(self.module, tensors, args, kwargs)
+        except Exception as error:
+            raise MemberError(member, error) from error
+        for at, name in enumerate(before):  # a buffer that was replaced, not written to
+            if tensors[name] is not before[name]:
+                _member_value(values[at], member, clone=False).copy_(tensors[name])
+        return out
+
+    def _check_not_written(self, shared: list[Any], copies: list[Any]) -> None:
+        """Raise `RuntimeError` if a member has written to its copy of a shared argument."""
+        if self.is_model:
+            return
+        if any(_wrote_to_copy(leaf, own) for leaf, own in zip(shared, copies, strict=True)):
+            raise RuntimeError("it writes into a tensor that members share")
 
 
 def _is_batched(value: Any) -> bool:
@@ -122,9 +137,9 @@ def _member_value(leaf: Any, member: int, *, clone: bool) -> Any:
     return leaf.clone() if clone and isinstance(leaf, Tensor) else leaf
 
 
-def _wrote_to_copy(shown: Any, own: Any) -> bool:
+def _wrote_to_copy(values: Any, own: Any) -> bool:
     """Return whether a member has written to its copy of a shared tensor."""
-    return isinstance(shown, Tensor) and not own.is_inference() and own._version > 0
+    return isinstance(values, Tensor) and not own.is_inference() and own._version > 0
 
 
 def _check_same_structure(outs: Sequence[tuple[list[Any], Any]]) -> None:
@@ -143,14 +158,16 @@ def _check_same_structure(outs: Sequence[tuple[list[Any], Any]]) -> None:
 
 
 def _collect_new_attributes(
-    begin: Attributes, ends: list[Attributes], batched_attributes: list[tuple[nn.Module, str, Tensor]]
+    attributes_before: Attributes,
+    attributes_after: list[Attributes],
+    batched_attributes: list[tuple[nn.Module, str, Tensor]],
 ) -> list[Any]:
     """Return the attributes that now hold a tensor of each member: (module, name) and the tensors."""
     collected: list[Any] = []
     known = {(id(m), n) for m, n, _ in batched_attributes}
-    for at, (module, old) in enumerate(begin):
-        for name, value in ends[0][at][1].items():
-            values = [end[at][1].get(name) for end in ends]
+    for at, (module, old) in enumerate(attributes_before):
+        for name, value in attributes_after[0][at][1].items():
+            values = [end[at][1].get(name) for end in attributes_after]
             if value is old.get(name) and (id(module), name) not in known:
                 continue
             if all(isinstance(v, Tensor) and v.shape == value.shape for v in values):
@@ -179,11 +196,11 @@ def original_forwards(body: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _original_forward(module: nn.Module, whole: bool) -> Iterator[None]:
+def _original_forward(module: nn.Module, is_model: bool) -> Iterator[None]:
     """Restore the forwards of the module and its submodules; its own hooks have already run outside."""
     with original_forwards(module):
         hooks = module._forward_hooks, module._forward_pre_hooks
-        if not whole:
+        if not is_model:
             module._forward_hooks, module._forward_pre_hooks = type(hooks[0])(), type(hooks[1])()
         try:
             yield

@@ -121,8 +121,8 @@ def multi_head_attention(
         mixed = weights @ v
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drop, use_causal_hint)
-    together = mixed.transpose(1, 2).reshape(samples, length, -1)
-    out = F.linear(together, out_proj_weight, out_proj_bias).transpose(0, 1)
+    merged_heads = mixed.transpose(1, 2).reshape(samples, length, -1)
+    out = F.linear(merged_heads, out_proj_weight, out_proj_bias).transpose(0, 1)
     if not need_weights:
         return out, None
     return out, weights.mean(dim=1) if average_attn_weights else weights

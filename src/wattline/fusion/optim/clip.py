@@ -76,8 +76,8 @@ def _gradients(params: Any) -> tuple[list[Tensor], list[Tensor]]:
     tensors = [params] if isinstance(params, Tensor) else list(params)
     tensors = [tensor for tensor in tensors if tensor.requires_grad]
     if len(widths := {tensor.shape[:1] for tensor in tensors}) != 1 or () in widths:
-        listed = ", ".join(str(list(tensor.shape)) for tensor in tensors[:6])
+        shape_list = ", ".join(str(list(tensor.shape)) for tensor in tensors[:6])
         raise ConfigError(
-            f"expected parameters stacked for the same number of members, got the shapes: {listed or 'none'}"
+            f"expected parameters stacked for one number of members, got the shapes: {shape_list or 'none'}"
         )
     return tensors, [tensor.grad for tensor in tensors if tensor.grad is not None]

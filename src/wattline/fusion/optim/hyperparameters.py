@@ -48,9 +48,9 @@ def is_per_member(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, str)
 
 
-def merge_joining(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of joining members: their *own*, else those *given* for all members."""
-    values = {**given, **own}
+def merge_joining(initial: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of joining members: their *own*, else the *initial* ones for all members."""
+    values = {**initial, **own}
     if missing := [name for name, value in values.items() if value is Sentinel.VARIES]:
         raise ConfigError(
             f"{missing[0]} differs between members and is missing for the joining ones",
@@ -59,9 +59,9 @@ def merge_joining(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
     return values
 
 
-def mark_varying(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *given*, with a sentinel in place of values that differ between members."""
-    return {name: Sentinel.VARIES if _is_varying(name, value) else value for name, value in given.items()}
+def mark_varying(initial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *initial*, with a sentinel in place of values that differ between members."""
+    return {name: Sentinel.VARIES if _is_varying(name, value) else value for name, value in initial.items()}
 
 
 def _is_varying(name: str, value: Any) -> bool:

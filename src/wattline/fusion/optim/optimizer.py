@@ -143,8 +143,8 @@ class ArrayOptimizer(torch.optim.Optimizer):
 
     def keep(self, rows: Sequence[int], params: Mapping[Any, Any]) -> None:
         """Keep the members *rows*, in that order; *params* maps parameters to their narrower successors."""
-        if wrong := [row for row in rows if not 0 <= row < self.width]:
-            raise ConfigError(f"no member {wrong[0]}, expected 0 to {self.width - 1}")
+        if invalid := [row for row in rows if not 0 <= row < self.width]:
+            raise ConfigError(f"no member {invalid[0]}, expected 0 to {self.width - 1}")
         self._replace_parameters(params, len(rows), lambda tensor: tensor[list(rows)].clone())
         for group in self.param_groups:
             self._write(group, {name: select_rows(row, rows) for name, row in self._rows(group).items()})
@@ -367,9 +367,9 @@ def _width(params: Iterable[Any]) -> int:
     if not shapes:
         raise ConfigError("no parameter requires gradients")
     if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
-        listed = ", ".join(map(str, shapes[:6])) + (", …" if len(shapes) > 6 else "")
+        shape_list = ", ".join(map(str, shapes[:6])) + (", …" if len(shapes) > 6 else "")
         raise ConfigError(
-            f"expected parameters stacked for the same number of members, got the shapes {listed}"
+            f"expected parameters stacked for the same number of members, got the shapes {shape_list}"
         )
     if any(isinstance(tensor, Tensor) and tensor.is_complex() for tensor in tensors):
         raise ConfigError("complex parameters are not supported")

@@ -25,13 +25,13 @@ class Schedule:
     hyper-parameters read from the array before every step and written back after it.
     """
 
-    def __init__(self, optimiser: ArrayOptimizer, kind: Callable[..., Any], **given: Any) -> None:
+    def __init__(self, optimiser: ArrayOptimizer, kind: Callable[..., Any], **arguments: Any) -> None:
         self.optimiser = optimiser
         self._kind = kind
-        self._initial_values = mark_varying(given)
+        self._initial_values = mark_varying(arguments)
         self._members: list[tuple[_MemberOptimizer, Any]] = []
-        self.keys = frozenset(given)
-        self._join(optimiser.width, given)
+        self.keys = frozenset(arguments)
+        self._join(optimiser.width, arguments)
         optimiser.followers.add(self)
 
     def __len__(self) -> int:
@@ -47,11 +47,11 @@ class Schedule:
         if metrics is not None and len(metrics) != len(self):
             raise ConfigError(f"metrics has {len(metrics)} values, expected {len(self)} (one per member)")
         self.optimiser.hyper_tensors()
-        for member, (one, scheduler) in enumerate(self._members):
-            self._read(one, member)
-            one.step()  # schedulers warn if their optimiser has not stepped
+        for member, (member_optimiser, scheduler) in enumerate(self._members):
+            self._read(member_optimiser, member)
+            member_optimiser.step()  # schedulers warn if their optimiser has not stepped
             scheduler.step(*([] if metrics is None else [float(metrics[member])]))
-            self._write(one, member)
+            self._write(member_optimiser, member)
 
     def get_last_lr(self) -> list[Tensor]:
         """Return for each parameter group the learning rates of all members, [B]."""
@@ -63,14 +63,16 @@ class Schedule:
         self._members = [self._members[row] for row in rows]
         self._check_width()
 
-    def check_joining(self, count: int, given: Mapping[str, Any]) -> None:
+    def check_joining(self, count: int, arguments: Mapping[str, Any]) -> None:
         """Raise `ConfigError` unless *count* members can join with these arguments."""
-        own = merge_joining(self._initial_values, {key: given[key] for key in given if key in self.keys})
-        _rows(own, count)
+        member_arguments = merge_joining(
+            self._initial_values, {key: arguments[key] for key in arguments if key in self.keys}
+        )
+        _rows(member_arguments, count)
 
-    def extend(self, count: int, **given: Any) -> None:
+    def extend(self, count: int, **arguments: Any) -> None:
         """Add *count* members, after the optimiser, with arguments of their own or those for all."""
-        self._join(count, merge_joining(self._initial_values, given))
+        self._join(count, merge_joining(self._initial_values, arguments))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every scheduler and of its optimiser's parameter groups."""
@@ -78,10 +80,11 @@ class Schedule:
             {
                 "scheduler": scheduler.state_dict(),
                 "groups": [
-                    {key: group[key] for key in group if key != "params"} for group in one.param_groups
+                    {key: group[key] for key in group if key != "params"}
+                    for group in member_optimiser.param_groups
                 ],
             }
-            for one, scheduler in self._members
+            for member_optimiser, scheduler in self._members
         ]
         return {"members": members}
 
@@ -90,23 +93,23 @@ class Schedule:
         saved = state["members"]
         if len(saved) != len(self):
             raise ConfigError(f"the saved state has {len(saved)} members, this schedule has {len(self)}")
-        for (one, scheduler), values in zip(self._members, saved, strict=True):
+        for (member_optimiser, scheduler), values in zip(self._members, saved, strict=True):
             scheduler.load_state_dict(values["scheduler"])
-            for group, saved_group in zip(one.param_groups, values["groups"], strict=True):
+            for group, saved_group in zip(member_optimiser.param_groups, values["groups"], strict=True):
                 group.update(saved_group)
 
-    def _join(self, count: int, given: dict[str, Any]) -> None:
-        rows = _rows(given, count)
+    def _join(self, count: int, arguments: dict[str, Any]) -> None:
+        rows = _rows(arguments, count)
         self.optimiser.hyper_tensors()
         for index in range(count):
             member = len(self)
-            one = _MemberOptimizer(
+            member_optimiser = _MemberOptimizer(
                 [self.optimiser.member_hyper(group, member) for group in self.optimiser.param_groups]
             )
-            own = {**given, **{name: _plain(row[index]) for name, row in rows.items()}}
+            member_arguments = {**arguments, **{name: _plain(row[index]) for name, row in rows.items()}}
             which = [] if isinstance(self._kind, type) else [member]
-            self._members.append((one, self._kind(one, *which, **own)))
-            self._write(one, member)
+            self._members.append((member_optimiser, self._kind(member_optimiser, *which, **member_arguments)))
+            self._write(member_optimiser, member)
         self._check_width()
 
     def _check_width(self) -> None:
@@ -115,13 +118,17 @@ class Schedule:
                 f"the schedule has {len(self)} members, but its optimiser has {self.optimiser.width}"
             )
 
-    def _read(self, one: _MemberOptimizer, member: int) -> None:
-        for group, own in zip(self.optimiser.param_groups, one.param_groups, strict=True):
-            own.update(self.optimiser.member_hyper(group, member))
+    def _read(self, member_optimiser: _MemberOptimizer, member: int) -> None:
+        for group, member_arguments in zip(
+            self.optimiser.param_groups, member_optimiser.param_groups, strict=True
+        ):
+            member_arguments.update(self.optimiser.member_hyper(group, member))
 
-    def _write(self, one: _MemberOptimizer, member: int) -> None:
-        for group, own in zip(self.optimiser.param_groups, one.param_groups, strict=True):
-            self.optimiser.write_member(group, member, own)
+    def _write(self, member_optimiser: _MemberOptimizer, member: int) -> None:
+        for group, member_arguments in zip(
+            self.optimiser.param_groups, member_optimiser.param_groups, strict=True
+        ):
+            self.optimiser.write_member(group, member, member_arguments)
 
 
 class _MemberOptimizer(torch.optim.Optimizer):
@@ -134,9 +141,9 @@ class _MemberOptimizer(torch.optim.Optimizer):
         """Do nothing."""
 
 
-def _rows(given: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
+def _rows(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
     """Return the arguments that have one value per member."""
-    rows = {name: list(value) for name, value in given.items() if is_per_member(value)}
+    rows = {name: list(value) for name, value in arguments.items() if is_per_member(value)}
     for name, row in rows.items():
         if len(row) != count:
             raise ConfigError(

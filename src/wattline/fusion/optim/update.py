@@ -81,12 +81,12 @@ def _run(
     if not any(param.dtype in _HALF_TYPES for param in params):
         rule(params, grads, state, hyper, flags)
         return
-    wide = [_to_float32(param) for param in params]
-    wide_state = [{name: _to_float32(tensor) for name, tensor in entry.items()} for entry in state]
-    rule(wide, [_to_float32(grad) for grad in grads], wide_state, hyper, flags)
-    for narrow, result in zip(params, wide, strict=True):
-        _store(narrow, result)
-    for entry, results in zip(state, wide_state, strict=True):
+    params32 = [_to_float32(param) for param in params]
+    state32 = [{name: _to_float32(tensor) for name, tensor in entry.items()} for entry in state]
+    rule(params32, [_to_float32(grad) for grad in grads], state32, hyper, flags)
+    for param, result in zip(params, params32, strict=True):
+        _store(param, result)
+    for entry, results in zip(state, state32, strict=True):
         for name, tensor in entry.items():
             _store(tensor, results[name])
 

@@ -38,7 +38,7 @@ def bracket(count: int, depth: int, epochs: int, eta: int) -> list[Rung]:
 class _Bracket:
     rungs: list[Rung]
     level: int = 0
-    going: set[int] = field(default_factory=set)  # trials that have not reached the rung of the level
+    unfinished: set[int] = field(default_factory=set)  # trials that have not reached the rung of the level
     reached: dict[int, float] = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ class SynchronousHalving(RandomTrials):
         for rungs in plan:
             own_bracket = _Bracket(rungs)
             for number in range(len(self._bracket_of), len(self._bracket_of) + rungs[0].count):
-                own_bracket.going.add(number)
+                own_bracket.unfinished.add(number)
                 self._bracket_of[number] = own_bracket
 
     def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
@@ -63,16 +63,16 @@ class SynchronousHalving(RandomTrials):
         for item in sorted(results, key=lambda item: item.number):
             own_bracket = self._bracket_of[item.number]
             if item.failed:
-                own_bracket.going.discard(item.number)
+                own_bracket.unfinished.discard(item.number)
             elif item.epochs == own_bracket.rungs[own_bracket.level].epochs and own_bracket.level + 1 < len(
                 own_bracket.rungs
             ):
-                own_bracket.going.discard(item.number)
+                own_bracket.unfinished.discard(item.number)
                 own_bracket.reached[item.number] = self._sign * item.value
                 decisions[item.number] = TrialDecision.PAUSE
             else:
                 continue
-            if not own_bracket.going and own_bracket.reached:
+            if not own_bracket.unfinished and own_bracket.reached:
                 decisions.update(_promote(own_bracket))
         return decisions
 
@@ -80,10 +80,11 @@ class SynchronousHalving(RandomTrials):
 def _promote(own_bracket: _Bracket) -> dict[int, TrialDecision]:
     own_bracket.level += 1
     order = sorted(own_bracket.reached, key=lambda number: (own_bracket.reached[number], number))
-    own_bracket.going = set(order[: own_bracket.rungs[own_bracket.level].count])
+    own_bracket.unfinished = set(order[: own_bracket.rungs[own_bracket.level].count])
     own_bracket.reached = {}
     return {
-        number: TrialDecision.GO if number in own_bracket.going else TrialDecision.STOP for number in order
+        number: TrialDecision.GO if number in own_bracket.unfinished else TrialDecision.STOP
+        for number in order
     }
 
 
@@ -134,16 +135,16 @@ class Hyperband:
 
     def __call__(self, task: TrialTask) -> Search:
         """Return the search for one task."""
-        whole = brackets(task.epochs, self.eta)
+        full_plan = brackets(task.epochs, self.eta)
         if task.trials is None:
-            return SynchronousHalving(task, whole)
+            return SynchronousHalving(task, full_plan)
         plan: list[list[Rung]] = []
-        left = task.trials
-        while left:
-            rungs = whole[len(plan) % len(whole)]
-            count = min(left, rungs[0].count)
+        remaining = task.trials
+        while remaining:
+            rungs = full_plan[len(plan) % len(full_plan)]
+            count = min(remaining, rungs[0].count)
             plan.append(bracket(count, len(rungs) - 1, task.epochs, self.eta))
-            left -= count
+            remaining -= count
         return SynchronousHalving(task, plan)
 
 

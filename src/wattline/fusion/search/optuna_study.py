@@ -51,12 +51,12 @@ class OptunaSearch:
 
     def on_trial_end(self, trial: Trial) -> None:
         """Record the end of a trial in the study."""
-        from optuna.trial import TrialState
+        from optuna.trial import TrialState as OptunaState
 
         states = {
-            State.COMPLETE: TrialState.COMPLETE,
-            State.PRUNED: TrialState.PRUNED,
-            State.FAILED: TrialState.FAIL,
+            State.COMPLETE: OptunaState.COMPLETE,
+            State.PRUNED: OptunaState.PRUNED,
+            State.FAILED: OptunaState.FAIL,
         }
         open_trial = self._running.pop(trial.number)
         if trial.why:
@@ -66,11 +66,11 @@ class OptunaSearch:
 
     def abandon(self) -> None:
         """Record all unfinished trials as failed."""
-        from optuna.trial import TrialState
+        from optuna.trial import TrialState as OptunaState
 
         while self._running:
             _, trial = self._running.popitem()
-            self.study.tell(trial, state=TrialState.FAIL)
+            self.study.tell(trial, state=OptunaState.FAIL)
 
 
 def study_direction(sampler: Any) -> str | None:

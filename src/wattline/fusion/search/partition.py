@@ -172,13 +172,13 @@ class Partition:
         batches = self.objective.batches
         if not callable(batches):
             return ((batch, False) for batch in SeededBatches(lambda: batches, self._seed + self._epochs))
-        apart = len(epochs) > 1 and (self._staggered or len(set(epochs)) > 1)
+        per_member = len(epochs) > 1 and (self._staggered or len(set(epochs)) > 1)
         selected = (
             stack_epochs(batches, epochs, self._seed)
-            if apart
+            if per_member
             else epoch_batches(batches, epochs[0], self._seed)
         )
-        return ((batch, apart) for batch in selected)
+        return ((batch, per_member) for batch in selected)
 
     def _evaluate(self, array: FusedArray) -> list[float]:
         array.eval()

@@ -90,14 +90,14 @@ class RandomTrials:
     staggered = False
 
     def __init__(self, task: TrialTask, count: int) -> None:
-        self._left = [
+        self._trials = [
             ProposedTrial(number, draw_config(task.space, task.seed, number)) for number in range(count)
         ]
 
     def ask(self, count: int) -> Sequence[ProposedTrial]:
         """Return all trials on the first call."""
-        left, self._left = self._left, []
-        return left
+        proposed, self._trials = self._trials, []
+        return proposed
 
     def decide(self, results: Sequence[EpochResult]) -> Mapping[int, TrialDecision]:
         """Let all trials continue."""

@@ -59,6 +59,6 @@ class TensorViews:
 
     def slices(self, width: int | None) -> Iterator[slice]:
         """Yield slices of the members to train at a time."""
-        wide = self.size if width is None else min(width, self.size)
-        for first in range(0, self.size, wide):
-            yield slice(first, min(first + wide, self.size))
+        step_width = self.size if width is None else min(width, self.size)
+        for first in range(0, self.size, step_width):
+            yield slice(first, min(first + step_width, self.size))

@@ -66,12 +66,12 @@ class MemberRows:
 
 
 def make_step(
-    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, count: int, ways: Ways | None
+    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
 ) -> StepFunction:
     """Return a function of `[*rows.flat()[0], *inputs.tensors]` that makes one step and returns losses [B].
 
-    The first *count* arguments of *inputs* are the model's, the others the loss function's. *ways* None: one
-    member, not fused.
+    The first *model_arg_count* arguments of *inputs* are the model's, the others the loss function's. *ways*
+    None: one member, not fused.
     """
     state, spec = rows.flat()
 
@@ -84,14 +84,14 @@ def make_step(
             tensors = {**now.stacked, **leaves}
             if ways is None:
                 losses = _single_member_losses(
-                    step_spec, tensors, now.common, args, inputs.argument_flags, count
+                    step_spec, tensors, now.common, args, inputs.argument_flags, model_arg_count
                 )
             else:
                 losses = _fused_losses(
-                    step_spec, tensors, now.common, args, inputs.argument_flags, count, ways
+                    step_spec, tensors, now.common, args, inputs.argument_flags, model_arg_count, ways
                 )
-            whole = (losses * now.scaling["scales"] if now.scaling else losses).sum()
-            grads = torch.autograd.grad(whole, list(leaves.values()), allow_unused=True)
+            total_loss = (losses * now.scaling["scales"] if now.scaling else losses).sum()
+            grads = torch.autograd.grad(total_loss, list(leaves.values()), allow_unused=True)
         with torch.no_grad():
             present = [g for g in grads if g is not None]
             overflowed = unscale(present, now.scaling["scales"]) if now.scaling else None
@@ -109,11 +109,11 @@ def make_step(
 
 
 def compile_step(
-    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, count: int, ways: Ways | None
+    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
 ) -> StepFunction:
     """Return `make_step`, compiled; raise `TracingError` if the model cannot be traced."""
     flat = [t.detach() for t in [*rows.flat()[0], *inputs.tensors]]
-    graph = _trace(make_step(step_spec, rows, inputs, count, ways), flat, step_spec.body)
+    graph = _trace(make_step(step_spec, rows, inputs, model_arg_count, ways), flat, step_spec.body)
     if len(graph.graph.nodes) > MAX_OPERATORS:
         raise TracingError(f"it has {len(graph.graph.nodes)} operators, at most {MAX_OPERATORS} are compiled")
     compiled = _compile(graph, flat)
@@ -131,7 +131,7 @@ def _fused_losses(
     common: dict[str, Tensor],
     args: tuple[Any, ...],
     flags: Sequence[bool],
-    count: int,
+    model_arg_count: int,
     ways: Ways,
 ) -> Tensor:
     size = next(iter(tensors.values())).shape[0]
@@ -141,12 +141,14 @@ def _fused_losses(
         tensors,
         common,
         carried,
-        Inputs.from_call(args[:count], {}, flags[:count], size),
+        Inputs.from_call(args[:model_arg_count], {}, flags[:model_arg_count], size),
         ways,
     )
     if carried:
         raise TracingError("modules keep tensors from one call to the next")
-    return map_members(step_spec.loss, (out, *args[count:]), [True, *flags[count:]], size, ways)
+    return map_members(
+        step_spec.loss, (out, *args[model_arg_count:]), [True, *flags[model_arg_count:]], size, ways
+    )
 
 
 def _single_member_losses(
@@ -155,17 +157,17 @@ def _single_member_losses(
     common: dict[str, Tensor],
     args: tuple[Any, ...],
     flags: Sequence[bool],
-    count: int,
+    model_arg_count: int,
 ) -> Tensor:
     own = [tree_map_only(Tensor, lambda t: t[0], a) if f else a for a, f in zip(args, flags, strict=True)]
     before = {**{name: t[0] for name, t in tensors.items()}, **common}
     after = dict(before)
     with original_forwards(step_spec.body):
-        out = call_with_tensors(step_spec.body, after, tuple(own[:count]), {})
+        out = call_with_tensors(step_spec.body, after, tuple(own[:model_arg_count]), {})
     for name, new in after.items():
         if new is not before[name]:
             tensors[name][0].copy_(new)
-    return step_spec.loss(out, *own[count:]).unsqueeze(0)
+    return step_spec.loss(out, *own[model_arg_count:]).unsqueeze(0)
 
 
 def _trace(step: StepFunction, flat: list[Tensor], body: nn.Module) -> torch.fx.GraphModule:

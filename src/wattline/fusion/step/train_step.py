@@ -118,16 +118,16 @@ class Step:
 
         *members*: tensors of the batch have a row for each member; a list sets this per argument.
         """
-        given = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+        model_args = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
         if len(flags) != len(batch):
             raise NotFusible(f"members has {len(flags)} entries, expected one for each of {len(batch)}")
         inputs = Inputs.from_call(
-            (*given, *batch[1:]), {}, [flags[0]] * len(given) + flags[1:], len(self.array)
+            (*model_args, *batch[1:]), {}, [flags[0]] * len(model_args) + flags[1:], len(self.array)
         )
         if self.array.training not in self._probed:
             before = plain_settings(self.array.body)
-            losses = self._run_uncompiled(inputs, len(given))
+            losses = self._run_uncompiled(inputs, len(model_args))
             self._probed.add(self.array.training)
             if plain_settings(self.array.body) != before and not self._array_only:
                 self._array_only = True
@@ -136,13 +136,13 @@ class Step:
                 self.way = Way(None, self.array.ways, compiled=False)
             return losses
         if self._array_only or self.array.carries:  # cannot be traced
-            return self._run_uncompiled(inputs, len(given))
+            return self._run_uncompiled(inputs, len(model_args))
         if self._auto:
             self._auto = False
-            self.way, self.tried = choose_mode(self, inputs, len(given), self._steps)
-        return self._run(inputs, len(given))
+            self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
+        return self._run(inputs, len(model_args))
 
-    def _run_uncompiled(self, inputs: Inputs, count: int) -> Tensor:
+    def _run_uncompiled(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         """Make a step of all members through the array itself, which detects modules that cannot be fused."""
         args, flags, opt, scaler = (
             inputs.build(inputs.tensors)[0],
@@ -153,8 +153,10 @@ class Step:
         opt.zero_grad()
         device = next(self.array.parameters()).device.type
         with torch.autocast(device, self._amp, enabled=self._amp is not None):
-            out = self.array(*args[:count], members=flags[:count])
-            losses: Tensor = self.array.each(self.loss, out, *args[count:], members=[True, *flags[count:]])
+            out = self.array(*args[:model_arg_count], members=flags[:model_arg_count])
+            losses: Tensor = self.array.each(
+                self.loss, out, *args[model_arg_count:], members=[True, *flags[model_arg_count:]]
+            )
         (losses if scaler is None else scaler.scale(losses)).sum().backward()
         if scaler is not None:
             scaler.unscale_(opt)
@@ -168,13 +170,13 @@ class Step:
         opt.zero_grad()
         return losses.detach()
 
-    def _run(self, inputs: Inputs, count: int) -> Tensor:
+    def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         views, extras = self._refresh_views(), tree_flatten(self._extras())[0]
         losses = []
         for part in views.slices(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
-            losses.append(self._call(own, count, part)(flat))
+            losses.append(self._call(own, model_arg_count, part)(flat))
         listeners.notify_step(views.size)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
@@ -222,7 +224,7 @@ class Step:
         stacked, tensors, *extras = tree_map(lambda t: t[part], own)
         return MemberRows(stacked, views.common, tensors, *extras)
 
-    def get_step_function(self, way: Way, inputs: Inputs, count: int, part: slice) -> StepFunction:
+    def get_step_function(self, way: Way, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
         """Return the step of these members in this mode, building or compiling it if needed.
 
         Raise `TracingError` if it cannot be compiled.
@@ -233,7 +235,9 @@ class Step:
             assert self._step_spec is not None
             make = compile_step if way.compiled else make_step
             start_s = time.perf_counter()
-            self._step_functions[key] = make(self._step_spec, self.member_rows(part), inputs, count, way.ways)
+            self._step_functions[key] = make(
+                self._step_spec, self.member_rows(part), inputs, model_arg_count, way.ways
+            )
             if way.compiled:
                 self.compile_s += time.perf_counter() - start_s
         return self._step_functions[key]
@@ -244,24 +248,24 @@ class Step:
         settings = self._views.settings  # such as training mode and the p of dropout
         return part.stop - part.start, way.ways, way.compiled, shapes, inputs.per_member, settings
 
-    def _call(self, inputs: Inputs, count: int, part: slice) -> StepFunction:
+    def _call(self, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
         key = self._key(self.way, inputs, part)
         function = self._step_functions.get(key)
         if function is not None:
             return function
         if not self.way.compiled:
-            return self.get_step_function(self.way, inputs, count, part)
+            return self.get_step_function(self.way, inputs, model_arg_count, part)
         compiled = sum(k[2] for k in self._step_functions)
         threshold_s = self.compile_s / compiled if compiled else COMPILE_S
         if not compiled or self._spent_s.get(key, 0.0) >= threshold_s:
             try:
-                return self.get_step_function(self.way, inputs, count, part)
+                return self.get_step_function(self.way, inputs, model_arg_count, part)
             except TracingError as why:
                 warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
                 self.way = Way(self.way.width, self.way.ways, compiled=False)
-                return self.get_step_function(self.way, inputs, count, part)
+                return self.get_step_function(self.way, inputs, model_arg_count, part)
         plain = self.get_step_function(
-            Way(self.way.width, self.way.ways, compiled=False), inputs, count, part
+            Way(self.way.width, self.way.ways, compiled=False), inputs, model_arg_count, part
         )
 
         def timed(tensors: Sequence[Tensor]) -> Tensor:

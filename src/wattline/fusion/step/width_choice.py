@@ -38,22 +38,24 @@ class TimedWidth:
     compile_s: float
 
 
-def choose_mode(step: Step, inputs: Inputs, count: int, steps: int | None) -> tuple[Way, list[TimedWidth]]:
+def choose_mode(
+    step: Step, inputs: Inputs, model_arg_count: int, steps: int | None
+) -> tuple[Way, list[TimedWidth]]:
     """Return the fastest of the modes worth trying for *steps* further steps, and all timed modes."""
-    size, left = len(step.array), ASSUMED_STEPS if steps is None else steps
+    size, remaining_steps = len(step.array), ASSUMED_STEPS if steps is None else steps
     tried: list[TimedWidth] = []
 
     def attempt(way: Way) -> float:
-        tried.append(_time_mode(step, way, inputs, count))
+        tried.append(_time_mode(step, way, inputs, model_arg_count))
         return tried[-1].step_s
 
     def is_worth_compiling() -> bool:
         """Return whether the time that compiling may save exceeds its cost and the search budget."""
         now_s, spent_s = min(t.step_s for t in tried), sum(t.compile_s for t in tried)
-        many = sum(t.way.compiled for t in tried)
-        cost_s = spent_s / many if many else COMPILE_S
-        return now_s * left * (GAIN_SHARE if many < 2 else SEARCH_SHARE) > (
-            cost_s if many < 2 else spent_s + cost_s
+        compiled_count = sum(t.way.compiled for t in tried)
+        cost_s = spent_s / compiled_count if compiled_count else COMPILE_S
+        return now_s * remaining_steps * (GAIN_SHARE if compiled_count < 2 else SEARCH_SHARE) > (
+            cost_s if compiled_count < 2 else spent_s + cost_s
         )
 
     images = any(isinstance(m, _CONVOLUTIONS) for m in step.array.body.modules())
@@ -72,7 +74,7 @@ def choose_mode(step: Step, inputs: Inputs, count: int, steps: int | None) -> tu
     except TracingError as why:
         warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=5)
     # Timed twice, because other processes may have been running during the first measurement.
-    again = (_time_mode(step, t.way, inputs, count).step_s for t in tried)
+    again = (_time_mode(step, t.way, inputs, model_arg_count).step_s for t in tried)
     tried = [replace(t, step_s=min(t.step_s, second_s)) for t, second_s in zip(tried, again, strict=True)]
     return min(tried, key=lambda t: t.step_s).way, tried
 
@@ -89,16 +91,16 @@ def _try_narrower_widths(
         width //= 2
 
 
-def _time_mode(step: Step, way: Way, inputs: Inputs, count: int) -> TimedWidth:
+def _time_mode(step: Step, way: Way, inputs: Inputs, model_arg_count: int) -> TimedWidth:
     """Time a mode by the fastest of some steps on copies of all members; other load only adds time."""
     size = len(step.array)
-    wide = 1 if way.ways is None else min(way.width or size, size)
+    step_width = 1 if way.ways is None else min(way.width or size, size)
     before_s, calls = step.compile_s, []
-    for first in range(0, size, wide):
-        part = slice(first, min(first + wide, size))
-        own = inputs if wide == size else inputs.select_members(part)
+    for first in range(0, size, step_width):
+        part = slice(first, min(first + step_width, size))
+        own = inputs if step_width == size else inputs.select_members(part)
         copies = [leaf.clone() for leaf in step.member_rows(part).flat()[0]]
-        calls.append((step.get_step_function(way, own, count, part), [*copies, *own.tensors]))
+        calls.append((step.get_step_function(way, own, model_arg_count, part), [*copies, *own.tensors]))
     times: list[float] = []
     until_s = time.perf_counter() + TRIAL_S
     while len(times) < 4 or (time.perf_counter() < until_s and len(times) < 200):
