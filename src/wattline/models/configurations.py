@@ -62,8 +62,8 @@ def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
 @lru_cache(maxsize=4)
 def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
     bounds = (jobs.min_gpus, jobs.max_gpus, jobs.max_batch, jobs.noise.view(np.int64))
-    alike = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
-    code, first = distinct(alike)
+    class_columns = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
+    code, first = distinct(class_columns)
     kinds = nodes.kind.names
     parts = [_build_for_kind(models, jobs, nodes, first, kind) for kind in range(len(kinds))]
     wide = max(part.gpus.shape[1] for part in parts)

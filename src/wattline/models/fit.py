@@ -303,5 +303,7 @@ def _fit_array_model(model: Workload, timed: Profile) -> Array:
     slowdown = np.where(timed.fuse > 1, np.maximum(1.0 + extra_s / compute_s, 1e-3), np.nan)
     # Memory grows with the batch size too, so only rows of equal local batch are compared.
     local = timed.settings.local_batch
-    alike = np.isin(local, local[timed.fuse > 1]) if (timed.fuse > 1).any() else local == np.median(local)
-    return fit_array(timed.fuse, slowdown, np.where(alike, timed.peak_gib, np.nan))
+    comparable = (
+        np.isin(local, local[timed.fuse > 1]) if (timed.fuse > 1).any() else local == np.median(local)
+    )
+    return fit_array(timed.fuse, slowdown, np.where(comparable, timed.peak_gib, np.nan))

@@ -40,6 +40,7 @@ class Measured:
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def __str__(self) -> str:
+        # The header of a run log holds this text, so it stays the same when classes are renamed.
         sources = sorted({w.source.name for w in self.workloads} - {""})
         return f"Measured({len(self.workloads)} workloads{' of ' if sources else ''}{', '.join(sources)})"
 
