@@ -1,4 +1,4 @@
-"""A trace that is simulated in an instant, and a service for those who ask for one."""
+"""Fixtures: a small trace, and a service on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Twelve jobs of an hour, every third of team b, which want more GPUs than there are."""
+    """Twelve jobs of an hour, every third of team b, which request more GPUs than there are."""
     names = ("resnet50", "vgg16", "bert", "gpt2")
     rows = [f"job-{n},{600 * n},{2 + 2 * (n % 2)},3600,{names[n % 4]},{'aab'[n % 3]}" for n in range(12)]
     trace: Path = tmp_path_factory.mktemp("few") / "jobs.csv"
@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
 
 @pytest.fixture
 def here(service: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands find the service, and are typed in a folder of their own: this one."""
+    """Make commands find the service, and run them in this empty folder."""
     monkeypatch.setenv("WATTLINE_DIR", str(service.folder))
     for name in ("WATTLINE_URL", "WATTLINE_TOKEN"):
         monkeypatch.delenv(name, raising=False)

@@ -23,7 +23,7 @@ def data(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(out)
 
 
-def test_simulate_answers_with_these_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_prints_these_numbers_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = data(capsys, "simulate", *SYNTH, "--policy", "las")
     assert found["policy"] == "las"
     assert found["policy_exact"] == "Las(quantum_s=300.0)"
@@ -34,7 +34,7 @@ def test_simulate_answers_with_these_numbers(capsys: pytest.CaptureFixture[str])
     assert all(isinstance(found[name], int | float) for name in numbers.split())
 
 
-def test_simulate_for_people_is_words_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_prints_the_report_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "simulate", *SYNTH)
     assert code == 0
     assert "fifo" in out
@@ -55,7 +55,7 @@ def test_a_log_is_written_reported_and_replayed(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_the_same_seed_writes_the_same_log_in_any_process_and_at_any_number_of_them(
+def test_the_same_seed_writes_the_same_log_with_any_number_of_processes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = ["--node-mtbf", "2d", "--job-failure", "0.1", "--seed", "7"]
@@ -70,7 +70,7 @@ def test_the_same_seed_writes_the_same_log_in_any_process_and_at_any_number_of_t
 
 
 @pytest.mark.slow
-def test_compare_lines_policies_up_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_compare_lists_policies_and_writes_a_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "compare.html"
     found = data(capsys, "compare", *SYNTH, "--policies", "all", "--html", str(page))
     assert [row["policy"] for row in found["reports"]] == (
@@ -82,7 +82,7 @@ def test_compare_lines_policies_up_and_draws_them(capsys: pytest.CaptureFixture[
     assert "srtf+keep" in out
 
 
-def test_sweeps_are_fused_and_who_has_none_is_told(
+def test_sweeps_are_fused_and_a_trace_without_keys_causes_a_warning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     trace = tmp_path / "jobs.csv"
@@ -94,7 +94,7 @@ def test_sweeps_are_fused_and_who_has_none_is_told(
     assert "no job of this trace has a fusion key" in run(capsys, *words, "--trace", str(trace))[2]
 
 
-def test_only_one_team_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_one_team_can_be_simulated_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s,team\na,0,1,50,vision\nb,0,1,50,speech\nc,5,1,50,vision\n")
     words = ["simulate", "--trace", str(trace), "--cluster", "1xv100:1"]
@@ -128,11 +128,11 @@ def test_only_one_team_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_p
         (["simulate", "--trace", "synth", "--cluster", "1xv100,gpus=2.7"], "whole number up to"),
         (["simulate", *SYNTH, "--span-penalty", "inf"], "at least 1 and finite"),
         (["simulate", *SYNTH, "--policy", "las:quantum=5,quantum=9"], "given twice"),
-        (["simulate", *SYNTH, "--team", "nobody-at-all"], "nobody-at-all"),
+        (["simulate", *SYNTH, "--team", "no-such-team"], "no-such-team"),
         (["simulate", *SYNTH, "--jso"], "--jso"),
     ],
 )
-def test_bad_words_are_explained_in_prose_and_in_json(
+def test_bad_arguments_are_explained_as_text_and_as_json(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     code, out, err = run(capsys, *words)
@@ -179,9 +179,7 @@ def test_a_run_that_is_refused_leaves_no_file_behind(
     assert not list(tmp_path.iterdir())
 
 
-def test_broken_rows_are_counted_when_that_is_asked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_broken_rows_are_counted_with_skip_bad(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,submit_s,gpus,duration_s\na,0,1,50\nb,0,1,-3\nc,0,1,9\n")
     words = ["simulate", "--trace", str(trace), "--cluster", "1xv100:8", "--json"]

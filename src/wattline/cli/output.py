@@ -1,75 +1,153 @@
-"""What people and programs see."""
+"""Output of all commands: data on stdout; messages, questions and progress bars on stderr."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattline.errors import ConfigError, WattlineError
 
-if TYPE_CHECKING:
-    from wattline.trace import Trace  # importing it takes longer than `--help` may
+if TYPE_CHECKING:  # importing them takes longer than `--help` may
+    from rich.table import Table
+
+    from wattline.trace import Trace
+
+_UNLIMITED = 1 << 20  # characters of a line that is read by a program
 
 
-def show_json(value: object) -> None:
-    """Data for programs, on stdout."""
+def print_json(value: object) -> None:
+    """Print *value* as JSON on stdout."""
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def show_error(error: WattlineError, in_json: bool) -> None:
-    """An error: on stdout as JSON when that was asked for, else in words on stderr."""
-    if in_json:
-        show_json({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), wrap: bool = True
+) -> None:
+    """Print a table on stdout; a terminal wraps long cells, or cuts them off without *wrap*.
+
+    No *columns*: no header. The columns named in *right* are right-aligned. Outside a terminal the
+    lines are as long as their content and have no colour.
+    """
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        print("\n".join(format_table(columns, rows, right)))
         return
-    print(f"wattline: {error.message}", file=sys.stderr)
+    from rich.console import Console
+
+    Console(highlight=False).print(_build_table(columns, rows, right, wrap))
+
+
+def format_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+) -> list[str]:
+    """Return the lines of a table as plain text, as long as their content."""
+    from rich.console import Console
+
+    console = Console(width=_UNLIMITED, color_system=None, force_terminal=False, highlight=False)
+    with console.capture() as capture:
+        console.print(_build_table(columns, rows, right, wrap=False))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def _build_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], wrap: bool
+) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(columns))
+    for name in columns or [""] * max(map(len, rows), default=0):
+        table.add_column(
+            Text(name),
+            justify="right" if name in right else "left",
+            no_wrap=not wrap,
+            overflow="fold" if wrap else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))  # as text: brackets in a cell are no markup
+    return table
+
+
+def print_error(error: WattlineError, in_json: bool) -> None:
+    """Print *error*: as JSON on stdout if *in_json*, else as text on stderr."""
+    if in_json:
+        print_json({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+        return
+    notify(f"wattline: {error.message}")
     if error.hint:
-        print(f"  hint: {error.hint}", file=sys.stderr)
+        notify(f"  hint: {error.hint}")
 
 
-def tell(text: str) -> None:
-    """A remark for people, on stderr."""
+def notify(text: str) -> None:
+    """Print a message for the user on stderr."""
     print(text, file=sys.stderr)
 
 
-def agreed(question: str, hint: str) -> bool:
-    """Whether somebody at the terminal says yes; *hint* is for where nobody is."""
+class _StderrHandler(logging.Handler):
+    """Handler that prints log messages as commands print theirs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        notify(self.format(record))
+
+
+def show_log_messages() -> None:
+    """Print what the package logs, from level INFO, on stderr."""
+    logger = logging.getLogger("wattline")
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_StderrHandler())
+        logger.setLevel(logging.INFO)
+
+
+def confirm(question: str, hint: str) -> bool:
+    """Ask the user a yes/no question; raise `ConfigError` with *hint* if stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise ConfigError("nobody is there to ask", hint)
+        raise ConfigError("cannot ask for confirmation: stdin is not a terminal", hint)
     print(f"{question} [y/n] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def tell_first_run() -> None:
-    """Say why the first run takes longer, where numba is about to compile and cache its loops."""
+def announce_compilation() -> None:
+    """Print why the first run takes longer, if numba has not yet compiled and cached its loops."""
     package = Path(__file__).parents[1]
     if os.access(package, os.W_OK) and not any(package.glob("loop/__pycache__/*.nbi")):
-        tell("first run: compiling a few loops, once; this takes up to twenty seconds")
+        notify("first run: compiling the simulation loops once, which takes up to 20 s")
 
 
-def tell_skipped(trace: Trace) -> None:
-    """How many rows of a trace were left out, and why."""
+def warn_skipped_rows(trace: Trace) -> None:
+    """Print how many rows of *trace* were left out, and why."""
     if trace.ignored:
-        tell(f"{trace.ignored} rows of {trace.name} are not GPU jobs that ran: left out")
+        notify(f"{trace.name}: left out {trace.ignored} rows that are not GPU jobs or never ran")
     if trace.skipped:
-        tell(
-            f"{len(trace.skipped)} broken rows of {trace.name} skipped, the first: {trace.skipped[0].message}"
-        )
+        notify(f"{trace.name}: skipped {len(trace.skipped)} broken rows; first: {trace.skipped[0].message}")
+
+
+def check_writable(*paths: str | None) -> None:
+    """Raise `ConfigError` if a file cannot be written, before a long run; leaves no file behind."""
+    for path in (Path(text) for text in paths if text):
+        existed = path.exists()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            open(path, "ab").close()
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager
-def bar(what: str, total: float) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr, when a person is looking; yields what to call with the amount done."""
+def progress_bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar on stderr if that is a terminal; yields a function of the amount done."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda completed: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task(title, total=total)
+        yield lambda completed: progress.update(task, completed=completed)

@@ -1,4 +1,4 @@
-"""`wattline version`: of wattline and of what it stands on."""
+"""`wattline version`: print the versions of wattline and of the packages it uses."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from wattline import __version__
-from wattline.cli.output import show_json
+from wattline.cli.arguments import add_json_argument
+from wattline.cli.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline version`."""
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print versions."""
-    found = {"wattline": __version__, "python": platform.python_version()}
+    """Print versions; a package that is not installed has an empty one."""
+    versions = {"wattline": __version__, "python": platform.python_version()}
     for name in ("numpy", "numba", "plotly"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
+            versions[name] = ""
     if args.json:
-        show_json(found)
+        print_json(versions)
     else:
         print(f"wattline {__version__}")
     return 0

@@ -11,7 +11,7 @@ from wattline.cli import main
 def test_advice_for_a_model_names_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", "gnmt", "--gpus", "2", "--cpus", "12", "--mem", "60G"]) == 0
     out = capsys.readouterr().out
-    assert "gnmt, 2 GPUs, 1 job, asks for 12 cores and 60 GiB for each GPU" in out
+    assert "gnmt, 2 GPUs, 1 job, requests 12 cores and 60 GiB for each GPU" in out
     assert "--cpus-per-gpu=1 --mem-per-gpu=23G keeps 100 % speed; frees 22 cores = 3 more one-GPU jobs" in out
 
 
@@ -50,7 +50,7 @@ def test_advice_for_a_trace_counts_its_jobs(capsys: pytest.CaptureFixture[str], 
         (["alexnet", "--cluster", "what?"], "cluster 'what?'"),
     ],
 )
-def test_what_cannot_be_advised_is_said(
+def test_bad_arguments_of_advise_are_explained(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["advise", *words]) != 0

@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> str:
     return f"simulated:2xv100,time=virtual,state={tmp_path / 'gpus'}"
 
 
-def test_doctor_answers_with_these_keys(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+def test_doctor_prints_these_keys_as_json(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     found = run_json_command(capsys, "doctor", "--meter", spec)
     assert set(found) == {
         "meter",
@@ -50,7 +50,7 @@ def test_doctor_answers_with_these_keys(capsys: pytest.CaptureFixture[str], spec
     assert (gpu["caps"], gpu["clocks"], gpu["power_w"]) == (True, None, 40)
 
 
-def test_looking_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+def test_doctor_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     meter = open_meter(spec)
     meter.gpus[0].set_cap(177)
     assert run_json_command(capsys, "doctor", "--meter", spec)["gpus"][0]["cap_w"] == 177
@@ -58,20 +58,20 @@ def test_looking_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) -
     meter.close()
 
 
-def test_what_cannot_be_set_is_told_with_why(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+def test_doctor_prints_why_caps_cannot_be_set(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     code, out, _ = run_command(capsys, "doctor", "--meter", f"{spec},denied=yes")
     assert code == 0
     assert "caps and clocks cannot be set: simulated v100 was told to refuse" in out
     assert run_json_command(capsys, "doctor", "--meter", f"{spec},denied=yes")["gpus"][0]["caps"] is False
 
 
-def test_without_gpus_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_without_gpus_says_unmetered(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capsys, "doctor", "--meter", "none")
     assert code == 0
     assert "energy is unmetered" in out
 
 
-def test_caps_left_behind_are_restored_and_told(
+def test_caps_left_behind_are_restored_and_reported(
     capsys: pytest.CaptureFixture[str], spec: str, state: Path
 ) -> None:
     meter = open_meter(spec)
@@ -90,7 +90,7 @@ def test_caps_left_behind_are_restored_and_told(
     meter.close()
 
 
-def test_who_holds_a_gpu_is_told(capsys: pytest.CaptureFixture[str], spec: str) -> None:
+def test_doctor_names_the_process_that_holds_a_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     meter = open_meter(spec)
     with hold(meter.gpus[:1], 150):
         found = run_json_command(capsys, "doctor", "--meter", spec)
@@ -105,8 +105,8 @@ def test_who_holds_a_gpu_is_told(capsys: pytest.CaptureFixture[str], spec: str) 
 def test_on_nvml_the_driver_and_its_gpus_are_shown(tmp_path: Path) -> None:
     stub = NvmlStub(tmp_path / "nvml.bin", compile_stub(tmp_path))
     stub["denied", 1] = 1
-    said = stub.run("from wattline.cli import main\nmain(['doctor', '--json'])")
-    found = json.loads(said)
+    printed = stub.run("from wattline.cli import main\nmain(['doctor', '--json'])")
+    found = json.loads(printed)
     assert found["meters"][0] == {
         "name": "nvml",
         "works": True,

@@ -18,7 +18,7 @@ def fit(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     return out, err
 
 
-def test_fit_answers_in_strict_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_fit_prints_strict_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path), "--json")
     (found,) = parse_strict_json(out)["workloads"]
     assert err == ""
@@ -33,9 +33,7 @@ def test_fit_answers_in_strict_json(capsys: pytest.CaptureFixture[str], tmp_path
     assert found["watts_measured"]
 
 
-def test_fit_says_what_was_measured_and_what_is_assumed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_fit_prints_measured_and_assumed_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path))
     assert err == ""
     assert "resnet50 on a40 (mine): 15 points" in out
@@ -45,7 +43,7 @@ def test_fit_says_what_was_measured_and_what_is_assumed(
     assert "array     not measured: assumed each further job of an array adds 65 % of a step" in out
 
 
-def test_fit_says_whose_watts_are_taken_where_none_were_measured(
+def test_fit_prints_the_watts_it_assumes_if_none_were_measured(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, _ = fit(capsys, write_csv(build_scaling_profile(), tmp_path))
@@ -66,7 +64,7 @@ def test_two_points_are_too_few_to_leave_any_out(capsys: pytest.CaptureFixture[s
     assert set(held.values()) == {None}
 
 
-def test_clocks_demand_waiting_and_arrays_are_told_where_they_were_measured(
+def test_measured_clocks_demand_waiting_and_arrays_are_printed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     clocks = np.array([600.0, 800.0, 1000.0, 1200.0, 1400.0])
@@ -102,7 +100,7 @@ def test_models_that_were_written_can_be_read_again(
     assert again.source.samples_error == pytest.approx(held["samples_error"], rel=1e-3)
 
 
-def test_a_page_is_written_beside_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_page_is_written_beside_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "new" / "fit.html"
     out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path), "--json", "--html", str(page))
     assert parse_strict_json(out)["workloads"]
@@ -141,8 +139,8 @@ def test_measurements_are_never_overwritten(
     assert path.read_bytes() == before
 
 
-def test_rows_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_contradicting_rows_cause_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     falling = Profile.of(model="m", gpu="v100", cap_w=[100, 150, 200, 250], samples_s=[100, 60, 30, 20])
     out, err = fit(capsys, write_csv(falling, tmp_path), "--json")
-    assert "beware" in err
+    assert "warning: " in err
     assert parse_strict_json(out)["workloads"][0]["contradicted"]

@@ -32,7 +32,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_it_says_what_would_be_gained(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuse_check_prints_the_gain(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "check", script, "--width", "3", "--seconds", "0.05"]) == 0
     out = capsys.readouterr().out
     assert "one batched matrix product" in out
@@ -40,7 +40,7 @@ def test_it_says_what_would_be_gained(script: str, capsys: pytest.CaptureFixture
     assert "times the samples" in out
 
 
-def test_in_json_it_has_every_figure(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuse_check_prints_every_figure_as_json(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "check", script, "--width", "2", "--seconds", "0.05", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["width"] == 2
@@ -49,6 +49,6 @@ def test_in_json_it_has_every_figure(script: str, capsys: pytest.CaptureFixture[
     assert {"key", "peak_gib", "parts"} <= set(found)
 
 
-def test_a_script_that_is_not_there_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_script_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "check", "nowhere.py", "--json"]) == 3
     assert "nowhere.py" in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import wattline.cli.models.library
+import wattline.cli.models.library_entries
 from support.command_line import run_command, run_json_command
 from support.small_profiles import build_cap_profile, build_scaling_profile
 from wattline.measurement.devices import DEVICES
@@ -20,7 +20,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Measured:
         for profile in (build_cap_profile(), build_cap_profile(gpu="v100"), build_scaling_profile())
     )
     models = Measured(tuple(w for part in parts for w in part.workloads))
-    monkeypatch.setattr(wattline.cli.models.library, "library", lambda: models)
+    monkeypatch.setattr(wattline.cli.models.library_entries, "library", lambda: models)
     return models
 
 
@@ -51,7 +51,7 @@ def test_a_list_has_a_line_for_every_workload_and_every_device(
 def test_an_empty_library_is_still_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wattline.cli.models.library, "library", lambda: Measured(()))
+    monkeypatch.setattr(wattline.cli.models.library_entries, "library", lambda: Measured(()))
     assert run_json_command(capsys, "library", "list")["workloads"] == []
     assert run_command(capsys, "library", "list")[1].startswith("model")
 
@@ -102,7 +102,7 @@ def test_an_unknown_name_is_exit_code_3(
     assert (error["code"], error["hint"]) == ("not_found", hint)
 
 
-def test_what_to_do_with_the_library_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_library_without_an_action_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capsys, "library", "--json")
     assert code == 2
     assert json.loads(out)["error"]["code"] == "bad_config"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import parse_strict_json, run_command
-from wattline.cli.models.measure import _Signals
+from wattline.cli.models.measure import SignalForwarder
 
 STEPS = (
     "from wattline.meter import open_meter\n"
@@ -28,7 +28,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATTLINE_METER", raising=False)
 
 
-def test_measure_answers_with_these_keys(capfd: pytest.CaptureFixture[str]) -> None:
+def test_measure_prints_these_keys_as_json(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run_command(
         capfd, "measure", "--json", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS
     )
@@ -44,7 +44,7 @@ def test_measure_answers_with_these_keys(capfd: pytest.CaptureFixture[str]) -> N
     assert found["wall_s"] > 0
 
 
-def test_in_words_the_method_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_text_names_the_method(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capfd, "measure", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS)
     assert code == 0
     printed, *_, last = out.splitlines()
@@ -74,7 +74,7 @@ def test_a_gpu_that_is_lost_is_named(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [(["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137)])
-def test_the_command_s_exit_code_is_ours(
+def test_the_exit_code_of_the_command_is_returned(
     capfd: pytest.CaptureFixture[str], words: list[str], code: int
 ) -> None:
     assert run_command(capfd, "measure", "--meter", "none", "--", *words)[0] == code
@@ -85,9 +85,7 @@ def test_the_command_s_exit_code_is_ours(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 42), (signal.SIGINT, 42), (signal.SIGHUP, 42)])
-def test_signals_reach_the_command_and_the_answer_comes_all_the_same(
-    number: signal.Signals, code: int
-) -> None:
+def test_signals_reach_the_command_and_the_result_is_still_printed(number: signal.Signals, code: int) -> None:
     child = (
         "import signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(42))\n"
@@ -113,20 +111,20 @@ def test_signals_reach_the_command_and_the_answer_comes_all_the_same(
     assert json.loads(out)["exit_code"] == code
 
 
-def test_a_signal_that_comes_before_the_command_has_started_reaches_it_then() -> None:
-    with _Signals() as signals:
+def test_a_signal_received_before_the_command_starts_is_forwarded_later() -> None:
+    with SignalForwarder() as signals:
         signal.raise_signal(signal.SIGTERM)
         process = subprocess.Popen(["sleep", "600"])
-        signals.go_to(process)
+        signals.forward_to(process)
         assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_command_that_cannot_be_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run_command(capfd, "measure")[0] == 2
     code, _, err = run_command(capfd, "measure", "--", "no-such-command-anywhere")
     assert (code, "no such command" in err) == (3, True)
     (tmp_path / "plain").write_text("")
     code, _, err = run_command(capfd, "measure", "--", str(tmp_path / "plain"))
-    assert (code, "may not be run" in err) == (2, True)
+    assert (code, "is not executable" in err) == (2, True)
     code, _, err = run_command(capfd, "measure", "--meter", "simulatd", "--", "true")
     assert (code, "did you mean simulated?" in err) == (2, True)

@@ -20,7 +20,7 @@ def bert(tmp_path: Path) -> list[str]:
     return ["--profile", write_csv(build_scaling_profile(), tmp_path), "--model", "bert", "--gpu", "a100"]
 
 
-def test_predict_answers_with_these_keys(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
+def test_predict_prints_these_keys_as_json(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
     found = run_json_command(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
     assert (found["model"], found["gpu"], found["source"]) == ("resnet50", "a40", "mine")
     assert found["settings"] == {
@@ -61,13 +61,13 @@ def test_a_cap_is_read_in_any_unit(capsys: pytest.CaptureFixture[str], resnet: l
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_predict_says_what_a_cap_costs_and_saves(
+def test_predict_prints_cost_and_saving_of_a_cap(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
     code, out, err = run_command(capsys, "predict", *resnet, "--cap", "150W", "--batch", "64")
     assert (code, err) == (0, "")
     assert out.startswith("resnet50 on a40: 1 GPU on 1 node, batch 64, cap 150 W\n")
-    assert "as set  not held back" in out
+    assert "as set  unlimited" in out
     assert "longer, saves" in out
     assert "watts were measured for this workload" in out
     assert "fitted to 15 points of mine; held out: samples/s" in out
@@ -77,14 +77,14 @@ def test_without_cap_and_clock_there_is_nothing_to_compare_with(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
     _, out, _ = run_command(capsys, "predict", *resnet)
-    assert "not held back" not in out
+    assert "unlimited" not in out
     assert "longer" not in out
     found = run_json_command(capsys, "predict", *resnet)
     assert found["settings"]["batch"] == 64  # the usual one
     assert found["uncapped"]["samples_s"] == found["samples_s"]
 
 
-def test_predict_says_when_watts_are_assumed(capsys: pytest.CaptureFixture[str], bert: list[str]) -> None:
+def test_predict_prints_that_watts_are_assumed(capsys: pytest.CaptureFixture[str], bert: list[str]) -> None:
     _, out, _ = run_command(capsys, "predict", *bert, "--gpus", "4", "--batch", "64", "--cap", "250W")
     assert "watts were not measured: assumed the device's" in out
     assert "caps were not measured: assumed" in out
@@ -94,7 +94,7 @@ def test_predict_says_when_watts_are_assumed(capsys: pytest.CaptureFixture[str],
     assert {"watts", "cap_w"} <= set(found["assumed"])
 
 
-def test_watts_that_nobody_can_tell_are_unknown_and_not_0(
+def test_unpredictable_watts_are_unknown_and_not_0(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = [
@@ -133,13 +133,13 @@ def test_every_knob_can_be_set(capsys: pytest.CaptureFixture[str], bert: list[st
     assert "8 GPUs on 2 nodes, batch 128, 32 cores, 64 GiB, 2 jobs as one array" in out
 
 
-def test_a_cap_that_the_device_does_not_take_is_remarked_on(
+def test_a_cap_that_the_device_does_not_support_causes_a_warning(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
     code, out, err = run_command(capsys, "predict", *resnet, "--cap", "60W", "--json")
     assert code == 0
     assert json.loads(out)["settings"]["cap_w"] == 60
-    assert "beware: a40 takes caps from 100 to 300 W only" in err
+    assert "warning: a40 supports caps from 100 to 300 W only, not 60" in err
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_cannot_be_predicted_is_explained(
     assert hint in error["hint"]
 
 
-def test_a_file_of_models_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_without_models_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("not = [toml")
     for name, why in (("x.toml", "is not a file of fitted models"), ("y.toml", "cannot be read")):
         code, out, err = run_command(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import wattline.cli.models.profile as command
+import wattline.cli.models.profile_command as command
 from support.command_line import parse_strict_json, run_command, run_json_command
 from wattline.cli import main
 from wattline.measurement.points import read_profile
@@ -52,7 +52,7 @@ JOB = ["--", sys.executable, "train.py", "--lr", "0.1"]
 DATA = ["--dataset", "100G", "--sample", "128K", "--storage", "50MiB/s"]
 
 
-def test_profile_answers_with_these_keys(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
+def test_profile_prints_these_keys_as_json(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     code, out, err = run_command(capsys, "profile", "--batch", "4", "--gpu", "V100", "--json", *DATA, *JOB)
     found = parse_strict_json(out)
     assert code == 0
@@ -92,7 +92,7 @@ def test_the_table_is_read_by_fit(capsys: pytest.CaptureFixture[str], machine: M
     assert predicted["samples_s"] == pytest.approx(50 / 0.125 / 0.6, rel=0.03)
 
 
-def test_the_file_says_where_it_comes_from_and_what_is_derived(
+def test_the_file_names_its_command_and_marks_derived_rows(
     capsys: pytest.CaptureFixture[str], machine: Machine, tmp_path: Path
 ) -> None:
     code = main(["profile", "--out", "p.csv", *DATA, *JOB[:2], "-c", 'a = 1, "b"\nc'])
@@ -105,7 +105,7 @@ def test_the_file_says_where_it_comes_from_and_what_is_derived(
     assert len(read_profile("p.csv")) == 11 * len(machine.asked)
 
 
-def test_people_are_told_what_is_enough(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
+def test_the_text_names_enough_cores_and_memory(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     code, out, err = run_command(capsys, "profile", "--batch", "4", "--gpu", "v100", *DATA, *JOB)
     assert code == 0
     assert out.startswith("train on v100, 1 GPU: ")
@@ -115,25 +115,25 @@ def test_people_are_told_what_is_enough(capsys: pytest.CaptureFixture[str], mach
     assert "  8 cores: 2000 samples/s ± 0.9 %, 40 steps" in err
 
 
-def test_a_job_that_cores_do_not_help_is_told_so(
+def test_a_job_whose_speed_does_not_depend_on_cores_is_recognised(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     machine.speed = lambda cpus: 100.0
     _, out, err = run_command(capsys, "profile", *JOB)
     assert "its speed does not depend on cores: 1 core is enough" in out
-    assert "a sample is a step: say --batch if steps have more" in out
-    assert "the memory axis is derived if you say --data DIR" in err
+    assert "a sample is a step: add --batch if a step has more" in out
+    assert "for the memory axis add --data DIR" in err
     assert machine.asked == [8, 1]
 
 
-def test_a_job_that_could_use_more_cores_is_told_so(
+def test_a_job_that_could_use_more_cores_is_recognised(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     machine.speed = lambda cpus: cpus
     assert "it uses all 8 cores, and might use more" in run_command(capsys, "profile", *JOB)[1]
 
 
-def test_a_profile_that_stopped_goes_on(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
+def test_an_interrupted_profile_resumes(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     machine.breaks_after = 3
     code, out, err = run_command(capsys, "profile", *JOB)
     assert (code, out) == (1, "")
@@ -143,7 +143,7 @@ def test_a_profile_that_stopped_goes_on(capsys: pytest.CaptureFixture[str], mach
     machine.breaks_after = 99
     code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 0
-    assert "going on: 3 points are known" in err
+    assert "resuming: 3 points are known" in err
     resumed = list(machine.asked)
     machine.asked.clear()
     main(["profile", "--out", "whole.csv", *JOB])
@@ -183,9 +183,7 @@ def test_another_command_with_the_same_table_is_refused(
     assert main(["profile", "--model", "m", "--fresh", *words]) == 0
 
 
-def test_a_table_of_somebody_else_is_not_written_over(
-    capsys: pytest.CaptureFixture[str], machine: Machine
-) -> None:
+def test_a_foreign_table_is_not_overwritten(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     Path("profile.csv").write_text("mine")
     code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 2
@@ -193,12 +191,12 @@ def test_a_table_of_somebody_else_is_not_written_over(
     Path("profile.csv.state").write_text("{}")
     code, _, err = run_command(capsys, "profile", *JOB)
     assert code == 2
-    assert "is no state of wattline profile" in err
+    assert "is not a state file of wattline profile" in err
     assert Path("profile.csv").read_text() == "mine"
     assert machine.asked == []
 
 
-def test_the_size_of_data_is_found_and_its_storage_measured_once(
+def test_the_data_set_is_sized_and_its_storage_measured_once(
     capsys: pytest.CaptureFixture[str], machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
@@ -216,11 +214,14 @@ def test_the_size_of_data_is_found_and_its_storage_measured_once(
     assert "remembered" not in run_command(capsys, "profile", "--measure-storage", *words)[2]
 
 
-def test_data_that_do_not_fit_into_the_machine_are_remarked_on(
+def test_a_data_set_larger_than_memory_causes_a_warning(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     words = ["--dataset", "900T", "--sample", "100K", "--storage", "1GB/s"]
-    assert "beware: 9.216e+05 GiB of data are more than" in run_command(capsys, "profile", *words, *JOB)[2]
+    assert (
+        "warning: the data set of 9.216e+05 GiB is larger than"
+        in run_command(capsys, "profile", *words, *JOB)[2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,12 +231,12 @@ def test_data_that_do_not_fit_into_the_machine_are_remarked_on(
         (["--", "nosuchthing"], 3, "not_found", "nosuchthing cannot be started: no such command"),
         (["--step-pattern", "(", *JOB], 2, "bad_config", "is no regular expression"),
         (["--cpus", "9", *JOB], 2, "bad_config", "--cpus is 9, but this process may use 8 cores"),
-        (["--grain", "0.5", *JOB], 2, "bad_config", "parts of a core can only be given by a cgroup"),
+        (["--grain", "0.5", *JOB], 2, "bad_config", "--grain 0.5: fractions of a core need a cgroup"),
         (["--grain", "0", *JOB], 2, "bad_config", "--grain is 0"),
         (["--dataset", "1G", *JOB], 2, "bad_config", "--sample is missing"),
         (["--sample", "1K", *JOB], 2, "bad_config", "--dataset is missing"),
         (["--dataset", "1G", "--sample", "1K", "--storage", "0", *JOB], 2, "bad_config", "--storage is 0"),
-        (["--dataset", "0G", "--sample", "1K", *JOB], 2, "bad_config", "must be larger than nothing"),
+        (["--dataset", "0G", "--sample", "1K", *JOB], 2, "bad_config", "must be above 0"),
         (["--data", "nowhere", *JOB], 2, "bad_config", "no such file or folder"),
         (["--data", ".", *JOB], 2, "bad_config", "."),
         (["--points", "1", *JOB], 2, "bad_config", "points is 1, expected at least 2"),
@@ -258,18 +259,18 @@ def test_what_cannot_be_profiled_is_explained(
     assert machine.asked == []
 
 
-def test_one_core_that_is_all_there_is_says_nothing_about_more(
+def test_a_single_core_allows_no_statement_about_more(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     assert "only 1 core could be tried" in run_command(capsys, "profile", "--cpus", "1", *JOB)[1]
 
 
-def test_the_gpu_is_what_the_driver_says(tmp_path: Path) -> None:
-    assert command._gpu_kind(tmp_path) == "cpu"
+def test_the_gpu_kind_is_read_from_the_driver(tmp_path: Path) -> None:
+    assert command._detect_gpu_kind(tmp_path) == "cpu"
     for name, kind in (("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla K99", "tesla k99")):
         (tmp_path / "0000").mkdir(exist_ok=True)
         (tmp_path / "0000" / "information").write_text(f"Model: \t\t {name}\nIRQ: 3\n")
-        assert command._gpu_kind(tmp_path) == kind
+        assert command._detect_gpu_kind(tmp_path) == kind
 
 
 # Real commands
@@ -308,7 +309,7 @@ def test_a_real_command_that_never_steps_is_a_timeout(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_real_command_that_dies_is_quoted(
+def test_the_output_of_a_real_command_that_dies_is_quoted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -317,16 +318,16 @@ def test_a_real_command_that_dies_is_quoted(
     assert "failed with exit code 1 before its first step\n  | no data" in err
 
 
-def test_who_is_told_to_end_ends(
+def test_sigterm_ends_the_profile(
     capsys: pytest.CaptureFixture[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    def told(*_: object) -> Point:
+    def raise_sigterm(*_: object) -> Point:
         signal.raise_signal(signal.SIGTERM)
         raise AssertionError("went on")
 
-    monkeypatch.setattr(command, "measure", told)
+    monkeypatch.setattr(command, "measure", raise_sigterm)
     with pytest.raises(SystemExit) as caught:
         main(["profile", *JOB])
     assert caught.value.code == 128 + signal.SIGTERM

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A small cifar100, whose best batch size is below the default, and something nobody knows."""
+    """Record a small cifar100 with its best batch size below the default, and an unknown workload."""
     train = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
     power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
     for batch, epochs, seconds in ((256, 10, 12.0), (512, 15, 10.0), (1024, 30, 9.0)):
@@ -38,7 +38,7 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_show_says_what_is_known_and_what_is_next(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_runs_and_the_next_batch_size(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "show", "nightly", "--state", store]) == 0
     out = capsys.readouterr().out
     assert out.startswith("nightly on a100\nbatch  runs  stopped  epochs")
@@ -47,34 +47,30 @@ def test_show_says_what_is_known_and_what_is_next(store: str, capsys: pytest.Cap
 
 def test_show_in_json_has_all_batch_sizes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "show", "nightly", "--state", store, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    (gpu,) = said["gpus"]
+    printed = json.loads(capsys.readouterr().out)
+    (gpu,) = printed["gpus"]
     assert [row["batch"] for row in gpu["batches"]] == [16, 32, 64]
     assert gpu["batches"][0]["cost_j"] is None
     assert gpu["batches"][1]["epochs"] == pytest.approx(8)
     assert gpu["next"] in (16, 32, 64)
 
 
-def test_a_job_that_is_not_known_is_an_error_with_a_hint(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_job_is_an_error_with_a_hint(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "show", "nightli", "--state", store]) == 3
     assert "did you mean nightly?" in capsys.readouterr().err
     assert main(["tune", "reset", "weekly", "-y", "--state", store]) == 3
 
 
-def test_reset_forgets_when_told_so_and_does_not_where_nobody_can_be_asked(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reset_needs_yes_if_stdin_is_no_terminal(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "reset", "nightly", "--state", store]) == 2
     assert "-y" in capsys.readouterr().err
     assert main(["tune", "reset", "nightly", "--state", store, "-y"]) == 0
-    assert capsys.readouterr().out == "nightly: 2 runs forgotten\n"
+    assert capsys.readouterr().out == "nightly: deleted 2 runs\n"
     assert main(["tune", "show", "nightly", "--state", store]) == 3
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
-def test_reset_asks_people(store: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+def test_reset_asks_a_terminal(store: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -89,12 +85,12 @@ def test_reset_asks_people(store: str, monkeypatch: pytest.MonkeyPatch, answer: 
 def test_replay_prints_a_line_for_each_optimiser(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", "replay", "--data", str(recorded), "--gpu", "all", "--seeds", "2", "--optimizer", "both"]
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert [line.split()[:4] for line in said.out.splitlines()[1:]] == [
+    printed = capsys.readouterr()
+    assert [line.split()[:4] for line in printed.out.splitlines()[1:]] == [
         ["x9", "cifar100", "12", "zeus"],
         ["x9", "cifar100", "12", "wattline"],
     ]
-    assert "unheard-of is left out" in said.err
+    assert "unheard-of is left out" in printed.err
 
 
 def test_replay_in_json_carries_goals_and_figures(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +102,6 @@ def test_replay_in_json_carries_goals_and_figures(recorded: Path, capsys: pytest
     assert cell["optimizers"]["wattline"]["regret"]["mean"] <= cell["default_regret"] + 1
 
 
-def test_a_gpu_that_was_not_recorded_is_named(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_without_recordings_is_an_error(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "replay", "--data", str(recorded), "--gpu", "h100"]) == 3
     assert "only of x9" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support.command_line import parse_strict_json, run_command, run_json_command
-from wattline.cli.service.job_text import clean, energy, lasts, show_joules, totals
-from wattline.cli.service.top import Watts, text
+from wattline.cli.service.job_text import format_energy, format_joules, format_time, format_totals, sanitize
+from wattline.cli.service.top import PowerEstimator, format_frame
 from wattline.service.controller import POLICY, Controller
 
 Capsys = pytest.CaptureFixture[str]
@@ -46,9 +46,9 @@ def running(capsys: Capsys, service: Controller) -> str:
     return job
 
 
-def test_the_queue_of_nobody_is_empty_also_as_json(capsys: Capsys) -> None:
-    assert run_command(capsys, "queue", "--user", "nobody") == (0, "no jobs\n", "")
-    assert run_json_command(capsys, "queue", "--user", "nobody") == {"jobs": []}
+def test_an_empty_queue_is_printed_as_text_and_as_json(capsys: Capsys) -> None:
+    assert run_command(capsys, "queue", "--user", "absent") == (0, "no jobs\n", "")
+    assert run_json_command(capsys, "queue", "--user", "absent") == {"jobs": []}
     assert run_json_command(capsys, "queue", "--state", "deadline") == {"jobs": []}
 
 
@@ -61,14 +61,14 @@ def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held:
     row = next(row for row in rows if row.split()[0] == ended)
     assert "FAILED" in row
     assert "(simulated)" in row
-    assert "exit code was 3" in row
+    assert "exit code 3" in row
     row = next(row for row in rows if row.split()[0] == held)
     assert "PENDING (held)" in row
     assert f"{len(rows)} jobs: " in total
     assert "(simulated)" in total
 
 
-def test_only_who_is_not_over_is_listed_unless_all_are_wanted(capsys: Capsys, held: str, ended: str) -> None:
+def test_ended_jobs_are_listed_only_with_all(capsys: Capsys, held: str, ended: str) -> None:
     live = [job["id"] for job in run_json_command(capsys, "queue")["jobs"]]
     assert held in live
     assert ended not in live
@@ -81,7 +81,7 @@ def test_only_who_is_not_over_is_listed_unless_all_are_wanted(capsys: Capsys, he
     }
 
 
-def test_all_that_is_known_of_a_job_is_shown(capsys: Capsys, ended: str) -> None:
+def test_show_prints_the_details_of_a_job(capsys: Capsys, ended: str) -> None:
     code, out, _ = run_command(capsys, "show", ended)
     assert code == 0
     assert "bash -c 'echo one; echo two; exit 3'" in out
@@ -101,7 +101,7 @@ def test_logs_are_printed_as_they_are(capsys: Capsys, ended: str) -> None:
     assert "no attempt 9" in err
 
 
-def test_cancel_asks_and_needs_somebody_to_answer(
+def test_cancel_asks_and_needs_a_terminal(
     capsys: Capsys, held: str, monkeypatch: pytest.MonkeyPatch, service: Controller
 ) -> None:
     code, _, err = run_command(capsys, "cancel", held)
@@ -126,13 +126,13 @@ def test_cancel_asks_and_needs_somebody_to_answer(
         time.sleep(0.01)
 
 
-def test_who_runs_is_told_to_end(capsys: Capsys, running: str) -> None:
+def test_a_running_job_is_cancelled(capsys: Capsys, running: str) -> None:
     code, out, err = run_command(capsys, "cancel", "-y", running)
     assert (code, out.strip()) == (0, running)
-    assert "was told to end" in err
+    assert "is being cancelled" in err
 
 
-def test_one_job_that_cannot_be_changed_keeps_no_other_from_it(capsys: Capsys, held: str, ended: str) -> None:
+def test_an_error_of_one_job_does_not_stop_the_others(capsys: Capsys, held: str, ended: str) -> None:
     code, out, err = run_command(capsys, "cancel", "-y", ended, held, "999999")
     assert (code, out.strip()) == (1, held)
     assert f"job {ended} is FAILED" in err
@@ -142,7 +142,7 @@ def test_one_job_that_cannot_be_changed_keeps_no_other_from_it(capsys: Capsys, h
     assert parse_strict_json(out)["error"]["code"] == "conflict"
 
 
-def test_jobs_are_held_released_and_put_before_others(capsys: Capsys, held: str) -> None:
+def test_jobs_are_held_released_and_prioritised(capsys: Capsys, held: str) -> None:
     assert run_json_command(capsys, "priority", held, "-7.5")["priority"] == -7.5
     assert run_command(capsys, "priority", held, "3")[1] == f"job {held} has priority 3\n"
     assert not run_json_command(capsys, "release", held)["jobs"][0]["held"]
@@ -163,7 +163,7 @@ def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
 
 def test_budgets_are_shown_set_and_cleared(capsys: Capsys) -> None:
     assert run_json_command(capsys, "budget", "show") == {"budgets": []}
-    assert run_command(capsys, "budget", "show") == (0, "", "energy is not limited\n")
+    assert run_command(capsys, "budget", "show") == (0, "", "no energy budget is set\n")
     assert run_command(capsys, "budget", "set", "12kW", "vision:300kWh/day")[:2] == (
         0,
         "12kW\nvision:300kWh/day\n",
@@ -176,7 +176,7 @@ def test_budgets_are_shown_set_and_cleared(capsys: Capsys) -> None:
     assert run_json_command(capsys, "budget", "set", "--clear") == {"budgets": []}
 
 
-def test_one_frame_is_enough_where_nobody_looks(capsys: Capsys, running: str) -> None:
+def test_top_prints_one_frame_without_a_terminal(capsys: Capsys, running: str) -> None:
     code, out, _ = run_command(capsys, "top")
     assert code == 0
     assert "4 GPUs (SIMULATED)" in out
@@ -189,9 +189,9 @@ def test_one_frame_is_enough_where_nobody_looks(capsys: Capsys, running: str) ->
 def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run_command(capsys, "token", "add", "ann", "--role", "viewer", "--lasts", "30d")
     assert code == 0
-    assert "shown this once" in err
+    assert "shown only once" in err
     assert "ann" in run_command(capsys, "token", "list")[1]
-    made = run_json_command(capsys, "token", "add", "bob", "--role", "user", "--user", "nobody")
+    made = run_json_command(capsys, "token", "add", "bob", "--role", "user", "--user", "daemon")
     assert made["role"] == "user"
     assert [one["name"] for one in run_json_command(capsys, "token", "list")["tokens"]] == [
         "service",
@@ -218,14 +218,14 @@ def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: P
     assert all(parse_strict_json(line) for line in out.splitlines())
     (here / "run.jsonl").write_text(out)
     deciders = ["--policy", POLICY, "--place", "tune", "--models", "library"]
-    code, said, _ = run_command(capsys, "replay", "run.jsonl", *deciders, "--json")
-    assert code == 0, f"{said}\n{out}"
-    assert parse_strict_json(said)["same"]
+    code, printed, _ = run_command(capsys, "replay", "run.jsonl", *deciders, "--json")
+    assert code == 0, f"{printed}\n{out}"
+    assert parse_strict_json(printed)["same"]
     assert run_command(capsys, "log", "999")[0] == 3
 
 
 @pytest.mark.parametrize("words", ["show", "logs", "explain", "cancel -y", "hold", "release", "priority"])
-def test_a_job_that_is_not_there_is_not_found(capsys: Capsys, words: str) -> None:
+def test_an_unknown_job_id_is_not_found(capsys: Capsys, words: str) -> None:
     for name in ("999999", "../cluster", "seven"):
         more = ["1"] if words == "priority" else []
         code, out, err = run_command(capsys, *words.split(), name, *more)
@@ -233,7 +233,7 @@ def test_a_job_that_is_not_there_is_not_found(capsys: Capsys, words: str) -> Non
         assert name in err
 
 
-EVERY = [
+COMMANDS = [
     "submit --json -- true",
     "submit --dry-run --json -- true",
     "plan --json -- true",
@@ -253,11 +253,11 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize("words", EVERY)
-def test_nobody_there_is_told_in_words_and_as_json(
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_unreachable_service_is_reported_as_text_and_as_json(
     capsys: Capsys, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WATTLINE_DIR", str(tmp_path / "nobody"))
+    monkeypatch.setenv("WATTLINE_DIR", str(tmp_path / "absent"))
     code, out, _ = run_command(capsys, *words.split())
     error = parse_strict_json(out)["error"]
     assert code == 5
@@ -269,18 +269,18 @@ def test_nobody_there_is_told_in_words_and_as_json(
     assert "does not answer" in err
 
 
-def test_looking_needs_neither_numpy_nor_the_parts_of_the_service(here: Path) -> None:
-    look = (
+def test_queue_imports_neither_numpy_nor_the_service(here: Path) -> None:
+    script = (
         "import sys, wattline.cli\n"
         "code = wattline.cli.main(['queue'])\n"
-        "heavy = {'numpy', 'numba', 'rich', 'pydantic', 'fastapi', 'yaml', 'uvicorn', 'sqlite3'}\n"
+        "heavy = {'numpy', 'numba', 'plotly', 'pydantic', 'fastapi', 'yaml', 'uvicorn', 'sqlite3'}\n"
         "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "0 []"
 
 
-# -- words
+# -- text
 
 
 def job(**other: Any) -> dict[str, Any]:
@@ -288,42 +288,47 @@ def job(**other: Any) -> dict[str, Any]:
     usual = {
         "id": "1", "name": "a", "state": "RUNNING", "held": False, "reason": "", "gpus_asked": 1,
         "submit_s": 0.0, "start_s": 100.0, "end_s": None, "starts": 1, "progress": 0.42, "energy_j": 7200.0,
-        "energy_method": "nvml energy counter", "exit_code": None, "given": given, "power_w": None,
+        "energy_method": "nvml energy counter", "exit_code": None, "allocation": given, "power_w": None,
     }  # fmt: skip
     return {**usual, **other}
 
 
-def test_energy_is_told_with_its_method_and_never_as_0_where_nobody_measured() -> None:
-    assert energy(job()) == "2 Wh (nvml energy counter)"
-    assert energy(job(energy_j=None)) == "unmetered"
-    assert energy(job(energy_j=0.0, energy_method="unmetered")) == "unmetered"
-    assert energy(job(starts=0, energy_j=0.0)) == "-"
-    assert totals([job(), job(energy_j=None)]) == "2 jobs: 2 RUNNING; 2 Wh (nvml energy counter), 1 unmetered"
+def test_energy_has_its_method_and_is_never_0_without_a_meter() -> None:
+    assert format_energy(job()) == "2 Wh (nvml energy counter)"
+    assert format_energy(job(energy_j=None)) == "unmetered"
+    assert format_energy(job(energy_j=0.0, energy_method="unmetered")) == "unmetered"
+    assert format_energy(job(starts=0, energy_j=0.0)) == "-"
+    assert (
+        format_totals([job(), job(energy_j=None)])
+        == "2 jobs: 2 RUNNING; 2 Wh (nvml energy counter), 1 unmetered"
+    )
 
 
 def test_energies_and_times_have_units_of_their_size() -> None:
-    assert [show_joules(j) for j in (0, 850, 3600, 5e5, 3.6e6, 7.2e9)] == [
+    assert [format_joules(j) for j in (0, 850, 3600, 5e5, 3.6e6, 7.2e9)] == [
         "0 J", "850 J", "1 Wh", "139 Wh", "1 kWh", "2 MWh",
     ]  # fmt: skip
-    assert lasts(job(), 400.0) == "runs 5 min"
-    assert lasts(job(state="PENDING"), 42.0) == "waits 42 s"
-    assert lasts(job(state="CANCELLED", start_s=None), 42.0) == "never ran"
+    assert format_time(job(), 400.0) == "runs 5 min"
+    assert format_time(job(state="PENDING"), 42.0) == "waits 42 s"
+    assert format_time(job(state="CANCELLED", start_s=None), 42.0) == "never ran"
 
 
 def test_names_cannot_move_the_cursor() -> None:
-    assert clean("a\x1b[2Jb\n") == "a?[2Jb?"
+    assert sanitize("a\x1b[2Jb\n") == "a?[2Jb?"
 
 
-def test_watts_are_what_was_used_since_a_moment_ago() -> None:
-    watts = Watts()
-    assert watts.look([job(energy_j=100.0)], 10.0) == {}
-    assert watts.look([job(energy_j=700.0)], 12.0) == {"1": 300.0}
-    assert watts.look([job(energy_method="unmetered")], 14.0) == {}
+def test_power_is_the_growth_of_energy() -> None:
+    power = PowerEstimator()
+    assert power.estimate([job(energy_j=100.0)], 10.0) == {}
+    assert power.estimate([job(energy_j=700.0)], 12.0) == {"1": 300.0}
+    assert power.estimate([job(energy_method="unmetered")], 14.0) == {}
     cluster = {
         "nodes": [{"name": "n", "kind": "a100", "gpus": 2}], "simulated": False, "gpus_free": 1,
         "budgets": ["1kW"], "policy": "fifo", "energy_method": "nvml energy counter", "decision_s": 0.001,
         "jobs": {"RUNNING": 1, "FAILED": 2}, "problem": "the disk is full",
     }  # fmt: skip
-    shown = text({"at_s": 160.0, "cluster": cluster, "running": [job(power_w=300.0)], "waiting": {"No.": 3}})
+    shown = format_frame(
+        {"at_s": 160.0, "cluster": cluster, "running": [job(power_w=300.0)], "waiting": {"No.": 3}}
+    )
     for words in ("[#.]", "300 W", "####------  42 %", "3 jobs waiting", "budget 1kW", "PROBLEM: the disk"):
         assert words in shown

@@ -81,7 +81,7 @@ def wait_for(capsys: Capsys, job: str, state: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
+def test_a_stopped_service_leaves_jobs_running_for_the_next_one(
     capsys: Capsys, folder: Path, serve: Serve, number: signal.Signals
 ) -> None:
     first = serve()
@@ -104,11 +104,11 @@ def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
     assert follows.stdout.readline() == "on\n"
 
     first.send_signal(number)
-    said = first.communicate(timeout=30)[1]
-    assert first.returncode == 0, said
-    assert "2 GPUs (2 a100, SIMULATED" in said
-    assert "1 job runs on" in said
-    assert "Traceback" not in said
+    printed = first.communicate(timeout=30)[1]
+    assert first.returncode == 0, printed
+    assert "2 GPUs (2 a100, SIMULATED" in printed
+    assert "1 job is still running" in printed
+    assert "Traceback" not in printed
     assert not (folder / "url").exists()
     assert run_command(capsys, "queue")[0] == 5
     follows.kill()
@@ -120,12 +120,12 @@ def test_who_is_told_to_stop_leaves_jobs_running_for_the_next(
     assert done.exists()
     assert run_command(capsys, "logs", job)[1] == "on\noff\n"
     second.send_signal(signal.SIGTERM)
-    assert "no job runs" in second.communicate(timeout=30)[1]
+    assert "no job is running" in second.communicate(timeout=30)[1]
     assert second.returncode == 0
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_job_waits_through_a_restart(capsys: Capsys, folder: Path, serve: Serve) -> None:
+def test_submit_wait_survives_a_restart_of_the_service(capsys: Capsys, folder: Path, serve: Serve) -> None:
     first = serve()
     port = (folder / "url").read_text().strip().rsplit(":", 1)[1]
     waits = subprocess.Popen(
@@ -143,9 +143,9 @@ def test_who_waits_for_a_job_waits_through_a_restart(capsys: Capsys, folder: Pat
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=30)
     second = serve("--port", port)
-    said = waits.communicate(timeout=30)[1]
-    assert waits.returncode == 9, said
-    assert "answers again" in said
+    printed = waits.communicate(timeout=30)[1]
+    assert waits.returncode == 9, printed
+    assert "answers again" in printed
     second.send_signal(signal.SIGTERM)
     second.communicate(timeout=30)
 
@@ -159,16 +159,16 @@ def test_a_second_service_on_a_folder_is_refused(capsys: Capsys, folder: Path) -
     assert not (folder / "url").exists()
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_is_touched(capsys: Capsys, folder: Path) -> None:
+def test_a_port_in_use_is_refused_before_anything_is_changed(capsys: Capsys, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, err = run_command(capsys, "serve", *GPUS, "--port", str(port))
     assert code == 1
-    assert f"127.0.0.1:{port} cannot be listened to" in err
+    assert f"cannot listen on 127.0.0.1:{port}" in err
     assert not folder.exists()
 
 
-def test_where_there_are_no_gpus_it_says_what_needs_none(
+def test_without_gpus_serve_suggests_simulated_ones(
     capsys: Capsys, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wattline.backend.engine.local import machine
@@ -183,7 +183,7 @@ def test_where_there_are_no_gpus_it_says_what_needs_none(
     assert "no GPU can be used on this machine: NVML does not start" in err
     assert "--gpus simulated:4xa100" in err
     with Store.open(folder):
-        pass  # nobody has it
+        pass  # it is not locked
 
 
 def test_a_folder_that_cannot_be_written_is_refused(capsys: Capsys, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written_is_refused(capsys: Capsys, tmp_path: Pa
         (["--port", "70000"], "not a port"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_touched(
+def test_bad_arguments_of_serve_are_refused_before_anything_is_changed(
     capsys: Capsys, folder: Path, words: list[str], message: str
 ) -> None:
     code, out, err = run_command(capsys, "serve", *GPUS, "--port", "0", *words)
@@ -212,9 +212,9 @@ def test_what_makes_no_sense_is_refused_before_anything_is_touched(
     assert not folder.exists()
 
 
-def test_who_listens_to_the_world_is_warned(capsys: Capsys, folder: Path) -> None:
+def test_listening_on_all_addresses_causes_a_warning(capsys: Capsys, folder: Path) -> None:
     with Store.open(folder):  # so that it ends at once
         code, _, err = run_command(capsys, "serve", *GPUS, "--port", "0", "--host", "0.0.0.0")
     assert code == 1
     assert "WARNING" in err
-    assert "nothing is encrypted" in err
+    assert "not encrypted" in err

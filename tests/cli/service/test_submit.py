@@ -26,14 +26,14 @@ def ids(service: Controller) -> list[str]:
     return [job.id for job in service.store.jobs()]
 
 
-def test_ids_are_data_and_the_rest_is_prose(capsys: Capsys, service: Controller) -> None:
+def test_submit_prints_only_ids_on_stdout(capsys: Capsys, service: Controller) -> None:
     code, out, err = run_command(capsys, "submit", "--name", "quick", "--", "true")
     assert code == 0
     assert out.strip() == ids(service)[-1]
     assert "(quick) submitted" in err
 
 
-def test_wait_ends_as_the_job_did(capsys: Capsys) -> None:
+def test_wait_returns_the_exit_code_of_the_job(capsys: Capsys) -> None:
     assert run_command(capsys, "submit", "--wait", "--", "true")[0] == 0
     code, out, err = run_command(capsys, "submit", "--wait", "--", "bash", "-c", "exit 7")
     assert code == 7
@@ -41,7 +41,7 @@ def test_wait_ends_as_the_job_did(capsys: Capsys) -> None:
     assert "simulated" in err
 
 
-def test_of_several_the_first_that_failed_says_how_it_ends(capsys: Capsys, here: Path) -> None:
+def test_wait_for_a_sweep_returns_the_first_exit_code_that_is_not_0(capsys: Capsys, here: Path) -> None:
     (here / "sweep.yaml").write_text(
         "run: [bash, -c, 'exit ${code}']\nmatrix: {code: [0, 5, 6]}\nfuse: off\n"
     )
@@ -52,15 +52,15 @@ def test_of_several_the_first_that_failed_says_how_it_ends(capsys: Capsys, here:
     assert "1 SUCCEEDED, 2 FAILED" in err
 
 
-def test_who_waits_no_longer_is_told_so_and_the_job_goes_on(capsys: Capsys, service: Controller) -> None:
+def test_after_a_timeout_the_job_continues(capsys: Capsys, service: Controller) -> None:
     code, out, err = run_command(capsys, "submit", "--wait", "--timeout", "0.3", "--", "sleep", "30")
     assert code == 124
-    assert "goes on" in err
+    assert "the job continues" in err
     assert service.job(out.strip()).state in ("PENDING", "RUNNING")
     assert run_command(capsys, "cancel", "-y", out.strip())[0] == 0
 
 
-def test_who_follows_sees_what_it_prints_and_ends_as_it_did(capsys: Capsys) -> None:
+def test_follow_prints_the_output_and_returns_the_exit_code(capsys: Capsys) -> None:
     code, out, err = run_command(capsys, "submit", "-f", "--", "bash", "-c", "echo one; echo two; exit 3")
     assert (code, out) == (3, "one\ntwo\n")
     assert "submitted" in err
@@ -75,7 +75,7 @@ def test_with_json_stdout_is_one_document(capsys: Capsys) -> None:
     assert "hello" in err
 
 
-def test_what_follows_the_dashes_is_the_commands_own(capsys: Capsys) -> None:
+def test_words_after_the_dashes_belong_to_the_command(capsys: Capsys) -> None:
     code, out, _ = run_command(
         capsys, "submit", "-f", "--env", "X=$5", "--", "bash", "-c", 'echo "$X $0"', "--json"
     )
@@ -84,13 +84,13 @@ def test_what_follows_the_dashes_is_the_commands_own(capsys: Capsys) -> None:
     assert (code, out) == (0, "${lr} -- $HOME\n")
 
 
-def test_a_job_runs_where_it_was_submitted_unless_it_says(capsys: Capsys, here: Path) -> None:
+def test_a_job_runs_in_the_directory_of_submission_unless_it_names_one(capsys: Capsys, here: Path) -> None:
     assert run_command(capsys, "submit", "-f", "--", "pwd")[1].strip() == str(here.resolve())
     (here / "job.yaml").write_text("run: pwd\nworkdir: /usr\n")
     assert run_command(capsys, "submit", "-f", "job.yaml")[1].strip() == "/usr"
 
 
-def test_options_go_before_what_the_file_says(capsys: Capsys, here: Path) -> None:
+def test_options_override_the_job_file(capsys: Capsys, here: Path) -> None:
     (here / "job.yaml").write_text("run: sleep 0\nname: old\nresources: {gpus: 1, time: 1h}\nenv: {A: 1}\n")
     words = ["--name", "new", "--gpus", "2", "--team", "vision", "--priority", "-3", "--hold"]
     job = answered(capsys, "submit", "job.yaml", *words)["jobs"][0]
@@ -113,7 +113,7 @@ def test_a_job_can_come_from_stdin(capsys: Capsys, monkeypatch: pytest.MonkeyPat
         ("", "job.yaml:1: is empty"),
         ("run: echo ${lr}\n", "job.yaml:1: "),
         ("run: 'x\n" + "y" * (1 << 20), "job.yaml: longer than 1 MiB"),
-        ("run: \udcff\n", "job.yaml:1: not text in UTF-8"),
+        ("run: \udcff\n", "job.yaml:1: not UTF-8 text"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line_and_nothing_is_sent(
@@ -140,9 +140,9 @@ def test_files_of_ten_megabytes_are_refused_before_they_are_read(capsys: Capsys,
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["submit"], 2, "there is no job"),
+        (["submit"], 2, "no job was given"),
         (["submit", "nowhere.yaml"], 3, "nowhere.yaml: no such file"),
-        (["submit", "nowhere.yaml", "--", "true"], 2, "there are a file and a command"),
+        (["submit", "nowhere.yaml", "--", "true"], 2, "both a job file and a command were given"),
         (["submit", "--"], 2, "run"),
         (["submit", ".", "--hold"], 2, "cannot be read"),
         (["submit", "--gpus", "many", "--", "true"], 2, "resources.gpus"),
@@ -153,7 +153,7 @@ def test_files_of_ten_megabytes_are_refused_before_they_are_read(capsys: Capsys,
         (["submit", "--prio", "3", "--", "true"], 2, "--prio"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words_and_as_json(
+def test_bad_arguments_of_submit_are_refused_as_text_and_as_json(
     capsys: Capsys, words: list[str], code: int, message: str
 ) -> None:
     found, out, err = run_command(capsys, *words)
@@ -169,14 +169,14 @@ def test_a_plan_is_shown_and_nothing_is_submitted(capsys: Capsys, service: Contr
     before = ids(service)
     code, out, err = run_command(capsys, "plan", "--gpus", "2", "--time", "1h", "--", "true")
     assert code == 0
-    assert "as asked" in out
+    assert "as requested" in out
     assert "(predicted)" in out
     assert "nothing was submitted" in err
     assert answered(capsys, "submit", "--dry-run", "--", "true")["feasible"]
     assert ids(service) == before
 
 
-def test_a_plan_that_cannot_be_has_its_own_exit_code(capsys: Capsys) -> None:
+def test_an_infeasible_plan_has_its_own_exit_code(capsys: Capsys) -> None:
     run_command(capsys, "submit", "--wait", "--", "true")
     code, out, err = run_command(capsys, "plan", "--gpus", "99", "--", "true")
     assert (code, out) == (4, "")

@@ -59,7 +59,7 @@ def test_every_other_policy_is_a_baseline_with_the_figures_of_its_report(found: 
         assert row["jct_ratio"] == row["baseline_jct_mean_s"] / row["jct_mean_s"]
 
 
-def test_what_was_reached_is_within_one_percent_and_never_more(found: Any) -> None:
+def test_a_match_is_within_one_percent(found: Any) -> None:
     for name, ratio in (("equal_energy", "energy_ratio"), ("equal_jct", "jct_ratio")):
         for row in found[name]:
             assert row["reached"] == (row["side"] == "")
@@ -71,7 +71,7 @@ def test_what_was_reached_is_within_one_percent_and_never_more(found: Any) -> No
                 assert row[ratio] < 1
 
 
-def test_a_run_with_the_eta_that_was_found_has_the_figures_that_were_said(
+def test_a_run_with_the_chosen_eta_has_the_printed_figures(
     capsys: pytest.CaptureFixture[str], few: list[str], found: Any
 ) -> None:
     row = found["equal_energy"][0]
@@ -98,7 +98,7 @@ def test_the_page_shows_both_tables_and_the_line(page: Path, found: Any) -> None
     assert re.search(r'"customdata":\[0\.0,0\.1,', text)
 
 
-def test_people_read_tables_with_the_load(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
+def test_the_text_has_tables_with_the_load(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     code, out, err = run_command(capsys, "compare", *few, *POLICIES[:4], "--equal-energy", "--front")
     assert code == 0
     assert re.search(r"At equal energy: powerflow against each, at an offered load of \d", out)
@@ -110,9 +110,7 @@ def test_people_read_tables_with_the_load(capsys: pytest.CaptureFixture[str], fe
     assert "runs with other etas" in err
 
 
-def test_keys_that_were_not_asked_for_are_not_there(
-    capsys: pytest.CaptureFixture[str], few: list[str]
-) -> None:
+def test_without_the_flags_the_keys_are_missing(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     found = run_json_command(capsys, "compare", *few, "--policy", "powerflow")
     assert not {"front", "equal_energy", "equal_jct"} & set(found)
     found = run_json_command(capsys, "compare", *few, "--policy", "powerflow", "--equal-energy")
@@ -128,7 +126,7 @@ def test_without_a_policy_that_has_an_eta_there_is_nothing_to_choose(
         assert "none of fifo, las has an eta" in err
 
 
-def test_of_several_that_have_an_eta_the_one_that_holds_budgets_is_compared(
+def test_of_several_policies_with_an_eta_that_with_budgets_is_compared(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
     words = ["--policy", "fifo+cap", "--policy", "cap+powerflow", "--front"]
@@ -158,7 +156,7 @@ def test_a_budget_too_small_for_any_job_leaves_nothing_to_compare(
 
 
 @pytest.mark.slow
-def test_several_processes_find_the_same(
+def test_several_processes_give_the_same_result(
     capsys: pytest.CaptureFixture[str], few: list[str], found: Any
 ) -> None:
     words = [*few, *POLICIES, "--equal-energy", "--equal-jct", "--front", "--jobs", "2"]

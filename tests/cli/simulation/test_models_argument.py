@@ -56,7 +56,7 @@ def test_drawn_models_go_into_the_log_and_the_log_can_be_replayed(
     words = ["--models", "library", "--draw-models", "--policy", "powerflow:eta=0.5"]
     run_json_command(capsys, "simulate", *SYNTH, *words, "--log", str(log))
     models = {event["model"] for event in arrivals(log)}
-    assert "transformer" not in models  # nobody measured it on an A100
+    assert "transformer" not in models  # not measured on an A100
     assert "bert" in models  # known, and kept
     assert any(name.startswith("elasticflow/") for name in models)
     replay = ["replay", str(log), "--policy", "powerflow:eta=0.5"]
@@ -74,10 +74,10 @@ def test_a_job_draws_the_same_model_alone_with_its_team_and_under_any_policy(
     run_json_command(
         capsys, "simulate", *words, "--team", "team-1", "--policy", "las", "--log", str(tmp_path / "1.jsonl")
     )
-    everybody = {event["id"]: event["model"] for event in arrivals(tmp_path / "all.jsonl")}
-    mine = {event["id"]: event["model"] for event in arrivals(tmp_path / "1.jsonl")}
-    assert 0 < len(mine) < len(everybody)
-    assert mine.items() <= everybody.items()
+    all_jobs = {event["id"]: event["model"] for event in arrivals(tmp_path / "all.jsonl")}
+    of_team = {event["id"]: event["model"] for event in arrivals(tmp_path / "1.jsonl")}
+    assert 0 < len(of_team) < len(all_jobs)
+    assert of_team.items() <= all_jobs.items()
 
 
 @pytest.mark.slow
@@ -91,9 +91,7 @@ def test_drawn_models_are_the_same_at_any_number_of_processes(
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_another_number_of_gpus_costs_what_was_said(
-    capsys: pytest.CaptureFixture[str], few: list[str]
-) -> None:
+def test_rescale_cost_slows_jobs_down(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--restart-cost", "0s"]
     free, dear = (run_json_command(capsys, *words, "--rescale-cost", cost) for cost in ("0s", "10m"))
     assert dear["restarts"] > 0
@@ -109,7 +107,7 @@ def test_another_number_of_gpus_costs_what_was_said(
         (["--models", "library", "--draw-models", "--cluster", "1xh100:8"], "a100, k80, p100, v100, t4"),
     ],
 )
-def test_what_cannot_be_used_is_named(
+def test_bad_models_arguments_are_explained(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     for command in (["simulate"], ["compare", "--policy", "fifo"]):

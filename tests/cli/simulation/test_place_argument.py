@@ -24,7 +24,7 @@ def test_a_placer_is_chosen_for_all_or_for_one_policy(capsys: pytest.CaptureFixt
     )
 
 
-def test_simulate_knows_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_accepts_the_same_placers(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", *SYNTH, "--backfill", "none"]
     own = run_json_command(capsys, *words, "--policy", "las:quantum=10m@buddy+power:spare=8")
     assert own["policy"] == "las:quantum=10m@buddy+power:spare=8"
@@ -35,7 +35,7 @@ def test_simulate_knows_the_same_words(capsys: pytest.CaptureFixture[str]) -> No
     assert same["energy_j"] == own["energy_j"]
 
 
-def test_a_log_is_replayed_with_its_placer_and_no_other(
+def test_a_log_is_replayed_only_with_its_own_placer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     log = str(tmp_path / "run.jsonl")
@@ -65,7 +65,7 @@ def test_a_misspelt_placer_is_found_before_anything_runs(
         assert "did you mean buddy?" in err
 
 
-def test_where_placers_differ_tables_say_which_is_whose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_name_placers_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capsys, "compare", *SYNTH, "--policy", "fifo", "--policy", "las@buddy+power")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fifo@pack", "Las@buddy+power"]

@@ -1,1 +1,1 @@
-"""Commands about measurements, fitted models and tuning."""
+"""Commands about models, measurements and this machine."""

@@ -1,84 +1,48 @@
-"""`wattline advise`: how many cores and how much memory should jobs ask for?"""
+"""`wattline advise`: recommend CPU cores and memory per GPU for jobs."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-import numpy as np
+from wattline.cli.arguments import add_json_argument, fraction, positive_int, with_unit
+from wattline.units import parse_gib
 
-from wattline.cli.models.workload_data import finite
-from wattline.cli.output import show_json, tell, tell_skipped
-from wattline.cluster import parse_cluster
-from wattline.core.jobs import Jobs
-from wattline.core.nodes import Nodes
-from wattline.models.library import library, load_models
-from wattline.models.workload_models import Measured
-from wattline.reports.advice import Advice, advise, sentence
-from wattline.trace import read as read_trace
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline advise`."""
+    add = parser.add_argument
+    add("what", metavar="TRACE|MODEL", help="a trace, or the name of a measured model")
+    add("--cluster", default="1xv100:8", metavar="C", help="nodes that jobs run on (default 1xv100:8)")
+    add(
+        "--models",
+        metavar="M",
+        help="models of speed and power: library, or a file written by fit --out (default library)",
+    )
+    add(
+        "--keep",
+        type=fraction,
+        default=0.98,
+        metavar="S",
+        help="part of the best speed that a job must keep (default 0.98)",
+    )
+    add("--gpus", type=positive_int, default=1, metavar="N", help="GPUs of the job (default 1)")
+    add(
+        "--cpus",
+        type=positive_int,
+        metavar="N",
+        help="cores per GPU that it requests now (default: its share of the node)",
+    )
+    add(
+        "--mem",
+        type=with_unit(parse_gib),
+        metavar="M",
+        help="memory per GPU that it requests now (default: its share of the node)",
+    )
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Advice for every sort of job of a trace, or for one model."""
-    models = library() if args.models in (None, "library") else load_models(args.models)
-    cluster = parse_cluster(args.cluster)
-    found = advise(_jobs(args, models, cluster), cluster, models, args.keep)
-    if args.json:
-        show_json({"keep": args.keep, "advice": [_data(advice) for advice in found]})
-    else:
-        for advice in found:
-            print(_head(advice))
-            print(f"  {sentence(advice)}")
-        unknown = sum(advice.jobs for advice in found if advice.cpus is None)
-        if unknown and len(found) > 1:
-            tell(f"of {unknown} of {sum(advice.jobs for advice in found)} jobs nothing is known")
-    return 0
+    """Print advice for every class of jobs in a trace, or for one model."""
+    from wattline.cli.models.job_advice import print_advice
 
-
-def _jobs(args: argparse.Namespace, models: Measured, cluster: Nodes) -> Jobs:
-    if _is_trace(args.what):
-        trace = read_trace(args.what)
-        tell_skipped(trace)
-        return trace.jobs
-    for kind in cluster.kind.names:
-        models.find(args.what, kind)  # an unknown model is named, with those that are near
-    gpus = np.array([args.gpus])
-    return Jobs.of(
-        submit_s=[0.0],
-        gpus=gpus,
-        duration_s=[1.0],
-        model=[args.what],
-        cpus=[0.0 if args.cpus is None else float(args.cpus * args.gpus)],
-        mem_gib=[0.0 if args.mem is None else args.mem * args.gpus],
-    )
-
-
-def _is_trace(what: str) -> bool:
-    return what.startswith("synth:") or Path(what).exists() or "." in Path(what).name
-
-
-def _head(advice: Advice) -> str:
-    jobs = f"{advice.jobs} job{'s' if advice.jobs > 1 else ''}"
-    asks = f"asks for {advice.asks_cpus:g} cores and {advice.asks_gib:g} GiB for each GPU"
-    name = advice.model or "unknown model"
-    return f"{name}, {advice.gpus} GPU{'s' if advice.gpus > 1 else ''}, {jobs}, {asks} ({advice.node})"
-
-
-def _data(advice: Advice) -> dict[str, object]:
-    return {
-        "model": advice.model,
-        "gpu": advice.gpu,
-        "gpus": advice.gpus,
-        "jobs": advice.jobs,
-        "node": advice.node,
-        "asks": {"cpus_per_gpu": advice.asks_cpus, "mem_per_gpu_gib": advice.asks_gib},
-        "cpus_per_gpu": advice.cpus,
-        "mem_per_gpu_gib": advice.mem_gib,
-        "flags": advice.flags,
-        "keeps": finite(advice.keeps),
-        "faster": finite(advice.faster),
-        "frees_cpus": advice.frees_cpus,
-        "frees_gib": advice.frees_gib,
-        "more_jobs": advice.more_jobs,
-        "says": sentence(advice),
-    }
+    return print_advice(args)

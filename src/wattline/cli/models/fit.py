@@ -1,64 +1,84 @@
-"""`wattline fit`: what do these measurements say about speed and power, and how surely?"""
+"""`wattline fit`: fit models of speed and power to a table of measurements."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wattline.cli.models.workload_data import finite, workload_data
-from wattline.cli.models.workload_text import workload_text
-from wattline.cli.output import show_json, tell, tell_first_run
-from wattline.cli.output_check import claim
+from wattline.cli.arguments import add_output_arguments
+from wattline.cli.output import announce_compilation, check_writable, notify, print_json
 from wattline.errors import ConfigError
-from wattline.models.fit import fit_workload
-from wattline.models.fit_quality import Fitted, fit_file
-from wattline.models.held_out import held_out
-from wattline.models.library import reread, write_models
-from wattline.models.workload import Workload
-from wattline.models.workload_models import Measured
+
+if TYPE_CHECKING:
+    from wattline.models.fit_quality import Fitted
+    from wattline.models.workload import Workload
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline fit`."""
+    parser.add_argument("profile", metavar="PROFILE.csv", help="measurements, one per row (.csv or .csv.gz)")
+    parser.add_argument("--out", metavar="FILE", help="write the fitted models, for predict --models")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, print every workload, and write what was asked for."""
-    named = [args.profile, *filter(None, (args.html, args.out))]
-    if len({Path(name).resolve() for name in named}) < len(named):
+    """Fit, print every workload, and write the files asked for."""
+    files = [args.profile, *filter(None, (args.html, args.out))]
+    if len({Path(name).resolve() for name in files}) < len(files):
         raise ConfigError("the profile, --html and --out must be different files")
-    claim(args.html, args.out)
-    fitted = list(fit_file(args.profile))
-    for f in fitted:
-        if f.contradicted:
-            name = f"{f.workload.model} on {f.workload.gpu}"
-            tell(f"beware: {len(f.contradicted)} rows of {name} do not go with the rest: {f.contradicted[0]}")
-    if args.out:
-        write_models(Measured(tuple(map(_as_written, fitted))), args.out)
-        tell(f"models: {args.out} (coefficients only: what measured watts add to them is left out)")
-    if args.html:
-        tell_first_run()
-        from wattline.reports.html.fit_page import write_fit_page  # compiles loops, and only pages need it
+    check_writable(args.html, args.out)
+    from wattline.cli.models.workload_text import format_workload
+    from wattline.models.fit_quality import fit_file
+    from wattline.models.library import write_models
+    from wattline.models.workload_models import Measured
 
-        write_fit_page(args.html, args.profile, fitted)
-        tell(f"page: {args.html}")
+    fits = list(fit_file(args.profile))
+    for fit in fits:
+        _warn_contradictions(fit)
+    if args.out:
+        write_models(Measured(tuple(map(_with_written_errors, fits))), args.out)
+        notify(f"models: {args.out} (coefficients only, without corrections by measured watts)")
+    if args.html:
+        announce_compilation()
+        from wattline.reports.html.fit_page import write_fit_page  # compiles loops, needed only for pages
+
+        write_fit_page(args.html, args.profile, fits)
+        notify(f"page: {args.html}")
     if args.json:
-        show_json({"workloads": [_data(f) for f in fitted]})
+        print_json({"workloads": [_encode(fit) for fit in fits]})
     else:
-        print("\n\n".join(workload_text(f.workload, str(f)) for f in fitted))
+        print("\n\n".join(format_workload(fit.workload, str(fit)) for fit in fits))
     return 0
 
 
-def _as_written(f: Fitted) -> Workload:
-    """A workload with the errors of what a file holds of it."""
-    held = held_out(f.rows, lambda rows: reread(fit_workload(rows)))
-    source = replace(f.workload.source, samples_error=held.samples_error, watts_error=held.watts_error)
-    return replace(f.workload, source=source)
+def _warn_contradictions(fit: Fitted) -> None:
+    if fit.contradicted:
+        name = f"{fit.workload.model} on {fit.workload.gpu}"
+        notify(
+            f"warning: {len(fit.contradicted)} rows of {name} contradict the others: {fit.contradicted[0]}"
+        )
 
 
-def _data(f: Fitted) -> dict[str, Any]:
+def _with_written_errors(fit: Fitted) -> Workload:
+    """Return the workload with the errors of the model as a file holds it."""
+    from wattline.models.fit import fit_workload
+    from wattline.models.held_out import held_out
+    from wattline.models.library import reread
+
+    held = held_out(fit.rows, lambda rows: reread(fit_workload(rows)))
+    source = replace(fit.workload.source, samples_error=held.samples_error, watts_error=held.watts_error)
+    return replace(fit.workload, source=source)
+
+
+def _encode(fit: Fitted) -> dict[str, Any]:
+    from wattline.cli.models.workload_data import encode_workload, finite_or_none
+
     held = {
-        "samples_error": finite(f.held.samples_error),
-        "samples_worst": finite(f.held.samples_worst),
-        "watts_error": finite(f.held.watts_error),
-        "watts_worst": finite(f.held.watts_worst),
+        "samples_error": finite_or_none(fit.held.samples_error),
+        "samples_worst": finite_or_none(fit.held.samples_worst),
+        "watts_error": finite_or_none(fit.held.watts_error),
+        "watts_worst": finite_or_none(fit.held.watts_worst),
     }
-    return {**workload_data(f.workload), "held_out": held, "contradicted": f.contradicted}
+    return {**encode_workload(fit.workload), "held_out": held, "contradicted": fit.contradicted}

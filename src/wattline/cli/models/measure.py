@@ -1,4 +1,4 @@
-"""`wattline measure -- COMMAND`: seconds and joules of a command, and how they are known."""
+"""`wattline measure -- COMMAND`: run a command and report its time and energy, with the method."""
 
 from __future__ import annotations
 
@@ -13,101 +13,114 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattline.cli.output import show_json, tell
+from wattline.cli.arguments import add_json_argument
+from wattline.cli.models.meter_argument import add_meter_argument
+from wattline.cli.output import notify, print_json
 from wattline.errors import ConfigError, NotFound
 from wattline.meter import Meter, open_meter
 from wattline.meter.caps.guard import reap
 from wattline.meter.energy_window import Part, Used, Window
 
-_LOOK_S = 0.5  # how much of a GPU that is lost may go uncounted
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_READ_S = 0.5  # between two readings: if a GPU is lost, at most this much of it is not counted
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline measure`."""
+    parser.usage = f"{parser.prog} [options] -- COMMAND ..."
+    parser.add_argument(
+        "words", nargs="*", metavar="COMMAND", help="command to run; its exit code is returned"
+    )
+    add_meter_argument(parser)
+    add_json_argument(parser)
+    parser.epilog = "With --json, the output of the command goes to stderr."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command, say what it used, and end as it did."""
-    _check(args.words)
-    for left in reap():
-        if left.restored:
-            tell(f"GPU {left.record.uuid} had a cap that a dead process left behind: restored")
+    """Run the command, print the energy it used, and return its exit code."""
+    _check_command(args.words)
+    for restored in reap():
+        if restored.restored:
+            notify(f"GPU {restored.record.uuid}: restored a cap that a dead process left behind")
     meter = open_meter(args.meter)
     try:
-        began_s = time.monotonic()
-        code, used = _measured(args, meter)
-        wall_s = time.monotonic() - began_s
+        start_s = time.monotonic()
+        code, used = _run_metered(args, meter)
+        wall_s = time.monotonic() - start_s
     finally:
         meter.close()
     if args.json:
-        show_json(_data(args.words, code, used, meter.name, wall_s))
+        print_json(_encode(args.words, code, used, meter.name, wall_s))
     else:
-        print(_text(used))
+        print(_format_usage(used))
     return code
 
 
-def _check(words: list[str]) -> None:
+def _check_command(words: list[str]) -> None:
     if not words:
-        raise ConfigError("there is no command, expected one after --: wattline measure -- python train.py")
+        raise ConfigError("no command was given, expected one after --: wattline measure -- python train.py")
     if shutil.which(words[0]) is None:
         exists = Path(words[0]).exists()
-        why = "it may not be run" if exists else "no such command"
+        why = "it is not executable" if exists else "no such command"
         raise (ConfigError if exists else NotFound)(f"{words[0]} cannot be started: {why}")
 
 
-def _measured(args: argparse.Namespace, meter: Meter) -> tuple[int, Used]:
-    """Exit code as a shell has it, and what was used until the command ended."""
-    window = Window(meter, counting=False)  # the command may count them itself
-    with _Signals() as signals:
-        # With --json, stdout is ours: what the command prints goes where people look.
+def _run_metered(args: argparse.Namespace, meter: Meter) -> tuple[int, Used]:
+    """Run the command; return its exit code as a shell does (128 + signal), and the energy it used."""
+    window = Window(meter, counting=False)  # the command may count the same GPUs itself
+    with SignalForwarder() as signals:
+        # With --json, stdout holds only the result, so the output of the command goes to stderr.
         try:
             process = subprocess.Popen(
-                args.words, env=_env(args.meter, meter), stdout=2 if args.json else None
+                args.words, env=_build_environment(args.meter, meter), stdout=2 if args.json else None
             )
         except OSError as error:
             raise ConfigError(f"{args.words[0]} cannot be started: {error.strerror}") from None
-        signals.go_to(process)
+        signals.forward_to(process)
         while True:
             try:
-                code = process.wait(_LOOK_S)
+                code = process.wait(_READ_S)
                 break
             except subprocess.TimeoutExpired:
                 window.look()
     return (code if code >= 0 else 128 - code), window.end()
 
 
-def _env(text: str, meter: Meter) -> dict[str, str]:
-    """The command sees the meter that we see: simulated GPUs are in a state of their own."""
+def _build_environment(text: str, meter: Meter) -> dict[str, str]:
+    """Return an environment in which the command uses the same meter, with the same simulated GPUs."""
     spec = meter.gpus[0].spec if meter.name == "simulated" else text
     return dict(os.environ) if spec == "auto" else {**os.environ, "WATTLINE_METER": spec}
 
 
-class _Signals:
-    """Who wants to end us ends the command; what is typed at a terminal reaches it without us."""
+class SignalForwarder:
+    """Forwards signals to the command; Ctrl-C at a terminal reaches it without our help."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: list[int] = []  # for a command that has not yet started
+        self._pending: list[int] = []  # received before the command has started
 
-    def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._came) for number in _PASSED_ON}
+    def __enter__(self) -> SignalForwarder:
+        self._previous = {number: signal.signal(number, self._handle) for number in _FORWARDED}
         return self
 
     def __exit__(self, *problem: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _came(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._process is None:
-            self._waiting.append(number)
+            self._pending.append(number)
         elif number != signal.SIGINT or not os.isatty(0):
             self._process.send_signal(number)
 
-    def go_to(self, process: subprocess.Popen[bytes]) -> None:
-        """It has started."""
+    def forward_to(self, process: subprocess.Popen[bytes]) -> None:
+        """Send all signals to *process* from now on, and those received before."""
         self._process = process
-        while self._waiting:
-            process.send_signal(self._waiting.pop(0))
+        while self._pending:
+            process.send_signal(self._pending.pop(0))
 
 
-def _data(words: list[str], code: int, used: Used, meter: str, wall_s: float) -> dict[str, Any]:
+def _encode(words: list[str], code: int, used: Used, meter: str, wall_s: float) -> dict[str, Any]:
     return {
         "command": shlex.join(words),
         "exit_code": code,
@@ -118,11 +131,11 @@ def _data(words: list[str], code: int, used: Used, meter: str, wall_s: float) ->
         "energy_j": used.energy_j,
         "counted_j": used.counted_j,
         "watts": used.watts,
-        "gpus": [_part_data(part) for part in used.parts],
+        "gpus": [_encode_part(part) for part in used.parts],
     }
 
 
-def _part_data(part: Part) -> dict[str, Any]:
+def _encode_part(part: Part) -> dict[str, Any]:
     return {
         "index": part.gpu.index,
         "uuid": part.gpu.uuid,
@@ -133,18 +146,18 @@ def _part_data(part: Part) -> dict[str, Any]:
     }
 
 
-def _text(used: Used) -> str:
-    lines = [f"{used.seconds:.3f} s", *map(_part_text, used.parts)]
+def _format_usage(used: Used) -> str:
+    lines = [f"{used.seconds:.3f} s", *map(_format_part, used.parts)]
     if used.energy_j is None:
-        lines.append("unmetered: no joules can be told here (wattline doctor says why)")
+        lines.append("unmetered: the energy cannot be measured here (wattline doctor shows why)")
     else:
         mean = f", {used.watts:.1f} W on average" if used.watts is not None else ""
         lines.append(f"{used.energy_j:.1f} J{mean}, by {used.method}")
     return "\n".join(lines)
 
 
-def _part_text(part: Part) -> str:
+def _format_part(part: Part) -> str:
     joules = "unknown" if part.energy_j is None else f"{part.energy_j:.1f} J"
     lost = f", until it was lost: {part.lost}" if part.lost else ""
-    twice = "" if part.counted else ", which another process counts too"
-    return f"GPU {part.gpu.index} ({part.gpu.name}): {joules}{lost}{twice}"
+    also = "" if part.counted else ", which another process counts too"
+    return f"GPU {part.gpu.index} ({part.gpu.name}): {joules}{lost}{also}"

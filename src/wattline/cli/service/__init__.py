@@ -1,1 +1,1 @@
-"""Commands of the service."""
+"""Commands that start the service and talk to it."""

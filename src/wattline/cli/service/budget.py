@@ -1,36 +1,53 @@
-"""`wattline budget`: how much energy may be used, by whom and when?"""
+"""`wattline budget`: show or set the energy budgets."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from wattline.cli.output import show_json, tell
-from wattline.cli.service.connect import reach
+from wattline.cli.arguments import add_actions
+from wattline.cli.output import notify, print_json
+from wattline.cli.service.connect import add_connection_arguments, connect
 from wattline.errors import ConfigError
 
-_HINT = "12kW, 300kWh/day, 5GJ, eta=0.5; vision:12kW is of one team"
+if TYPE_CHECKING:
+    from wattline.cli.main import CommandParser
+
+_HINT = "12kW, 300kWh/day, 5GJ or eta=0.5; vision:12kW is a budget of team vision"
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of `wattline budget`."""
+    actions = add_actions(parser)
+    show = actions.add_parser("show", help="print the budgets in force")
+    add_connection_arguments(show)
+    change = actions.add_parser("set", help="replace all budgets by those given")
+    change.add_argument(
+        "budgets", nargs="*", metavar="B", help="12kW, 300kWh/day, 5GJ or eta=0.5; TEAM:B for one team"
+    )
+    change.add_argument("--clear", action="store_true", help="remove all budgets")
+    add_connection_arguments(change)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the budgets in force, or set others."""
-    client = reach(args)
+    """Print the budgets in force, after replacing them if asked to."""
+    client = connect(args)
     before = client.get("/budgets")["budgets"]
     budgets = before
     if args.action == "set":
         if args.clear == bool(args.budgets):
-            raise ConfigError("expected budgets, or --clear and none", _HINT)
+            raise ConfigError("expected either budgets or --clear", _HINT)
         try:
             budgets = client.put("/budgets", {"budgets": args.budgets})["budgets"]
         except ConfigError as error:
             if error.code != "bad_request":
                 raise
-            raise ConfigError(f"{' '.join(args.budgets)!r} cannot be held as a budget", _HINT) from None
-        was = ", ".join(before) or "energy was not limited"
-        tell(f"before: {was}" if before != budgets else "that is as it was")
+            raise ConfigError(f"{' '.join(args.budgets)!r} is not a valid budget", _HINT) from None
+        notify(f"before: {', '.join(before) or 'no budget'}" if before != budgets else "budgets unchanged")
     if args.json:
-        show_json({"budgets": budgets})
+        print_json({"budgets": budgets})
     elif budgets:
         print("\n".join(budgets))
     else:
-        tell("energy is not limited")
+        notify("no energy budget is set")
     return 0

@@ -1,33 +1,40 @@
-"""`wattline explain JOB`: why is it where it is, and what would change that?"""
+"""`wattline explain JOB`: explain the state of a job and what would change it."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from wattline.cli.output import show_json
-from wattline.cli.service.connect import path_of, reach
-from wattline.cli.service.job_text import clean, clock
+from wattline.cli.output import print_json
+from wattline.cli.service.connect import add_connection_arguments, add_job_id_argument, connect, job_path
+from wattline.cli.service.job_text import format_clock, sanitize
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline explain`."""
+    add_job_id_argument(parser)
+    add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain one job."""
-    said = reach(args).get(path_of(args.job, "explain"))
+    """Print the explanation of one job."""
+    explanation = connect(args).get(job_path(args.job, "explain"))
     if args.json:
-        show_json(said)
+        print_json(explanation)
     else:
-        print("\n".join(_lines(said)))
+        print("\n".join(_format_lines(explanation)))
     return 0
 
 
-def _lines(said: dict[str, Any]) -> list[str]:
-    lines = [f"job {said['job']} is {said['state']}: {clean(said['reason'])}".rstrip(": ")]
-    lines += [f"  {clean(fact)}" for fact in said["evidence"]]
-    if said["expected"]:
-        lines.append(f"expected {clean(said['expected']['text'])}")
-    if said["changes"]:
+def _format_lines(explanation: dict[str, Any]) -> list[str]:
+    job, state = explanation["job"], explanation["state"]
+    lines = [f"job {job} is {state}: {sanitize(explanation['reason'])}".rstrip(": ")]
+    lines += [f"  {sanitize(fact)}" for fact in explanation["evidence"]]
+    if explanation["expected"]:
+        lines.append(f"expected {sanitize(explanation['expected']['text'])}")
+    if explanation["changes"]:
         lines.append("what would change that:")
-        lines += [f"  {clean(what['text'])}" for what in said["changes"]]
-    if said["decided_s"] is not None:
-        lines.append(f"(decided at {clock(said['decided_s'])}, epoch {said['epoch']})")
+        lines += [f"  {sanitize(change['text'])}" for change in explanation["changes"]]
+    if explanation["decided_s"] is not None:
+        lines.append(f"(decided at {format_clock(explanation['decided_s'])}, epoch {explanation['epoch']})")
     return lines

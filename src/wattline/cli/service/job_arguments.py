@@ -1,6 +1,6 @@
-"""From `wattline submit JOB.yaml` or `wattline submit -- COMMAND` to what the service is asked.
+"""Job of `wattline submit` and `wattline plan`: from a job file or a command to the body of the request.
 
-The file is read and checked here, so that complaints name its lines. Options go before what it says.
+The file is read and checked here, so that errors name its lines. Options override the file.
 """
 
 from __future__ import annotations
@@ -11,28 +11,55 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wattline.cli.arguments import number
 from wattline.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
+    from wattline.cli.main import CommandParser
     from wattline.jobfile import JobFile
 
-_SIMPLE = ("name", "team", "priority", "deadline", "model")
+_COPIED = ("name", "team", "priority", "deadline", "model")
+
+
+def add_job_arguments(parser: CommandParser) -> None:
+    """Add the job file, the command after `--`, and the options that override the file."""
+    command = parser.prog
+    indent = " " * len("usage: ")
+    parser.usage = f"{command} [options] JOB.yaml\n{indent}{command} [options] -- COMMAND ..."
+    parser.command_after_dashes = True
+    add = parser.add_argument
+    add("file", nargs="?", metavar="JOB.yaml", help="job file; - is stdin")
+    add("--name", metavar="N", help="name of the job (default: that of its command)")
+    add("--gpus", metavar="N", help="number of GPUs: 2, 1..4, or 8.. for at least 8 (default 1)")
+    add("--time", metavar="T", help="time limit (4h, 1-12:00:00)")
+    add("--team", metavar="T", help="team that the job is charged to")
+    add("--priority", type=number, metavar="N", help="jobs with a higher priority start first (default 0)")
+    add("--deadline", metavar="WHEN", help="time by which it should end: 2026-11-16T09:00+01:00")
+    add("--model", metavar="M", help="model that it trains, to predict its speed and power: resnet50")
+    add("--elastic", action="store_true", help="may resume from its checkpoint with another number of GPUs")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="environment variable of the job (repeatable); K alone copies it from here",
+    )
 
 
 @dataclass(frozen=True)
-class Request:
-    """A job file as JSON, and how many jobs it makes."""
+class JobDocument:
+    """Job file as JSON, and the number of jobs in it."""
 
     document: dict[str, Any]
     count: int
 
 
-def read_request(args: argparse.Namespace) -> Request:
-    """What *args* describe; an error says what is wrong with it, and in which line."""
+def read_job_document(args: argparse.Namespace) -> JobDocument:
+    """Return the job that *args* describe; errors name the line of the file."""
     if (args.file is None) == (args.words is None):
-        expected = "expected a job file, or a command after --"
+        problem = "both a job file and a command were given" if args.file else "no job was given"
         raise ConfigError(
-            f"there are a file and a command, {expected}" if args.file else f"there is no job, {expected}",
+            f"{problem}, expected a job file, or a command after --",
             "wattline submit job.yaml, or wattline submit --gpus 2 -- python train.py",
         )
     try:
@@ -44,17 +71,17 @@ def read_request(args: argparse.Namespace) -> Request:
     if args.words is None:
         document = _read_file(args.file).model_dump(mode="json", exclude_unset=True)
     else:
-        document = {"run": [_literal(word) for word in args.words]}
-    changed = {**document, **_options(args, document)}
-    job = read_document(changed, "submit")
-    return Request({"workdir": os.getcwd(), **changed}, len(expand(job)))
+        document = {"run": [_escape(word) for word in args.words]}
+    merged = {**document, **_read_options(args, document)}
+    job = read_document(merged, "submit")
+    return JobDocument({"workdir": os.getcwd(), **merged}, len(expand(job)))
 
 
 def _read_file(name: str) -> JobFile:
     from wattline.jobfile import read_job
     from wattline.jobfile.schema import LIMIT_BYTES
 
-    where = "stdin" if name == "-" else name
+    source = "stdin" if name == "-" else name
     try:
         if name == "-":
             text = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -62,47 +89,47 @@ def _read_file(name: str) -> JobFile:
             with open(name, "rb") as file:
                 text = file.read(LIMIT_BYTES + 1)
     except FileNotFoundError:
-        raise NotFound(f"{where}: no such file", "a command goes after --: wattline submit -- CMD") from None
+        raise NotFound(f"{source}: no such file", "to submit a command: wattline submit -- CMD") from None
     except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
     if len(text) > LIMIT_BYTES:
-        raise ConfigError(f"{where}: longer than {LIMIT_BYTES // 2**20} MiB, expected a job file")
+        raise ConfigError(f"{source}: longer than {LIMIT_BYTES // 2**20} MiB, the limit of a job file")
     try:
-        return read_job(text.decode("utf-8-sig"), where)
+        return read_job(text.decode("utf-8-sig"), source)
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{where}:{line}: not text in UTF-8, expected YAML") from None
+        raise ConfigError(f"{source}:{line}: not UTF-8 text, expected YAML") from None
 
 
-def _options(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
-    """What the options say, as a job file would."""
-    found = {name: getattr(args, name) for name in _SIMPLE if getattr(args, name) is not None}
+def _read_options(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as fields of a job file."""
+    fields = {name: getattr(args, name) for name in _COPIED if getattr(args, name) is not None}
     if args.words is not None and args.name is not None:
-        found["name"] = _literal(args.name)
+        fields["name"] = _escape(args.name)
     if args.elastic:
-        found["elastic"] = True
-    resources = {"gpus": _gpus(args.gpus), "time": args.time}
-    given = {name: value for name, value in resources.items() if value is not None}
-    if given:
-        found["resources"] = {**document.get("resources", {}), **given}
+        fields["elastic"] = True
+    resources = {"gpus": _parse_gpus(args.gpus), "time": args.time}
+    set_resources = {name: value for name, value in resources.items() if value is not None}
+    if set_resources:
+        fields["resources"] = {**document.get("resources", {}), **set_resources}
     if args.env:
-        found["env"] = {**document.get("env", {}), **dict(map(_variable, args.env))}
-    return found
+        fields["env"] = {**document.get("env", {}), **dict(map(_parse_variable, args.env))}
+    return fields
 
 
-def _gpus(text: str | None) -> int | str | None:
+def _parse_gpus(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else text
 
 
-def _variable(text: str) -> tuple[str, str]:
-    name, given, value = text.partition("=")
-    if not given:
+def _parse_variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
         if name not in os.environ:
-            raise ConfigError(f"--env {name}: there is no such variable here", f"--env {name}=VALUE")
+            raise ConfigError(f"--env {name}: no such variable in this environment", f"--env {name}=VALUE")
         value = os.environ[name]
-    return name, _literal(value)
+    return name, _escape(value)
 
 
-def _literal(text: str) -> str:
-    """What the shell has left is meant as it is: no `${name}` of a matrix."""
+def _escape(text: str) -> str:
+    """Escape `$`: the shell has already expanded variables, and `${name}` means no matrix value here."""
     return text.replace("$", "$$")

@@ -1,7 +1,7 @@
-"""`wattline serve`: run jobs on the GPUs of this machine, and answer those who submit them.
+"""`wattline serve`: run the scheduler service on the GPUs of this machine.
 
-The socket comes first and the state second, so that who finds the port taken has touched nothing. Where the
-service is stands in the file `url` of its folder while it listens.
+The socket is opened before the state, so that a service that finds its port taken changes nothing. While the
+service listens, the file `url` in its directory holds its address.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from wattline.cli.output import tell
-from wattline.cli.service.job_text import count
+from wattline.cli.arguments import non_negative_int, positive_int
+from wattline.cli.output import announce_compilation, notify
+from wattline.cli.service.job_text import pluralize
 from wattline.errors import BackendError, ConfigError, WattlineError
 from wattline.service.client import service_folder
 
@@ -27,31 +28,85 @@ if TYPE_CHECKING:
     from wattline.core.protocols import Models
     from wattline.service.controller import Controller
 
-_GRACE_S = 2  # for requests that are being answered when we are told to end
-_SWITCH_S = 0.001  # a request waits no longer for the thread that decides
+PORT = 7717
+_GRACE_S = 2  # for requests in progress when the service stops
+_SWITCH_S = 0.001  # thread switch interval: a request waits no longer for the scheduler thread
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline serve`."""
+    add = parser.add_argument
+    add(
+        "--dir",
+        metavar="DIR",
+        help="directory of all state (default $WATTLINE_DIR, else service in the state directory)",
+    )
+    add(
+        "--gpus",
+        default="auto",
+        metavar="G",
+        help="auto: the GPUs of this machine; simulated:4xa100: simulated ones (default auto)",
+    )
+    add(
+        "--policy",
+        default="auto",
+        metavar="P",
+        help="scheduling policy (default auto: by priority, and powerflow while there is a budget)",
+    )
+    add(
+        "--place",
+        default="tune",
+        metavar="P",
+        help="placer, which assigns GPUs, cores and memory (default tune)",
+    )
+    add(
+        "--models",
+        default="library",
+        metavar="M",
+        help="models of speed and power: library, or a file written by fit --out (default library)",
+    )
+    add("--host", default="127.0.0.1", metavar="H", help="address to listen on (default 127.0.0.1)")
+    add("--port", type=_port, default=PORT, metavar="N", help=f"port (default {PORT}; 0: any free one)")
+    add(
+        "--rate",
+        type=positive_int,
+        default=500,
+        metavar="N",
+        help="requests per second allowed for each caller (default 500)",
+    )
+    add(
+        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, expected 0 to 65535")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal says stop."""
-    _import()
-    models = _check(args)
+    """Serve until a signal stops the service."""
+    announce_compilation()
+    _check_installation()
+    models = _check_arguments(args)
     folder = service_folder(args.dir).resolve()
-    with _Signals() as signals, _bound(args.host, args.port) as bound:
-        controller = _open(folder, args, models)
+    with StopSignals() as signals, _listen(args.host, args.port) as listener:
+        controller = _open_controller(folder, args, models)
         try:
             controller.start()
-            if not signals.came:
-                _serve(controller, bound, args, signals)
+            if not signals.received:
+                _serve(controller, listener, args, signals)
         finally:
-            running = _running(controller)
+            running = _count_running(controller)
             with suppress(OSError):
                 (folder / "url").unlink()
             controller.stop()
-    tell(_farewell(running, folder))
+    notify(_describe_stop(running, folder))
     return 0
 
 
-def _import() -> None:
+def _check_installation() -> None:
     try:
         import uvicorn  # noqa: F401
 
@@ -62,8 +117,8 @@ def _import() -> None:
         raise ConfigError(f"{error.name} is not installed", 'pip install "wattline[service]"') from None
 
 
-def _check(args: argparse.Namespace) -> Models | None:
-    """Raise where the options make no sense, before anything is touched; the models that they name."""
+def _check_arguments(args: argparse.Namespace) -> Models | None:
+    """Raise for invalid arguments before anything is changed; return the models, None for the library."""
     from wattline.models.library import load_models
     from wattline.placement.parser import parse_placer
     from wattline.policy.parser import parse_policy
@@ -74,7 +129,7 @@ def _check(args: argparse.Namespace) -> Models | None:
     return None if args.models == "library" else load_models(args.models)
 
 
-def _open(folder: Path, args: argparse.Namespace, models: Models | None) -> Controller:
+def _open_controller(folder: Path, args: argparse.Namespace, models: Models | None) -> Controller:
     from wattline.service.controller import Controller
 
     try:
@@ -85,31 +140,32 @@ def _open(folder: Path, args: argparse.Namespace, models: Models | None) -> Cont
             place=args.place,
             models=models,
             seed=args.seed,
-            tell=tell,
         )
-    except ConfigError as error:  # what was typed makes sense, but not on this machine, or not now
+    except ConfigError as error:  # the arguments are valid, but not on this machine or not now
         raise BackendError(error.message, error.hint) from None
 
 
-def _serve(controller: Controller, bound: socket.socket, args: argparse.Namespace, signals: _Signals) -> None:
+def _serve(
+    controller: Controller, listener: socket.socket, args: argparse.Namespace, signals: StopSignals
+) -> None:
     import uvicorn
 
     from wattline.service.http.app import create_app
 
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(controller, rate=args.rate)
-    app.state.tokens.own(controller.folder)
-    url = _url(bound)
+    app.state.tokens.ensure_service_token(controller.folder)
+    url = _service_url(listener)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                _write(controller.folder / "url", f"{url}\n")
-                tell(_greeting(controller, url))
+                _write_public(controller.folder / "url", f"{url}\n")
+                notify(_describe_start(controller, url))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            controller.leaving = True  # streams end by themselves
+            controller.close_streams()
             await super().shutdown(sockets)
 
     server = Server(
@@ -122,49 +178,51 @@ def _serve(controller: Controller, bound: socket.socket, args: argparse.Namespac
             server_header=False,
         )
     )
-    signals.end(server)
-    server.run(sockets=[bound])
+    signals.stop_on_signal(server)
+    server.run(sockets=[listener])
 
 
 @contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens; requests that come before we can answer wait in it."""
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    """Open a listening socket; requests that come before the service is ready wait in its queue."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError):
-        raise ConfigError(f"--host {host}: no such address", "127.0.0.1, or one of this machine") from None
-    with socket.socket(family, kind, protocol) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        raise ConfigError(
+            f"--host {host}: no such address", "--host 127.0.0.1, or another address of this machine"
+        ) from None
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind(address)
-            bound.listen(1024)
+            listener.bind(address)
+            listener.listen(1024)
         except OSError as error:
-            hint = "give another --port; 0 is any that is free"
-            raise BackendError(f"{host}:{port} cannot be listened to: {error.strerror}", hint) from None
-        if not _loopback(bound):
-            tell(
-                f"WARNING: {host} is not only this machine: who reaches it and has a token can run commands"
-                " here, and nothing is encrypted"
+            hint = "give another --port; 0 is any free one"
+            raise BackendError(f"cannot listen on {host}:{port}: {error.strerror}", hint) from None
+        if not _is_loopback(listener):
+            notify(
+                f"WARNING: {host} is reachable from other machines: any caller with a token can run commands"
+                " here, and the connection is not encrypted"
             )
-        yield bound
+        yield listener
 
 
-def _loopback(bound: socket.socket) -> bool:
-    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def _url(bound: socket.socket) -> str:
-    """Where callers on this machine find us."""
-    host, port = bound.getsockname()[:2]
+def _service_url(listener: socket.socket) -> str:
+    """Return the address for callers on this machine."""
+    host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
-        host = "127.0.0.1" if bound.family == socket.AF_INET else "::1"
+        host = "127.0.0.1" if listener.family == socket.AF_INET else "::1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _write(path: Path, text: str) -> None:
-    """For everybody to read, whole or not at all."""
+def _write_public(path: Path, text: str) -> None:
+    """Write a file that all users can read, atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         new.write_text(text)
@@ -174,55 +232,58 @@ def _write(path: Path, text: str) -> None:
         new.unlink(missing_ok=True)
 
 
-def _greeting(controller: Controller, url: str) -> str:
-    said = controller.describe()
-    kinds = ", ".join(f"{node['gpus']} {node['kind']}" for node in said["nodes"])
-    gpus = count(sum(node["gpus"] for node in said["nodes"]), "GPU")
-    if said["simulated"]:
-        kinds += ", SIMULATED: nothing computes on them, and no joule is real"
-    waiting = sum(said["jobs"].get(state, 0) for state in ("PENDING", "RUNNING"))
-    found = f"; {count(waiting, 'job')} found" if waiting else ""
-    return f"{url} listens: {gpus} ({kinds}); policy {said['policy']}; all is in {controller.folder}{found}"
+def _describe_start(controller: Controller, url: str) -> str:
+    cluster = controller.describe()
+    kinds = ", ".join(f"{node['gpus']} {node['kind']}" for node in cluster["nodes"])
+    gpus = pluralize(sum(node["gpus"] for node in cluster["nodes"]), "GPU")
+    if cluster["simulated"]:
+        kinds += ", SIMULATED: nothing is computed on them and all energy is modelled"
+    live = sum(cluster["jobs"].get(state, 0) for state in ("PENDING", "RUNNING"))
+    restored = f"; restored {pluralize(live, 'job')}" if live else ""
+    return (
+        f"listening on {url}: {gpus} ({kinds}); policy {cluster['policy']}; state in"
+        f" {controller.folder}{restored}"
+    )
 
 
-def _running(controller: Controller) -> int:
+def _count_running(controller: Controller) -> int:
     try:
         return int(controller.describe()["jobs"].get("RUNNING", 0))
     except WattlineError:
         return 0
 
 
-def _farewell(running: int, folder: Path) -> str:
+def _describe_stop(running: int, folder: Path) -> str:
     if not running:
-        return "stopped; no job runs"
-    go = "job runs on, and is" if running == 1 else "jobs run on, and are"
-    return f"stopped; {running} {go} found again by: wattline serve --dir {folder}"
+        return "stopped; no job is running"
+    still = "job is still running" if running == 1 else "jobs are still running"
+    return f"stopped; {running} {still}; to resume: wattline serve --dir {folder}"
 
 
-class _Signals:
-    """Signals that end the service in order, whenever they come."""
+class StopSignals:
+    """Handlers of the signals that stop the service in order, whenever they come."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.received = False
         self._server: Any = None
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> StopSignals:
         numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
             numbers.append(signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._heard) for number in numbers}
+        self._previous = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def end(self, server: Any) -> None:
-        """From now on, a signal ends this server."""
+    def stop_on_signal(self, server: Any) -> None:
+        """Stop *server* at the next signal, or at once if there was one."""
         self._server = server
-        server.should_exit = self.came
+        server.should_exit = self.received
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
         if self._server is not None:
             self._server.should_exit = True

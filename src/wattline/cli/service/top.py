@@ -1,4 +1,4 @@
-"""`wattline top`: GPUs, who runs on them and who waits for them, as they are now."""
+"""`wattline top`: show GPUs, running jobs and budgets, refreshed continuously."""
 
 from __future__ import annotations
 
@@ -9,140 +9,165 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattline.cli.output import show_json
-from wattline.cli.service.connect import reach
-from wattline.cli.service.job_text import LIVE, clean, clock, count, cut, done, energy, lasts
+from wattline.cli.arguments import with_unit
+from wattline.cli.output import format_table, print_json
+from wattline.cli.service.connect import add_connection_arguments, connect
+from wattline.cli.service.job_text import (
+    LIVE,
+    format_clock,
+    format_energy,
+    format_progress,
+    format_time,
+    pluralize,
+    sanitize,
+    shorten,
+)
 from wattline.errors import Unreachable
-from wattline.grid import grid
 from wattline.service.client import Client
+from wattline.units import parse_seconds
 
-_SHOWN = 40  # jobs that run, at most
-_TOGETHER_S = 10.0  # watts are the energy of so long
+_MOST_JOBS = 40  # running jobs that are listed
+_WINDOW_S = 10.0  # power is the energy of this time
+_COLUMNS = ("job", "name", "gpus", "time", "progress", "watts", "energy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline top`."""
+    parser.add_argument(
+        "--once", action="store_true", help="print once and exit (default if stdout is not a terminal)"
+    )
+    parser.add_argument(
+        "--every",
+        type=with_unit(parse_seconds),
+        default=2.0,
+        metavar="T",
+        help="refresh every T (default 2s)",
+    )
+    add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """One frame, or one after the other."""
-    client = reach(args)
+    """Print one frame, or refresh it until Ctrl-C."""
+    client = connect(args)
     if args.json or args.once or not sys.stdout.isatty():
-        frame = look(client)
+        frame = fetch_frame(client)
         if args.json:
-            show_json(frame)
+            print_json(frame)
         else:
-            print(text(frame))
+            print(format_frame(frame))
         return 0
-    return _live(client, max(args.every, 0.2))
+    return _refresh(client, max(args.every, 0.2))
 
 
-def look(client: Client, watts: Watts | None = None) -> dict[str, Any]:
-    """What a frame tells: the cluster, who runs, and how many wait for which reason."""
+def fetch_frame(client: Client, power: PowerEstimator | None = None) -> dict[str, Any]:
+    """Return the cluster, the running jobs, and the number of pending jobs by reason."""
     cluster = client.get("/cluster")
     jobs = client.jobs({"state": list(LIVE)})
     running = [job for job in jobs if job["state"] == "RUNNING"]
-    waiting = Counter(job["reason"] for job in jobs if job["state"] == "PENDING")
+    pending = Counter(job["reason"] for job in jobs if job["state"] == "PENDING")
     now_s = time.time()
-    drawn = {} if watts is None else watts.look(running, time.monotonic())
+    power_w = {} if power is None else power.estimate(running, time.monotonic())
     return {
         "at_s": now_s,
         "cluster": cluster,
-        "running": [{**job, "power_w": job.get("power_w", drawn.get(job["id"]))} for job in running],
-        "waiting": dict(waiting.most_common()),
+        "running": [{**job, "power_w": job.get("power_w", power_w.get(job["id"]))} for job in running],
+        "waiting": dict(pending.most_common()),
     }
 
 
 @dataclass
-class Watts:
-    """What jobs draw, from what they had used a moment ago."""
+class PowerEstimator:
+    """Power of jobs, from the growth of their energy over the last seconds."""
 
-    _seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _readings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def look(self, running: list[dict[str, Any]], now_s: float) -> dict[str, float]:
-        """Watts by job, of those who were seen before."""
+    def estimate(self, running: list[dict[str, Any]], now_s: float) -> dict[str, float]:
+        """Return the watts of each job that was running at an earlier call, too."""
         metered = [job for job in running if job["energy_method"] != "unmetered"]
-        known = {job["id"]: job["energy_j"] for job in metered if job["energy_j"] is not None}
-        self._seen = {job: seen for job, seen in self._seen.items() if job in known}
-        found = {}
-        for job, energy_j in known.items():
-            seen = self._seen.setdefault(job, [])
-            seen.append((now_s, energy_j))
-            while len(seen) > 2 and now_s - seen[1][0] >= _TOGETHER_S:
-                del seen[0]
-            past_s = now_s - seen[0][0]
-            if past_s > 0:
-                found[job] = max(energy_j - seen[0][1], 0.0) / past_s
-        return found
+        energy_j = {job["id"]: job["energy_j"] for job in metered if job["energy_j"] is not None}
+        self._readings = {job: old for job, old in self._readings.items() if job in energy_j}
+        power_w = {}
+        for job, used_j in energy_j.items():
+            readings = self._readings.setdefault(job, [])
+            readings.append((now_s, used_j))
+            while len(readings) > 2 and now_s - readings[1][0] >= _WINDOW_S:
+                del readings[0]
+            elapsed_s = now_s - readings[0][0]
+            if elapsed_s > 0:
+                power_w[job] = max(used_j - readings[0][1], 0.0) / elapsed_s
+        return power_w
 
 
-def text(frame: dict[str, Any]) -> str:
-    """A frame for people."""
+def format_frame(frame: dict[str, Any]) -> str:
+    """Return a frame as text."""
     cluster, running, now_s = frame["cluster"], frame["running"], frame["at_s"]
-    parts = [_head(cluster, frame["at_s"]), _gpus(cluster, running)]
+    parts = [_format_head(cluster, now_s), _format_gpus(cluster, running)]
     if cluster["problem"]:
-        parts.append(f"PROBLEM: {clean(cluster['problem'])}")
+        parts.append(f"PROBLEM: {sanitize(cluster['problem'])}")
     if running:
-        names = ("job", "name", "gpus", "time", "progress", "watts", "energy")
-        rows = [names, *(_row(job, now_s) for job in running[:_SHOWN])]
-        more = [f"and {len(running) - _SHOWN} more"] if len(running) > _SHOWN else []
-        parts.append("\n".join([*grid(rows, lambda column: ">" if column in (0, 2, 5) else "<"), *more]))
-    waiting = frame["waiting"]
-    lines = [f"{number:>6}  {clean(why) or '-'}" for why, number in waiting.items()]
-    parts.append("\n".join([f"{count(sum(waiting.values()), 'job')} waiting", *lines]))
+        rows = [_build_row(job, now_s) for job in running[:_MOST_JOBS]]
+        more = [f"and {len(running) - _MOST_JOBS} more"] if len(running) > _MOST_JOBS else []
+        parts.append("\n".join([*format_table(_COLUMNS, rows, right=("job", "gpus", "watts")), *more]))
+    pending = frame["waiting"]
+    lines = [f"{number:>6}  {sanitize(reason) or '-'}" for reason, number in pending.items()]
+    parts.append("\n".join([f"{pluralize(sum(pending.values()), 'job')} waiting", *lines]))
     return "\n\n".join(parts)
 
 
-def _head(cluster: dict[str, Any], now_s: float) -> str:
+def _format_head(cluster: dict[str, Any], now_s: float) -> str:
     simulated = " (SIMULATED)" if cluster["simulated"] else ""
     total = sum(node["gpus"] for node in cluster["nodes"])
     free = "" if cluster["gpus_free"] is None else f", {cluster['gpus_free']} free"
     budgets = ", ".join(cluster["budgets"]) or "none"
     return (
-        f"{clock(now_s)}  {count(total, 'GPU')}{simulated}{free}; jobs: "
-        f"{_states(cluster['jobs']) or 'none'}\n"
-        f"policy {clean(cluster['policy'])}; budget {budgets}; energy by {cluster['energy_method']}; "
+        f"{format_clock(now_s)}  {pluralize(total, 'GPU')}{simulated}{free}; jobs: "
+        f"{_format_states(cluster['jobs']) or 'none'}\n"
+        f"policy {sanitize(cluster['policy'])}; budget {budgets}; energy by {cluster['energy_method']}; "
         f"last decision took {1000 * cluster['decision_s']:.0f} ms"
     )
 
 
-def _states(jobs: dict[str, int]) -> str:
-    """`3 RUNNING, 9 PENDING`, who lives first."""
+def _format_states(jobs: dict[str, int]) -> str:
+    """Return `9 PENDING, 3 RUNNING, 1 FAILED`, with jobs that have ended last."""
     return ", ".join(f"{jobs[state]} {state}" for state in sorted(jobs, key=lambda s: (s not in LIVE, s)))
 
 
-def _gpus(cluster: dict[str, Any], running: list[dict[str, Any]]) -> str:
-    """A letter for each GPU: # works, . is free."""
+def _format_gpus(cluster: dict[str, Any], running: list[dict[str, Any]]) -> str:
+    """Return a line for each node with a character for each GPU: # is allocated, . is free."""
     rows = []
     for node in cluster["nodes"]:
-        of_kind = (job["given"]["gpus"] for job in running if job["given"]["kind"] == node["kind"])
-        used, has = len(set().union(*of_kind)), node["gpus"]
-        rows.append((node["name"], node["kind"], f"[{'#' * used}{'.' * (has - used)}]", f"{used}/{has}"))
-    return "\n".join(grid(rows, lambda column: "<")) if rows else "no GPUs"
+        of_kind = (job["allocation"]["gpus"] for job in running if job["allocation"]["kind"] == node["kind"])
+        used, total = len(set().union(*of_kind)), node["gpus"]
+        rows.append((node["name"], node["kind"], f"[{'#' * used}{'.' * (total - used)}]", f"{used}/{total}"))
+    return "\n".join(format_table((), rows)) if rows else "no GPUs"
 
 
-def _row(job: dict[str, Any], now_s: float) -> tuple[str, ...]:
-    watts = job["power_w"]
+def _build_row(job: dict[str, Any], now_s: float) -> tuple[str, ...]:
+    power_w = job["power_w"]
     return (
         job["id"],
-        cut(clean(job["name"]), 24),
-        str(len(job["given"]["gpus"])),
-        lasts(job, now_s),
-        done(job),
-        "-" if watts is None else f"{watts:.0f} W",
-        energy(job),
+        shorten(sanitize(job["name"]), 24),
+        str(len(job["allocation"]["gpus"])),
+        format_time(job, now_s),
+        format_progress(job),
+        "-" if power_w is None else f"{power_w:.0f} W",
+        format_energy(job),
     )
 
 
-def _live(client: Client, every_s: float) -> int:
-    """Frames, until somebody presses Ctrl-C."""
+def _refresh(client: Client, every_s: float) -> int:
+    """Show frame after frame until Ctrl-C; keep the last one while the service is unreachable."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    watts, last = Watts(), ""
+    power, last = PowerEstimator(), ""
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         try:
             while True:
                 problem = ""
                 try:
-                    last = text(look(client, watts))
+                    last = format_frame(fetch_frame(client, power))
                 except Unreachable as error:
                     problem = f"\n\n{error.message}"
                 live.update(Text(last + problem, no_wrap=True, overflow="ellipsis"), refresh=True)

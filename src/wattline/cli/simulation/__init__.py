@@ -1,1 +1,1 @@
-"""Commands that simulate, compare and replay."""
+"""Commands that simulate, compare, replay and optimise."""

@@ -1,4 +1,4 @@
-"""What can a policy do with one eta or another, and which eta compares it fairly with other runs?"""
+"""Runs of a policy with other etas, and the eta at which it compares fairly with other policies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import isfinite
 
-from wattline.cli.simulation.pool import Pool
-from wattline.cli.simulation.scenario import Case
+from wattline.cli.simulation.pool import SimulationPool
+from wattline.cli.simulation.scenario import SimulationCase
 from wattline.errors import ConfigError
 from wattline.policy.knobs import has_knob, who_has
 from wattline.reports import Report, report
@@ -17,50 +17,55 @@ from wattline.reports.knob_search import GRID, Figure, match
 from wattline.trace import Trace
 
 
-def with_eta(cases: Sequence[Case]) -> int:
-    """Which of *cases* has an eta: the first that can hold a budget, too, or else the first."""
-    has = [row for row, case in enumerate(cases) if has_knob(case.deciders()[0], "eta")]
-    if has:
-        return next((row for row in has if has_knob(cases[row].deciders()[0], "budgets")), has[0])
-    named = ", ".join(case.policy for case in cases)
-    raise ConfigError(f"none of {named} has an eta to choose, expected one with {who_has('eta')}")
+def find_case_with_eta(cases: Sequence[SimulationCase]) -> int:
+    """Return the row of the first case with an eta that can also hold a budget, else the first with one."""
+    policies = [case.build_policy_and_placer()[0] for case in cases]
+    rows = [row for row, policy in enumerate(policies) if has_knob(policy, "eta")]
+    if rows:
+        return next((row for row in rows if has_knob(policies[row], "budgets")), rows[0])
+    names = ", ".join(case.policy for case in cases)
+    raise ConfigError(f"none of {names} has an eta to choose, expected one with {who_has('eta')}")
 
 
-def sweep(pool: Pool, case: Case, row: int) -> Swept:
-    """The runs of *case*, the *row*-th of those compared, for every eta of the grid."""
-    runs = pool.each(run_for_report, [(replace(case, eta=eta),) for eta in GRID])
-    return Swept(case.policy, GRID, tuple(runs), row)
+def sweep_eta(pool: SimulationPool, case: SimulationCase, row: int) -> Swept:
+    """Run *case*, the *row*-th of those compared, for every eta of the grid."""
+    reports = pool.map(simulate_report, [(replace(case, eta=eta),) for eta in GRID])
+    return Swept(case.policy, GRID, tuple(reports), row)
 
 
-def equals(
-    pool: Pool, cases: Sequence[Case], reports: Sequence[Report], row: int, figure: Figure
+def match_other_cases(
+    pool: SimulationPool,
+    cases: Sequence[SimulationCase],
+    reports: Sequence[Report],
+    row: int,
+    figure: Figure,
 ) -> tuple[Equal, ...]:
-    """The *row*-th case against each of the others, at the eta at which it meets them in *figure*.
+    """Compare the *row*-th case with each other one at the eta at which both are equal in *figure*.
 
-    What has no energy, or no finished job that took any time, cannot be met, and is left out.
+    Cases without energy, or without a finished job that took any time, are left out.
     """
-    ours = cases[row]
+    tuned = cases[row]
 
     def run(eta: float) -> Report:
-        return pool.get(run_for_report, replace(ours, eta=eta))
+        return pool.call(simulate_report, replace(tuned, eta=eta))
 
-    def against(other: int) -> Equal:
+    def match_case(other: int) -> Equal:
         target = getattr(reports[other], figure)
-        return Equal(cases[other].policy, ours.policy, reports[other], match(run, target, figure))
+        return Equal(cases[other].policy, tuned.policy, reports[other], match(run, target, figure))
 
-    if not any(map(_known, sweep(pool, ours, row).reports)):
+    if not any(map(_is_comparable, sweep_eta(pool, tuned, row).reports)):
         return ()
-    others = [other for other, r in enumerate(reports) if other != row and _known(r)]
+    others = [other for other, r in enumerate(reports) if other != row and _is_comparable(r)]
     if pool.processes == 1:
-        return tuple(map(against, others))
-    with ThreadPoolExecutor(pool.processes) as searches:  # each waits for its own runs
-        return tuple(searches.map(against, others))
+        return tuple(map(match_case, others))
+    with ThreadPoolExecutor(pool.processes) as searches:  # each thread waits for its own runs
+        return tuple(searches.map(match_case, others))
 
 
-def _known(r: Report) -> bool:
+def _is_comparable(r: Report) -> bool:
     return all(isfinite(figure) and figure > 0 for figure in (r.energy_j, r.jct_mean_s))
 
 
-def run_for_report(trace: Trace, case: Case) -> Report:
-    """A run of which only the figures are wanted."""
+def simulate_report(trace: Trace, case: SimulationCase) -> Report:
+    """Simulate *case* and return only its report."""
     return report(case.run(trace)[0])

@@ -1,4 +1,4 @@
-"""What jobs do, and what is believed of them: from `--models` to models."""
+"""Models of jobs from `--models`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from wattline.models.workload_models import Measured
 from wattline.papers.synergy_speedups import Published
 
 
-def read_beliefs(text: str | None, span_penalty: float) -> Asked | Measured | Published:
-    """The models that *text* names: `library`, `synergy`, or a file of `fit --out`; None: as asked."""
-    asked = Asked(span_penalty=span_penalty)
+def read_models(text: str | None, span_penalty: float) -> Asked | Measured | Published:
+    """Return the models that *text* names: `library`, `synergy`, or a file of `fit --out`.
+
+    None: only the durations of the trace, which also serve jobs of unknown models.
+    """
+    from_trace = Asked(span_penalty=span_penalty)
     if text is None:
-        return asked
+        return from_trace
     if text == "synergy":
-        return Published(asked)
-    return replace(library() if text == "library" else load_models(text), otherwise=asked)
+        return Published(from_trace)
+    return replace(library() if text == "library" else load_models(text), otherwise=from_trace)
 
 
-def with_drawn(jobs: Jobs, models: Asked | Measured | Published, kinds: Sequence[str], seed: int) -> Jobs:
-    """*jobs*, those of unknown models with one drawn at random."""
+def assign_drawn_models(
+    jobs: Jobs, models: Asked | Measured | Published, kinds: Sequence[str], seed: int
+) -> Jobs:
+    """Return *jobs* in which each job of unknown model has one drawn at random."""
     if not isinstance(models, Measured):
         raise ConfigError("--draw-models needs models to draw from", hint="--models library")
     return draw_models(jobs, models, kinds, seed)

@@ -1,4 +1,4 @@
-"""`wattline policies`: the stages policies are made of, and their knobs."""
+"""`wattline policies`: list the stages of policies and their parameters."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ import math
 from dataclasses import fields
 from typing import Any, cast
 
-from wattline.cli.output import show_json
-from wattline.policy.parser import stage_names
+from wattline.cli.arguments import add_json_argument
+from wattline.cli.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline policies`."""
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List every stage with its knobs and what it does."""
+    """Print every stage with its parameters and one line of documentation."""
+    from wattline.policy.parser import stage_names
+
     rows: list[dict[str, Any]] = []
-    for name, thing in sorted(stage_names().items()):
-        knobs = {f.name: f.default for f in fields(cast(Any, thing))} if inspect.isclass(thing) else {}
-        holds = knobs.pop("budgets", None) is not None  # given by --budget, not by a knob
+    for name, stage in sorted(stage_names().items()):
+        knobs = {f.name: f.default for f in fields(cast(Any, stage))} if inspect.isclass(stage) else {}
+        holds_budget = knobs.pop("budgets", None) is not None  # set by --budget, not in the policy text
         knobs.pop("price", None)  # likewise by --price
-        does = (inspect.getdoc(thing) or "").split("\n")[0]
-        rows.append({"name": name, "knobs": knobs, "holds_budget": holds, "does": does})
+        does = (inspect.getdoc(stage) or "").split("\n")[0]
+        rows.append({"name": name, "knobs": knobs, "holds_budget": holds_budget, "does": does})
     if args.json:
-        show_json(
-            [{**row, "knobs": {key: _plain(value) for key, value in row["knobs"].items()}} for row in rows]
+        print_json(
+            [
+                {**row, "knobs": {key: _encode_default(value) for key, value in row["knobs"].items()}}
+                for row in rows
+            ]
         )
         return 0
     for row in rows:
-        said = ",".join(f"{key}={value}" for key, value in row["knobs"].items())
-        said += "  holds --budget" if row["holds_budget"] else ""
-        print(f"{row['name']:16} {row['does']}" + (f"\n{'':16} {said}" if said else ""))
+        details = ",".join(f"{key}={value}" for key, value in row["knobs"].items())
+        details += "  holds --budget" if row["holds_budget"] else ""
+        print(f"{row['name']:16} {row['does']}" + (f"\n{'':16} {details}" if details else ""))
     return 0
 
 
-def _plain(value: Any) -> Any:
-    """A knob's default as strict JSON has it: infinity by its name, as it is typed."""
+def _encode_default(value: Any) -> Any:
+    """Return the default of a parameter for strict JSON: infinity by the name that users type."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

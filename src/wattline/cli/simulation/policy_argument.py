@@ -1,11 +1,11 @@
-"""Who decides: a policy and a placer from words, with the budgets and knobs given beside them."""
+"""Policy and placer from `--policy`, `--place` and `--backfill`, and checks of both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from wattline import papers
-from wattline.cli.output import tell
+from wattline.cli.output import notify
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import parse_budget
@@ -17,23 +17,24 @@ from wattline.policy.chain import Chain
 from wattline.policy.parser import parse_policy
 
 
-def read_deciders(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:
-    """What `POLICY` or `POLICY@PLACE` names; without its own, the policy has the placer *place*."""
-    policy, at, own = text.partition("@")
-    placer = own.strip() if at else place
-    who = parse_policy(policy.strip(), papers.POLICIES)
-    where = parse_placer(placer, backfill, papers.PLACERS)
-    stages = who.stages if isinstance(who, Chain) else (who,)
-    if any(getattr(stage, "names_nodes", False) for stage in stages) and not placer.startswith("pack"):
+def parse_policy_and_placer(text: str, place: str, backfill: str) -> tuple[Policy, Placer]:
+    """Parse `POLICY` or `POLICY@PLACE`; a policy without its own placer gets *place*."""
+    policy_text, at, own_place = text.partition("@")
+    placer_text = own_place.strip() if at else place
+    policy = parse_policy(policy_text.strip(), papers.POLICIES)
+    placer = parse_placer(placer_text, backfill, papers.PLACERS)
+    stages = policy.stages if isinstance(policy, Chain) else (policy,)
+    if any(getattr(stage, "names_nodes", False) for stage in stages) and not placer_text.startswith("pack"):
         raise ConfigError(
-            f"{policy} says itself which nodes jobs run on, and {placer} would choose others",
-            hint=f"{policy}@pack, or {policy}@pack+power to switch idle nodes off",
+            f"{policy_text} chooses the nodes of jobs itself and works only with the placer pack,"
+            f" not {placer_text}",
+            hint=f"{policy_text}@pack, or {policy_text}@pack+power to switch idle nodes off",
         )
-    return who, where
+    return policy, placer
 
 
 def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
-    """Raise if one of the *budgets* is of a team that no job belongs to."""
+    """Raise `ConfigError` if one of the *budgets* is for a team without jobs."""
     teams = set(jobs.team.words()) - {""}
     for text in budgets:
         team = parse_budget(text).team
@@ -45,18 +46,17 @@ def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
             )
 
 
-def tell_elastic(policy: str, models: str | None) -> None:
-    """Say what is taken of jobs that get other GPUs than they asked for, if nothing is known of them."""
-    if models is None and _stages(policy) & {*ELASTIC, *DUE}:
-        tell(f"{policy}: without --models jobs are taken to be faster in proportion to their GPUs")
+def warn_assumed_scaling(policy: str, models: str | None) -> None:
+    """Print what is assumed if *policy* changes the GPUs of jobs and there are no models of them."""
+    if models is None and _stage_names(policy) & {*ELASTIC, *DUE}:
+        notify(f"{policy}: without --models, speed is assumed to be proportional to the number of GPUs")
 
 
-def tell_fuse(policy: str, jobs: Jobs) -> None:
-    """Say so if nobody can be fused."""
-    if "fuse" in _stages(policy) and not keyed(jobs).any():
-        tell(f"{policy}: no job of this trace has a fusion key (the column fuse), so nobody is fused")
+def warn_no_fusion_keys(policy: str, jobs: Jobs) -> None:
+    """Print a warning if *policy* fuses jobs and none of *jobs* can be fused."""
+    if "fuse" in _stage_names(policy) and not keyed(jobs).any():
+        notify(f"{policy}: no job of this trace has a fusion key (column fuse), so no job is fused")
 
 
-def _stages(policy: str) -> set[str]:
-    """The names of the stages in a policy's text."""
+def _stage_names(policy: str) -> set[str]:
     return {stage.partition(":")[0].strip().casefold() for stage in policy.partition("@")[0].split("+")}

@@ -1,4 +1,4 @@
-"""Work on one trace, each piece done once, by as many processes as were asked for."""
+"""Process pool that calls functions of one trace and remembers their results."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any, Self, TypeVar
 from wattline.trace import Trace
 
 Result = TypeVar("Result")
-_held: list[Trace] = []  # in a worker: the trace, which is sent once and not with every piece of work
+_worker_trace: list[Trace] = []  # in a worker process; sent once and not with every call
 
 
-class Pool:
-    """Calls functions of a trace and hashable words; what was asked before is not done again.
+class SimulationPool:
+    """Calls of functions of a trace and hashable arguments; the same call is made only once.
 
-    With one process, work is done here when its result is wanted. *progress* is called with the number of
-    pieces that are done.
+    With one process, a call is made in this process when its result is wanted. *progress* is called
+    with the number of finished calls.
     """
 
     def __init__(self, trace: Trace, processes: int, progress: Callable[[float], None]) -> None:
         self._trace = trace
         self._progress = progress
         self.count = 0
-        self._done: dict[Hashable, Future[Any]] = {}
+        self._futures: dict[Hashable, Future[Any]] = {}
         self._lock = Lock()
         self._workers = (
-            ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _hold, (trace,))
+            ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _set_worker_trace, (trace,))
             if processes > 1
             else None
         )
@@ -41,41 +41,41 @@ class Pool:
         if self._workers is not None:
             self._workers.shutdown(cancel_futures=True)
 
-    def get(self, work: Callable[..., Result], *words: Hashable) -> Result:
-        """What `work(trace, *words)` answers."""
-        found: Result = self._start(work, words).result()
-        return found
+    def call(self, function: Callable[..., Result], *arguments: Hashable) -> Result:
+        """Return the result of `function(trace, *arguments)`."""
+        result: Result = self._submit(function, arguments).result()
+        return result
 
-    def each(self, work: Callable[..., Result], rows: Sequence[tuple[Hashable, ...]]) -> Iterator[Result]:
-        """The same for many rows of words, in their order."""
+    def map(self, function: Callable[..., Result], rows: Sequence[tuple[Hashable, ...]]) -> Iterator[Result]:
+        """Yield the results for all *rows* of arguments, in their order."""
         if self._workers is not None:
-            for words in rows:
-                self._start(work, words)
-        for words in rows:
-            yield self.get(work, *words)
+            for arguments in rows:
+                self._submit(function, arguments)
+        for arguments in rows:
+            yield self.call(function, *arguments)
 
-    def _start(self, work: Callable[..., Result], words: tuple[Hashable, ...]) -> Future[Result]:
+    def _submit(self, function: Callable[..., Result], arguments: tuple[Hashable, ...]) -> Future[Result]:
         with self._lock:
-            future = self._done.get((work, words))
+            future = self._futures.get((function, arguments))
             if future is not None:
                 return future
             if self._workers is not None:
-                future = self._workers.submit(_call, work, words)
+                future = self._workers.submit(_call_with_trace, function, arguments)
             else:
                 future = Future()
-                future.set_result(work(self._trace, *words))
-            self._done[work, words] = future
-            future.add_done_callback(self._note)
+                future.set_result(function(self._trace, *arguments))
+            self._futures[function, arguments] = future
+            future.add_done_callback(self._count_call)
             return future
 
-    def _note(self, future: Future[Any]) -> None:
+    def _count_call(self, future: Future[Any]) -> None:
         self.count += 1
         self._progress(self.count)
 
 
-def _hold(trace: Trace) -> None:
-    _held.append(trace)
+def _set_worker_trace(trace: Trace) -> None:
+    _worker_trace.append(trace)
 
 
-def _call(work: Callable[..., Result], words: tuple[Hashable, ...]) -> Result:
-    return work(_held[0], *words)
+def _call_with_trace(function: Callable[..., Result], arguments: tuple[Hashable, ...]) -> Result:
+    return function(_worker_trace[0], *arguments)

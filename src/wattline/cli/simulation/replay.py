@@ -1,23 +1,37 @@
-"""`wattline replay`: decide again from a run log and insist on the same actions."""
+"""`wattline replay`: repeat the decisions of a run log and check that they are equal."""
 
 from __future__ import annotations
 
 import argparse
 
-from wattline.backend.replay import Replay
-from wattline.cli.output import show_json
-from wattline.cli.simulation.models_argument import read_beliefs
-from wattline.cli.simulation.policy_argument import check_teams, read_deciders
-from wattline.energy.budgets import parse_budget
-from wattline.energy.prices import Price
-from wattline.loop.run import run as run_loop
-from wattline.loop.runlog import read_log
-from wattline.policy.knobs import has_knob, refuse_budget, turned
+from wattline.cli.arguments import add_json_argument
+from wattline.cli.output import announce_compilation, print_json
+from wattline.cli.simulation.scenario_arguments import add_decision_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline replay`."""
+    parser.add_argument("log_file", metavar="LOG", help="run log written by --log or wattline log")
+    parser.add_argument(
+        "--policy", required=True, metavar="P", help="policy of the run, as it was given then"
+    )
+    add_decision_arguments(parser)
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay; a first difference is an error."""
-    policy, place = read_deciders(args.policy, args.place, args.backfill)
+    """Replay the log; the first different action raises an error."""
+    announce_compilation()
+    from wattline.backend.replay import Replay
+    from wattline.cli.simulation.models_argument import read_models
+    from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
+    from wattline.energy.budgets import parse_budget
+    from wattline.energy.prices import Price
+    from wattline.loop.log_reader import read_log
+    from wattline.loop.run import run as run_loop
+    from wattline.policy.knobs import has_knob, refuse_budget, turned
+
+    policy, place = parse_policy_and_placer(args.policy, args.place, args.backfill)
     if args.budget and not has_knob(policy, "budgets"):
         raise refuse_budget(args.policy)
     log = read_log(args.log_file)
@@ -31,16 +45,16 @@ def run(args: argparse.Namespace) -> int:
     again = run_loop(
         backend,
         policy,
-        read_beliefs(args.models, args.span_penalty),
+        read_models(args.models, args.span_penalty),
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
         price=price,
-        begins=backend.begins,
+        begins=backend.initial_state,
     )
     result = {"log": args.log_file, "rounds": len(again), "actions": len(again.actions), "same": True}
     if args.json:
-        show_json(result)
+        print_json(result)
     else:
-        print(f"{len(again.actions)} actions in {len(again)} rounds: the same again")
+        print(f"all {len(again.actions)} actions in {len(again)} rounds are equal to the log")
     return 0

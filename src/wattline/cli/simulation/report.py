@@ -1,26 +1,35 @@
-"""`wattline report`: what run logs say."""
+"""`wattline report`: report job times and energy from run logs."""
 
 from __future__ import annotations
 
 import argparse
 
-from wattline.cli.output import show_json, tell
-from wattline.cli.output_check import claim
-from wattline.loop.runlog import read_log
-from wattline.reports import compare, digest, write_html
+from wattline.cli.arguments import add_output_arguments
+from wattline.cli.output import announce_compilation, check_writable, notify, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline report`."""
+    parser.add_argument(
+        "logs", nargs="+", metavar="LOG", help="run logs written by --log; several are compared"
+    )
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report of one log, or the comparison of several."""
-    claim(args.html)
+    announce_compilation()
+    from wattline.loop.log_reader import read_log
+    from wattline.reports import compare, digest, write_html
+
+    check_writable(args.html)
     digests = [digest(read_log(path)) for path in args.logs]
     if args.html:
         write_html(args.html, digests)
-        tell(f"page: {args.html}")
-    if len(digests) == 1:
-        found = digests[0].report
-        show_json(found.as_dict()) if args.json else print(found)
-        return 0
-    comparison = compare(*digests)
-    show_json(comparison.as_dict()) if args.json else print(comparison)
+        notify(f"page: {args.html}")
+    result = digests[0].report if len(digests) == 1 else compare(*digests)
+    if args.json:
+        print_json(result.as_dict())
+    else:
+        print(result)
     return 0

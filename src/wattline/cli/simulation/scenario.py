@@ -1,4 +1,4 @@
-"""What to simulate: from the words on the command line to a run."""
+"""One simulation, from the arguments of the command line to its run log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.sim.simulator import Faults, Overheads, Sim
-from wattline.cli.simulation.models_argument import read_beliefs, with_drawn
-from wattline.cli.simulation.policy_argument import check_teams, read_deciders
+from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.simulator import Sim
+from wattline.cli.simulation.models_argument import assign_drawn_models, read_models
+from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
 from wattline.cluster import parse_cluster
 from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import Budget, parse_budget
@@ -30,8 +31,8 @@ from wattline.trace import read as read_any_trace
 
 
 @dataclass(frozen=True)
-class Case:
-    """One simulation, in words and numbers only, so that another process can run it."""
+class SimulationCase:
+    """One simulation as text and numbers only, so that another process can run it."""
 
     trace: str
     format: str | None
@@ -43,7 +44,7 @@ class Case:
     backfill: str
     models: str | None
     draw_models: bool
-    budgets: tuple[str, ...]  # for policies that can hold them
+    budgets: tuple[str, ...]  # ignored by policies that cannot hold one
     quantum_s: float | None
     restart_s: float
     rescale_s: float
@@ -53,11 +54,11 @@ class Case:
     price: str | None
     pue: float
     seed: int
-    eta: float | None = None  # instead of the policy's own
+    eta: float | None = None  # replaces that of the policy
 
     @classmethod
-    def of(cls, args: argparse.Namespace, policy: str) -> Case:
-        """The case that the options in *args* describe."""
+    def from_arguments(cls, args: argparse.Namespace, policy: str) -> SimulationCase:
+        """Return the simulation of *policy* that *args* describe."""
         return cls(
             trace=args.trace,
             format=args.format,
@@ -81,45 +82,45 @@ class Case:
             seed=args.seed,
         )
 
-    def read(self) -> Trace:
-        """The trace, with drawn models if asked for, or the part of it that belongs to `team`."""
+    def read_trace(self) -> Trace:
+        """Read the trace, draw models if asked to, and keep only the jobs of `team` if there is one."""
         trace = read_any_trace(self.trace, self.format, self.skip_bad)
-        if self.draw_models:  # before rows are left out, so that a job's model is the same in every part
-            models, kinds = self.beliefs(), parse_cluster(self.cluster).kind.names
-            trace = replace(trace, jobs=with_drawn(trace.jobs, models, kinds, self.seed))
+        if self.draw_models:  # before jobs are left out, so that a job gets the same model with any team
+            models, kinds = self.read_models(), parse_cluster(self.cluster).kind.names
+            trace = replace(trace, jobs=assign_drawn_models(trace.jobs, models, kinds, self.seed))
         if self.team is not None:
-            trace = replace(trace, jobs=trace.jobs.take(np.array(self._mine(trace))))
+            trace = replace(trace, jobs=trace.jobs.take(np.array(self._find_team_jobs(trace))))
         check_teams(self.budgets, trace.jobs, self.trace)
         return trace
 
-    def _mine(self, trace: Trace) -> list[bool]:
-        mine = [word == self.team for word in trace.jobs.team.words()]
-        if any(mine):
-            return mine
+    def _find_team_jobs(self, trace: Trace) -> list[bool]:
+        in_team = [word == self.team for word in trace.jobs.team.words()]
+        if any(in_team):
+            return in_team
         teams = sorted(set(trace.jobs.team.words()) - {""})
         if not teams:
-            raise ConfigError(f"team {self.team!r} was asked for, but {self.trace} names no teams")
+            raise ConfigError(f"--team {self.team}: {self.trace} names no teams")
         raise ConfigError(
-            f"team {self.team!r} has no jobs in {self.trace}, expected one of {', '.join(teams)}"
+            f"--team {self.team}: no such team in {self.trace}, expected one of {', '.join(teams)}"
         )
 
-    def beliefs(self) -> Asked | Measured | Published:
-        """The models: what jobs do, and what is believed of them."""
-        return read_beliefs(self.models, self.span_penalty)
+    def read_models(self) -> Asked | Measured | Published:
+        """Return the models, which both the simulator and the policy use."""
+        return read_models(self.models, self.span_penalty)
 
     def read_budgets(self) -> tuple[Budget, ...]:
-        """The budgets."""
+        """Parse the budgets."""
         return tuple(map(parse_budget, self.budgets))
 
     def read_price(self) -> Price | None:
-        """What energy costs."""
+        """Parse the price of energy; None without one."""
         if self.price is None and self.pue != 1.0:
-            raise ConfigError(f"--pue {self.pue:g} says what is paid of a price, expected --price, too")
+            raise ConfigError(f"--pue {self.pue:g} needs a price of energy", hint="add --price")
         return None if self.price is None else parse_price(self.price, self.pue)
 
-    def deciders(self) -> tuple[Policy, Placer]:
-        """The policy, with budgets and eta where it has them, and the placer."""
-        policy, place = read_deciders(self.policy, self.place, self.backfill)
+    def build_policy_and_placer(self) -> tuple[Policy, Placer]:
+        """Return the policy, with budgets, price and eta where it has them, and the placer."""
+        policy, place = parse_policy_and_placer(self.policy, self.place, self.backfill)
         if self.budgets and has_knob(policy, "budgets"):
             policy = turned(policy, "budgets", self.read_budgets())
         if has_knob(policy, "price") and (price := self.read_price()) is not None:
@@ -129,8 +130,8 @@ class Case:
     def run(
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
-        """Simulate; answers the log, and what it cost this process."""
-        models = self.beliefs()
+        """Simulate; return the run log, and the CPU time and peak memory of this process."""
+        models = self.read_models()
         sim = Sim(
             trace.jobs,
             parse_cluster(self.cluster),
@@ -140,19 +141,19 @@ class Case:
             faults=Faults(node_mtbf_s=self.node_mtbf_s, job_failure=self.job_failure),
             seed=self.seed,
         )
-        about = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
-        policy, place = self.deciders()
-        before = time.process_time()
+        trace_header = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
+        policy, place = self.build_policy_and_placer()
+        start_s = time.process_time()
         log = run(
             sim,
             policy,
             models,
             place=place,
             seed=self.seed,
-            trace=about,
+            trace=trace_header,
             price=self.read_price(),
             progress=progress,
         )
-        cpu_s = time.process_time() - before
+        cpu_s = time.process_time() - start_s
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return log, {"cpu_s": round(cpu_s, 4), "peak_rss_mb": round(peak_mb, 1)}

@@ -1,48 +1,72 @@
-"""`wattline simulate`: one policy on one trace."""
+"""`wattline simulate`: simulate one policy on a trace."""
 
 from __future__ import annotations
 
 import argparse
 
-from wattline.cli.output import bar, show_json, tell, tell_skipped
-from wattline.cli.output_check import claim
-from wattline.cli.simulation.policy_argument import tell_elastic, tell_fuse
-from wattline.cli.simulation.scenario import Case
-from wattline.cli.simulation.unfinished import blame, left, nobody
-from wattline.loop.runlog import write_log
-from wattline.policy.knobs import has_knob, refuse_budget
-from wattline.reports import report, write_html
+from wattline.cli.arguments import add_output_arguments
+from wattline.cli.output import (
+    announce_compilation,
+    check_writable,
+    notify,
+    print_json,
+    progress_bar,
+    warn_skipped_rows,
+)
+from wattline.cli.simulation.scenario_arguments import add_scenario_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline simulate`."""
+    add_scenario_arguments(parser)
+    parser.add_argument(
+        "--policy",
+        default="fifo",
+        metavar="P",
+        help="stages joined by +, parameters after :, placer after @ (las:quantum=10m+keep@buddy;"
+        " default fifo; wattline policies lists them)",
+    )
+    parser.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate, then print the report and write what was asked for."""
-    case = Case.of(args, args.policy)
-    if case.budgets and not has_knob(case.deciders()[0], "budgets"):
+    """Simulate, print the report and write the files asked for."""
+    announce_compilation()
+    from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
+    from wattline.cli.simulation.scenario import SimulationCase
+    from wattline.cli.simulation.unfinished import describe_budget_limit, explain_nothing_started, left
+    from wattline.loop.log_writer import write_log
+    from wattline.policy.knobs import has_knob, refuse_budget
+    from wattline.reports import report, write_html
+
+    case = SimulationCase.from_arguments(args, args.policy)
+    if case.budgets and not has_knob(case.build_policy_and_placer()[0], "budgets"):
         raise refuse_budget(args.policy)
-    tell_elastic(case.policy, case.models)
-    trace = case.read()
-    tell_fuse(case.policy, trace.jobs)
-    claim(args.log, args.html)
-    tell_skipped(trace)
-    last_s = float(trace.jobs.submit_s[-1])
-    with bar(f"{args.policy} on {trace.name}", last_s) as done:
-        log, cost = case.run(trace, lambda now_s, _: done(now_s))
-    result, waiting = report(log), left(log)
+    warn_assumed_scaling(case.policy, case.models)
+    trace = case.read_trace()
+    warn_no_fusion_keys(case.policy, trace.jobs)
+    check_writable(args.log, args.html)
+    warn_skipped_rows(trace)
+    last_submit_s = float(trace.jobs.submit_s[-1])
+    with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
+        log, cost = case.run(trace, lambda now_s, _: update(now_s))
+    result, unfinished = report(log), left(log)
     if args.log:
         write_log(log, args.log)
-        tell(f"log: {args.log}")
+        notify(f"log: {args.log}")
     if args.html:
         write_html(args.html, [log])
-        tell(f"page: {args.html}")
+        notify(f"page: {args.html}")
     if args.json:
-        named = {"policy": args.policy, "policy_exact": result.policy, "left": waiting}
-        show_json({**result.as_dict(), **named, **cost})
+        identity = {"policy": args.policy, "policy_exact": result.policy, "left": unfinished}
+        print_json({**result.as_dict(), **identity, **cost})
     else:
         print(result)
-        tell(f"{len(trace.jobs)} jobs in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB")
+        notify(f"{len(trace.jobs)} jobs in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB")
     if result.never_started == result.jobs:
-        tell(nobody(waiting, trace.jobs, case))
+        notify(explain_nothing_started(unfinished, trace.jobs, case))
         return 4
-    if said := blame(waiting, result.jobs, case.budgets):
-        tell(said)
+    if message := describe_budget_limit(unfinished, result.jobs, case.budgets):
+        notify(message)
     return 0

@@ -1,0 +1,98 @@
+"""Recorded runs of one recurring job, for `wattline tune show` and `reset`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+
+from wattline.batch_size.bayesian import Recurring
+from wattline.batch_size.history import Memory
+from wattline.batch_size.posterior import believe
+from wattline.batch_size.tuner_state import Known
+from wattline.cli.output import confirm, notify, print_json, print_table
+from wattline.errors import ConfigError, NotFound
+
+_COLUMNS = ("batch", "runs", "stopped", "epochs", "cost")
+
+
+def show_group(args: argparse.Namespace) -> int:
+    """Print the batch sizes that were tried on each kind of GPU, and the next one."""
+    with Memory.open(args.state) as memory:
+        kinds = memory.kinds(args.group)
+        task = memory.task(args.group)
+        if args.gpu is not None and args.gpu not in kinds:
+            raise NotFound(f"{args.group} never ran on {args.gpu!r}, only on {', '.join(kinds) or 'nothing'}")
+        summaries = []
+        for kind in [args.gpu] if args.gpu else kinds:
+            state = memory.state(args.group, kind, Recurring(), eta=args.eta)
+            summaries.append(_summarize(kind, state))
+    if args.json:
+        print_json(
+            {"group": args.group, "default": task.default, "max_epochs": task.max_epochs, "gpus": summaries}
+        )
+        return 0
+    if not summaries:
+        print(f"{args.group} has not run yet: it starts with its default batch size, {task.default}")
+    for summary in summaries:
+        print(f"{args.group} on {summary['gpu']}")
+        print_table(_COLUMNS, [_build_row(each) for each in summary["batches"]], right=_COLUMNS)
+        print(f"next: {summary['next']}, {summary['why']}")
+    return 0
+
+
+def _summarize(kind: str, state: Known) -> dict[str, Any]:
+    """Return the runs of a job on one kind of GPU, the best batch size and the next one."""
+    optimizer = Recurring()
+    best = None
+    try:
+        following = optimizer.next(state, np.random.default_rng(0)).batch
+        if state.runs.any() and not np.isnan(state.epoch_j).all():
+            best = state.task.batches[believe(state).best]
+        why = optimizer.why(state)
+    except ConfigError as error:  # no run has reached the target
+        following, why = state.task.default, error.message
+    return {
+        "gpu": kind,
+        "batches": [_summarize_batch(state, at, batch) for at, batch in enumerate(state.task.batches)],
+        "best": best,
+        "next": following,
+        "why": why,
+        "pending": list(state.pending),
+    }
+
+
+def _summarize_batch(state: Known, at: int, batch: int) -> dict[str, Any]:
+    epochs = math.exp(state.total[at] / state.runs[at]) if state.runs[at] else None
+    epoch_j = float(state.epoch_j[at])
+    return {
+        "batch": batch,
+        "runs": int(state.here[at]),
+        "stopped": int(state.failed[at]),
+        "epochs": epochs,
+        "cost_j": None if epochs is None or math.isnan(epoch_j) else epochs * epoch_j,
+    }
+
+
+def _build_row(each: dict[str, Any]) -> tuple[str, ...]:
+    epochs = "-" if each["epochs"] is None else f"{each['epochs']:.1f}"
+    cost = "-" if each["cost_j"] is None else f"{each['cost_j']:.4g} J"
+    return str(each["batch"]), str(each["runs"]), str(each["stopped"]), epochs, cost
+
+
+def reset_group(args: argparse.Namespace) -> int:
+    """Delete all runs of a job after asking."""
+    with Memory.open(args.state) as memory:
+        if args.group not in memory.groups():
+            memory.task(args.group)  # raises, with similar names
+        if not args.yes and not confirm(f"delete all runs of {args.group}?", "-y deletes without asking"):
+            notify("nothing was deleted")
+            return 1
+        count = memory.reset(args.group)
+    if args.json:
+        print_json({"group": args.group, "forgotten": count})
+    else:
+        print(f"{args.group}: deleted {count} runs")
+    return 0

@@ -1,0 +1,152 @@
+"""Simulation of several policies on one trace, for `wattline compare`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattline.cli.output import check_writable, notify, print_json, progress_bar, warn_skipped_rows
+from wattline.cli.simulation.equal_energy import find_case_with_eta, match_other_cases, sweep_eta
+from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
+from wattline.cli.simulation.pool import SimulationPool
+from wattline.cli.simulation.scenario import SimulationCase
+from wattline.cli.simulation.unfinished import (
+    UnfinishedCounts,
+    describe_budget_limit,
+    explain_nothing_started,
+    left,
+)
+from wattline.errors import ConfigError
+from wattline.loop.log_writer import write_log
+from wattline.policy import ELASTIC, ORDERS
+from wattline.policy.knobs import has_knob, refuse_budget
+from wattline.reports import Comparison, Digest, compare, digest, write_html
+from wattline.reports.knob_search import GRID
+from wattline.trace import Trace
+
+_RUNS_PER_SEARCH = 3  # mean, for the progress bar
+
+
+class SimulatedPolicy(NamedTuple):
+    """Result of one policy: its digest, the CPU time and memory used, and the unfinished jobs."""
+
+    digest: Digest
+    cost: dict[str, Any]
+    unfinished: UnfinishedCounts
+
+
+def compare_policies(args: argparse.Namespace) -> int:
+    """Simulate the policies of *args*, print the comparison and return the exit code."""
+    texts = [*args.policy, *(_built_in_policies(args.models) if args.policies == "all" else ())]
+    if not texts:
+        raise ConfigError("no policy given", hint="--policy fifo --policy las, or --policies all")
+    cases = [SimulationCase.from_arguments(args, text) for text in dict.fromkeys(texts)]
+    _check_cases(cases)
+    tuned = find_case_with_eta(cases) if args.equal_energy or args.equal_jct or args.front else 0
+    trace = cases[0].read_trace()
+    for case in cases:
+        warn_no_fusion_keys(case.policy, trace.jobs)
+    log_paths = [_log_path(args.logs, case) if args.logs else None for case in cases]
+    check_writable(args.html, *log_paths)
+    warn_skipped_rows(trace)
+    with (
+        progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, args)) as update,
+        SimulationPool(trace, args.jobs, update) as pool,
+    ):
+        results = list(pool.map(_simulate_case, list(zip(cases, log_paths, strict=True))))
+        comparison = compare(*(result.digest for result in results))
+        comparison = _add_tuned_runs(comparison, pool, cases, tuned, args)
+    if args.html:
+        write_html(args.html, comparison)
+        notify(f"page: {args.html}")
+    if args.json:
+        data = comparison.as_dict()
+        for row, case, result in zip(data["reports"], cases, results, strict=True):
+            row.update(policy=case.policy, policy_exact=row["policy"], left=result.unfinished, **result.cost)
+        print_json(data)
+    else:
+        print(comparison)
+        cpu_s = sum(result.cost["cpu_s"] for result in results)
+        tuning = pool.count - len(results)
+        more = f", and {tuning} runs with other etas" if tuning else ""
+        notify(f"{len(cases)} x {len(trace.jobs)} jobs in {cpu_s:.1f} CPU s{more}")
+    return _report_unfinished(cases, results, trace)
+
+
+def _built_in_policies(models: str | None) -> tuple[str, ...]:
+    """Return the built-in policies; elastic ones only with models of how jobs scale."""
+    return ORDERS if models is None else (*ORDERS, *ELASTIC)
+
+
+def _check_cases(cases: Sequence[SimulationCase]) -> None:
+    """Parse all policies before the first run, and warn of missing budgets and models."""
+    for case in cases:
+        warn_assumed_scaling(case.policy, case.models)
+    can_hold = [has_knob(case.build_policy_and_placer()[0], "budgets") for case in cases]
+    if not cases[0].budgets or all(can_hold):
+        return
+    without = ", ".join(case.policy for case, can in zip(cases, can_hold, strict=True) if not can)
+    if not any(can_hold):
+        raise refuse_budget(without)
+    notify(f"simulated without the budget, because they cannot hold one: {without}")
+
+
+def _estimate_runs(cases: Sequence[SimulationCase], args: argparse.Namespace) -> int:
+    """Return about how many runs there will be, for the progress bar."""
+    searches = (int(args.equal_energy) + int(args.equal_jct)) * (len(cases) - 1)
+    return len(cases) + (len(GRID) if searches or args.front else 0) + _RUNS_PER_SEARCH * searches
+
+
+def _add_tuned_runs(
+    comparison: Comparison,
+    pool: SimulationPool,
+    cases: Sequence[SimulationCase],
+    row: int,
+    args: argparse.Namespace,
+) -> Comparison:
+    """Add the parts that need more runs of the *row*-th case, the one with an eta."""
+    reports = comparison.reports
+    if args.front:
+        comparison = replace(comparison, swept=sweep_eta(pool, cases[row], row))
+    if args.equal_energy:
+        equal = match_other_cases(pool, cases, reports, row, "energy_j")
+        comparison = replace(comparison, equal_energy=equal)
+    if args.equal_jct:
+        equal = match_other_cases(pool, cases, reports, row, "jct_mean_s")
+        comparison = replace(comparison, equal_jct=equal)
+    return comparison
+
+
+def _report_unfinished(
+    cases: Sequence[SimulationCase], results: Sequence[SimulatedPolicy], trace: Trace
+) -> int:
+    """Print which policies left jobs unfinished because of a budget; return the exit code."""
+    reports = [result.digest.report for result in results]
+    if all(report.never_started == report.jobs for report in reports):
+        messages = (
+            explain_nothing_started(result.unfinished, trace.jobs, case)
+            for case, result in zip(cases, results, strict=True)
+        )
+        for message in dict.fromkeys(messages):
+            notify(message)
+        return 4
+    for case, result in zip(cases, results, strict=True):
+        message = describe_budget_limit(result.unfinished, result.digest.report.jobs, case.budgets)
+        if message:
+            notify(f"{case.policy}: {message}")
+    return 0
+
+
+def _simulate_case(trace: Trace, case: SimulationCase, log_path: str | None) -> SimulatedPolicy:
+    log, cost = case.run(trace)
+    if log_path:
+        write_log(log, log_path)
+    return SimulatedPolicy(digest(log), cost, left(log))
+
+
+def _log_path(logs: str, case: SimulationCase) -> str:
+    name = "".join(c if c.isalnum() or c in "-+=.@" else "_" for c in case.policy)
+    return str(Path(logs) / f"{name}.jsonl.gz")

@@ -1,0 +1,117 @@
+"""Arguments that describe a simulation: trace, cluster, models, budgets and costs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from wattline.cli.arguments import non_negative_int, number, with_unit
+from wattline.units import parse_seconds
+
+
+def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all arguments of a simulation except the policy."""
+    add = parser.add_argument
+    seconds = with_unit(parse_seconds)
+    add("--trace", required=True, metavar="FILE", help="trace file, or synth[:count=1000,seed=0,...]")
+    add("--format", metavar="NAME", help="format of the trace (default: detected from its content)")
+    add("--skip-bad", action="store_true", help="skip and count broken rows (default: stop at the first)")
+    add("--team", metavar="NAME", help="simulate only the jobs of this team or virtual cluster")
+    add(
+        "--cluster",
+        required=True,
+        metavar="C",
+        help="nodes, as in 16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file",
+    )
+    add_decision_arguments(parser)
+    add(
+        "--draw-models",
+        action="store_true",
+        help="assign each job of unknown model a random one of --models (uses --seed)",
+    )
+    add(
+        "--quantum", type=seconds, metavar="T", help="decide only every T, as in 300s (default: at any event)"
+    )
+    add(
+        "--restart-cost",
+        type=seconds,
+        default=30.0,
+        metavar="T",
+        help="time a job loses at each restart (default 30s)",
+    )
+    add(
+        "--rescale-cost",
+        type=seconds,
+        default=0.0,
+        metavar="T",
+        help="further time it loses if it restarts with another number of GPUs (default 0s)",
+    )
+    add(
+        "--node-mtbf",
+        type=seconds,
+        default=math.inf,
+        metavar="T",
+        help="mean time between failures of a node (default: nodes never fail)",
+    )
+    add(
+        "--job-failure",
+        type=number,
+        default=0.0,
+        metavar="P",
+        help="probability that an attempt of a job fails (default 0)",
+    )
+    add(
+        "--price",
+        metavar="P",
+        help="price of a kWh: 0.17, prices.csv or prices.csv/1d; adds costs to reports",
+    )
+    add(
+        "--pue",
+        type=number,
+        default=1.0,
+        metavar="X",
+        help="power usage effectiveness: kWh paid for each kWh used (default 1)",
+    )
+    add(
+        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
+    )
+
+
+def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that decisions depend on; a replay needs the same values as the run."""
+    add = parser.add_argument
+    add(
+        "--place",
+        default="pack",
+        metavar="P",
+        help="placer, which assigns nodes, GPUs, cores and memory: pack, buddy, tune, …, pack+power"
+        " (default pack)",
+    )
+    add(
+        "--backfill",
+        choices=("none", "easy", "greedy"),
+        default="easy",
+        help="jobs that may start before a waiting job: none, easy (only if they do not delay it), or"
+        " greedy (any that fits) (default easy)",
+    )
+    add(
+        "--models",
+        metavar="M",
+        help="models of speed and power: library, or a file written by fit --out"
+        " (default: the durations of the trace)",
+    )
+    add(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="B",
+        help="energy budget: 12kW, 300kWh/day, 5GJ, 2MWh/7d, eta=0.5, tariff.csv; TEAM:B for one team"
+        " (repeatable)",
+    )
+    add(
+        "--span-penalty",
+        type=number,
+        default=1.0,
+        metavar="X",
+        help="slowdown of jobs that span several nodes (default 1: none)",
+    )
