@@ -112,7 +112,7 @@ def test_without_plotly_or_jinja2_the_error_names_the_extra_to_install(package, 
 def test_the_headline_is_valid_xml_with_every_run_in_it(digests):
     drawn = ET.fromstring(headline_svg(digests))
     words = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"fifo", "srtf", "Gandiva"} <= set(words)
+    assert {"fifo", "srtf", "gandiva"} <= set(words)
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 3
     assert (drawn.get("width"), drawn.get("height")) == ("900", "420")
 
