@@ -1,53 +1,61 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wattline.backend.engine.exit_policy import Fate, verdict
-from wattline.backend.engine.job_record import Life, Run
-from wattline.backend.engine.job_spec import Given, Work
-from wattline.backend.engine.local.attempt import Attempt, Exit
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.exit_policy import decide_exit
+from wattline.backend.engine.exit_status import Exit
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.job_spec import AttemptSettings, JobSpec
 
 
-def exit_(code: int = 0, **more: Any) -> Exit:
-    """How processes ended: well, unless said."""
-    usual: dict[str, Any] = {"signal": None, "fired": None, "asked": None, "oom": False, "message": ""}
+def make_exit(code: int = 0, **more: Any) -> Exit:
+    """Return an exit status; all fields that are not given are those of a success."""
+    usual: dict[str, Any] = {"signal": None, "sent_signal": None, "end_request": None, "oom": False}
     times = {"began_at": 0.0, "ended_at": 1.0, "seconds": 1.0, "max_rss_bytes": 0, "cpu_seconds": 0.0}
-    return Exit(**{"code": code, **usual, **times, "log_lost_bytes": 0, "ranks": (), **more})
+    return Exit(**{"code": code, "message": "", **usual, **times, "log_lost_bytes": 0, "ranks": (), **more})
 
 
-KILLED = exit_(137, signal="SIGKILL")
+KILLED = make_exit(137, signal="SIGKILL")
 
 
 @pytest.mark.parametrize(
-    ("how", "more", "fate", "state"),
+    ("exit", "more", "action", "state"),
     [
-        (exit_(0), {}, Fate.OVER, "SUCCEEDED"),
-        (exit_(3), {}, Fate.OVER, "FAILED"),
-        (exit_(0, asked="timeout"), {}, Fate.OVER, "TIMEOUT"),
-        (exit_(137, oom=True, signal="SIGKILL"), {}, Fate.OVER, "OUT_OF_MEMORY"),
-        (KILLED, {}, Fate.BLAMED, "FAILED"),
-        (None, {}, Fate.BLAMED, "NODE_FAIL"),
-        (KILLED, {"array": True}, Fate.LATER, "FAILED"),
-        (exit_(1), {"array": True}, Fate.LATER, "FAILED"),
-        (exit_(75), {}, Fate.LATER, "REQUEUE"),
-        (exit_(75), {"progressed": True}, Fate.LOST, "REQUEUE"),
-        (exit_(75), {"lasted_s": 60.0}, Fate.LOST, "REQUEUE"),
-        (exit_(75), {"why": "stop"}, Fate.WAITS, "REQUEUE"),
-        (KILLED, {"held": False}, Fate.WAITS, "FAILED"),
-        (exit_(143, signal="SIGTERM", asked="stop"), {}, Fate.LOST, "FAILED"),
-        (exit_(0), {"why": "stop"}, Fate.OVER, "SUCCEEDED"),
-        (exit_(0), {"cancelled": True}, Fate.OVER, "CANCELLED"),
-        (KILLED, {"cancelled": True, "why": "stop"}, Fate.OVER, "CANCELLED"),
-        (KILLED, {"why": "budget"}, Fate.OVER, "FAILED"),
+        (make_exit(0), {}, "finish", "SUCCEEDED"),
+        (make_exit(3), {}, "finish", "FAILED"),
+        (make_exit(0, end_request="timeout"), {}, "finish", "TIMEOUT"),
+        (make_exit(137, oom=True, signal="SIGKILL"), {}, "finish", "OUT_OF_MEMORY"),
+        (KILLED, {}, "retry_or_fail", "FAILED"),
+        (None, {}, "retry_or_fail", "NODE_FAIL"),
+        (None, {"failure": "reboot"}, "retry", "NODE_FAIL"),
+        (None, {"failure": "node_lost"}, "requeue", "NODE_FAIL"),
+        (None, {"failure": "node_lost", "is_array": True}, "requeue", "NODE_FAIL"),
+        (None, {"failure": "node_lost", "end_reason": "stop"}, "yield", "NODE_FAIL"),
+        (KILLED, {"is_array": True}, "retry", "FAILED"),
+        (make_exit(1), {"is_array": True}, "retry", "FAILED"),
+        (make_exit(75), {}, "retry", "REQUEUE"),
+        (make_exit(75), {"progressed": True}, "requeue", "REQUEUE"),
+        (make_exit(75), {"lasted_s": 60.0}, "requeue", "REQUEUE"),
+        (make_exit(75), {"end_reason": "stop"}, "yield", "REQUEUE"),
+        (KILLED, {"holds_lease": False}, "yield", "FAILED"),
+        (make_exit(143, signal="SIGTERM", end_request="stop"), {}, "requeue", "FAILED"),
+        (make_exit(0), {"end_reason": "stop"}, "finish", "SUCCEEDED"),
+        (make_exit(0), {"cancelled": True}, "finish", "CANCELLED"),
+        (KILLED, {"cancelled": True, "end_reason": "stop"}, "finish", "CANCELLED"),
+        (KILLED, {"end_reason": "budget"}, "finish", "FAILED"),
     ],
 )
-def test_what_becomes_of_a_job(how: Exit | None, more: dict[str, Any], fate: Fate, state: str) -> None:
-    said = {"held": True, "progressed": False, "lasted_s": 1.0, **more}
-    life = Life(Work("1", ("true",)), {}, 0.0, cancelled=said.pop("cancelled", False))
-    run = Run(["1"], 0, Given((0,)), 0.0, Attempt(Path("/none")))
-    run.array, run.why = said.pop("array", False), said.pop("why", "")
-    found = verdict(life, run, how, **said)
-    assert (found.fate, found.state) == (fate, state)
+def test_an_exit_is_mapped_to_an_action(
+    exit: Exit | None, more: dict[str, Any], action: str, state: str
+) -> None:
+    given = {"holds_lease": True, "progressed": False, "lasted_s": 1.0, **more}
+    job = JobRecord(JobSpec("1", ("true",)), {}, 0.0, cancelled=given.pop("cancelled", False))
+    attempt = AttemptRecord(["1"], ((0, 1),), AttemptSettings(), 0.0, exit=exit)
+    for name in ("is_array", "end_reason", "failure"):
+        if name in given:
+            setattr(attempt, name, given.pop(name))
+    decision = decide_exit(job, attempt, **given)
+    assert (decision.action, decision.state) == (action, state)

@@ -3,43 +3,43 @@ from __future__ import annotations
 import pytest
 
 from support.job_request import JOB_REQUEST
-from wattline.backend.engine.job_record import Life
-from wattline.backend.engine.job_spec import Work
-from wattline.backend.engine.job_table import Rows
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.job_spec import JobSpec
+from wattline.backend.engine.job_table import JobTable
 from wattline.cluster import nodes
 
 
-def life(name: str, submit_s: float = 0.0, done: float = 0.0) -> Life:
-    return Life(Work(name, ("true",)), JOB_REQUEST, submit_s, done=done)
+def record(name: str, submit_s: float = 0.0, completed_fraction: float = 0.0) -> JobRecord:
+    return JobRecord(JobSpec(name, ("true",)), JOB_REQUEST, submit_s, completed_fraction=completed_fraction)
 
 
-def test_rows_are_added_in_the_order_in_which_jobs_come() -> None:
-    rows = Rows(nodes("v100", gpus=2))
-    first, second, third = life("1", 5.0), life("2", 3.0), life("3", 4.0)
-    rows.enter([first, second])
-    rows.enter([third])
-    assert rows.jobs.id.tolist() == rows.ids == ["1", "2", "3"]
-    assert rows.jobs.submit_s.tolist() == [5.0, 3.0, 4.0]
+def test_rows_are_appended_in_the_order_of_arrival() -> None:
+    table = JobTable(nodes("v100", gpus=2))
+    first, second, third = record("1", 5.0), record("2", 3.0), record("3", 4.0)
+    table.append([first, second])
+    table.append([third])
+    assert table.jobs.id.tolist() == table.ids == ["1", "2", "3"]
+    assert table.jobs.submit_s.tolist() == [5.0, 3.0, 4.0]
     assert [one.row for one in (first, second, third)] == [0, 1, 2]
 
 
-def test_who_comes_back_has_a_new_row_of_what_is_left() -> None:
-    rows = Rows(nodes("v100", gpus=2))
-    one = life("1")
-    rows.enter([one])
-    one.done = 0.75
-    rows.enter([one])
-    assert rows.jobs.id.tolist() == ["1", "1~2"]
-    assert rows.jobs.duration_s.tolist() == [60.0, 15.0]
-    assert rows.steps(one, 0.75) == 0
-    assert rows.steps(one, 0.875) == pytest.approx(7.5)
-    assert rows.rate(one, 0.01) == pytest.approx(0.6)
-    assert rows.rate(one, None) == 1
+def test_a_job_that_comes_back_gets_a_new_row_with_the_remaining_work() -> None:
+    table = JobTable(nodes("v100", gpus=2))
+    one = record("1")
+    table.append([one])
+    one.completed_fraction = 0.75
+    table.append([one])
+    assert table.jobs.id.tolist() == ["1", "1~2"]
+    assert table.jobs.duration_s.tolist() == [60.0, 15.0]
+    assert table.steps(one, 0.75) == 0
+    assert table.steps(one, 0.875) == pytest.approx(7.5)
+    assert table.steps_per_s(one, 0.01) == pytest.approx(0.6)
+    assert table.steps_per_s(one, None) == 1
 
 
-def test_a_new_table_begins_with_nobody() -> None:
-    rows = Rows(nodes("v100", gpus=2))
-    rows.enter([life("1")])
-    rows.clear()
-    rows.enter([life("1")])
-    assert rows.jobs.id.tolist() == ["1"]
+def test_a_cleared_table_counts_rows_from_the_first() -> None:
+    table = JobTable(nodes("v100", gpus=2))
+    table.append([record("1")])
+    table.clear()
+    table.append([record("1")])
+    assert table.jobs.id.tolist() == ["1"]

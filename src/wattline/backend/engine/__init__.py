@@ -1,1 +1,1 @@
-"""What every real execution engine shares: job records, the job table, exit policy, energy."""
+"""Backends for real clusters: the `Engine` protocol, and the job handling that all engines share."""

@@ -1,65 +1,61 @@
-"""What becomes of a job whose processes are over."""
+"""Map an attempt's exit to finish, requeue or retry."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from wattline.backend.engine.job_record import Life, Run
-from wattline.backend.engine.local.attempt import Exit
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.job_record import JobRecord
 
-_QUICK_S = 30.0  # who asks to be started again sooner, and has done nothing, waits first
+_QUICK_S = 30.0  # a requeue request after less than this, without progress, is delayed
 STOPPED_FOR_OTHERS = "It was stopped for others."
 
-
-class Fate(Enum):
-    """What happens next."""
-
-    OVER = "it leaves for good"
-    WAITS = "it gave its GPUs back as it was told"
-    LOST = "it has lost its GPUs, and is in the queue again"
-    LATER = "it is tried again after a while"
-    BLAMED = "it was killed, and is tried again after a while unless that was too often"
+Action = Literal["finish", "yield", "requeue", "retry", "retry_or_fail"]
+"""*finish*: the job leaves for good. *yield*: it gave its GPUs back as requested. *requeue*: it lost its GPUs
+and is back in the queue. *retry*: it is queued again after a delay. *retry_or_fail*: the same, and it counts
+against the job's retries."""
 
 
-class Verdict(NamedTuple):
-    """A fate, the state if it is over, and the sentence its owner reads."""
+class ExitDecision(NamedTuple):
+    """The action after an attempt's exit, the job's state if it is final, and a sentence for the user."""
 
-    fate: Fate
+    action: Action
     state: str
     message: str
 
 
-def verdict(
-    life: Life, run: Run, exit: Exit | None, *, held: bool, progressed: bool, lasted_s: float
-) -> Verdict:
-    """Of a job that was in *run*, whose processes ended so (None: they vanished).
+def decide_exit(
+    job: JobRecord, attempt: AttemptRecord, *, holds_lease: bool, progressed: bool, lasted_s: float
+) -> ExitDecision:
+    """Decide about a job after its attempt ended or vanished.
 
-    *held*: no policy had told it to leave. *progressed*: it has saved more than it came with.
+    *holds_lease*: the policy had not stopped it. *progressed*: it saved more than it started with.
     """
+    exit = attempt.exit
     state = "NODE_FAIL" if exit is None else exit.state
     message = "Its processes vanished." if exit is None else exit.message
-    if life.cancelled:
-        return Verdict(Fate.OVER, "CANCELLED", "It was cancelled.")
-    if run.why == "budget":
-        return Verdict(Fate.OVER, "FAILED", "It has used all of its own energy budget.")
+    if job.cancelled:
+        return ExitDecision("finish", "CANCELLED", "It was cancelled.")
+    if attempt.end_reason == "budget":
+        return ExitDecision("finish", "FAILED", "It has used all of its own energy budget.")
     if state == "SUCCEEDED":
-        return Verdict(Fate.OVER, state, "")
-    if run.why == "stop" or not held:
-        return Verdict(Fate.WAITS, state, STOPPED_FOR_OTHERS)
-    if exit is not None and exit.asked == "stop":  # by a controller that is no more
-        return Verdict(Fate.LOST, state, STOPPED_FOR_OTHERS)
+        return ExitDecision("finish", state, "")
+    if attempt.end_reason == "stop" or not holds_lease:
+        return ExitDecision("yield", state, STOPPED_FOR_OTHERS)
+    if exit is not None and exit.end_request == "stop":  # by an earlier process of the service
+        return ExitDecision("requeue", state, STOPPED_FOR_OTHERS)
+    if attempt.failure == "node_lost":
+        return ExitDecision("requeue", state, "A node that it ran on was lost.")
     if state == "REQUEUE":
         if not progressed and lasted_s < _QUICK_S:
-            return Verdict(Fate.LATER, state, "It asked to be started again, and had done nothing.")
-        return Verdict(Fate.LOST, state, "It asked to be started again.")
+            return ExitDecision("retry", state, "It asked to be started again, and had done nothing.")
+        return ExitDecision("requeue", state, "It asked to be started again.")
     if state in ("TIMEOUT", "OUT_OF_MEMORY"):
-        return Verdict(Fate.OVER, state, message)
-    if run.array:  # that says nothing of a member: it is tried alone
-        return Verdict(Fate.LATER, state, message)
+        return ExitDecision("finish", state, message)
+    if attempt.is_array:  # the exit of an array does not tell which member failed: each is tried alone
+        return ExitDecision("retry", state, message)
     if exit is None:
-        rebooted = run.attempt is not None and run.attempt.rebooted()
-        return Verdict(Fate.LATER if rebooted else Fate.BLAMED, state, message)
+        return ExitDecision("retry" if attempt.failure == "reboot" else "retry_or_fail", state, message)
     if exit.signal:
-        return Verdict(Fate.BLAMED, state, message)
-    return Verdict(Fate.OVER, "FAILED", message)
+        return ExitDecision("retry_or_fail", state, message)
+    return ExitDecision("finish", "FAILED", message)

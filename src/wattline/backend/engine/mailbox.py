@@ -1,4 +1,4 @@
-"""What other threads ask of the one that runs the loop; it sleeps until somebody asks or a process ends."""
+"""Requests from other threads to the thread that runs the loop."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from contextlib import suppress
 from typing import Any
 
 
-class Bell:
-    """Requests in order, and a sleep that they end."""
+class Mailbox:
+    """Requests in the order of their arrival, and a sleep that a request ends."""
 
     def __init__(self) -> None:
         self._requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def ask(self, what: str, of: Any = None) -> None:
-        """From any thread."""
-        self._requests.put((what, of))
-        with suppress(BlockingIOError):  # who is woken already need not be woken
-            os.write(self._in, b"x")
+    def post(self, request: str, argument: Any = None) -> None:
+        """Add a request and end the current or the next `sleep`. Callable from any thread."""
+        self._requests.put((request, argument))
+        with suppress(BlockingIOError):  # the pipe is full: the sleep ends anyway
+            os.write(self._wake_write, b"x")
 
     @property
-    def silent(self) -> bool:
-        """Whether nobody has asked anything."""
+    def empty(self) -> bool:
+        """True if no request waits."""
         return self._requests.empty()
 
-    def answer(self) -> list[tuple[str, Any]]:
-        """All that was asked since the last time."""
+    def drain(self) -> list[tuple[str, Any]]:
+        """Remove and return all requests."""
         with suppress(BlockingIOError):
-            while os.read(self._out, 4096):
+            while os.read(self._wake_read, 4096):
                 pass
-        asked = []
+        requests = []
         with suppress(queue.Empty):
             while True:
-                asked.append(self._requests.get_nowait())
-        return asked
+                requests.append(self._requests.get_nowait())
+        return requests
 
-    def sleep(self, seconds: float, files: Iterable[int]) -> None:
-        """Until somebody asks, one of *files* can be read, or so many seconds have passed."""
+    def sleep(self, timeout_s: float, files: Iterable[int]) -> None:
+        """Return when there is a request, when one of *files* is readable, or after *timeout_s*."""
         poll = select.poll()
-        for file in (self._out, *files):
+        for file in (self._wake_read, *files):
             poll.register(file, select.POLLIN)
-        poll.poll(None if seconds == math.inf else math.ceil(1000 * seconds))
+        poll.poll(None if timeout_s == math.inf else math.ceil(1000 * timeout_s))
 
     def close(self) -> None:
-        """Nobody asks any more."""
-        for end in (self._in, self._out):
-            os.close(end)
+        """Close the pipe; no request may be posted any more."""
+        for file in (self._wake_write, self._wake_read):
+            os.close(file)

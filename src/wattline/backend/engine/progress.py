@@ -1,4 +1,4 @@
-"""What a job tells of itself while it runs: the lines of its session, read as they come."""
+"""Progress of a running job, read from the lines that its session appends to events.jsonl."""
 
 from __future__ import annotations
 
@@ -9,92 +9,92 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_MOST_BYTES = 1 << 20  # of one look
+_MAX_BYTES = 1 << 20  # of one read
 _DAY_S = 86400.0
-_FASTEST = 1e3  # of whole jobs, in a second: nobody is faster
+_MAX_RATE = 1e3  # whole jobs per second; a higher rate is an error of the job's clock
 
 
 @dataclass
-class Progress:
-    """The session of one attempt, as far as its file was read."""
+class ProgressReader:
+    """The state of one attempt's session, as far as its file was read."""
 
     path: Path
-    fraction: float | None = None  # of the job that is done
-    saved: float = 0.0  # of the job that a checkpoint has
+    fraction: float | None = None  # of the job's work that is done
+    saved: float = 0.0  # of the job's work that is in the checkpoint
     at_s: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
-    joules: float | None = None  # of all attempts, as the session counts
+    joules: float | None = None  # over all attempts, as the session counts
     seconds: float = 0.0
     epochs: int = 0
     batch: int = 0
     kind: str = ""
     method: str = ""
-    cap_w: float | None = None  # the best that it found
-    ended: str = ""  # how, as the session says
+    cap_w: float | None = None  # the best power limit that the session found
+    ended: str = ""  # how, as the session reports it; empty: it has not
     _offset: int = 0
-    _first: tuple[float, float] | None = None  # when, and what fraction
+    _first: tuple[float, float] | None = None  # time and fraction of the first report
 
-    def look(self) -> bool:
-        """Read what is new; answers whether there was anything."""
+    def read(self) -> bool:
+        """Read new lines; return whether there were any."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
-                block = file.read(_MOST_BYTES)
+                block = file.read(_MAX_BYTES)
         except OSError:
             return False
-        whole, newline, _ = block.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        if len(block) == _MOST_BYTES and not newline:
-            self._offset += len(block)  # a line without end: not ours
-        for line in whole.split(b"\n"):
-            with suppress(Exception):  # whatever a job writes, it is not our end
-                self._read(line)
+        lines, newline, _ = block.rpartition(b"\n")
+        self._offset += len(lines) + len(newline)
+        if len(block) == _MAX_BYTES and not newline:
+            self._offset += len(block)  # no session writes a line of this length: skip it
+        for line in lines.split(b"\n"):
+            with suppress(Exception):  # the content is the job's and must not stop the service
+                self._read_line(line)
         return bool(newline)
 
     @property
     def rate(self) -> float | None:
-        """Fraction of the job for each second, since the attempt began; None: not known yet."""
+        """Fraction of the job per second since the attempt's first report; None: not known yet."""
         if self._first is None or self.fraction is None or self.at_s <= self._first[0]:
             return None
         done = self.fraction - self._first[1]
         rate = done / (self.at_s - self._first[0]) if done > 0 else 0.0
-        return rate if 0 < rate < _FASTEST else None
+        return rate if 0 < rate < _MAX_RATE else None
 
-    def _read(self, line: bytes) -> None:
-        """One line; a job may write anything there, and what is not understood is left alone."""
+    def _read_line(self, line: bytes) -> None:
+        """Read one line, and ignore it if it is not an event of a session."""
         try:
-            words = json.loads(line)
-            event, at_s = str(words["event"]), float(words["at"])
+            values = json.loads(line)
+            event, at_s = str(values["event"]), float(values["at"])
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return
         if not abs(at_s - time.time()) < _DAY_S:
             return
         self.at_s = at_s
-        self._numbers(words)
+        self._read_numbers(values)
         if event == "began":
-            self.kind, self.method = _text(words.get("kind", "")), _text(words.get("method", ""))
-        elif event == "report" and isinstance(words.get("metrics"), dict):
-            pairs = list(words["metrics"].items())[:100]
+            self.kind, self.method = _text(values.get("kind", "")), _text(values.get("method", ""))
+        elif event == "report" and isinstance(values.get("metrics"), dict):
+            pairs = list(values["metrics"].items())[:100]
             self.metrics = {_text(k): float(v) for k, v in pairs if _is_number(v)}
         elif event == "cap":
-            self.cap_w = _number(words.get("cap_w"))
+            self.cap_w = _number(values.get("cap_w"))
         elif event == "yielded":
             self.saved = self.fraction or 0.0
         elif event == "ended":
-            self.ended = _text(words.get("how", "ended"))
+            self.ended = _text(values.get("how", "ended"))
 
-    def _numbers(self, words: dict[str, Any]) -> None:
-        fraction = _number(words.get("fraction"))
+    def _read_numbers(self, values: dict[str, Any]) -> None:
+        fraction = _number(values.get("fraction"))
         if fraction is not None and 0 <= fraction <= 1:
             self.fraction = fraction
             if self._first is None:
                 self._first = self.at_s, fraction
-                self.saved = fraction  # it begins where its checkpoint was
-        joules = _number(words.get("joules"))
+                self.saved = fraction  # an attempt starts from its checkpoint
+        joules = _number(values.get("joules"))
         self.joules = self.joules if joules is None or joules < 0 else joules
-        self.seconds = _number(words.get("seconds")) or self.seconds
-        self.epochs = _count(words.get("epoch")) or self.epochs
-        self.batch = _count(words.get("batch")) or self.batch
+        self.seconds = _number(values.get("seconds")) or self.seconds
+        self.epochs = _count(values.get("epoch")) or self.epochs
+        self.batch = _count(values.get("batch")) or self.batch
 
 
 def _count(value: Any) -> int:

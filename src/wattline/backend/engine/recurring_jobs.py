@@ -1,79 +1,97 @@
-"""Batch size and cap of jobs that run again and again: chosen when one starts, learnt from when it ends."""
+"""Batch size and power limit of recurring jobs: chosen when one starts, learnt from when it ends."""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from wattline.backend.engine.job_spec import Given, Work
-from wattline.backend.engine.local.machine import Machine
-from wattline.backend.engine.progress import Progress
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.job_spec import JobSpec
+from wattline.backend.engine.progress import ProgressReader
+from wattline.backend.engine.protocol import Engine
 from wattline.batch_size.history import Memory
 from wattline.errors import WattlineError
 from wattline.train.recurrence import Recurrence
 
-_MOST_EPOCHS = 1000
-_ETA = 0.5
+_MAX_EPOCHS = 1000
+_ETA = 0.5  # weight of energy against time in Zeus' cost
+
+_logger = logging.getLogger(__name__)
 
 
-class Recurrences:
-    """The memory of recurring jobs on this machine; what cannot be remembered is told and does no harm."""
+class RecurringJobs:
+    """The history of recurring jobs on this engine. Errors of its database are logged and ignored."""
 
-    def __init__(self, path: Path, machine: Machine, tell: Callable[[str], None]) -> None:
-        self._machine, self._tell = machine, tell
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self._engine = engine
         self._memory = Memory.open(path)
-        self._caps: dict[tuple[str, int], int] = {}  # the best that a job of a group found, by batch
+        self._best_cap_w: dict[tuple[str, int], int] = {}  # by group and batch size, as found by sessions
 
     def close(self) -> None:
-        """Close the memory."""
+        """Close the database."""
         self._memory.close()
 
-    def chosen(self, work: Work, given: Given) -> Given:
-        """What a job is given, with the batch size that is worth trying now and the best known cap.
+    def choose(self, spec: JobSpec, attempt: AttemptRecord) -> None:
+        """Set the attempt's batch size to one worth trying, and its power limit to the best known.
 
-        What a policy has decided stays.
+        Values that the policy has set stay. A batch size that is chosen here is an open trial until `learn`
+        or `withdraw`.
         """
-        if not work.group:
-            return given
-        batch = given.batch
-        if work.batch_sizes and not batch:
-            try:
-                default = work.batch if work.batch in work.batch_sizes else work.batch_sizes[0]
-                batch = self._recurrence(work, given).choose(
-                    work.batch_sizes, default, _MOST_EPOCHS, self._tell
-                )
-            except (WattlineError, sqlite3.Error) as error:
-                self._tell(f"{work.group}: no batch size was chosen: {error}")
-        known_w = self._caps.get((work.group, batch or work.batch), 0)
-        return replace(given, batch=batch, cap_w=given.cap_w or known_w)
-
-    def ended(self, work: Work, told: Progress, succeeded: bool) -> None:
-        """A run is over: remember what came of it, if its session told."""
-        batch = told.batch or work.batch
-        if not batch or not told.kind:
+        if not spec.group:
             return
-        if told.cap_w and succeeded:
-            self._caps[work.group, batch] = round(told.cap_w)
+        settings = attempt.settings
+        batch = settings.batch
+        if spec.batch_sizes and not batch:
+            try:
+                default = spec.batch if spec.batch in spec.batch_sizes else spec.batch_sizes[0]
+                recurrence = self._recurrence(spec, attempt)
+                batch = recurrence.choose(spec.batch_sizes, default, _MAX_EPOCHS, _logger.warning)
+                attempt.has_trial = True
+            except (WattlineError, sqlite3.Error) as error:
+                _logger.warning("%s: no batch size was chosen: %s", spec.group, error)
+        known_w = self._best_cap_w.get((spec.group, batch or spec.batch), 0)
+        attempt.settings = replace(settings, batch=batch, cap_w=settings.cap_w or known_w)
+
+    def withdraw(self, spec: JobSpec, attempt: AttemptRecord) -> None:
+        """Forget the trial of an attempt that never ran."""
+        if not attempt.has_trial:
+            return
+        attempt.has_trial = False
+        try:
+            kind, _ = self._engine.gpu_model(attempt.node)
+            self._memory.forget_trial(spec.group, kind, attempt.settings.batch)
+        except (WattlineError, sqlite3.Error) as error:
+            _logger.warning("%s: a trial that did not run is still open: %s", spec.group, error)
+
+    def learn(self, spec: JobSpec, progress: ProgressReader, succeeded: bool) -> None:
+        """Record what a finished job reached, as far as its session reported it."""
+        batch = progress.batch or spec.batch
+        if not batch or not progress.kind:
+            return
+        if progress.cap_w and succeeded:
+            self._best_cap_w[spec.group, batch] = round(progress.cap_w)
         memory = self._memory
         try:
-            if not succeeded or told.ended == "failed":
-                memory.forget_trial(work.group, told.kind, batch)
+            if not succeeded or progress.ended == "failed":
+                memory.forget_trial(spec.group, progress.kind, batch)
                 return
             memory.add(
-                work.group,
-                told.kind,
+                spec.group,
+                progress.kind,
                 batch=batch,
-                reached=told.ended == "reached" or (told.ended == "ended" and not work.target),
-                seconds=told.seconds,
-                joules=told.joules,
-                epochs=told.epochs,
+                reached=progress.ended == "reached" or (progress.ended == "ended" and not spec.target),
+                seconds=progress.seconds,
+                joules=progress.joules,
+                epochs=progress.epochs,
             )
         except (sqlite3.Error, OverflowError) as error:
-            self._tell(f"{work.group}: what came of job {work.id} is not remembered: {error}")
+            _logger.warning("%s: the run of job %s is not in the history: %s", spec.group, spec.id, error)
 
-    def _recurrence(self, work: Work, given: Given) -> Recurrence:
-        gpus = [self._machine.meter.gpus[number] for number in given.gpus]
-        most_w = sum(gpu.cap_range_w()[1] for gpu in gpus)
-        return Recurrence(self._memory, work.group, gpus[0].kind or gpus[0].name, most_w or 1.0, _ETA)
+    def _recurrence(self, spec: JobSpec, attempt: AttemptRecord) -> Recurrence:
+        max_w = 0.0
+        for node, gpus in attempt.allocation:
+            max_w += gpus * self._engine.gpu_model(node)[1]
+        kind, _ = self._engine.gpu_model(attempt.node)
+        return Recurrence(self._memory, spec.group, kind, max_w or 1.0, _ETA)

@@ -1,4 +1,4 @@
-"""A job has the cores and the memory that it was given, by what this machine has for that."""
+"""Limits of cores and memory by cgroups v1 and v2, and without cgroups."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from support.attempts import (
     wait_until,
     write_attempt,
 )
-from wattline.backend.engine.local import supervisor as shim
 from wattline.backend.engine.local.attempt import Attempt
-from wattline.backend.engine.local.cgroups import Limits, Prepared
+from wattline.backend.engine.local.cgroups import PreparedLimits, ResourceLimits
+from wattline.backend.engine.local.rank_process import count_oom_kills
 
 FIRST = Path("/sys/fs/cgroup")
 V2 = {
@@ -35,11 +35,11 @@ V2 = {
 }
 
 
-def writable_first() -> bool:
+def can_write_v1() -> bool:
     return os.access(FIRST / "memory" / "memory.limit_in_bytes", os.W_OK) and (FIRST / "cpuset").is_dir()
 
 
-first = pytest.mark.skipif(os.geteuid() != 0 or not writable_first(), reason="no cgroups of the first kind")
+needs_v1 = pytest.mark.skipif(os.geteuid() != 0 or not can_write_v1(), reason="no cgroups v1")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def name() -> Iterator[str]:
     """A name that is free, and is released in the end."""
     word = f"test-{os.getpid()}-{time.monotonic_ns()}"
     yield word
-    limits = Limits(parent="wattline-test")
+    limits = ResourceLimits(parent="wattline-test")
     assert limits.release(word)
     for kind in ("cpuset", "memory"):
         parent = FIRST / kind / "wattline-test"
@@ -56,11 +56,11 @@ def name() -> Iterator[str]:
 
 
 @pytest.fixture
-def real() -> Limits:
-    return Limits(parent="wattline-test")
+def real() -> ResourceLimits:
+    return ResourceLimits(parent="wattline-test")
 
 
-def fake(tmp_path: Path, controllers: str, own: str = "0::/user") -> Limits:
+def fake(tmp_path: Path, controllers: str, own: str = "0::/user") -> ResourceLimits:
     """A tree as the kernel would have it, for one job."""
     home = tmp_path / "cgroup" / "user"
     job = home / "wattline" / "job"
@@ -72,19 +72,17 @@ def fake(tmp_path: Path, controllers: str, own: str = "0::/user") -> Limits:
         if file.split(".")[0] in [*controllers.split(), "cgroup"]:
             (job / file).write_text(text)
     (tmp_path / "own").write_text(f"{own}\n")
-    return Limits(tmp_path / "cgroup", tmp_path / "own")
+    return ResourceLimits(tmp_path / "cgroup", tmp_path / "own")
 
 
-def limited(folder: Path, prepared: Prepared, *words: str, **more: object) -> Attempt:
+def limited(folder: Path, prepared: PreparedLimits, *words: str, **more: object) -> Attempt:
     attempt = write_attempt(folder, *words, cgroups=prepared.cgroups, cores=prepared.cores, **more)
     attempt.start()
     return attempt
 
 
-@first
-def test_a_real_cgroup_of_the_first_kind_has_cores_and_memory(
-    tmp_path: Path, name: str, real: Limits
-) -> None:
+@needs_v1
+def test_a_v1_cgroup_limits_cores_and_memory(tmp_path: Path, name: str, real: ResourceLimits) -> None:
     core = max(os.sched_getaffinity(0))
     prepared = real.prepare(name, [core], 1 << 28)
     assert prepared.method == "cores by a cgroup (v1, cpuset), memory by a cgroup (v1)"
@@ -102,20 +100,22 @@ def test_a_real_cgroup_of_the_first_kind_has_cores_and_memory(
     assert not any(Path(folder).exists() for folder in prepared.cgroups)
 
 
-@first
+@needs_v1
 @pytest.mark.slow
-def test_a_job_that_uses_too_much_memory_ran_out_of_it(tmp_path: Path, name: str, real: Limits) -> None:
+def test_a_job_above_its_memory_limit_is_out_of_memory(
+    tmp_path: Path, name: str, real: ResourceLimits
+) -> None:
     prepared = real.prepare(name, None, 64 << 20)
     attempt = limited(tmp_path / "a", prepared, *python_command("x = bytearray(1 << 28)"))
     end = wait_for_exit(attempt)
-    assert (end.oom, end.signal, end.fired, end.state) == (True, "SIGKILL", None, "OUT_OF_MEMORY")
-    assert end.message == "it used more memory than it may"
+    assert (end.oom, end.signal, end.sent_signal, end.state) == (True, "SIGKILL", None, "OUT_OF_MEMORY")
+    assert end.message == "it exceeded its memory limit"
 
 
-@first
+@needs_v1
 @pytest.mark.slow
-def test_a_job_that_outlives_a_worker_that_ran_out_of_memory_succeeds(
-    tmp_path: Path, name: str, real: Limits
+def test_a_job_succeeds_although_one_of_its_workers_ran_out_of_memory(
+    tmp_path: Path, name: str, real: ResourceLimits
 ) -> None:
     prepared = real.prepare(name, None, 64 << 20)
     worker = " ".join(f"'{word}'" for word in python_command("x = bytearray(1 << 28)"))
@@ -124,8 +124,8 @@ def test_a_job_that_outlives_a_worker_that_ran_out_of_memory_succeeds(
     assert (end.oom, end.code, end.state, end.message) == (True, 0, "SUCCEEDED", "")
 
 
-@first
-def test_a_job_that_runs_gets_other_cores_and_other_memory(tmp_path: Path, name: str, real: Limits) -> None:
+@needs_v1
+def test_limits_of_a_running_job_are_changed(tmp_path: Path, name: str, real: ResourceLimits) -> None:
     cores = sorted(os.sched_getaffinity(0))
     prepared = real.prepare(name, cores[:1], 1 << 28)
     script = (
@@ -150,29 +150,27 @@ def test_a_job_that_runs_gets_other_cores_and_other_memory(tmp_path: Path, name:
     wait_for_exit(attempt)
 
 
-@first
-def test_a_cgroup_that_is_in_use_is_not_removed_and_nothing_is_raised(
-    tmp_path: Path, name: str, real: Limits
-) -> None:
+@needs_v1
+def test_a_cgroup_in_use_is_not_removed(tmp_path: Path, name: str, real: ResourceLimits) -> None:
     prepared = real.prepare(name, None, None)
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", "echo up; exec sleep 1000")
     wait_until(lambda: "up" in read_output(attempt))
-    assert not real.release(name, patience_s=0.0)
+    assert not real.release(name, timeout_s=0.0)
     attempt.kill()
     wait_for_exit(attempt)
     assert real.release(name)
     assert real.release(name)
 
 
-@first
-def test_what_a_vanished_attempt_left_in_its_cgroup_is_killed(
-    tmp_path: Path, name: str, real: Limits
+@needs_v1
+def test_leftovers_in_the_cgroup_of_a_vanished_attempt_are_killed(
+    tmp_path: Path, name: str, real: ResourceLimits
 ) -> None:
     prepared = real.prepare(name, None, None)
     script = "env -i setsid sh -c 'echo $$; exec sleep 1000' & wait"
     attempt = limited(tmp_path / "a", prepared, "/bin/sh", "-c", script)
     wait_until(lambda: read_output(attempt).endswith("\n"))
-    claim = attempt._claim()
+    claim = attempt._read_claim()
     assert claim is not None
     os.kill(claim["pid"], 9)
     attempt.wait(30.0)
@@ -181,10 +179,8 @@ def test_what_a_vanished_attempt_left_in_its_cgroup_is_killed(
     assert not is_alive(int(read_output(attempt)))
 
 
-@pytest.mark.skipif(
-    not os.access(FIRST / "unified", os.W_OK), reason="no cgroup of the second kind to write to"
-)
-def test_a_cgroup_of_the_second_kind_is_killed_as_one(tmp_path: Path) -> None:
+@pytest.mark.skipif(not os.access(FIRST / "unified", os.W_OK), reason="no cgroups v2 to write to")
+def test_a_v2_cgroup_is_killed_as_one(tmp_path: Path) -> None:
     folder = FIRST / "unified" / f"wattline-test-{os.getpid()}"
     folder.mkdir()
     try:
@@ -192,7 +188,7 @@ def test_a_cgroup_of_the_second_kind_is_killed_as_one(tmp_path: Path) -> None:
         wait_until(lambda: "up" in read_output(attempt))
         wait_until(lambda: len((folder / "cgroup.procs").read_text().split()) == 2)
         attempt.kill()
-        assert wait_for_exit(attempt).fired == "SIGKILL"
+        assert wait_for_exit(attempt).sent_signal == "SIGKILL"
         assert (folder / "cgroup.procs").read_text() == ""
     finally:
         wait_until(
@@ -200,17 +196,19 @@ def test_a_cgroup_of_the_second_kind_is_killed_as_one(tmp_path: Path) -> None:
         )
 
 
-def test_the_second_kind_has_a_cpuset_and_all_of_a_job_dies_together(tmp_path: Path) -> None:
+def test_v2_limits_cores_by_cpuset_and_kills_the_whole_job(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset cpu memory")
     prepared = limits.prepare("job", [0, 3], 1 << 30)
     job = tmp_path / "cgroup/user/wattline/job"
-    assert prepared == Prepared((str(job),), None, "cores by a cgroup (v2, cpuset), memory by a cgroup (v2)")
+    assert prepared == PreparedLimits(
+        (str(job),), None, "cores by a cgroup (v2, cpuset), memory by a cgroup (v2)"
+    )
     found = {path.name: path.read_text() for path in job.iterdir()}
     assert (found["cpuset.cpus"], found["memory.max"]) == ("0,3", str(1 << 30))
     assert (found["memory.swap.max"], found["memory.oom.group"]) == ("0", "1")
 
 
-def test_without_a_cpuset_it_is_a_quota_and_affinity(tmp_path: Path) -> None:
+def test_v2_without_cpuset_uses_a_quota_and_affinity(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpu memory pids")
     prepared = limits.prepare("job", [0, 1], None)
     assert prepared.cores == (0, 1)
@@ -224,7 +222,7 @@ def test_without_a_cpuset_it_is_a_quota_and_affinity(tmp_path: Path) -> None:
     )
 
 
-def test_affinity_of_a_job_that_runs_follows_its_quota(tmp_path: Path) -> None:
+def test_the_affinity_of_a_running_job_follows_its_quota(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpu memory")
     core = max(os.sched_getaffinity(0))
     with subprocess.Popen(python_command("input()"), stdin=subprocess.PIPE) as process:
@@ -234,14 +232,14 @@ def test_affinity_of_a_job_that_runs_follows_its_quota(tmp_path: Path) -> None:
         process.communicate(b"\n")
 
 
-def test_memory_is_not_set_below_what_a_job_holds(tmp_path: Path) -> None:
+def test_memory_is_not_limited_below_its_use(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset memory")
     limits.prepare("job", [0], 1 << 20)
     assert not limits.retune("job", [0], 8191)
     assert limits.retune("job", [0], 8192)
 
 
-def test_controllers_are_handed_down(tmp_path: Path) -> None:
+def test_controllers_are_enabled_in_the_parent(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset memory")
     control = tmp_path / "cgroup/user/cgroup.subtree_control"
     control.write_text("cpuset")
@@ -249,33 +247,33 @@ def test_controllers_are_handed_down(tmp_path: Path) -> None:
     assert control.read_text() == "+memory"
 
 
-def test_who_stepped_aside_finds_the_same_cgroup(tmp_path: Path) -> None:
+def test_a_process_that_moved_aside_finds_the_same_cgroup(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset memory", "0::/user/wattline-self")
     assert limits.prepare("job", [0], None).cgroups == (str(tmp_path / "cgroup/user/wattline/job"),)
 
 
-def test_without_cgroups_it_is_affinity_and_a_limit_of_each_process(tmp_path: Path) -> None:
-    limits = Limits(tmp_path / "none", tmp_path / "none")
+def test_without_cgroups_affinity_and_process_limits_are_used(tmp_path: Path) -> None:
+    limits = ResourceLimits(tmp_path / "none", tmp_path / "none")
     method = "cores by CPU affinity, memory of each process by RLIMIT_DATA"
-    assert limits.prepare("job", [1], 1 << 20) == Prepared((), (1,), method)
+    assert limits.prepare("job", [1], 1 << 20) == PreparedLimits((), (1,), method)
     assert limits.method == method
     assert not limits.retune("job", [0], None)
     assert limits.release("job")
 
 
-def test_a_controller_that_was_not_handed_to_us_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_controller_that_is_not_delegated_leaves_no_cgroup(tmp_path: Path) -> None:
     limits = fake(tmp_path, "pids")
     assert limits.prepare("other", [1], 1 << 20).cgroups == ()
     assert not (tmp_path / "cgroup/user/wattline/other").exists()
 
 
-def test_what_cannot_be_limited_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_cgroup_without_limits_is_removed(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset memory")
-    assert limits.prepare("other", [1], 1 << 20).cgroups == ()  # nobody fills the new folder of a fake tree
+    assert limits.prepare("other", [1], 1 << 20).cgroups == ()  # a new folder of a fake tree has no files
     assert not (tmp_path / "cgroup/user/wattline/other").exists()
 
 
-def test_names_stay_inside_their_folder(tmp_path: Path) -> None:
+def test_names_cannot_leave_their_folder(tmp_path: Path) -> None:
     limits = fake(tmp_path, "cpuset memory")
     for word in ("../job", "..", "", "/etc"):
         assert limits.prepare(word, None, None).cgroups == ()
@@ -283,9 +281,9 @@ def test_names_stay_inside_their_folder(tmp_path: Path) -> None:
     assert (tmp_path / "cgroup/user/wattline/job").is_dir()
 
 
-def test_kills_for_want_of_memory_are_read_in_either_kind(tmp_path: Path) -> None:
+def test_oom_kills_are_counted_in_v1_and_v2(tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 1\n")
-    assert shim._oom_kills([str(tmp_path)]) == 2
+    assert count_oom_kills([str(tmp_path)]) == 2
     (tmp_path / "memory.events").unlink()
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    assert shim._oom_kills([str(tmp_path), "/no/such"]) == 1
+    assert count_oom_kills([str(tmp_path), "/no/such"]) == 1

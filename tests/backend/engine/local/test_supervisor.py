@@ -24,18 +24,19 @@ from support.attempts import (
     wait_until,
     write_attempt,
 )
-from wattline.backend.engine.local import supervisor as shim
-from wattline.backend.engine.local.attempt import ATTEMPT, User
+from wattline.backend.engine.local import supervisor
+from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH
+from wattline.backend.engine.local.launch_file import ATTEMPT, User
 
 IGNORES = "trap '' TERM; echo up; while :; do sleep 0.05; done"
-NOBODY = pwd.getpwnam("nobody")
+UNPRIVILEGED = pwd.getpwnam("nobody")  # the account of that name
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 
 
-def test_a_job_that_succeeds_says_so(tmp_path: Path) -> None:
+def test_a_job_that_succeeds_has_exit_code_0(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", "echo hello; echo there >&2")
     end = wait_for_exit(attempt)
-    assert (end.code, end.signal, end.fired, end.asked, end.oom, end.message) == (
+    assert (end.code, end.signal, end.sent_signal, end.end_request, end.oom, end.message) == (
         0,
         None,
         None,
@@ -58,50 +59,50 @@ def test_an_exit_code_is_kept_and_75_means_requeue(tmp_path: Path) -> None:
 
 def test_a_signal_that_kills_a_job_is_named(tmp_path: Path) -> None:
     end = wait_for_exit(start_attempt(tmp_path / "a", "kill -SEGV $$"))
-    assert (end.code, end.signal, end.fired, end.state) == (139, "SIGSEGV", None, "FAILED")
+    assert (end.code, end.signal, end.sent_signal, end.state) == (139, "SIGSEGV", None, "FAILED")
 
 
-def test_who_was_killed_by_others_is_told_that_memory_may_be_why(tmp_path: Path) -> None:
+def test_an_external_kill_is_reported_as_a_possible_lack_of_memory(tmp_path: Path) -> None:
     end = wait_for_exit(start_attempt(tmp_path / "a", "kill -KILL $$"))
-    assert (end.code, end.signal, end.fired) == (137, "SIGKILL", None)
+    assert (end.code, end.signal, end.sent_signal) == (137, "SIGKILL", None)
     assert "out of memory" in end.message
 
 
-def test_what_a_job_uses_is_counted_with_its_children(tmp_path: Path) -> None:
+def test_cpu_time_includes_the_children_of_a_job(tmp_path: Path) -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass"
     end = wait_for_exit(start_attempt(tmp_path / "a", f"{sys.executable} -I -S -c '{burn}'; true"))
     assert end.cpu_seconds >= 0.2
 
 
-def test_a_stop_is_the_early_signal_and_the_job_may_finish(tmp_path: Path) -> None:
+def test_a_stop_sends_the_signal_of_the_job_which_may_save_its_work(tmp_path: Path) -> None:
     script = "trap 'echo saved; exit 75' USR2; echo up; while :; do sleep 0.02; done"
     attempt = start_attempt(tmp_path / "a", script, signal="SIGUSR2")
     wait_until(lambda: "up" in read_output(attempt))
     assert attempt.stop()
     end = wait_for_exit(attempt)
-    assert (end.code, end.signal, end.fired, end.asked) == (75, None, "SIGUSR2", "stop")
+    assert (end.code, end.signal, end.sent_signal, end.end_request) == (75, None, "SIGUSR2", "stop")
     assert read_output(attempt).endswith("\nsaved\n")
 
 
-def test_who_ignores_the_early_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
+def test_a_job_that_ignores_its_signal_is_killed_after_the_grace_period(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", IGNORES, grace_s=0.3)
     wait_until(lambda: "up" in read_output(attempt))
     before = time.monotonic()
     attempt.stop()
     end = wait_for_exit(attempt)
     assert time.monotonic() - before >= 0.3
-    assert (end.code, end.signal, end.fired, end.asked) == (137, "SIGKILL", "SIGKILL", "stop")
+    assert (end.code, end.signal, end.sent_signal, end.end_request) == (137, "SIGKILL", "SIGKILL", "stop")
     assert end.message == ""
 
 
-def test_a_kill_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+def test_a_kill_does_not_wait_for_the_grace_period(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", IGNORES, grace_s=1000.0)
     wait_until(lambda: "up" in read_output(attempt))
     attempt.kill()
-    assert (wait_for_exit(attempt).fired, wait_for_exit(attempt).asked) == ("SIGKILL", "kill")
+    assert (wait_for_exit(attempt).sent_signal, wait_for_exit(attempt).end_request) == ("SIGKILL", "kill")
 
 
-def test_a_kill_cuts_a_grace_short(tmp_path: Path) -> None:
+def test_a_kill_ends_a_grace_period(tmp_path: Path) -> None:
     attempt = start_attempt(
         tmp_path / "a", "trap 'echo no' TERM; echo up; while :; do sleep 0.02; done", grace_s=1000.0
     )
@@ -109,17 +110,17 @@ def test_a_kill_cuts_a_grace_short(tmp_path: Path) -> None:
     attempt.stop()
     wait_until(lambda: "no" in read_output(attempt))
     attempt.kill()
-    assert (wait_for_exit(attempt).fired, wait_for_exit(attempt).asked) == ("SIGKILL", "kill")
+    assert (wait_for_exit(attempt).sent_signal, wait_for_exit(attempt).end_request) == ("SIGKILL", "kill")
 
 
-def test_a_job_that_was_suspended_hears_the_early_signal(tmp_path: Path) -> None:
+def test_a_suspended_job_receives_its_signal(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", "trap 'exit 9' TERM; echo up; kill -STOP $$; exit 1")
     wait_until(lambda: "up" in read_output(attempt))
     attempt.stop()
     assert wait_for_exit(attempt).code == 9
 
 
-def test_what_a_shell_started_keeps_its_grace_when_the_shell_dies_of_the_signal(tmp_path: Path) -> None:
+def test_children_of_a_shell_keep_their_grace_period_when_the_shell_dies(tmp_path: Path) -> None:
     script = """
 import signal, sys, time
 def save(*_):
@@ -136,12 +137,17 @@ while True: signal.pause()
     attempt.stop()
     end = wait_for_exit(attempt)
     assert read_output(attempt) == "up\nsaved\n"
-    assert (end.signal, end.fired) == ("SIGTERM", "SIGTERM")
+    assert (end.signal, end.sent_signal) == ("SIGTERM", "SIGTERM")
 
 
 def test_a_time_limit_ends_a_job_like_a_stop(tmp_path: Path) -> None:
     end = wait_for_exit(start_attempt(tmp_path / "a", "exec sleep 60", time_limit_s=0.2))
-    assert (end.signal, end.fired, end.asked, end.state) == ("SIGTERM", "SIGTERM", "timeout", "TIMEOUT")
+    assert (end.signal, end.sent_signal, end.end_request, end.state) == (
+        "SIGTERM",
+        "SIGTERM",
+        "timeout",
+        "TIMEOUT",
+    )
     assert 0.2 <= end.seconds < 20
     assert "time limit of 0.2 s" in end.message
 
@@ -153,15 +159,15 @@ def test_one_rank_that_fails_stops_the_others(tmp_path: Path) -> None:
     assert end.code == 7
     assert end.ranks[1] == {"code": 7, "signal": None}
     assert all(rank["code"] in (5, 143) for rank in (end.ranks[0], end.ranks[2]))
-    assert (end.fired, end.asked) == ("SIGTERM", None)
+    assert (end.sent_signal, end.end_request) == ("SIGTERM", None)
 
 
-def test_ranks_that_do_not_fail_together_go_on(tmp_path: Path) -> None:
+def test_ranks_go_on_if_they_are_not_killed_together(tmp_path: Path) -> None:
     ranks = tuple({"RANK": str(rank)} for rank in range(2))
     script = "[ $RANK = 1 ] || exit 7; sleep 0.2; echo done"
     attempt = start_attempt(tmp_path / "a", script, ranks=ranks, kill_ranks_together=False)
     end = wait_for_exit(attempt)
-    assert (end.code, end.ranks[1], end.fired) == (7, {"code": 0, "signal": None}, None)
+    assert (end.code, end.ranks[1], end.sent_signal) == (7, {"code": 0, "signal": None}, None)
     assert read_output(attempt, 1) == "done\n"
 
 
@@ -228,7 +234,7 @@ def test_a_gigabyte_of_output_neither_blocks_the_job_nor_fills_the_disk(tmp_path
     assert sum(path.stat().st_size for path in attempt.folder.glob("rank*")) <= 2 << 20
 
 
-def test_a_program_that_is_not_there_is_an_outcome(tmp_path: Path) -> None:
+def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
     attempt = write_attempt(tmp_path / "a", "no-such-program", "x")
     attempt.start()
     end = wait_for_exit(attempt)
@@ -236,11 +242,11 @@ def test_a_program_that_is_not_there_is_an_outcome(tmp_path: Path) -> None:
 
 
 @root
-def test_a_folder_of_the_path_that_may_not_be_read_does_not_hide_that_a_program_is_missing(
+def test_a_missing_program_is_reported_although_a_folder_of_the_path_is_unreadable(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
-    user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
+    user = User(UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid, (), "/", UNPRIVILEGED.pw_name)
     env = {"PATH": f"{tmp_path / 'closed'}:/bin"}
     attempt = write_attempt(tmp_path / "a", "no-such-program", env=env, user=user, workdir="/")
     attempt.start()
@@ -250,7 +256,7 @@ def test_a_folder_of_the_path_that_may_not_be_read_does_not_hide_that_a_program_
     )
 
 
-def test_a_program_that_cannot_be_executed_is_an_outcome(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_executed_has_exit_code_126(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
     attempt = write_attempt(tmp_path / "a", str(tmp_path / "data"))
     attempt.start()
@@ -268,7 +274,9 @@ def test_a_program_that_cannot_be_executed_is_an_outcome(tmp_path: Path) -> None
         ({"cgroups": ("/no/cgroup",)}, "joining the cgroup /no/cgroup: No such file or directory"),
     ],
 )
-def test_what_cannot_be_prepared_is_an_outcome(tmp_path: Path, more: dict[str, object], message: str) -> None:
+def test_an_error_before_the_command_has_exit_code_125(
+    tmp_path: Path, more: dict[str, object], message: str
+) -> None:
     attempt = start_attempt(tmp_path / "a", "echo ran", **more)
     assert (wait_for_exit(attempt).code, wait_for_exit(attempt).message, read_output(attempt)) == (
         125,
@@ -277,7 +285,7 @@ def test_what_cannot_be_prepared_is_an_outcome(tmp_path: Path, more: dict[str, o
     )
 
 
-def test_the_environment_is_exactly_as_given(tmp_path: Path) -> None:
+def test_a_job_gets_exactly_its_environment(tmp_path: Path) -> None:
     env = {"PATH": "/bin:/usr/bin", "ODD": "a=b\nc\udcff", "RANK": "none"}
     script = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(b'='.join(i) for i in os.environb.items()))"
     attempt = write_attempt(tmp_path / "a", *python_command(script), env=env, ranks=({"RANK": "0"},))
@@ -309,7 +317,7 @@ def test_a_job_keeps_to_its_cores(tmp_path: Path) -> None:
     assert read_output(attempt).split()[1] == str(core)
 
 
-def test_without_a_cgroup_memory_bounds_what_a_process_allocates(tmp_path: Path) -> None:
+def test_memory_is_limited_per_process_without_a_cgroup(tmp_path: Path) -> None:
     script = "import mmap; mmap.mmap(-1, 1 << 40, prot=0, flags=34); print('reserved'); bytearray(1 << 29)"
     attempt = write_attempt(tmp_path / "a", *python_command(script), memory_bytes=1 << 28)
     attempt.start()
@@ -320,55 +328,59 @@ def test_without_a_cgroup_memory_bounds_what_a_process_allocates(tmp_path: Path)
 
 @root
 def test_a_job_runs_as_its_user(tmp_path: Path) -> None:
-    user = User(NOBODY.pw_uid, NOBODY.pw_gid, (NOBODY.pw_gid,), "/nonexistent", "nobody")
+    user = User(
+        UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid, (UNPRIVILEGED.pw_gid,), "/nonexistent", UNPRIVILEGED.pw_name
+    )
     attempt = start_attempt(tmp_path / "a", "id -u; id -g; id -G; echo $HOME $USER", workdir="/", user=user)
     wait_for_exit(attempt)
     uid, gid = str(user.uid), str(user.gid)
-    assert read_output(attempt).splitlines() == [uid, gid, gid, "/nonexistent nobody"]
+    assert read_output(attempt).splitlines() == [uid, gid, gid, f"/nonexistent {UNPRIVILEGED.pw_name}"]
 
 
 @root
 def test_a_program_is_found_in_the_path_of_another_user(tmp_path: Path) -> None:
-    user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
+    user = User(UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid, (), "/", UNPRIVILEGED.pw_name)
     attempt = write_attempt(
         tmp_path / "a", "id", "-un", env={"PATH": "/root:/usr/bin:/bin"}, user=user, workdir="/"
     )
     attempt.start()
-    assert (wait_for_exit(attempt).code, read_output(attempt)) == (0, "nobody\n")
+    assert (wait_for_exit(attempt).code, read_output(attempt)) == (0, f"{UNPRIVILEGED.pw_name}\n")
 
 
 @root
-def test_a_job_of_another_user_dies_with_its_shim(tmp_path: Path) -> None:
-    user = User(NOBODY.pw_uid, NOBODY.pw_gid, (), "/", "nobody")
+def test_a_job_of_another_user_dies_with_its_supervisor(tmp_path: Path) -> None:
+    user = User(UNPRIVILEGED.pw_uid, UNPRIVILEGED.pw_gid, (), "/", UNPRIVILEGED.pw_name)
     attempt = start_attempt(tmp_path / "a", "echo $$; exec sleep 1000", workdir="/", user=user)
     wait_until(lambda: "\n" in read_output(attempt))
-    os.kill(json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"], signal.SIGKILL)
+    os.kill(json.loads((attempt.folder / CLAIM).read_bytes())["pid"], signal.SIGKILL)
     wait_until(lambda: not is_alive(int(read_output(attempt))))
 
 
 @pytest.mark.slow
-def test_two_shims_on_one_folder_run_it_once(tmp_path: Path) -> None:
+def test_two_supervisors_of_one_folder_run_it_once(tmp_path: Path) -> None:
     for turn in range(20):
         attempt = write_attempt(tmp_path / str(turn), "/bin/sh", "-c", f"echo ran >> {tmp_path}/{turn}.ran")
-        command = [sys.executable, "-I", "-S", shim.__file__, str(attempt.folder)]
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(attempt.folder)]
         both = [subprocess.Popen(command) for _ in range(2)]
         assert [process.wait() for process in both] == [0, 0]
         assert wait_for_exit(attempt).code == 0
         assert (tmp_path / f"{turn}.ran").read_text() == "ran\n"
 
 
-def test_a_shim_leaves_a_void_attempt_alone(tmp_path: Path) -> None:
+def test_a_supervisor_does_not_run_a_void_attempt(tmp_path: Path) -> None:
     attempt = write_attempt(tmp_path / "a", "/bin/sh", "-c", "echo ran")
     assert attempt.void()
     assert (
-        subprocess.run([sys.executable, "-I", shim.__file__, str(attempt.folder)], check=False).returncode
+        subprocess.run(
+            [sys.executable, "-I", "-S", supervisor.__file__, str(attempt.folder)], check=False
+        ).returncode
         == 0
     )
-    assert {path.name for path in attempt.folder.iterdir()} == {shim.LAUNCH, shim.CLAIM}
+    assert {path.name for path in attempt.folder.iterdir()} == {LAUNCH, CLAIM}
     assert attempt.state() == "void"
 
 
-def test_a_shim_survives_who_started_it(tmp_path: Path) -> None:
+def test_a_supervisor_survives_the_process_that_started_it(tmp_path: Path) -> None:
     attempt = write_attempt(
         tmp_path / "a", "/bin/sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done"
     )
@@ -390,14 +402,14 @@ os.killpg(0, signal.SIGKILL)
 
 def test_a_hangup_does_not_end_a_job(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
-    os.kill(json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"], signal.SIGHUP)
+    os.kill(json.loads((attempt.folder / CLAIM).read_bytes())["pid"], signal.SIGHUP)
     (tmp_path / "go").touch()
     assert wait_for_exit(attempt).code == 0
 
 
-def test_a_folder_that_was_deleted_ends_the_shim(tmp_path: Path) -> None:
+def test_a_deleted_folder_ends_the_supervisor(tmp_path: Path) -> None:
     attempt = start_attempt(tmp_path / "a", "until [ -e go ]; do sleep 0.01; done")
-    pid = json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"]
+    pid = json.loads((attempt.folder / CLAIM).read_bytes())["pid"]
     for path in attempt.folder.iterdir():
         path.unlink()
     attempt.folder.rmdir()
@@ -421,11 +433,11 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     )
 
 
-def test_a_full_disk_costs_output_but_neither_the_job_nor_its_end(tmp_path: Path, tiny: Path) -> None:
+def test_a_full_disk_loses_output_but_not_the_exit_status(tmp_path: Path, tiny: Path) -> None:
     script = f"seq 1 100000; echo $$ > {tmp_path}/wrote; exit 6"
     attempt = start_attempt(tiny / "a", script, workdir=str(tmp_path), log_limit_bytes=1 << 20)
     wait_until((tmp_path / "wrote").exists)
-    pid = json.loads((attempt.folder / shim.CLAIM).read_bytes())["pid"]
+    pid = json.loads((attempt.folder / CLAIM).read_bytes())["pid"]
     wait_until(lambda: not is_alive(int((tmp_path / "wrote").read_text() or 0)))
     assert attempt.wait(0.3) is None
     assert is_alive(pid)
@@ -436,7 +448,7 @@ def test_a_full_disk_costs_output_but_neither_the_job_nor_its_end(tmp_path: Path
     assert end.log_lost_bytes > 200_000
 
 
-def test_the_shim_starts_quickly(tmp_path: Path) -> None:
+def test_a_supervisor_starts_quickly(tmp_path: Path) -> None:
     attempts = [write_attempt(tmp_path / str(turn), "/bin/true", env=ENV) for turn in range(5)]
     best = float("inf")
     for attempt in attempts:

@@ -1,115 +1,123 @@
-"""Which GPUs of this machine are whose, what they have used, and which caps they have."""
+"""Jobs on the GPUs of this machine, their energy, and the GPUs' power limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from wattline.errors import MeterError, WattlineError
 from wattline.meter.caps.guard import Hold, hold
 from wattline.meter.protocol import Gpu, Meter
 
+_logger = logging.getLogger(__name__)
 
-class Seats:
-    """The GPUs by their number. Who takes some has them until they are given back.
 
-    Energy of a GPU goes in equal parts to those who sit on it; without a meter nobody is told a number.
+class GpuAllocator:
+    """GPUs by index. The energy of a GPU is split equally between the jobs that occupy it.
+
+    *state* is the folder in which changed power limits are recorded.
     """
 
-    def __init__(self, meter: Meter, state: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, meter: Meter, state: Path) -> None:
         self.meter = meter
-        self._taken: dict[int, list[str]] = {gpu: [] for gpu in range(len(meter.gpus))}
-        self._last_j: dict[int, float | None] = {gpu: self._read_j(gpu) for gpu in self._taken}
+        self._occupants: dict[int, list[str]] = {gpu: [] for gpu in range(len(meter.gpus))}
+        self._last_j: dict[int, float | None] = {gpu: self._read_j(gpu) for gpu in self._occupants}
         self._used_j: dict[str, float | None] = {}
         first = list(self._last_j.values())
         self._first_j = None if None in first else sum(v for v in first if v is not None)
-        self._hold: Hold = hold(meter.gpus, state=state, tell=tell).__enter__()
+        self._hold: Hold = hold(meter.gpus, state=state, tell=_logger.warning).__enter__()
 
     def close(self) -> None:
-        """Put back the caps and let go of the meter."""
+        """Restore power limits and close the meter."""
         self._hold.__exit__(None, None, None)
         self.meter.close()
 
-    # -- who sits where
+    # -- allocation
 
-    def choose(self, count: int, among: Sequence[int], given: Collection[int]) -> tuple[int, ...]:
-        """So many of these that are not *given* to anybody: neighbours from an even place if there are, else
-        the first. Somebody who is leaving may still sit there.
+    def choose(self, count: int, among: Sequence[int], leased: Collection[int]) -> tuple[int, ...]:
+        """Return *count* GPUs that are not leased: an aligned block of neighbours if there is one, else the
+        first. The processes of a preempted attempt may still occupy them.
         """
-        free = [gpu for gpu in among if gpu not in given]
+        free = [gpu for gpu in among if gpu not in leased]
         if len(free) < count:
-            raise MeterError(f"{count} GPUs are to be used, and {len(free)} are free")
+            raise MeterError(f"{count} GPUs were allocated on a node with {len(free)} free GPUs")
         block = 1 << (count - 1).bit_length()
-        there = set(free)
+        free_set = set(free)
         for first in range(min(among, default=0), max(among, default=0) + 1):
-            run = tuple(range(first, first + count))
-            if (first - among[0]) % block == 0 and there.issuperset(run):
-                return run
+            neighbours = tuple(range(first, first + count))
+            if (first - among[0]) % block == 0 and free_set.issuperset(neighbours):
+                return neighbours
         return tuple(free[:count])
 
-    def readings(self, gpus: Iterable[int]) -> tuple[float | None, ...]:
-        """The counters of these, to be given to `take` by who finds the jobs again."""
-        return tuple(self._read_j(gpu) for gpu in gpus)
-
-    def take(
+    def occupy(
         self,
         jobs: Sequence[str],
         gpus: Sequence[int],
-        since: Sequence[float | None] | None = None,
-        among: int = 1,
+        start_readings: Sequence[float | None] = (),
+        members: int = 1,
     ) -> None:
-        """These jobs sit on these GPUs from now on, or since counters were at *since*, *among* so many."""
-        self.settle()
+        """Count the energy of *gpus* for *jobs* from now on.
+
+        *start_readings*: from when the counters had these values, shared by *members* jobs since.
+        """
+        self.sample()
         used_j: float | None = 0.0
-        for gpu, then_j in zip(gpus, since or (), strict=bool(since)):
+        for gpu, start_j in zip(gpus, start_readings, strict=bool(start_readings)):
             now_j = self._last_j[gpu]
-            missing = now_j is None or then_j is None or used_j is None
-            used_j = None if missing else used_j + max(now_j - then_j, 0.0) / among  # type: ignore[operator]
+            if now_j is None or start_j is None or used_j is None:
+                used_j = None
+            else:
+                used_j += max(now_j - start_j, 0.0) / members
         for job in jobs:
             self._used_j.setdefault(job, used_j)
             for gpu in gpus:
-                self._taken[gpu].append(job)
+                self._occupants[gpu].append(job)
 
     def leave(self, job: str) -> float | None:
-        """A job gives back what it has; answers the joules that it used, None: unmetered."""
-        self.settle()
-        for sitting in self._taken.values():
-            if job in sitting:
-                sitting.remove(job)
+        """Remove a job from its GPUs and return the joules that it used; None: unmetered."""
+        self.sample()
+        for occupants in self._occupants.values():
+            if job in occupants:
+                occupants.remove(job)
         return self._used_j.pop(job, 0.0)
 
     # -- energy
 
     @property
     def method(self) -> str:
-        """How joules are known."""
+        """Name of the energy measurement."""
         return self.meter.gpus[0].method if self.meter.gpus else "unmetered"
 
-    def settle(self) -> None:
-        """Count what was used since the last time."""
-        for gpu, sitting in self._taken.items():
+    def readings(self, gpus: Iterable[int]) -> tuple[float | None, ...]:
+        """Return the energy counters of *gpus* in joules; None: cannot be read."""
+        return tuple(self._read_j(gpu) for gpu in gpus)
+
+    def sample(self) -> None:
+        """Read all counters, and add the energy since the last sample to the occupants."""
+        for gpu, occupants in self._occupants.items():
             now_j, before_j = self._read_j(gpu), self._last_j[gpu]
             self._last_j[gpu] = now_j
-            for job in sitting:
+            for job in occupants:
                 used_j = self._used_j[job]
                 if now_j is None or before_j is None or used_j is None:
                     self._used_j[job] = None
                 else:
-                    self._used_j[job] = used_j + max(now_j - before_j, 0.0) / len(sitting)
+                    self._used_j[job] = used_j + max(now_j - before_j, 0.0) / len(occupants)
 
-    def used_j(self, job: str) -> float | None:
-        """What a job that sits here has used so far; see `settle`."""
+    def energy_j(self, job: str) -> float | None:
+        """Return the joules of a job as of the last sample; None: unmetered."""
         return self._used_j.get(job, 0.0)
 
-    def since_j(self) -> float | None:
-        """All GPUs together since we began, as last read; None: some cannot be."""
+    def total_energy_j(self) -> float | None:
+        """Return the joules of all GPUs since this was opened, as of the last sample; None: unmetered."""
         values = list(self._last_j.values())
         if None in values or self._first_j is None:
             return None
         return sum(v for v in values if v is not None) - self._first_j
 
-    def watts(self, gpus: Iterable[int]) -> float | None:
-        """What these draw now; None: nobody knows."""
+    def power_w(self, gpus: Iterable[int]) -> float | None:
+        """Return the power draw of *gpus* now; None: cannot be read."""
         try:
             return sum(self.meter.gpus[gpu].power_w() for gpu in gpus)
         except WattlineError:
@@ -121,17 +129,22 @@ class Seats:
         except WattlineError:
             return None
 
-    # -- caps
+    # -- power limits
 
-    def cap(self, gpus: Iterable[int], watts: int) -> None:
-        """Set the cap of these, or put back what it was (0); who may not is told once."""
-        for gpu in (self.meter.gpus[number] for number in gpus):
+    def set_cap(self, gpus: Iterable[int], watts: int) -> bool:
+        """Set the power limit of *gpus*, within their range, or restore the original one (0).
+
+        False: not permitted on some of them, which is logged once.
+        """
+        done = True
+        for gpu in (self.meter.gpus[index] for index in gpus):
             if watts:
-                self._set(gpu, watts)
+                done = self._set(gpu, watts) and done
             else:
                 self._hold.release(gpu)
+        return done
 
-    def _set(self, gpu: Gpu, watts: int) -> None:
-        self._hold.observing.pop(gpu.uuid, None)  # whoever held it may be gone
+    def _set(self, gpu: Gpu, watts: int) -> bool:
+        self._hold.observing.pop(gpu.uuid, None)  # the process that held its power limit may be gone
         low, high = gpu.cap_range_w()
-        self._hold.set_cap(min(max(float(watts), low), high), gpu)
+        return self._hold.set_cap(min(max(float(watts), low), high), gpu)

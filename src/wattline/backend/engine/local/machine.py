@@ -1,35 +1,36 @@
-"""What this machine has: GPUs, real or simulated, cores and memory."""
+"""The GPUs, real or simulated, the cores and the memory of this machine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattline.backend.engine.job_spec import Given
+from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.cluster import join_nodes, nodes
 from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter, open_meter
 
-_UNKNOWN = "v100"  # whose watts stand for GPUs that no table knows
-_KEEP_GIB = 1.0  # of the host's memory, for everybody else
+_FALLBACK_KIND = "v100"  # its power table is used for GPUs without one
+_RESERVED_GIB = 1.0  # host memory that no job gets
 
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """One node for each kind of GPU; *places* are the numbers of its GPUs."""
+    """This machine as one node per kind of GPU; *places* are the GPU indices of each node."""
 
     text: str
     meter: Meter
     nodes: Nodes
     places: tuple[tuple[int, ...], ...]
     cores: tuple[int, ...]
-    simulated: str = ""  # how jobs open the meter, if it is simulated
+    simulated: str = ""  # how jobs open the simulated meter; empty: the GPUs are real
 
     @classmethod
     def open(cls, text: str, root: Path) -> Machine:
-        """`auto` is what NVML finds; `simulated:4xa100` are GPUs that are not there."""
+        """Open the GPUs that NVML finds ("auto"), or simulated ones ("simulated:4xa100")."""
         simulated = ""
         if text.startswith("simulated:"):
             if "state=" not in text:
@@ -37,20 +38,21 @@ class Machine:
             simulated = text
             meter = open_meter(text)
         elif text in ("auto", "nvml"):
-            meter = _real()
+            meter = _open_nvml()
         else:
-            raise ConfigError(f"gpus are {text!r}, expected auto, or simulated:4xa100")
+            raise ConfigError(f"--gpus is {text!r}, expected auto, or for example simulated:4xa100")
         kinds: dict[str, list[int]] = {}
-        for number, gpu in enumerate(meter.gpus):
-            kinds.setdefault(gpu.kind or gpu.name, []).append(number)
+        for index, gpu in enumerate(meter.gpus):
+            kinds.setdefault(gpu.kind or gpu.name, []).append(index)
         cores = tuple(sorted(os.sched_getaffinity(0)))
-        mem_gib = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 - _KEEP_GIB, 0.5)
+        host_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        mem_gib = max(host_gib - _RESERVED_GIB, 0.5)
         parts = []
         for kind, places in kinds.items():
             share = len(places) / len(meter.gpus)
             parts.append(
                 nodes(
-                    _named(kind),
+                    _known_kind(kind),
                     gpus=len(places),
                     cpus=len(cores) * share,
                     mem_gib=mem_gib * share,
@@ -61,33 +63,29 @@ class Machine:
         return cls(text, meter, join_nodes(*parts), tuple(map(tuple, kinds.values())), cores, simulated)
 
     def gpus_of(self, node: int) -> tuple[int, ...]:
-        """The numbers of a node's GPUs."""
+        """Return the GPU indices of a node."""
         return self.places[node]
 
-    def kind_of(self, node: int) -> str:
-        """What they are."""
-        return self.nodes.kind.word(node)
+    def share(self, node: int, gpus: Sequence[int], settings: AttemptSettings) -> tuple[tuple[int, ...], int]:
+        """Return the cores and the bytes of memory for a job on *gpus*.
 
-    def share(self, node: int, given: Given) -> tuple[tuple[int, ...], int]:
-        """The cores that a job may use, and its bytes of memory.
-
-        Cores beside its GPUs' places, so that neighbours do not share caches more than they must; where
-        there are fewer cores than GPUs several jobs share one.
+        Its cores are beside the place of its first GPU, so that neighbours share few caches; where there are
+        fewer cores than GPUs, several jobs share a core.
         """
         share = self.nodes.share[:, node]
-        mcpus, mem_mib = given.mcpus or int(share[0]), given.mem_mib or int(share[1])
-        count = min(max(round(mcpus * len(given.gpus) / 1000), 1), len(self.cores))
-        first = given.gpus[0] * len(self.cores) // max(len(self.meter.gpus), 1)
+        mcpus, mem_mib = settings.mcpus or int(share[0]), settings.mem_mib or int(share[1])
+        count = min(max(round(mcpus * len(gpus) / 1000), 1), len(self.cores))
+        first = gpus[0] * len(self.cores) // max(len(self.meter.gpus), 1)
         chosen = sorted(self.cores[(first + n) % len(self.cores)] for n in range(count))
-        return tuple(chosen), mem_mib * len(given.gpus) * 2**20
+        return tuple(chosen), mem_mib * len(gpus) * 2**20
 
-    def meter_text(self, given: Given, rank: int | None, model: str = "", batch: int = 0) -> str:
-        """How a job opens the meter of its GPUs; empty: as any program does."""
+    def meter_text(self, gpus: Sequence[int], rank: int | None, model: str = "", batch: int = 0) -> str:
+        """Return how a job opens the meter of its simulated GPUs; empty: they are real."""
         if not self.simulated:
             return ""
-        words = [self.simulated, f"gpus={'/'.join(map(str, given.gpus))}"]
+        words = [self.simulated, f"gpus={'/'.join(map(str, gpus))}"]
         if rank is not None:
-            words.append(f"gpu={given.gpus[rank % len(given.gpus)]}")
+            words.append(f"gpu={gpus[rank % len(gpus)]}")
         if model and "model=" not in self.simulated:
             words.append(f"model={model}")
             if batch:
@@ -95,7 +93,7 @@ class Machine:
         return ",".join(words)
 
 
-def _real() -> Meter:
+def _open_nvml() -> Meter:
     try:
         meter = open_meter("nvml")
         if meter.gpus:
@@ -109,10 +107,10 @@ def _real() -> Meter:
     )
 
 
-def _named(kind: str) -> str:
-    """A kind whose watts are known."""
+def _known_kind(kind: str) -> str:
+    """Return *kind* if its power draw is known, else a kind that stands for it."""
     try:
         nodes(kind)
     except WattlineError:
-        return _UNKNOWN
+        return _FALLBACK_KIND
     return kind

@@ -1,0 +1,529 @@
+"""`Backend` for real clusters: jobs come from other threads, an engine runs them, time is the time of day.
+
+The folders of the jobs hold all that is known of their processes (see `folder_layout`), so another process
+that opens the same folder adopts the attempts that still run and notices those that have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.attempt_table import AttemptTable
+from wattline.backend.engine.energy_ledger import ALL, EnergyLedger
+from wattline.backend.engine.folder_layout import attempt_folders
+from wattline.backend.engine.initial_state import build_initial_state
+from wattline.backend.engine.job_exits import JobExits, OnEvent
+from wattline.backend.engine.job_queue import JobQueue
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.job_spec import AttemptSettings
+from wattline.backend.engine.mailbox import Mailbox
+from wattline.backend.engine.progress import ProgressReader
+from wattline.backend.engine.protocol import Engine
+from wattline.backend.engine.recurring_jobs import RecurringJobs
+from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
+from wattline.core.events import (
+    EVERY_EVENT,
+    LOST,
+    METERED,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    STOPPED,
+    Event,
+    Events,
+    rows,
+)
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
+from wattline.core.snapshot import Snapshot
+
+CHECK_INTERVAL_S = 1.0
+"""Time between two reads of a job's progress."""
+_REPORT_INTERVAL_S = 10.0  # between two RAN events of one attempt, unless its rate changes
+_RATE_CHANGE = 0.1  # relative change of a rate that is reported at once
+_REST = 4.0  # pause after a decision, as a multiple of its CPU time
+_MIN_REST_S, _MAX_REST_S = 0.02, 1.0
+
+_logger = logging.getLogger(__name__)
+# Without a handler of the application, warnings of a library must not appear on stderr.
+logging.getLogger("wattline").addHandler(logging.NullHandler())
+
+
+class EngineBackend:
+    """Runs jobs on an engine; implements `wattline.core.protocols.Backend`.
+
+    Jobs come by `submit`, from any thread; *on_event* receives what happens to them. It is idle when no job
+    is left, unless it shall *stay_open*.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        engine: Engine,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_event: OnEvent = lambda kind, job, data: None,
+        stay_open: bool = False,
+    ) -> None:
+        self.root = Path(root)
+        self.engine = engine
+        self._on_event, self._stay_open = on_event, stay_open
+        self._queue = JobQueue(engine.nodes, clock)
+        self._attempts = AttemptTable()
+        self._ledger = EnergyLedger()
+        self._recurring = RecurringJobs(self.root / "memory.db", engine)
+        self._exits = JobExits(engine, self._queue, self._attempts, self._ledger, self._recurring, on_event)
+        self._mailbox = Mailbox()
+        self._interrupted = False
+        self._nodes_down: set[int] = set()
+        self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
+
+    # -- requests, from any thread
+
+    def submit(self, records: Iterable[JobRecord]) -> None:
+        """Add jobs to the queue; jobs that are known already are ignored."""
+        self._mailbox.post("submit", list(records))
+
+    def cancel(self, job: str) -> None:
+        """End a job: at once if it waits, else after its grace period at the latest."""
+        self._mailbox.post("cancel", job)
+
+    def prioritise(self, job: str, priority: float) -> None:
+        """Change the priority of a waiting job."""
+        self._mailbox.post("prioritise", (job, priority))
+
+    def withdraw(self, job: str) -> None:
+        """Remove a waiting job from the queue; `submit` brings it back."""
+        self._mailbox.post("withdraw", job)
+
+    def interrupt(self) -> None:
+        """Let `wait` return inf, which ends the loop; jobs run on."""
+        self._mailbox.post("interrupt")
+
+    @property
+    def records(self) -> Mapping[str, JobRecord]:
+        """The unfinished jobs by id."""
+        return self._queue.records
+
+    @property
+    def simulated(self) -> bool:
+        """True if the GPUs are simulated."""
+        return self.engine.simulated
+
+    def seconds_since_wait(self) -> float:
+        """Return the time since `wait` last returned."""
+        return time.monotonic() - self._returned_s
+
+    def describe_job(self, job: str) -> dict[str, Any]:
+        """Return progress, energy and allocation of a running job; empty: it does not run."""
+        attempt = self._attempts.current.get(job)
+        progress = None if attempt is None else attempt.progress.get(job)
+        if attempt is None or progress is None:
+            return {}
+        return {
+            "fraction": progress.fraction,
+            "metrics": dict(progress.metrics),
+            "energy_j": self.engine.energy_j(job),
+            "energy_method": self.engine.energy_method,
+            "power_w": None if attempt.power_w is None else attempt.power_w / max(len(attempt.jobs), 1),
+            "gpus": list(attempt.gpus),
+            "cap_w": attempt.settings.cap_w or progress.cap_w,
+            "batch": attempt.settings.batch or progress.batch,
+            "fused_with": [other for other in attempt.jobs if other != job],
+        }
+
+    # -- the Backend protocol
+
+    @property
+    def jobs(self) -> Jobs:
+        """The current job table, with rows of jobs that have ended."""
+        return self._queue.table.jobs
+
+    @property
+    def nodes(self) -> Nodes:
+        """The engine's nodes."""
+        return self.engine.nodes
+
+    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+        """Sleep until one of the events *wake* has happened, at most until *until_s*.
+
+        A pause after each decision leaves most of the CPU time to the jobs; events that come shortly after a
+        decision are handled together.
+        """
+        self._rest()
+        while True:
+            self._handle_requests()
+            if self._interrupted:
+                self._interrupted = False
+                return math.inf, rows()
+            self._poll()
+            verbs = {event.verb for event in self._queue.events}
+            is_last = verbs and not self._attempts.attempts  # no other event follows soon
+            if self._queue.read_clock() >= until_s or not wake.isdisjoint(verbs) or is_last:
+                break
+            if until_s == math.inf and not self._stay_open and self._is_quiet():
+                break
+            self._sleep(until_s)
+        if METERED in wake:
+            self._read_meter()
+        events = self._queue.take_events()
+        self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
+        return self._queue.now_s, events
+
+    def _rest(self) -> None:
+        cpu_s = time.thread_time() - self._returned_cpu_s
+        rest_s = min(max(_REST * cpu_s, _MIN_REST_S), _MAX_REST_S)
+        time.sleep(max(self._returned_s + rest_s - time.monotonic(), 0.0))
+
+    def _is_quiet(self) -> bool:
+        return not self._attempts.attempts and self._queue.next_retry_s == math.inf
+
+    def _sleep(self, until_s: float) -> None:
+        """Sleep until a request comes, the engine has news, or a progress file or a retry is due."""
+        queue, busy = self._queue, bool(self._attempts.attempts)
+        check_s = queue.now_s + CHECK_INTERVAL_S if busy else math.inf
+        timeout_s = max(min(until_s, queue.next_retry_s, check_s) - queue.read_clock(), 0.0)
+        self._mailbox.sleep(min(timeout_s, self.engine.poll_interval_s), self.engine.wake_files())
+
+    def apply(self, actions: Actions) -> None:
+        """Stop, start and retune attempts, and switch nodes."""
+        starting: dict[int, list[tuple[str, int, int, AttemptSettings]]] = {}
+        for verb, row, group, node, gpus, *settings in actions.tolist():
+            job = self._queue.table.ids[row] if row >= 0 else ""
+            if verb == STOP:
+                self._stop(job)
+            elif verb == RETUNE:
+                self._retune(self._attempts.current[job], AttemptSettings(*settings[:4]))
+            elif verb == START:
+                request = (job, node, gpus, AttemptSettings(*settings[:4]))
+                starting.setdefault(group, []).append(request)
+            elif verb in (POWER_OFF, POWER_ON) and not self.engine.power(node, verb == POWER_ON):
+                _logger.debug("node %d cannot be switched %s", node, "on" if verb == POWER_ON else "off")
+        for requests in starting.values():
+            self._start_group(requests)
+
+    def idle(self) -> bool:
+        """Return whether no job is left and none may come."""
+        return not self._queue.records and not self._stay_open and self._mailbox.empty
+
+    def close(self) -> Events:
+        """Read the meters a last time and close the engine; jobs run on."""
+        self._read_meter()
+        events = self._queue.take_events()
+        self.engine.close()
+        self._recurring.close()
+        self._mailbox.close()
+        return events
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts for the header of a run log."""
+        return self.engine.describe()
+
+    # -- restart of the service
+
+    def adopt(self, records: Iterable[JobRecord]) -> None:
+        """Add jobs of an earlier process, and take charge of their attempts that run or have just ended."""
+        for record in records:
+            self._queue.records[record.id] = record
+        seen: set[Path] = set()
+        for record in list(self._queue.records.values()):
+            folders = attempt_folders(self.root, record.id)
+            if not folders or record.id in self._attempts.current:
+                continue
+            if int(folders[-1].name) <= record.last_closed_attempt:
+                continue
+            attempt = self.engine.find(folders[-1])
+            if attempt is not None and attempt.folder not in seen:
+                seen.add(attempt.folder)
+                self._adopt_attempt(attempt)
+
+    def _adopt_attempt(self, attempt: AttemptRecord) -> None:
+        attempt.is_array = len(attempt.jobs) > 1
+        attempt.jobs = [job for job in attempt.jobs if job in self._queue.records]
+        if not attempt.jobs:
+            return
+        records = [self._queue.records[job] for job in attempt.jobs]
+        if not self.engine.adopt(attempt):
+            for record in records:
+                facts = self._exits.facts(record, None, None, "Its GPUs are gone.")
+                self._on_event("stopped", record.id, facts)
+            return
+        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        self._attempts.add(attempt)
+        for record in records:
+            # What it has used so far was counted by the earlier process.
+            self._ledger.add(record.team, -(self.engine.energy_j(record.id) or 0.0))
+            if record.starts < self._attempt_number(attempt, record):
+                # The earlier process ended before it could report the start.
+                self._record_start(attempt, record, attempt.since_s)
+
+    def initial_state(self, seed: int = 0) -> Snapshot:
+        """Start a new job table, and return the snapshot from which a loop goes on."""
+        queued = self._queue.rebuild()
+        for attempt in self._attempts.attempts:
+            attempt.reported_s, attempt.reported_rate = -math.inf, 0.0
+        records = self._queue.records
+        running = [self._ran_event(*pair) for pair in self._attempts.lease_holders(records)]
+        leases = self._attempts.build_leases(records)
+        now_s = self._queue.now_s
+        self._queue.events += [Event(NODE_LOST, node, now_s) for node in sorted(self._nodes_down)]
+        return build_initial_state(self.jobs, self.nodes, now_s, queued, leases, running, seed)
+
+    # -- requests, in the loop's thread
+
+    def _handle_requests(self) -> None:
+        new: list[JobRecord] = []
+        for request, argument in self._mailbox.drain():
+            if request == "submit":
+                new += argument
+                continue
+            self._queue.add(new)  # one append for many jobs, before the requests that may name them
+            new = []
+            if request == "cancel":
+                self._cancel(argument)
+            elif request == "withdraw":
+                self._withdraw(argument)
+            elif request == "prioritise":
+                self._prioritise(*argument)
+            else:
+                self._interrupted = True
+        self._queue.add(new)
+
+    def _cancel(self, job: str) -> None:
+        record = self._queue.records.get(job)
+        if record is None:
+            self._on_event("unknown_job", job, {})
+            return
+        record.cancelled = True
+        started = [attempt for attempt in self._attempts.of_job(job) if attempt.started]
+        for attempt in started:
+            self._end_job(attempt, job, "cancel")
+        if not started:
+            self._exits.finish(record, "CANCELLED", "It was cancelled before it started.")
+
+    def _end_job(self, attempt: AttemptRecord, job: str, reason: Literal["cancel", "budget"]) -> None:
+        """Ask a running job to end; an array goes on without it."""
+        if len(attempt.jobs) == 1:
+            attempt.end_reason = reason
+            self.engine.stop(attempt)
+        else:
+            attempt.leaving[job] = reason
+            with suppress(OSError):  # the array's session looks for this file
+                (attempt.progress[job].path.parent / "cancel").touch()
+
+    def _withdraw(self, job: str) -> None:
+        record = self._queue.records.get(job)
+        if record is not None and self._leave_queued(job):
+            self._queue.withdraw(record)
+
+    def _prioritise(self, job: str, priority: float) -> None:
+        record = self._queue.records.get(job)
+        if record is None:
+            return
+        record.columns = {**record.columns, "priority": priority}
+        if record.row >= 0 and self._leave_queued(job):
+            self._queue.move_to_new_row(record)
+
+    def _leave_queued(self, job: str) -> bool:
+        """Remove a job from attempts that have not started; return False if one has."""
+        attempts = self._attempts.of_job(job)
+        if any(attempt.started for attempt in attempts):
+            return False
+        for attempt in attempts:
+            self._exits.leave(attempt, job)
+        return True
+
+    # -- actions of the policy
+
+    def _start_group(self, requests: list[tuple[str, int, int, AttemptSettings]]) -> None:
+        """Start the jobs of a group: as one array if they can be fused, else one by one on the same GPUs."""
+        jobs = list(dict.fromkeys(job for job, *_ in requests))
+        allocation = tuple((node, gpus) for job, node, gpus, _ in requests if job == jobs[0])
+        settings = requests[0][3]
+        keys = {self._queue.records[job].fuse for job in jobs}
+        members = [jobs] if len(keys) == 1 and keys != {""} else [[job] for job in jobs]
+        first: AttemptRecord | None = None
+        for some in members:
+            attempt = AttemptRecord(list(some), allocation, settings, self._queue.now_s)
+            records = [self._queue.records[job] for job in some]
+            earlier = self._attempts.of_any(some)
+            self._recurring.choose(records[0].spec, attempt)
+            cap_w = _lower_cap(attempt.settings.cap_w, records[0].spec.power_w)
+            attempt.settings = replace(attempt.settings, cap_w=cap_w)
+            self.engine.start(attempt, records, earlier, first)
+            self._attempts.add(attempt)
+            self._update(attempt)
+            first = first or attempt
+
+    def _stop(self, job: str) -> None:
+        attempt = self._attempts.current[job]
+        if not attempt.started:
+            self._exits.leave(attempt, job)
+            record = self._queue.records[job]
+            self._queue.report(STOPPED, record, record.completed_fraction)
+        elif self._attempts.preempt(job):
+            attempt.end_reason = attempt.end_reason or "stop"
+            self.engine.stop(attempt)
+
+    def _retune(self, attempt: AttemptRecord, settings: AttemptSettings) -> None:
+        cap_w = _lower_cap(settings.cap_w, self._queue.records[attempt.jobs[0]].spec.power_w)
+        attempt.settings = replace(settings, cap_w=cap_w)
+        if not self.engine.retune(attempt):
+            _logger.debug("not all settings of %s could be changed", attempt.folder)
+        if attempt.started:
+            for job in attempt.jobs:
+                self._on_event("retuned", job, {"cap_w": cap_w, "cpus": attempt.cpus})
+
+    # -- events of the engine
+
+    def _poll(self) -> None:
+        self._queue.read_clock()
+        ended = True
+        while ended:  # the GPUs of attempts that ended let queued ones start
+            for attempt in self._attempts.attempts:
+                if attempt.state == "queued":
+                    attempt.since_s = self._queue.now_s  # it has used no time yet
+            self._handle_node_changes()
+            self.engine.poll(self._attempts.attempts)
+            ended = sum(self._update(attempt) for attempt in list(self._attempts.attempts)) > 0
+        self._queue.add_due()
+
+    def _update(self, attempt: AttemptRecord) -> bool:
+        """Handle the state of an attempt; return whether it is over."""
+        if attempt.state == "refused":
+            self._exits.refuse(attempt)
+            return True
+        if attempt.started and not attempt.progress:
+            self._on_start(attempt)
+            if attempt.state == "running":
+                return False
+        if attempt.state in ("ended", "vanished"):
+            self._exits.end(attempt)
+            return True
+        if attempt.state == "running" and self._queue.now_s - attempt.checked_s >= CHECK_INTERVAL_S:
+            self._check_progress(attempt)
+        return False
+
+    def _handle_node_changes(self) -> None:
+        for node, is_up in self.engine.node_changes():
+            if is_up:
+                self._nodes_down.discard(node)
+            else:
+                self._nodes_down.add(node)
+                self._lose_node(node)
+            verb = NODE_BACK if is_up else NODE_LOST
+            self._queue.events.append(Event(verb, node, self._queue.now_s))
+
+    def _lose_node(self, node: int) -> None:
+        """End the attempts on a node that went down; their jobs are back in the queue."""
+        lost = [one for one in self._attempts.attempts if any(node == where for where, _ in one.allocation)]
+        for attempt in lost:
+            if attempt.started:
+                self.engine.kill(attempt)  # on its other nodes
+                attempt.state, attempt.exit, attempt.failure = "vanished", None, "node_lost"
+                self._update(attempt)
+                continue
+            for job in list(attempt.jobs):
+                record = self._queue.records[job]
+                self._exits.leave(attempt, job)
+                self._queue.report(LOST, record, record.completed_fraction)
+
+    def _on_start(self, attempt: AttemptRecord) -> None:
+        attempt.since_s = self._queue.now_s
+        attempt.is_array = len(attempt.jobs) > 1
+        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        for job in attempt.jobs:
+            record = self._queue.records[job]
+            self._record_start(attempt, record, attempt.since_s)
+            if self._attempts.holds_lease(attempt, job, self._queue.records):
+                self._queue.events.append(self._ran_event(attempt, record))
+
+    def _record_start(self, attempt: AttemptRecord, record: JobRecord, at_s: float) -> None:
+        record.starts = self._attempt_number(attempt, record)
+        record.first_start_s = at_s if math.isnan(record.first_start_s) else record.first_start_s
+        data = {
+            "attempt": record.starts,
+            "gpus": list(attempt.gpus),
+            "kind": self.nodes.kind.word(attempt.node),
+            "cap_w": attempt.settings.cap_w,
+            "batch": attempt.settings.batch,
+            "cpus": attempt.cpus,
+            "fused_with": [job for job in attempt.jobs if job != record.id],
+        }
+        self._on_event("started", record.id, data)
+
+    def _attempt_number(self, attempt: AttemptRecord, record: JobRecord) -> int:
+        return int(attempt.event_files[record.id].parent.name)
+
+    def _check_progress(self, attempt: AttemptRecord) -> None:
+        """Read the progress of all jobs of an attempt."""
+        now_s = self._queue.now_s
+        attempt.checked_s = now_s
+        self.engine.sample_energy()
+        attempt.power_w = self.engine.power_w(attempt)
+        for job, progress in list(attempt.progress.items()):
+            if job not in attempt.jobs or not progress.read():
+                continue
+            if attempt.is_array and progress.ended:
+                self._exits.end_member(attempt, job)
+                continue
+            if not self._attempts.holds_lease(attempt, job, self._queue.records):
+                continue
+            record = self._queue.records[job]
+            budget_j, used_j = record.spec.max_joules, self.engine.energy_j(job)
+            if budget_j is not None and (used_j or 0.0) + (record.energy_j or 0.0) > budget_j:
+                self._end_job(attempt, job, "budget")
+            self._report_rate(attempt, record, progress.rate or 0.0)
+
+    def _report_rate(self, attempt: AttemptRecord, record: JobRecord, rate: float) -> None:
+        now_s = self._queue.now_s
+        elapsed_s = now_s - attempt.reported_s
+        changed = abs(rate - attempt.reported_rate) > _RATE_CHANGE * max(attempt.reported_rate, 1e-12)
+        if rate > 0 and elapsed_s >= (CHECK_INTERVAL_S if changed else _REPORT_INTERVAL_S):
+            attempt.reported_s, attempt.reported_rate = now_s, rate
+            self._queue.events.append(self._ran_event(attempt, record))
+
+    def _ran_event(self, attempt: AttemptRecord, record: JobRecord) -> Event:
+        progress, table = attempt.progress.get(record.id), self._queue.table
+        fraction = None if progress is None else progress.fraction
+        steps = table.steps(record, record.completed_fraction if fraction is None else fraction)
+        steps_per_s = table.steps_per_s(record, None if progress is None else progress.rate)
+        power_w = (self.engine.power_w(attempt) or 0.0) / max(self._attempts.sharing(attempt), 1)
+        return Event(RAN, record.row, self._queue.now_s, steps, steps_per_s, power_w)
+
+    # -- energy
+
+    def restore_energy(self, before_j: Mapping[str, float]) -> None:
+        """Set the joules that earlier processes counted, by team and as "*"."""
+        self._ledger.restore(before_j)
+
+    def reset_energy(self) -> None:
+        """Count the energy of all teams from zero again."""
+        self._ledger.reset(*self._running_energy())
+
+    def _read_meter(self) -> None:
+        used_j, now_s = self._ledger.read(*self._running_energy()), self._queue.read_clock()
+        for number, name in enumerate((ALL, *self.jobs.team.names), -1):
+            self._queue.events.append(Event(METERED, number, now_s, 0.0, 0.0, used_j.get(name, 0.0)))
+
+    def _running_energy(self) -> tuple[float, list[tuple[str, float]]]:
+        """Return the joules of all GPUs, and pairs (team, joules) of the jobs in attempts."""
+        self.engine.sample_energy()
+        # A job that restarts is in two attempts.
+        jobs = dict.fromkeys(job for attempt in self._attempts.attempts for job in attempt.jobs)
+        records = [self._queue.records[job] for job in jobs]
+        used = [(one.team, self.engine.energy_j(one.id) or 0.0) for one in records]
+        return self.engine.total_energy_j() or 0.0, used
+
+
+def _lower_cap(cap_w: int, limit_w: float | None) -> int:
+    """Return the lower of the policy's power limit and the user's, of which either may be unset (0, None)."""
+    return min((round(watts) for watts in (cap_w, limit_w) if watts), default=0)

@@ -1,0 +1,145 @@
+"""The protocol of engines: what starts processes on nodes for `EngineBackend`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.job_record import JobRecord
+from wattline.core.nodes import Nodes
+
+
+class Engine(Protocol):
+    """Runs attempts on nodes.
+
+    `EngineBackend` calls it from one thread. An engine keeps whatever it needs per attempt by the identity of
+    the `AttemptRecord`, from `start` or `adopt` until `release` has been called for all its jobs. It writes
+    the record's fields that are marked so, in `start`, `adopt`, `poll` and `retune` only. Calls must not block
+    for long: an engine that talks to a remote scheduler does that in threads of its own.
+    """
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes; allocations name them by row."""
+        ...
+
+    @property
+    def simulated(self) -> bool:
+        """True if the GPUs are simulated."""
+        ...
+
+    @property
+    def energy_method(self) -> str:
+        """Name of the energy measurement, as shown in reports; "unmetered": there is none."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts for the header of a run log, as plain data."""
+        ...
+
+    # -- attempts
+
+    def start(
+        self,
+        attempt: AttemptRecord,
+        jobs: Sequence[JobRecord],
+        after: Sequence[AttemptRecord] = (),
+        beside: AttemptRecord | None = None,
+    ) -> None:
+        """Start *jobs* as one attempt, as soon as its GPUs are free and all of *after* are released.
+
+        On return it is *running*, *queued* or *refused*. *beside* is an attempt that shares its GPUs.
+        """
+        ...
+
+    def find(self, folder: Path) -> AttemptRecord | None:
+        """Return the attempt that an earlier process started in *folder*, or the array that it is a part of.
+
+        None: it was never started. An attempt that was requested and did not start is made unable to start.
+        """
+        ...
+
+    def adopt(self, attempt: AttemptRecord) -> bool:
+        """Take charge of an attempt that `find` returned, of which *jobs* are still of interest.
+
+        False: its GPUs do not exist any more; the attempt was ended.
+        """
+        ...
+
+    def poll(self, attempts: Sequence[AttemptRecord]) -> None:
+        """Update the state of all *attempts*, and start those that are queued and can start.
+
+        The processes of an attempt that ended or vanished are gone when this returns.
+        """
+        ...
+
+    def stop(self, attempt: AttemptRecord) -> None:
+        """Ask a started attempt to save its work and end; it is killed after the job's grace period."""
+        ...
+
+    def kill(self, attempt: AttemptRecord) -> None:
+        """End a started attempt at once."""
+        ...
+
+    def retune(self, attempt: AttemptRecord) -> bool:
+        """Apply the attempt's changed *settings*; False: not all could be changed, and it runs on."""
+        ...
+
+    def release(self, attempt: AttemptRecord, job: str) -> float | None:
+        """Remove a job from the attempt and return the joules that it used; None: unmetered.
+
+        After its last job the attempt's GPUs are free, and their power limits are restored.
+        """
+        ...
+
+    # -- energy
+
+    def sample_energy(self) -> None:
+        """Read the meters. `energy_j` and `total_energy_j` are as of the last sample."""
+        ...
+
+    def energy_j(self, job: str) -> float | None:
+        """Return the joules of a job in its current attempt; None: unmetered. Callable from any thread."""
+        ...
+
+    def total_energy_j(self) -> float | None:
+        """Return the joules of all GPUs since the engine was opened; None: unmetered."""
+        ...
+
+    def power_w(self, attempt: AttemptRecord) -> float | None:
+        """Return the power draw of the attempt's GPUs now; None: unmetered."""
+        ...
+
+    def gpu_model(self, node: int) -> tuple[str, float]:
+        """Return the name of a node's GPUs, and the highest power limit of one of them."""
+        ...
+
+    # -- nodes
+
+    def node_changes(self) -> Sequence[tuple[int, bool]]:
+        """Return the nodes that went down (False) or came up (True) since the last call, in order.
+
+        All nodes count as up before the first call.
+        """
+        ...
+
+    def power(self, node: int, on: bool) -> bool:
+        """Switch a node on or off; False: this engine cannot."""
+        ...
+
+    # -- time
+
+    def wake_files(self) -> Sequence[int]:
+        """Return file descriptors that become readable when the next `poll` may find a change."""
+        ...
+
+    @property
+    def poll_interval_s(self) -> float:
+        """Longest time between polls; inf: `wake_files` covers every change."""
+        ...
+
+    def close(self) -> None:
+        """Free all resources. Attempts run on; changed power limits are restored."""
+        ...
