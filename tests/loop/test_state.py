@@ -190,4 +190,4 @@ def test_actions_turn_the_old_leases_into_the_new(old: Leases, new: Leases) -> N
         if np.delete(old.block, LEASE_CAP_W, axis=0)[:, old.job == j].tolist()
         == np.delete(new.block, LEASE_CAP_W, axis=0)[:, new.job == j].tolist()
     }
-    assert not same & stopped, "a job whose lease stays is not stopped, whatever its cap"
+    assert not same & stopped, "a job that keeps its lease is not stopped, whatever its cap"

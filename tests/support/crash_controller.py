@@ -1,10 +1,10 @@
-"""Kills a controller again and again while jobs are submitted to it, and says what became of them.
+"""Kill a controller repeatedly while jobs are submitted to it, and print the outcome of the jobs.
 
     python tests/support/crash_controller.py FOLDER --kills 200 --seed 1
 
-A controller is forked from a process that has all modules, so that it lives as soon as it can be killed. Each
-lives for a random time and takes jobs in; what it did not answer is asked again of the next, with the
-same key. Jobs write down that they began and ended.
+A controller is forked from a process that has imported all modules, so that it starts at once. Each runs
+for a random time and accepts jobs; submissions without a response are repeated with the next controller under
+the same key. Jobs record their start and end in a file.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ GPUS = "simulated:8xa100"
 
 
 def job_document(folder: Path, key: str) -> dict[str, object]:
-    """Writes `began` and `ended` into a file of its own."""
+    """Return a job that writes `began` and `ended` into its own file."""
     seconds = 0.05 + 0.2 * random.Random(key).random()
     script = f'echo began $WATTLINE_JOB_ID >> "$0"; sleep {seconds}; echo ended >> "$0"'
     return {"run": ["sh", "-c", script, str(folder / "ran" / key)], "resources": {"time": "1m"}}
 
 
 def run_controller(folder: Path, keys: list[str], pauses: list[float], answers: int) -> None:
-    """Serve, take in what is left to be submitted, and stay until killed, or all is over."""
-    served = Controller(folder / "state", gpus=GPUS, tell=lambda text: os.write(2, f"{text}\n".encode()))
+    """Run a controller, submit the remaining jobs, and wait until all have ended."""
+    served = Controller(folder / "state", gpus=GPUS)
     served.start()
     for key, pause in zip(keys, pauses, strict=True):
         taken = served.submit(read_document(job_document(folder, key), key), "", "/", key)
         os.write(answers, f"{key} {taken[0].id}\n".encode())
         time.sleep(pause)
-    while served.store.rows("SELECT 1 FROM job WHERE state IN ('PENDING', 'RUNNING') LIMIT 1"):
+    while served.store.has_live_jobs():
         time.sleep(0.02)
     os.write(answers, b"over 0\n")
     served.stop()
 
 
 def run_and_kill(
-    folder: Path, keys: list[str], rng: random.Random, lives_s: float
+    folder: Path, keys: list[str], rng: random.Random, lifetime_s: float
 ) -> tuple[dict[str, str], bool]:
-    """A controller that is killed after *lives_s*; what it answered, and whether all was over before."""
+    """Run a controller, kill it after *lifetime_s*; return its responses, and True if all jobs had ended."""
     out, into = os.pipe()
     pauses = [rng.uniform(0.0, 0.05) for _ in keys]
     child = os.fork()
@@ -59,26 +59,26 @@ def run_and_kill(
         try:
             run_controller(folder, keys, pauses, into)
             code = 0
-        except BaseException as error:  # the parent is told, whatever it is
+        except BaseException as error:  # the parent sees the exit code, whatever the error
             os.write(2, f"the controller failed: {error!r}\n".encode())
         finally:
             os._exit(code)
     os.close(into)
     pid = os.pidfd_open(child)
-    select.select([pid], [], [], lives_s)
+    select.select([pid], [], [], lifetime_s)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(pid)
-    with os.fdopen(out) as told:
-        answered = dict(line.split() for line in told.read().splitlines())
+    with os.fdopen(out) as responses:
+        answered = dict(line.split() for line in responses.read().splitlines())
     over = answered.pop("over", None) is not None
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise SystemExit("a controller ended by itself")
+        raise SystemExit("a controller exited with an error before it was killed")
     return answered, over
 
 
 def main() -> None:
-    """Kill, look, and print what was accepted and what ran."""
+    """Kill controllers, then print the accepted jobs and those that ran."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=200)
@@ -104,7 +104,7 @@ def main() -> None:
     states = {one.id: one.state for one in served.store.jobs()}
     served.store.rebuild()
     rebuilt = {one.id: one.state for one in served.store.jobs()}
-    served.local.close()
+    served.backend.close()
     served.store.close()
     json.dump(
         {"over": over, "accepted": accepted, "made": made, "ran": ran, "states": states, "rebuilt": rebuilt},

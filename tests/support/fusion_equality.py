@@ -1,4 +1,4 @@
-"""The same members twice: one by one, and as an array; both are trained and everything is compared."""
+"""Comparison of a fused array with the same models trained one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_WAYS = [Ways(last=last, pointwise=point) for last in (False, True) for point
 def build_members(
     make: Callable[[], nn.Module], size: int = B, dtype: torch.dtype = torch.float64
 ) -> list[nn.Module]:
-    """Models of one make with different weights."""
+    """Return models of one architecture with different weights."""
     models = []
     for seed in range(size):
         torch.manual_seed(seed)
@@ -36,7 +36,7 @@ def integer_tensor(high: int, *shape: int, seed: int = 0) -> Tensor:
 
 
 def asymmetric_loss(out: Any, target: Any = None) -> Tensor:
-    """A loss that no output is symmetric under."""
+    """Return a loss that distinguishes all elements of the output."""
     leaves = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor) and t.is_floating_point()]
     parts = []
     for leaf in leaves:
@@ -67,7 +67,7 @@ def select_member(out: Any, member: int) -> Any:
 
 
 def clone_batch(batch: Any, *, grad: bool = False) -> Any:
-    """A copy that a forward may write to."""
+    """Return a copy that a forward pass may write to."""
     return tree_map_only(Tensor, lambda t: t.clone().requires_grad_(grad and t.is_floating_point()), batch)
 
 
@@ -96,9 +96,9 @@ def assert_same_training(
     tolerance: float = TOLERANCE,
     models: list[nn.Module] | None = None,
 ) -> FusedArray:
-    """Outputs, gradients, buffers and weights of *steps* steps are those of the separate models.
+    """Assert that outputs, gradients, buffers and weights of *steps* steps equal those of separate models.
 
-    With *members*, arguments have a row for each member (and so has *target*).
+    With *members*, arguments and *target* have a row for each member.
     """
     models = build_members(make, dtype=dtype) if models is None else models
     kwargs = kwargs or {}
@@ -112,11 +112,11 @@ def assert_same_training(
     ours = _sgd(array, lr)
     theirs = [_sgd(model, lr) for model in models]
     for step in range(steps):
-        given, named = clone_batch(args, grad=input_grad), clone_batch(kwargs)
-        out = array(*given, members=members, **named)
+        inputs_, named = clone_batch(args, grad=input_grad), clone_batch(kwargs)
+        out = array(*inputs_, members=members, **named)
         ours.zero_grad()
         array.loss(loss, out, target, members=members is True).sum().backward()
-        grads = [_grads(a) for a in given]
+        grads = [_grads(a) for a in inputs_]
         summed: list[Any] = [None] * len(args)
         for index, (model, optimiser) in enumerate(zip(models, theirs, strict=True)):
             own = clone_batch(
@@ -163,8 +163,8 @@ def assert_same_training(
     return array
 
 
-def _grads(given: Any) -> list[Tensor | None]:
-    return [t.grad for t in tree_flatten(given)[0] if isinstance(t, Tensor) and t.is_leaf]
+def _grads(values: Any) -> list[Tensor | None]:
+    return [t.grad for t in tree_flatten(values)[0] if isinstance(t, Tensor) and t.is_leaf]
 
 
 def _sgd(module: nn.Module, lr: float) -> Any:

@@ -1,4 +1,4 @@
-"""Workloads whose need of the host is known: made up, so that tests say what is right; and worlds of them."""
+"""Synthetic workloads with known host demand, and random clusters with jobs of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from support.simulations import NO_OVERHEADS
 from wattline import policy as p
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
@@ -28,7 +29,7 @@ from wattline.models.workload_models import Measured
 
 
 def build_workload(name: str, **demand: float) -> Workload:
-    """A model that does one sample a second on a GPU of a node with plenty of everything."""
+    """Return a workload of one sample per second on a GPU with unlimited host resources."""
     return Workload(
         model=name,
         gpu="v100",
@@ -42,20 +43,20 @@ def build_workload(name: str, **demand: float) -> Workload:
 
 MODELS = Measured(
     (
-        build_workload("image", core_s=12.0),  # wants twelve cores for each GPU
+        build_workload("image", core_s=12.0),  # needs twelve cores per GPU
         build_workload("speech", core_s=4.0, storage_s=8.0, dataset_gib=200.0, read_mib_s=60.0),
-        build_workload("text"),  # wants nothing
+        build_workload("text"),  # needs nothing of the host
     )
 )
-"""On a node of 8 GPUs, 24 cores and 500 GiB, the first two are slower with their share than they could be."""
+"""On a node of 8 GPUs, 24 cores and 500 GiB, the first two are slower with their share than with more."""
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
-NAMES = ("image", "speech", "text", "unheard-of")
+NAMES = ("image", "speech", "text", "unknown")
 
 
 @st.composite
 def model_sets(draw: st.DrawFn) -> Measured:
-    """Three models with any demand."""
+    """Generate three workloads with random demand."""
     part = st.floats(0, 20).map(lambda value: round(value, 2))
     return Measured(
         tuple(
@@ -73,6 +74,7 @@ def model_sets(draw: st.DrawFn) -> Measured:
 
 
 def build_jobs(*names: str, gpus: list[int] | None = None, duration_s: float = 100.0) -> Jobs:
+    """Return one job for each model name, all submitted at time 0."""
     count = len(names)
     return Jobs.of(
         submit_s=np.zeros(count),
@@ -94,7 +96,7 @@ def simulate(
 
 
 class CheckedPlacer:
-    """A placer of which every answer is checked: nobody is slower than with its share."""
+    """Placer that checks every result: no job is slower than with its proportional share."""
 
     def __init__(self, place: Placer) -> None:
         self.place = place
@@ -111,15 +113,16 @@ class CheckedPlacer:
         host = leases.host[:, mine][:, first]
         share = cluster.share[:, node]
         speeds = [
-            beliefs.speed(snapshot.jobs, Grants.of(job, gpus, on, host=each, kind=cluster.kind[node]))
-            for each in (np.where(host > 0, host, share), share)
+            beliefs.speed(snapshot.jobs, Grants.of(job, gpus, on, host=resources, kind=cluster.kind[node]))
+            for resources in (np.where(host > 0, host, share), share)
         ]
-        assert (speeds[0] >= speeds[1] * (1 - 1e-6)).all(), "somebody is slower than with its share"
+        assert (speeds[0] >= speeds[1] * (1 - 1e-6)).all(), "a job is slower than with its proportional share"
         return placement
 
 
 @st.composite
 def clusters_with_jobs(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
+    """Generate a small cluster and up to 20 jobs that fit on it."""
     cluster = join_nodes(
         *(
             nodes(
@@ -138,10 +141,10 @@ def clusters_with_jobs(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
     def column(values: st.SearchStrategy[float]) -> list[float]:
         return draw(st.lists(values, min_size=count, max_size=count))
 
-    most = int(cluster.gpus.sum())
+    max_gpus = int(cluster.gpus.sum())
     jobs = Jobs.of(
         submit_s=column(st.integers(0, 300).map(float)),
-        gpus=[min(most, int(g)) for g in column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 9.0)))],
+        gpus=[min(max_gpus, int(g)) for g in column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 9.0)))],
         duration_s=column(st.integers(1, 500).map(float)),
         model=draw(st.lists(st.sampled_from(NAMES), min_size=count, max_size=count)),
     )

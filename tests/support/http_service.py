@@ -1,4 +1,4 @@
-"""A service in this process: as `wattline serve` makes it, on a port of its own."""
+"""HTTP service in this process, as `wattline serve` starts it, on a free port."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ GPUS = "simulated:4xa100"
 
 @contextmanager
 def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
-    """Serves *folder*, and says so in its files `url` and `token`; ends its jobs when it ends."""
+    """Serve *folder* and write its files `url` and `token`; cancel all jobs at the end."""
     controller = Controller(folder, gpus=GPUS)
     controller.start()
     app = create_app(controller, rate=rate)
-    app.state.tokens.own(folder)
+    app.state.tokens.ensure_service_token(folder)
     config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -33,18 +33,19 @@ def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
         (folder / "url").write_text(f"http://127.0.0.1:{port}\n")
         yield controller
     finally:
-        for job in controller.store.jobs("state IN ('PENDING', 'RUNNING')"):
+        for job in controller.store.live_jobs():
             controller.cancel(job.id)
-        _wait_until(lambda: not controller.store.jobs("state IN ('PENDING', 'RUNNING')"))
-        server.should_exit = controller.leaving = True
+        _wait_until(lambda: not controller.store.live_jobs())
+        server.should_exit = True
+        controller.close_streams()
         thread.join()
         (folder / "url").unlink(missing_ok=True)
         controller.stop()
 
 
-def _wait_until(true: object, most_s: float = 20.0) -> None:
-    assert callable(true)
-    until_s = time.monotonic() + most_s
-    while not true():
+def _wait_until(condition: object, timeout_s: float = 20.0) -> None:
+    assert callable(condition)
+    until_s = time.monotonic() + timeout_s
+    while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What a job asks of the scheduler: a GPU for a minute."""
+"""Request of a job for one GPU and one minute."""
 
 from __future__ import annotations
 

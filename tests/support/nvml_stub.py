@@ -1,4 +1,4 @@
-"""The GPUs of nvml_stub.c, seen from outside: what a test sets up and looks at."""
+"""Simulated GPUs of nvml_stub.c: set up and inspected by tests through a shared file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UUIDS = tuple(f"GPU-{i}{i}{i}{i}aaaa-bbbb-cccc-dddd-eeeeffff0000" for i in range
 
 
 def compile_stub(folder: Path) -> Path:
-    """Compile the stub; answers the folder to put on LD_LIBRARY_PATH."""
+    """Compile the stub and return the folder for LD_LIBRARY_PATH."""
     source, library = Path(__file__).parents[1] / "meter" / "nvml_stub.c", folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
     subprocess.run(["gcc", *flags, "-o", str(library), str(source)], check=True)
@@ -25,7 +25,7 @@ def compile_stub(folder: Path) -> Path:
 
 
 class NvmlStub:
-    """GPUs in a file: `stub["draw_mw", 0]` is what the first draws."""
+    """GPUs in a shared file: `stub["draw_mw", 0]` is the draw of the first."""
 
     def __init__(
         self, path: Path, library: Path, count: int = 2, name: str = "NVIDIA A100-SXM4-80GB"
@@ -50,12 +50,12 @@ class NvmlStub:
         _GPU.pack_into(self._map, _HEAD.size + gpu * _GPU.size, *row)
 
     def env(self, **more: str) -> dict[str, str]:
-        """The environment in which the bindings find this stub."""
+        """Return an environment in which the NVML bindings load this stub."""
         env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "WATTLINE_METER")}
         return {**env, "LD_LIBRARY_PATH": str(self.library), "STUB_FILE": str(self.path), **more}
 
     def run(self, code: str, **env: str) -> str:
-        """What *code* prints in a process of its own, which finds `open_meter` there."""
+        """Run *code* in a new process, with `open_meter` imported, and return its output."""
         code = f"from wattline.meter import open_meter\n{code}"
         done = subprocess.run(
             [sys.executable, "-c", code], env=self.env(**env), capture_output=True, text=True

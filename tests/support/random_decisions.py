@@ -1,4 +1,4 @@
-"""Decisions without sense: what the simulator and reports have to bear, whatever policies come."""
+"""Random decisions that stress the simulator and the reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from wattline.backend.sim.simulator import Sim
-from wattline.core.events import METERED
+from wattline.core.events import EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement, Plan
@@ -21,13 +21,13 @@ from wattline.placement.pack import Pack
 from wattline.policy import Gandiva, Las, fifo, srtf
 from wattline.testing import Scenario, scenarios
 
-TUNED_S = 150.0  # so long a cap stays; batch sizes stay three times as long, because another one is a restart
-WORDS = ("resnet50", "bert", "unheard of", "")
+TUNED_S = 150.0  # time between changes of caps; batch sizes change three times as rarely, by a restart
+MODEL_NAMES = ("resnet50", "bert", "unknown model", "")
 
 
 @dataclass(frozen=True)
 class RandomTuning:
-    """Caps and batch sizes drawn by job and time; the meter is read before every decision."""
+    """Policy with random caps and batch sizes by job and time; reads the meter before every decision."""
 
     policy: Policy
     seed: int = 0
@@ -35,20 +35,20 @@ class RandomTuning:
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         plan = self.policy(snapshot, models)
         jobs = snapshot.queue.job[plan.row]
-        turn = int(snapshot.now_s // TUNED_S)
-        asked = snapshot.jobs.batch[jobs]
+        period = int(snapshot.now_s // TUNED_S)
+        requested = snapshot.jobs.batch[jobs]
         return replace(
             plan,
-            cap_w=_draw((0, 0, 110, 150, 200), jobs, self.seed, turn),
-            batch=np.where(asked > 0, asked * _draw((0, 1, 2), jobs, self.seed, turn // 3), 0),
-            tick_s=min(plan.tick_s, (turn + 1) * TUNED_S),
+            cap_w=_draw((0, 0, 110, 150, 200), jobs, self.seed, period),
+            batch=np.where(requested > 0, requested * _draw((0, 1, 2), jobs, self.seed, period // 3), 0),
+            tick_s=min(plan.tick_s, (period + 1) * TUNED_S),
             meters=True,
         )
 
 
 @dataclass(frozen=True)
 class RandomSwitching:
-    """Packs, and switches nodes that nobody holds off and on as it pleases."""
+    """Placer that packs and switches idle nodes off and on at random."""
 
     pack: Pack
     seed: int = 0
@@ -61,14 +61,14 @@ class RandomSwitching:
         return replace(placement, on=on, tick_s=snapshot.now_s + TUNED_S)
 
 
-def _draw(values: tuple[int, ...], rows: np.ndarray, seed: int, turn: int) -> np.ndarray:
-    """One of *values* for each of *rows*, the same whenever it is asked again."""
-    draws = np.random.default_rng((seed, turn)).integers(len(values), size=int(rows.max(initial=0)) + 1)
+def _draw(values: tuple[int, ...], rows: np.ndarray, seed: int, period: int) -> np.ndarray:
+    """Return one of *values* for each of *rows*; equal arguments give equal results."""
+    draws = np.random.default_rng((seed, period)).integers(len(values), size=int(rows.max(initial=0)) + 1)
     return np.array(values)[draws[rows]]
 
 
 def add_models_and_teams(jobs: Jobs, seed: int) -> Jobs:
-    """*jobs* that have models, batch sizes and teams too."""
+    """Return *jobs* with random models, batch sizes and teams."""
     rng = np.random.default_rng(seed)
     count = len(jobs)
     batch = rng.choice((0, 32, 256), count)
@@ -83,13 +83,13 @@ def add_models_and_teams(jobs: Jobs, seed: int) -> Jobs:
         min_gpus=np.minimum(jobs.gpus, 1),
         max_gpus=2 * jobs.gpus,
         noise=rng.choice((0.0, 100.0), count),
-        model=rng.choice(WORDS, count).tolist(),
+        model=rng.choice(MODEL_NAMES, count).tolist(),
         team=rng.choice(("red", "blue", ""), count).tolist(),
     )
 
 
 def set_boot_times(nodes: Nodes, seed: int) -> Nodes:
-    """*nodes* that boot at once, in seconds, or in minutes, and draw something odd meanwhile."""
+    """Return *nodes* with random boot times and powers."""
     rng = np.random.default_rng(seed)
     count = len(nodes)
     return replace(
@@ -102,23 +102,23 @@ def set_boot_times(nodes: Nodes, seed: int) -> Nodes:
 
 @st.composite
 def random_logs(draw: st.DrawFn, max_jobs: int = 12) -> Log:
-    """Runs in which jobs are retuned, restarted with other batch sizes, and nodes switched."""
-    world: Scenario = draw(scenarios(max_jobs=max_jobs))
+    """Generate runs with retuned jobs, restarts with other batch sizes, and switched nodes."""
+    scenario: Scenario = draw(scenarios(max_jobs=max_jobs))
     seed = draw(st.integers(0, 1000))
     sim = Sim(
-        add_models_and_teams(world.jobs, seed),
-        set_boot_times(world.nodes, seed),
-        truth=draw(st.sampled_from((world.truth, library()))),
+        add_models_and_teams(scenario.jobs, seed),
+        set_boot_times(scenario.nodes, seed),
+        truth=draw(st.sampled_from((scenario.truth, library()))),
         quantum_s=draw(st.sampled_from((None, 60.0, 7.5))),
-        overheads=world.overheads,
-        faults=world.faults,
-        seed=world.seed,
+        overheads=scenario.overheads,
+        faults=scenario.faults,
+        seed=scenario.seed,
     )
     policy = RandomTuning(draw(st.sampled_from((fifo, srtf, Las(), Gandiva(200.0)))), seed)
     return run(sim, policy, place=RandomSwitching(Pack(), seed))
 
 
 def meter_readings(log: Log, team: int = -1) -> np.ndarray:
-    """Time and joules of the readings of one meter: the cluster's, or a team's."""
-    rows = (log.events[:, 0] == METERED) & (log.events[:, 1] == team)
-    return log.events[rows][:, (2, 5)]
+    """Return time and joules of the readings of one meter: the cluster's, or a team's."""
+    rows = (log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == team)
+    return log.events[rows][:, (EVENT_AT_S, EVENT_ENERGY_J)]

@@ -1,4 +1,4 @@
-"""Small runs, told in a few words."""
+"""Short simulations, and times of their starts and ends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
-from wattline.core.actions import START
-from wattline.core.events import FINISHED
+from wattline.core.actions import ACTION_JOB, ACTION_VERB, START
+from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.loop.run import run
@@ -21,24 +22,27 @@ NO_OVERHEADS = Overheads(restart_s=0.0)
 def simulate(
     jobs: Jobs, policy: Policy, *, gpus: int = 1, count: int = 1, place: Placer | None = None, **sim: Any
 ) -> Log:
-    """Run *jobs* on *count* nodes of *gpus* GPUs; restarts are free unless said otherwise."""
+    """Simulate *jobs* on *count* nodes of *gpus* GPUs; restarts are free by default."""
     cluster = sim.pop("nodes", None) or nodes("v100", count=count, gpus=gpus)
     return run(Sim(jobs, cluster, **{"overheads": NO_OVERHEADS, **sim}), policy, place=place)
 
 
 def finish_times(log: Log) -> dict[str, float]:
-    """When each job finished, by id."""
-    done = log.events[log.events[:, 0] == FINISHED]
-    return {str(log.jobs.id[int(job)]): at_s for job, at_s in zip(done[:, 1], done[:, 2], strict=True)}
+    """Return the time at which each job finished, by id."""
+    done = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    return {
+        str(log.jobs.id[int(job)]): at_s
+        for job, at_s in zip(done[:, EVENT_JOB], done[:, EVENT_AT_S], strict=True)
+    }
 
 
 def started_jobs(log: Log) -> list[str]:
-    """Who was started, in order."""
-    rows = log.actions[:, 0] == START
-    return [str(log.jobs.id[job]) for job in log.actions[rows, 1]]
+    """Return the ids of started jobs, in order."""
+    rows = log.actions[:, ACTION_VERB] == START
+    return [str(log.jobs.id[job]) for job in log.actions[rows, ACTION_JOB]]
 
 
 def first_start_times(log: Log) -> dict[str, float]:
-    """When each job first started, by id."""
-    rows = np.flatnonzero(log.actions[:, 0] == START)[::-1]
-    return {str(log.jobs.id[log.actions[r, 1]]): float(log.action_s[r]) for r in rows}
+    """Return the time of the first start of each job, by id."""
+    rows = np.flatnonzero(log.actions[:, ACTION_VERB] == START)[::-1]
+    return {str(log.jobs.id[log.actions[r, ACTION_JOB]]): float(log.action_s[r]) for r in rows}

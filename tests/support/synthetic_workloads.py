@@ -1,4 +1,4 @@
-"""Workloads whose coefficients are known, and what somebody would measure of them."""
+"""Workloads with known coefficients, and synthetic measurements of them."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ KNEE_MHZ = 1010.0
 
 
 def cap_curves(*sizes: float) -> Curves:
-    """A cap bites between 120 and 300 W; the larger the batch, the more watts."""
+    """Return curves over power caps: a cap has an effect between 120 and 300 W; watts grow with the batch."""
     sizes = sizes or (32.0,)
     rate = np.array([[0.4, 0.6 / 180, 120.0, 300.0, 20.0]] * len(sizes))
     watts = np.array([[90.0, 0.95 + 0.05 * row, 110.0, 310.0, 20.0] for row in range(len(sizes))])
     ends, free = (CAPS_W[0], CAPS_W[-1]), np.ones(len(sizes))
-    return _at_most_one(caps_from_laws(np.array(sizes), *ends, free, rate, watts))
+    return _normalise(caps_from_laws(np.array(sizes), *ends, free, rate, watts))
 
 
 def clock_curves(*sizes: float) -> Curves:
-    """Watts with a knee at `KNEE_MHZ`; the speed rises all the way."""
+    """Return curves over clocks: watts have a knee at `KNEE_MHZ`, the speed always rises."""
     sizes = sizes or (32.0,)
     rate = np.array([[0.25, 0.75 * 1400.0, 3000.0, 20.0]] * len(sizes))
     watts = np.array([[60.0, 0.1 + 0.01 * row, KNEE_MHZ, 1e-3] for row in range(len(sizes))])
     ends, free = (CLOCKS_MHZ[0], CLOCKS_MHZ[-1]), np.ones(len(sizes))
-    return _at_most_one(clocks_from_laws(np.array(sizes), *ends, free, rate, watts))
+    return _normalise(clocks_from_laws(np.array(sizes), *ends, free, rate, watts))
 
 
-def _at_most_one(curves: Curves) -> Curves:
+def _normalise(curves: Curves) -> Curves:
     top, _ = curves.at(curves.batch, np.full(len(curves.batch), curves.last))
     return curves.bent(1.0 / top)
 
 
 def build_throttle(**curves: Curves) -> Throttle:
-    """One that draws 280 W when nothing holds it back, or what its curves say."""
+    """Return a throttle that draws 280 W without a cap, or follows *curves*."""
     return Throttle("a100", np.array([32.0]), np.array([280.0]), **curves)
 
 
 def build_workload(**parts: Any) -> Workload:
-    """A workload of which everything is known."""
+    """Return a workload with known coefficients."""
     parts = {"throttle": build_throttle(), "usual_batch": 32.0, "wait": 0.5, "metered": True, **parts}
     return Workload("made-up", "a100", parts.pop("speed", SPEED), **parts)
 
 
 def combine_knobs(**knobs: Any) -> dict[str, np.ndarray]:
-    """Every combination of the values of *knobs*, as columns."""
+    """Return all combinations of the values of *knobs*, as columns."""
     rows = itertools.product(*(np.atleast_1d(values).tolist() for values in knobs.values()))
     return dict(zip(knobs, np.array(list(rows)).T, strict=True))
 
@@ -70,22 +70,22 @@ def combine_knobs(**knobs: Any) -> dict[str, np.ndarray]:
 def measure(
     truth: Workload, *, noise: float = 0.0, seed: int = 0, watts: bool = True, **knobs: Any
 ) -> Profile:
-    """What *truth* does at these settings, with a relative *noise*."""
+    """Return measurements of *truth* at these settings, with relative *noise*."""
     settings = Settings.of(**knobs)
     true = truth.extrapolate(settings)
     rng = np.random.default_rng(seed)
-    wrong = np.exp(noise * rng.standard_normal((2, len(settings))))
+    errors = np.exp(noise * rng.standard_normal((2, len(settings))))
     return Profile.of(
         model=truth.model,
         gpu=truth.gpu,
-        samples_s=true.samples_s * wrong[0],
-        watts=true.watts * wrong[1] if watts else np.nan,
+        samples_s=true.samples_s * errors[0],
+        watts=true.watts * errors[1] if watts else np.nan,
         **{name: getattr(settings, name) for name in KNOBS},
     )
 
 
 def join_profiles(*profiles: Profile) -> Profile:
-    """All rows of *profiles* as one, counted from 1."""
+    """Return all rows of *profiles* as one profile."""
     rows = {
         field.name: np.concatenate([getattr(p, field.name) for p in profiles])
         for field in fields(Profile)
@@ -96,11 +96,11 @@ def join_profiles(*profiles: Profile) -> Profile:
 
 
 def rename_model(profile: Profile, model: str, gpu: str = "") -> Profile:
-    """The same measurements of another model."""
+    """Return the same measurements under another model name."""
     gpus = Labels.same(gpu, len(profile)) if gpu else profile.gpu
     return replace(profile, model=Labels.same(model, len(profile)), gpu=gpus)
 
 
-def max_relative_error(found: Iterable[float], true: Iterable[float]) -> float:
-    """The largest relative error."""
-    return float(np.max(np.abs(np.asarray(found) / np.asarray(true) - 1.0)))
+def max_relative_error(values: Iterable[float], true: Iterable[float]) -> float:
+    """Return the largest relative error."""
+    return float(np.max(np.abs(np.asarray(values) / np.asarray(true) - 1.0)))

@@ -58,7 +58,7 @@ class Backend(Protocol):
     def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
         """Wait for an event, at most until *until_s*; return the time and the events in order.
 
-        Events whose verb is not in *wake* may be kept back until the next return. The time is `inf` when no
+        Events with a verb outside *wake* may be kept back until the next return. The time is `inf` when no
         event can come any more.
         """
         ...

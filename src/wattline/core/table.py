@@ -82,7 +82,7 @@ def check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: t
 
 
 class Table:
-    """Abstract base of dataclasses whose fields are equally long, read-only columns."""
+    """Abstract base of dataclasses with equally long, read-only columns as fields."""
 
     __slots__ = ()
 

@@ -65,7 +65,7 @@ class Price:
         return np.array(at_s), np.array(prices)
 
     def cost(self, at_s: Floats, energy_j: Floats) -> float:
-        """Return the cost of energy whose running total is *energy_j* at the times *at_s*, linear between."""
+        """Return the cost of energy with running totals *energy_j* at the times *at_s*, linear between."""
         if len(at_s) < 2:
             return 0.0
         edges_s, prices = self.pieces(float(at_s[0]), float(at_s[-1]))

@@ -40,8 +40,8 @@ from wattline.jit import I2, kernel
 def reconcile(old: Leases, new: Leases) -> Actions:
     """Return the fewest actions that turn *old* into *new*.
 
-    A job whose power cap or host share alone changes is retuned without a stop. A job that joins or leaves a
-    group is restarted, even on the same node, because it moves to other GPUs.
+    If only the power cap or the host share of a job changes, it is retuned without a stop. A job that joins
+    or leaves a group is restarted, even on the same node, because it moves to other GPUs.
     """
     if old is new:
         return NO_ACTIONS

@@ -1,9 +1,9 @@
-"""Contracts to test one's own policies, placers, backends, meters and trace readers with.
+"""Contract tests for user-defined policies, placers, backends, meters and trace readers.
 
     class TestMine(PolicyContract):
         policy = Mine(knob=3)
 
-Needs the `test` extra (hypothesis, pytest).
+Requires the `test` extra (hypothesis, pytest).
 """
 
 from wattline.testing.backend import BackendContract

@@ -1,4 +1,4 @@
-"""What every meter owes."""
+"""Contract of power meters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _STEPS = 20
 
 
 class MeterContract:
-    """Inherit and say in `make` how to open a meter with at least one GPU; every call opens the same GPUs.
+    """Tests of a meter; a subclass defines `make`, which opens a meter of at least one GPU, always the same.
 
-    *sets* is whether caps can be set, *exact* whether nothing happens on its GPUs but steps, on its own
-    clock: then joules are watts times seconds to within a hundredth. *samples* is what a step has.
+    *sets*: caps can be set. *exact*: its GPUs do nothing but steps, on its own clock, so that joules are
+    watts times seconds to within 1 %. *samples*: number of samples per step.
     """
 
     sets = True
@@ -24,11 +24,11 @@ class MeterContract:
     samples = 64.0
 
     def make(self) -> Meter:
-        """The meter, opened."""
-        raise AssertionError("a contract needs make()")
+        """Return the open meter."""
+        raise AssertionError("a subclass of MeterContract must define make()")
 
-    def test_it_is_what_it_says(self) -> None:
-        """Meter and GPUs have all that the protocols name, and no two GPUs are the same."""
+    def test_it_implements_the_protocols(self) -> None:
+        """Check that meter and GPUs implement the protocols and that GPUs are distinct."""
         meter = self.make()
         assert isinstance(meter, Meter)
         assert meter.name
@@ -41,7 +41,7 @@ class MeterContract:
         meter.close()
 
     def test_a_gpu_is_the_same_in_the_next_session(self) -> None:
-        """And is found by what it says of itself."""
+        """Check that a GPU keeps its uuid and can be opened by its own spec."""
         from wattline.meter import open_meter
 
         first, second = self.make(), self.make()
@@ -54,7 +54,7 @@ class MeterContract:
         second.close()
 
     def test_energy_never_falls_and_time_never_goes_back(self) -> None:
-        """Whatever steps are done."""
+        """Check that energy and time are monotonic."""
         meter = self.make()
         before_j, before_s = [gpu.energy_j() for gpu in meter.gpus], meter.now_s()
         for _ in range(_STEPS):
@@ -66,30 +66,30 @@ class MeterContract:
         meter.close()
 
     def test_power_is_a_number_of_watts(self) -> None:
-        """Not negative, not absurd."""
+        """Check that power is between 0 and 5000 W."""
         meter = self.make()
         assert all(0 <= gpu.power_w() < 5000 for gpu in meter.gpus)
         meter.close()
 
     def test_energy_is_the_integral_of_power(self) -> None:
-        """Where steps are all that happens: a step at so many watts for so many seconds."""
+        """Check the energy of steps, where the GPUs do nothing else."""
         if not self.exact:
             return
         meter = self.make()
         for gpu in meter.gpus:
-            began_j, then_s, integral_j = gpu.energy_j(), meter.now_s(), 0.0
+            start_j, then_s, integral_j = gpu.energy_j(), meter.now_s(), 0.0
             for _ in range(_STEPS):
                 meter.stepped(self.samples)
                 integral_j += gpu.power_w() * (meter.now_s() - then_s)
                 then_s = meter.now_s()
-            assert gpu.energy_j() - began_j == pytest.approx(integral_j, rel=0.01)
+            assert gpu.energy_j() - start_j == pytest.approx(integral_j, rel=0.01)
             assert integral_j > 0
         meter.close()
 
-    def test_a_cap_that_is_set_is_the_cap(self) -> None:
-        """Within its range, for the next session too, and until somebody sets another."""
+    def test_a_cap_that_is_set_can_be_read_back(self) -> None:
+        """Check that a cap within its range holds, also in the next session, until it is changed."""
         if not self.sets:
-            self._refuses()
+            self._check_not_permitted()
             return
         meter = self.make()
         for gpu in meter.gpus:
@@ -107,8 +107,8 @@ class MeterContract:
             assert gpu.cap_w() == pytest.approx(before_w, abs=0.5)
         meter.close()
 
-    def test_a_cap_out_of_range_is_refused_with_the_range(self) -> None:
-        """And nothing is changed."""
+    def test_a_cap_out_of_range_is_rejected_with_the_range(self) -> None:
+        """Check that the cap is unchanged afterwards."""
         if not self.sets:
             return
         meter = self.make()
@@ -120,8 +120,8 @@ class MeterContract:
             assert gpu.cap_w() == before_w
         meter.close()
 
-    def test_a_clock_can_be_locked_and_let_go(self) -> None:
-        """Where caps can be set, clocks can, too."""
+    def test_a_clock_can_be_locked_and_released(self) -> None:
+        """Check that clocks can be locked where caps can be set."""
         if not self.sets:
             return
         meter = self.make()
@@ -130,7 +130,7 @@ class MeterContract:
             gpu.lock_clock(None)
         meter.close()
 
-    def _refuses(self) -> None:
+    def _check_not_permitted(self) -> None:
         meter = self.make()
         for gpu in meter.gpus:
             with pytest.raises(NotPermitted):

@@ -1,4 +1,4 @@
-"""What every placer owes."""
+"""Contract of placers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from wattline.policy.ordering import Las, fifo
 from wattline.testing.laws import no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios
 
-# One contract serves many classes, and examples are whole runs.
-_CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
+# One contract serves many classes, and each example is a whole run.
+_RELAXED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
+)
 
 
 class PlacerContract:
-    """Inherit and set *place*."""
+    """Tests of a placer; a subclass sets *place*."""
 
     place: Placer
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
-    def test_leases_fit_and_hold_what_was_granted_or_nothing(self, scenario: Scenario) -> None:
-        """All GPUs of a job on one kind, or none and a reason; nobody who may stay is moved."""
+    def test_leases_fit_and_match_the_plan(self, scenario: Scenario) -> None:
+        """Check that a job gets all its GPUs, of one kind, or none and a reason, and may stay where it is."""
         for policy in (fifo, Las(60.0)):
-            log = run(scenario.sim(), policy, place=_Checked(_plain(type(self).place)))
+            log = run(scenario.sim(), policy, place=_CheckedPlacer(_unbind(type(self).place)))
             no_node_is_oversubscribed(log)
 
 
-class _Checked:
-    """A placer that is checked at every call."""
+class _CheckedPlacer:
+    """Placer that checks the result of every call."""
 
     def __init__(self, place: Placer) -> None:
         self.place = place
@@ -49,19 +51,20 @@ class _Checked:
         wanted = np.zeros(len(queue), dtype=np.int64)
         wanted[plan.row] = plan.gpus
         runs = granted > 0
-        assert np.array_equal(granted[runs], wanted[runs]), "a job got another number of GPUs than granted"
-        assert np.array_equal(placement.reason == 0, runs), "a job waits without a reason, or runs with one"
+        assert np.array_equal(granted[runs], wanted[runs]), "a job has another number of GPUs than planned"
+        assert np.array_equal(placement.reason == 0, runs), "a job waits without a reason or runs with one"
         assert placement.waiting == np.count_nonzero(~runs)
         for job in np.unique(leases.job):
             kinds = snapshot.nodes.kind.codes[leases.node[leases.job == job]]
-            assert len(set(kinds.tolist())) == 1, f"job {job} was spread over kinds of GPUs"
+            assert len(set(kinds.tolist())) == 1, f"job {job} spans several kinds of GPUs"
         again = self.place(plan, snapshot, models)
-        assert np.array_equal(again.leases.block, leases.block), "the same question, another answer"
+        assert np.array_equal(again.leases.block, leases.block), "two calls with equal arguments differ"
         if plan.keeps:
-            assert runs[queue.running].all(), "a job was stopped under a plan that keeps who runs"
+            assert runs[queue.running].all(), "a running job was stopped under a non-preemptive plan"
         return placement
 
 
-def _plain(thing: Placer) -> Placer:
-    plain: Placer = getattr(thing, "__func__", thing)
-    return plain
+def _unbind(thing: Placer) -> Placer:
+    """Return the function of a method: a function stored as a class attribute becomes one."""
+    function: Placer = getattr(thing, "__func__", thing)
+    return function

@@ -1,4 +1,4 @@
-"""What every policy owes."""
+"""Contract of policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from wattline.backend.replay import Replay
-from wattline.core.events import FAILED, FINISHED
+from wattline.core.events import EVENT_JOB, EVENT_VERB, FAILED, FINISHED
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.core.snapshot import Snapshot
@@ -21,41 +21,43 @@ from wattline.policy.chain import spell
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 from wattline.testing.scenarios import Scenario, scenarios
 
-# One contract serves many classes, and examples are whole runs.
-_CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
+# One contract serves many classes, and each example is a whole run.
+_RELAXED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
+)
 
 
 T = TypeVar("T")
 
 
 class PolicyContract:
-    """Inherit and set *policy*; *place* and *models* where the defaults do not fit."""
+    """Tests of a policy; a subclass sets *policy*, and *place* and *models* if the defaults do not fit."""
 
     policy: Policy
     place: Placer = Pack()
     models: Models = Asked()
 
     def run(self, scenario: Scenario, policy: Policy | None = None) -> Log:
-        """One run of the scenario."""
+        """Run the scenario and return the log."""
         cls = type(self)
-        return run(scenario.sim(), policy or _plain(cls.policy), cls.models, place=_plain(cls.place))
+        return run(scenario.sim(), policy or _unbind(cls.policy), cls.models, place=_unbind(cls.place))
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
-    def test_the_laws_hold_in_every_run(self, scenario: Scenario) -> None:
-        """No node is given away twice, no step counted twice, no joule lost."""
+    def test_the_invariants_hold_in_every_run(self, scenario: Scenario) -> None:
+        """Check oversubscription, progress and energy."""
         log = self.run(scenario)
         no_node_is_oversubscribed(log)
         every_step_is_counted_once(log)
         energies_add_up(log)
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
     def test_every_job_ends_or_can_never_run(self, scenario: Scenario) -> None:
-        """Nobody who could run is left behind."""
+        """Check that the jobs left over are too large for the cluster."""
         log = self.run(scenario)
-        ended = np.isin(log.events[:, 0], (FINISHED, FAILED))
-        left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, 1].astype(np.int64))
+        ended = np.isin(log.events[:, EVENT_VERB], (FINISHED, FAILED))
+        left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, EVENT_JOB].astype(np.int64))
         kinds = scenario.nodes.kind
         size = np.bincount(kinds.codes, scenario.nodes.gpus, len(kinds.names))
         accepts = scenario.nodes.accepts(log.jobs.gpu_kind)
@@ -63,43 +65,43 @@ class PolicyContract:
             largest = max((s for k, s in enumerate(size) if accepts[job] >> k & 1), default=0)
             assert log.jobs.gpus[job] > largest, f"job {job} never ended"
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
     def test_the_same_seed_gives_the_same_log_and_replays(self, scenario: Scenario) -> None:
-        """A run can be repeated, and decided again from its log."""
+        """Check that a run can be repeated, and replayed from its log."""
         log, again = self.run(scenario), self.run(scenario)
-        assert _same(log, again)
+        assert _are_equal(log, again)
         cls = type(self)
-        replayed = run(Replay(log), _plain(cls.policy), cls.models, place=_plain(cls.place))
-        assert _same(log, replayed)
+        replayed = run(Replay(log), _unbind(cls.policy), cls.models, place=_unbind(cls.place))
+        assert _are_equal(log, replayed)
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
-    def test_what_the_core_believes_is_what_the_simulator_knows(self, scenario: Scenario) -> None:
-        """Progress in the snapshot is progress in the world."""
+    def test_progress_in_the_snapshot_equals_progress_in_the_simulator(self, scenario: Scenario) -> None:
+        """Check `Snapshot.steps_done` before every decision."""
         sim = scenario.sim()
-        spy = _Spy(_plain(type(self).policy), sim.steps_done)
-        run(sim, spy, type(self).models, place=_plain(type(self).place))
+        checker = _ProgressChecker(_unbind(type(self).policy), sim.steps_done)
+        run(sim, checker, type(self).models, place=_unbind(type(self).place))
 
-    @_CALM
+    @_RELAXED
     @given(scenario=scenarios())
-    def test_a_policy_neither_changes_its_snapshot_nor_reads_the_future(self, scenario: Scenario) -> None:
-        """Plans depend on what has arrived, and nothing is written to."""
-        self.run(scenario, _FutureBlind(_plain(type(self).policy)))
+    def test_a_policy_does_not_write_to_the_snapshot_nor_read_future_jobs(self, scenario: Scenario) -> None:
+        """Check that plans depend only on jobs that have arrived."""
+        self.run(scenario, _FutureBlind(_unbind(type(self).policy)))
 
-    def test_a_policy_prints_itself(self) -> None:
-        """Its text names it in logs and tables."""
-        assert spell(_plain(type(self).policy))
-        assert "object at 0x" not in spell(_plain(type(self).policy))
-
-
-def _plain(thing: T) -> T:
-    """A plain function that is a class attribute may have become a method; take it as it was."""
-    plain: T = getattr(thing, "__func__", thing)
-    return plain
+    def test_a_policy_has_a_text_form(self) -> None:
+        """Check the text that stands for it in logs and tables."""
+        assert spell(_unbind(type(self).policy))
+        assert "object at 0x" not in spell(_unbind(type(self).policy))
 
 
-def _same(one: Log, other: Log) -> bool:
+def _unbind(thing: T) -> T:
+    """Return the function of a method: a function stored as a class attribute becomes one."""
+    function: T = getattr(thing, "__func__", thing)
+    return function
+
+
+def _are_equal(one: Log, other: Log) -> bool:
     return (
         one.header == other.header
         and np.array_equal(one.now_s, other.now_s)
@@ -109,8 +111,8 @@ def _same(one: Log, other: Log) -> bool:
     )
 
 
-class _Spy:
-    """A policy that looks over another's shoulder."""
+class _ProgressChecker:
+    """Policy that checks the progress in each snapshot, then calls another policy."""
 
     def __init__(self, policy: Policy, truth: object = None) -> None:
         self.policy = policy
@@ -127,8 +129,8 @@ class _Spy:
         return spell(self.policy)
 
 
-class _FutureBlind(_Spy):
-    """A spy that shows the policy another future, and expects the same plan."""
+class _FutureBlind(_ProgressChecker):
+    """Policy that also calls the other policy with different future jobs and expects the same plan."""
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         before = (snapshot.queue.block.copy(), snapshot.leases.block.copy(), snapshot.free.copy())

@@ -1,4 +1,4 @@
-"""Made-up recurring jobs, of every kind that could be: to hold optimisers of batch sizes against."""
+"""Synthetic recurring jobs for tests of batch-size tuners."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from wattline.core.table import Floats
 
 
 def made_up(seed: int, eta: float = 0.5) -> Case:
-    """A job whose epochs to target have a valley over log batch size, and whose epochs get faster with it.
+    """Return a random job: epochs to target have a minimum over log batch size, time per epoch falls with it.
 
-    Epochs follow E·(1 + b/B)^a·(1 + (L/b)^p): too large a batch wastes samples, too small a one is unstable;
-    an epoch takes a share of each sample and of each step; what is not busy draws less, what is capped is
-    slower. All numbers, also where the default is and whether anything can be gained, are drawn widely.
+    The epochs to target follow E·(1 + b/B)^a·(1 + (L/b)^p): a large batch wastes samples, a small one is
+    unstable. The time of an epoch has a part per sample and a part per step. Idle time draws less power;
+    a cap slows the GPU down. All parameters are random, including the default batch size, so that some jobs
+    leave nothing to gain.
     """
     rng = np.random.default_rng((seed, 2))
-    batches = _batches(rng)
+    batches = _draw_batch_sizes(rng)
     x = np.log2(np.array(batches, float))
     while True:
-        mean = _epochs(rng, x)
+        mean = _draw_epochs(rng, x)
         noise = float(rng.choice((0.0, rng.uniform(0.02, 0.2))))
         runs = [
             np.maximum(1.0, np.rint(each * np.exp(noise * rng.standard_t(5, rng.integers(4, 11)))))
             for each in mean
         ]
-        seconds, watts, caps_w = _epoch(rng, x)
+        seconds, watts, caps_w = _draw_epoch_costs(rng, x)
         max_w = float(caps_w[-1])
         cost = np.array([r.mean() for r in runs]) * ((eta * watts + (1 - eta) * max_w) * seconds).min(axis=1)
         near = np.flatnonzero(cost <= rng.choice((1.0, 1.2, 1.5, 3.0)) * cost.min())
@@ -37,17 +38,17 @@ def made_up(seed: int, eta: float = 0.5) -> Case:
         if mean[default] < 300:
             break
     task = Task(batches, batches[default], max_epochs)
-    kept = tuple(np.where(r <= max_epochs, r, np.inf) for r in runs)
-    return Case("made-up", f"made-up-{seed}", task, kept, caps_w, seconds, watts, max_w, eta)
+    recorded = tuple(np.where(r <= max_epochs, r, np.inf) for r in runs)
+    return Case("made-up", f"made-up-{seed}", task, recorded, caps_w, seconds, watts, max_w, eta)
 
 
-def _batches(rng: np.random.Generator) -> tuple[int, ...]:
+def _draw_batch_sizes(rng: np.random.Generator) -> tuple[int, ...]:
     count = int(rng.integers(4, 16))
     lowest, steps = rng.uniform(1, 6), rng.uniform(0.3, 1.0) if rng.random() < 0.5 else 1.0
     return tuple(sorted({round(2 ** (lowest + steps * k)) for k in range(count)}))
 
 
-def _epochs(rng: np.random.Generator, x: Floats) -> Floats:
+def _draw_epochs(rng: np.random.Generator, x: Floats) -> Floats:
     low, high = x[0], x[-1]
     knee, large = rng.uniform(low, high + 4), rng.uniform(0.7, 1.5)
     foot, small = rng.uniform(low - 5, (low + high) / 2), rng.uniform(1, 4)
@@ -57,11 +58,13 @@ def _epochs(rng: np.random.Generator, x: Floats) -> Floats:
     return np.asarray(np.minimum(found, 1e6))
 
 
-def _epoch(rng: np.random.Generator, x: Floats) -> tuple[Floats, Floats, Floats]:
-    """Seconds and watts by batch size and cap, and the caps."""
+def _draw_epoch_costs(rng: np.random.Generator, x: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the seconds and watts of an epoch by batch size and cap, and the caps."""
     max_w = float(rng.choice((180, 250, 300, 400)))
     caps_w = np.linspace(rng.uniform(0.33, 0.5) * max_w, max_w, int(rng.integers(5, 10)))
-    half = rng.uniform(x[0] - 4, x[-1] + 1)  # where a step takes as long for itself as for its samples
+    half = rng.uniform(
+        x[0] - 4, x[-1] + 1
+    )  # log2 batch size at which the fixed part of a step equals that of its samples
     share = 1 / (1 + 2 ** (half - x))
     crowded = 1 + (rng.uniform(0, 1) if rng.random() < 0.3 else 0.0) * 2.0 ** (x - x[-1])
     idle_w, busy_w = rng.uniform(0.1, 0.25) * max_w, rng.uniform(0.6, 1.1) * max_w

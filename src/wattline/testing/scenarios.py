@@ -1,4 +1,4 @@
-"""Small worlds in which anything may happen."""
+"""Random small clusters, jobs and faults for property tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from wattline.backend.sim.simulator import Faults, Overheads, Sim
+from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -16,7 +17,7 @@ from wattline.models.trace_model import Asked
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world and what may go wrong in it."""
+    """Jobs, a cluster, and the overheads and faults of a simulation."""
 
     jobs: Jobs
     nodes: Nodes
@@ -27,7 +28,7 @@ class Scenario:
     seed: int
 
     def sim(self) -> Sim:
-        """The world at its beginning."""
+        """Return a new simulation of the scenario."""
         return Sim(
             self.jobs,
             self.nodes,
@@ -40,12 +41,12 @@ class Scenario:
 
 
 _KINDS = ("", "", "", "v100", "a100", "a100|v100")
-_KEYS = ("", "one", "one", "other")  # of jobs that may be fused
+_FUSE_KEYS = ("", "one", "one", "other")
 
 
 @st.composite
 def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
-    """Up to *max_jobs* jobs on one to four nodes of one or two kinds, with or without rounds and faults."""
+    """Generate up to *max_jobs* jobs on one to four nodes of one or two kinds; rounds and faults vary."""
     cluster = nodes("v100", count=draw(st.integers(1, 3)), gpus=draw(st.sampled_from((1, 2, 4))), cpus=8)
     if draw(st.booleans()):
         cluster = join_nodes(cluster, nodes("a100", gpus=draw(st.sampled_from((2, 4))), cpus=8))
@@ -67,7 +68,7 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         deadline_s=column(st.one_of(seconds, st.just(np.inf))),
         priority=column(st.sampled_from((0.0, 1.0, 5.0))),
         gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
-        fuse=draw(st.lists(st.sampled_from(_KEYS), min_size=count, max_size=count)),
+        fuse=draw(st.lists(st.sampled_from(_FUSE_KEYS), min_size=count, max_size=count)),
     )
     faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
     return Scenario(

@@ -1,4 +1,4 @@
-"""What every trace reader owes."""
+"""Contract of trace readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from wattline.trace import read
 
 
 class TraceContract:
-    """Inherit and set *format*, a good *text* of so many *jobs*, and a *broken* one with its bad *line*."""
+    """Tests of a trace reader.
+
+    A subclass sets *format*, a valid *text*, its number of *jobs*, an invalid text *broken* and its bad
+    *line*.
+    """
 
     format: str
     text: str
@@ -22,7 +26,7 @@ class TraceContract:
     line: int
 
     def test_it_is_recognised_and_read(self, tmp_path: Path) -> None:
-        """Content alone tells the format, and every job is there, in order of submission."""
+        """Check that the format is detected from the content and all jobs are read in order of submission."""
         path = tmp_path / "anything"
         path.write_text(self.text)
         trace = read(path)
@@ -32,14 +36,14 @@ class TraceContract:
         assert (trace.jobs.gpus > 0).all()
         assert len(set(trace.jobs.id.tolist())) == self.jobs
 
-    def test_compressed_it_reads_the_same(self, tmp_path: Path) -> None:
-        """gz makes no difference."""
+    def test_a_gzipped_trace_reads_the_same(self, tmp_path: Path) -> None:
+        """Check that a gzipped file has the same jobs."""
         path = tmp_path / "anything"
         path.write_bytes(gzip.compress(self.text.encode()))
         assert len(read(path).jobs) == self.jobs
 
-    def test_a_broken_row_is_named_by_file_and_line(self, tmp_path: Path) -> None:
-        """Or skipped and counted, when that is asked for."""
+    def test_an_invalid_row_is_reported_with_file_and_line(self, tmp_path: Path) -> None:
+        """Check the error, and that `skip_bad` skips and lists the row."""
         path = tmp_path / "broken"
         path.write_text(self.broken)
         with pytest.raises(TraceError) as caught:

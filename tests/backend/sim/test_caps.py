@@ -46,14 +46,14 @@ def told(truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int =
 def test_a_cap_slows_and_saves_by_exactly_what_the_truth_says(truth: Models, cap_w: int) -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     rate, watts = told(truth, jobs, cluster, cap_w)
-    story = ManualSimulation(jobs, cluster, truth=truth)
-    story.until(0)
-    story.start(0, 4, cap_w=cap_w)
-    done, ran = story.finish(), story.last(RAN)
+    simulation = ManualSimulation(jobs, cluster, truth=truth)
+    simulation.advance_to(0)
+    simulation.start(0, 4, cap_w=cap_w)
+    done, ran = simulation.finish(), simulation.last_event(RAN)
     assert (ran.rate, ran.energy_j) == pytest.approx((rate, watts))
     assert done.at_s == pytest.approx(1000 / rate)
     assert done.energy_j == pytest.approx(watts * 1000 / rate)
-    assert story.close() == pytest.approx((500 + watts) * 1000 / rate)
+    assert simulation.close() == pytest.approx((500 + watts) * 1000 / rate)
 
 
 @TRUTHS
@@ -70,47 +70,47 @@ def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(tr
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     fast, fast_w = told(truth, jobs, cluster)
     slow, slow_w = told(truth, jobs, cluster, 110)
-    story = ManualSimulation(jobs, cluster, truth=truth, overheads=SLOW_TO_START)
-    story.until(0)
-    story.start(0, 4)
-    story.until(360)
-    story.retune(0, cap_w=110)
+    simulation = ManualSimulation(jobs, cluster, truth=truth, overheads=SLOW_TO_START)
+    simulation.advance_to(0)
+    simulation.start(0, 4)
+    simulation.advance_to(360)
+    simulation.retune(0, cap_w=110)
     steps = 300 * fast
     end_s = 360 + (1000 - steps) / slow
-    done, ran = story.finish(), story.last(RAN)
+    done, ran = simulation.finish(), simulation.last_event(RAN)
     assert (ran.at_s, ran.steps) == (360, pytest.approx(steps))
     assert (ran.rate, ran.energy_j) == pytest.approx((slow, slow_w))
     assert done.at_s == pytest.approx(end_s)
     assert done.energy_j == pytest.approx(360 * fast_w + (end_s - 360) * slow_w)
-    assert story.close() == pytest.approx(done.energy_j + 500 * end_s)
-    assert [event.verb for event in story.seen if event.verb == STOPPED] == []
+    assert simulation.close() == pytest.approx(done.energy_j + 500 * end_s)
+    assert [event.verb for event in simulation.events if event.verb == STOPPED] == []
 
 
 def test_another_cap_while_a_job_starts_up_does_not_make_it_start_again() -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
     (_, fast_w), (slow, slow_w) = (told(Asked(), jobs, cluster, cap_w) for cap_w in (0, 110))
-    story = ManualSimulation(jobs, cluster, overheads=SLOW_TO_START)
-    story.until(0)
-    story.start(0, 4)
-    story.until(20)
-    story.retune(0, cap_w=110)
+    simulation = ManualSimulation(jobs, cluster, overheads=SLOW_TO_START)
+    simulation.advance_to(0)
+    simulation.start(0, 4)
+    simulation.advance_to(20)
+    simulation.retune(0, cap_w=110)
     end_s = 60 + 1000 / slow
-    done = story.finish()
-    assert story.last(RAN).at_s == 60
+    done = simulation.finish()
+    assert simulation.last_event(RAN).at_s == 60
     assert done.at_s == pytest.approx(end_s)
     assert done.energy_j == pytest.approx(20 * fast_w + (end_s - 20) * slow_w)
 
 
 def test_caps_that_come_and_go_change_nothing_in_the_end() -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    story = ManualSimulation(jobs, cluster)
-    story.until(0)
-    story.start(0, 4)
+    simulation = ManualSimulation(jobs, cluster)
+    simulation.advance_to(0)
+    simulation.start(0, 4)
     for at_s in range(10, 900, 10):
-        story.until(at_s)
-        story.retune(0, cap_w=110)
-        story.retune(0, cap_w=0)
-    done = story.finish()
+        simulation.advance_to(at_s)
+        simulation.retune(0, cap_w=110)
+        simulation.retune(0, cap_w=0)
+    done = simulation.finish()
     assert done.at_s == pytest.approx(1000)
     assert done.energy_j == pytest.approx(4 * 225 * 1000)
 
@@ -118,20 +118,20 @@ def test_caps_that_come_and_go_change_nothing_in_the_end() -> None:
 def test_a_pair_on_the_same_gpus_shares_their_watts_under_any_cap() -> None:
     jobs = build_measured_jobs(gpus=[2, 2], duration_s=[500.0, 5000.0], model=["", ""], batch=[0, 0])
     cluster = nodes("v100", gpus=2)
-    story = ManualSimulation(jobs, cluster)
-    story.until(0)
-    story.start(0, 2)
-    story.start(1, 2, group=0)
-    story.until(100)
-    story.retune(0, 1, cap_w=110)
-    story.until(200)
-    both = [story.last(RAN, job).energy_j for job in (0, 1)]
+    simulation = ManualSimulation(jobs, cluster)
+    simulation.advance_to(0)
+    simulation.start(0, 2)
+    simulation.start(1, 2, group=0)
+    simulation.advance_to(100)
+    simulation.retune(0, 1, cap_w=110)
+    simulation.advance_to(200)
+    both = [simulation.last_event(RAN, job).energy_j for job in (0, 1)]
     assert both == pytest.approx([110, 110])
-    story.stop(0)
-    story.until(300)
-    assert story.last(STOPPED, 0).energy_j == pytest.approx(225 * 100 + 110 * 100)
-    assert story.last(RAN, 1).energy_j == pytest.approx(220)
-    assert story.close() == pytest.approx(500 * 300 + 450 * 100 + 220 * 200)
+    simulation.stop(0)
+    simulation.advance_to(300)
+    assert simulation.last_event(STOPPED, 0).energy_j == pytest.approx(225 * 100 + 110 * 100)
+    assert simulation.last_event(RAN, 1).energy_j == pytest.approx(220)
+    assert simulation.close() == pytest.approx(500 * 300 + 450 * 100 + 220 * 200)
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ def test_watts_that_no_model_knows_are_those_of_the_node() -> None:
 
 def test_of_gpus_that_nobody_knows_a_cap_is_only_known_to_hold() -> None:
     jobs, cluster = build_measured_jobs(), nodes("abacus", gpus=4, base_w=10, idle_w=1, busy_w=200)
-    story = ManualSimulation(jobs, cluster)
-    story.until(0)
-    story.start(0, 4, cap_w=150)
-    assert story.finish().energy_j == 4 * 150 * 1000
+    simulation = ManualSimulation(jobs, cluster)
+    simulation.advance_to(0)
+    simulation.start(0, 4, cap_w=150)
+    assert simulation.finish().energy_j == 4 * 150 * 1000
     assert told(Asked(), jobs, cluster, 150) == (1.0, 600.0)
 
 
@@ -181,11 +181,11 @@ def test_a_job_draws_what_the_kind_it_runs_on_makes_it_draw() -> None:
     jobs = build_measured_jobs()
     drawn = []
     for node in (0, 1):
-        story = ManualSimulation(jobs, cluster, truth=library())
-        story.until(0)
-        story.start(0, 4, node=node)
-        story.until(1)
-        drawn.append(story.last(RAN).energy_j)
+        simulation = ManualSimulation(jobs, cluster, truth=library())
+        simulation.advance_to(0)
+        simulation.start(0, 4, node=node)
+        simulation.advance_to(1)
+        drawn.append(simulation.last_event(RAN).energy_j)
     expected = [told(library(), jobs, nodes(kind, gpus=4))[1] for kind in ("v100", "a100")]
     assert drawn == pytest.approx(expected)
     assert drawn[0] != drawn[1]

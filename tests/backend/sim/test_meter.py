@@ -26,19 +26,19 @@ def test_the_meter_reads_leases_idle_gpus_and_nodes_and_each_team_its_own() -> N
     jobs = build_measured_jobs(
         gpus=[1, 2], duration_s=[100, 300], model=["", ""], batch=[0, 0], team=["red", "blue"]
     )
-    story = ManualSimulation(jobs, nodes("v100", gpus=4, base_w=1000, idle_w=10, busy_w=200))
-    assert story.meter(0) == [0, 0, 0]
-    story.start(0, 1)
-    story.start(1, 2)
-    assert story.meter(50) == pytest.approx([50 * (1000 + 10 + 600), 50 * 200, 50 * 400])
-    story.stop(0)  # and stays away: at 100 s only blue has used more
-    assert story.meter(100) == pytest.approx(
+    simulation = ManualSimulation(jobs, nodes("v100", gpus=4, base_w=1000, idle_w=10, busy_w=200))
+    assert simulation.read_meter(0) == [0, 0, 0]
+    simulation.start(0, 1)
+    simulation.start(1, 2)
+    assert simulation.read_meter(50) == pytest.approx([50 * (1000 + 10 + 600), 50 * 200, 50 * 400])
+    simulation.stop(0)  # and stays away: at 100 s only blue has used more
+    assert simulation.read_meter(100) == pytest.approx(
         [50 * (1000 + 10 + 600) + 50 * (1000 + 20 + 400), 50 * 200, 100 * 400]
     )
-    assert story.meter(100) == story.meter(100)
-    total_j, red_j, blue_j = story.meter(300)
+    assert simulation.read_meter(100) == simulation.read_meter(100)
+    total_j, red_j, blue_j = simulation.read_meter(300)
     assert (red_j, blue_j) == pytest.approx((50 * 200, 300 * 400))
-    assert story.close() == total_j
+    assert simulation.close() == total_j
 
 
 def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:

@@ -31,41 +31,43 @@ def booting(**more: Any) -> Nodes:
 
 
 def test_a_node_that_is_off_draws_little_then_boots_and_is_back() -> None:
-    story = ManualSimulation(build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting())
-    story.until(0)
-    story.start(0, 1)
+    simulation = ManualSimulation(build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting())
+    simulation.advance_to(0)
+    simulation.start(0, 1)
     held_w = 100 + 10 + 60
-    assert story.meter(100)[0] == pytest.approx(100 * (held_w + 120))
-    story.switch(POWER_OFF, 1)
-    assert story.meter(500)[0] == pytest.approx(500 * held_w + 100 * 120 + 400 * 5)
-    story.switch(POWER_ON, 1)
-    assert story.meter(560)[0] == pytest.approx(560 * held_w + 100 * 120 + 400 * 5 + 60 * 300)
-    story.until(1000)
-    assert [(e.verb, e.job, e.at_s) for e in story.seen if e.verb in (NODE_LOST, NODE_BACK)] == [
+    assert simulation.read_meter(100)[0] == pytest.approx(100 * (held_w + 120))
+    simulation.switch(POWER_OFF, 1)
+    assert simulation.read_meter(500)[0] == pytest.approx(500 * held_w + 100 * 120 + 400 * 5)
+    simulation.switch(POWER_ON, 1)
+    assert simulation.read_meter(560)[0] == pytest.approx(560 * held_w + 100 * 120 + 400 * 5 + 60 * 300)
+    simulation.advance_to(1000)
+    assert [(e.verb, e.job, e.at_s) for e in simulation.events if e.verb in (NODE_LOST, NODE_BACK)] == [
         (NODE_BACK, 1, 590)
     ]
-    assert story.close() == pytest.approx(1000 * held_w + 100 * 120 + 400 * 5 + 90 * 300 + 410 * 120)
+    assert simulation.close() == pytest.approx(1000 * held_w + 100 * 120 + 400 * 5 + 90 * 300 + 410 * 120)
 
 
 def test_in_rounds_a_node_is_back_on_the_first_boundary_after_it_has_booted() -> None:
-    story = ManualSimulation(build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting(), quantum_s=60.0)
-    story.until(0)
-    story.start(0, 1)
-    story.switch(POWER_OFF, 1)
-    story.until(60)
-    story.switch(POWER_ON, 1)
-    story.until(600)
-    assert story.last(NODE_BACK, 1).at_s == 180  # 60 + 90, and then the next round
-    assert story.close() == pytest.approx(600 * 170 + 60 * 5 + 120 * 300 + 420 * 120)
+    simulation = ManualSimulation(
+        build_measured_jobs(gpus=[1], duration_s=[2000.0]), booting(), quantum_s=60.0
+    )
+    simulation.advance_to(0)
+    simulation.start(0, 1)
+    simulation.switch(POWER_OFF, 1)
+    simulation.advance_to(60)
+    simulation.switch(POWER_ON, 1)
+    simulation.advance_to(600)
+    assert simulation.last_event(NODE_BACK, 1).at_s == 180  # 60 + 90, and then the next round
+    assert simulation.close() == pytest.approx(600 * 170 + 60 * 5 + 120 * 300 + 420 * 120)
 
 
 def test_a_node_that_needs_no_time_to_boot_is_back_at_once() -> None:
-    story = ManualSimulation(build_measured_jobs(gpus=[1]), booting(boot_s=0.0))
-    story.until(0)
-    story.switch(POWER_OFF, 1)
-    story.until(50)
-    story.switch(POWER_ON, 1)
-    now_s, events = story.sim.wait(math.inf)
+    simulation = ManualSimulation(build_measured_jobs(gpus=[1]), booting(boot_s=0.0))
+    simulation.advance_to(0)
+    simulation.switch(POWER_OFF, 1)
+    simulation.advance_to(50)
+    simulation.switch(POWER_ON, 1)
+    now_s, events = simulation.sim.wait(math.inf)
     assert (now_s, [event.verb for event in each(events)]) == (50, [NODE_BACK])
 
 
