@@ -1,10 +1,10 @@
-"""Twelve trainings on one machine: under Wattline, and under plain first come, first served.
+"""Twelve trainings on one machine, with Wattline and with first come, first served.
 
     python demo/run.py
 
-Starts the service with simulated GPUs, submits an elastic job, a sweep of eight, one with a deadline and two
-runs of a recurring one, waits for them, and does it all again under FIFO. The trainings are real PyTorch on
-CPUs; how long a step takes and what it draws is what the library says of the simulated GPUs.
+Starts the service with simulated GPUs, submits an elastic job, a sweep of eight, a job with a deadline and
+two runs of a recurring job, waits for them, and repeats it with FIFO. The trainings are real PyTorch on CPUs;
+the time of a step and the power are those of the library for the simulated GPUs.
 """
 
 from __future__ import annotations
@@ -21,29 +21,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
+from wattline.cli.output import notify, print_table
 from wattline.service.client import Client
 from wattline.service.states import OVER
 
 HERE = Path(__file__).resolve().parent
 GPUS = "simulated:4xv100"
-DUE_S = 50
-WAYS = {
+DEADLINE_S = 50
+SCHEDULERS = {
     "Wattline": ["--policy", "pollux:interval=5,restart=6+fuse+cap:slowdown=1.1,known=1", "--place", "tune"],
     "FIFO": ["--policy", "fifo", "--place", "pack"],
 }
-_MODEL = {"model": "resnet50", "batch_size": 64}
+MODEL = {"model": "resnet50", "batch_size": 64}
 
 
-def workload() -> list[tuple[float, dict[str, Any]]]:
-    """The jobs, with the second after which each is submitted."""
+def build_jobs() -> list[tuple[float, dict[str, Any]]]:
+    """Return the job files, each with the second of its submission."""
     python, env = sys.executable, {"OMP_NUM_THREADS": "1"}
     train = [python, str(HERE / "train.py")]
-    deadline = datetime.now(UTC) + timedelta(seconds=DUE_S)
-    common = {"env": env, "workdir": str(HERE), **_MODEL}
+    deadline = datetime.now(UTC) + timedelta(seconds=DEADLINE_S)
+    common = {"env": env, "workdir": str(HERE), **MODEL}
     nightly = {
         **common,
         "name": "nightly",
@@ -68,7 +65,7 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     }
     urgent = {
         **common,
-        "name": f"urgent, due in {DUE_S} s",
+        "name": f"urgent, due in {DEADLINE_S} s",
         "run": [*train, "--epochs", "3"],
         "deadline": deadline.isoformat(timespec="seconds"),
         "tardiness_weight": 1.0,
@@ -77,140 +74,128 @@ def workload() -> list[tuple[float, dict[str, Any]]]:
     return [(0, elastic), (0, nightly), (8, sweep), (8, urgent), (20, nightly)]
 
 
-def one_run(name: str, options: list[str], folder: Path, console: Console) -> list[dict[str, Any]]:
-    """All jobs under one policy; answers how they ended."""
+def run_jobs(options: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Run all jobs on a service with *options* and return them when they have ended."""
     with ExitStack() as stack:
-        served = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "wattline",
-                "serve",
-                "--dir",
-                str(folder),
-                "--gpus",
-                GPUS,
-                "--port",
-                "0",
-                *options,
-            ],
+        command = [sys.executable, "-m", "wattline", "serve", "--dir", str(folder), "--port", "0"]
+        service = subprocess.Popen(
+            [*command, "--gpus", GPUS, *options],
             stderr=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        stack.callback(_end, served)
-        client = _client(folder, served)
-        began_s, left = time.monotonic(), workload()
-        bars = Progress(
-            TextColumn("{task.description:<24}"), BarColumn(30), TextColumn("{task.fields[state]:<10}"),
-            TextColumn("{task.fields[on]}"), TimeElapsedColumn(), console=console,
-        )  # fmt: skip
-        rows = {}
-        stack.enter_context(bars)
+        stack.callback(stop, service)
+        client = connect(folder, service)
+        start_s, to_submit = time.monotonic(), build_jobs()
+        printed: dict[str, str] = {}
         while True:
-            while left and time.monotonic() - began_s >= left[0][0]:
-                client.post("/jobs", left.pop(0)[1])
-            found = client.get("/jobs", {"limit": 100})["jobs"]
-            for job in found:
-                if job["id"] not in rows:
-                    rows[job["id"]] = bars.add_task(job["name"], total=1.0, state="", on="")
-                done = 1.0 if job["state"] == "SUCCEEDED" else job["progress"] or 0.0
-                bars.update(rows[job["id"]], completed=done, state=job["state"].lower(), on=_on(job))
-                if job["state"] in OVER:
-                    bars.stop_task(rows[job["id"]])
-            if not left and all(job["state"] in OVER for job in found):
-                return found
+            now_s = time.monotonic() - start_s
+            while to_submit and now_s >= to_submit[0][0]:
+                client.post("/jobs", to_submit.pop(0)[1])
+            jobs = client.get("/jobs", {"limit": 100})["jobs"]
+            for job in jobs:
+                line = f"{job['name']:<24}  {job['state']:<10}{describe_gpus(job)}".rstrip()
+                if printed.get(job["id"]) != line:
+                    notify(f"{now_s:5.1f} s  {line}")
+                    printed[job["id"]] = line
+            if not to_submit and all(job["state"] in OVER for job in jobs):
+                return jobs
             time.sleep(0.5)
 
 
-def _client(folder: Path, served: subprocess.Popen[bytes]) -> Client:
-    """Once the service answers."""
+def connect(folder: Path, service: subprocess.Popen[bytes]) -> Client:
+    """Wait until the service listens and return a client of it."""
     while not (folder / "url").exists():
-        if served.poll() is not None:
-            assert served.stderr is not None
-            raise SystemExit(f"the service did not start: {served.stderr.read().decode()}")
+        if service.poll() is not None:
+            assert service.stderr is not None
+            raise SystemExit(f"the service did not start: {service.stderr.read().decode()}")
         time.sleep(0.05)
     return Client((folder / "url").read_text().strip(), (folder / "token").read_text().strip())
 
 
-def _end(served: subprocess.Popen[bytes]) -> None:
-    served.terminate()
-    served.communicate()
+def stop(service: subprocess.Popen[bytes]) -> None:
+    """Stop the service and wait for it."""
+    service.terminate()
+    service.communicate()
 
 
-def _on(job: dict[str, Any]) -> str:
-    given = job["given"]
-    if not given["gpus"]:
+def describe_gpus(job: dict[str, Any]) -> str:
+    """Return the GPUs of a running job, and the number of jobs that it is fused with."""
+    allocation = job["allocation"]
+    if job["state"] != "RUNNING" or not allocation["gpus"]:
         return ""
-    text = f"GPU {','.join(map(str, given['gpus']))}"
-    return text + (f", one of {1 + len(given['fused_with'])} fused" if given["fused_with"] else "")
+    fused = len(allocation["fused_with"])
+    return f"GPU {','.join(map(str, allocation['gpus']))}" + (f", fused with {fused}" if fused else "")
 
 
-def _notes(job: dict[str, Any]) -> str:
-    given, said = job["given"], []
-    if given["fused_with"]:
-        said.append(f"fused, {1 + len(given['fused_with'])} as one")
+def describe_decisions(job: dict[str, Any]) -> str:
+    """Return what the scheduler changed for a job: fusion, GPUs, batch size and cap."""
+    allocation, parts = job["allocation"], []
+    if allocation["fused_with"]:
+        parts.append(f"fused, {1 + len(allocation['fused_with'])} as one")
     if job["starts"] > 1:
-        said.append(f"resized {job['starts'] - 1}×")
-    if job["name"] == "nightly" and given["batch"]:
-        said.append(f"batch {given['batch']}")
-    if given["cap_w"]:
-        said.append(f"cap {given['cap_w']:g} W")
-    return ", ".join(said)
+        parts.append(f"resized {job['starts'] - 1}×")
+    if job["name"] == "nightly" and allocation["batch"]:
+        parts.append(f"batch {allocation['batch']}")
+    if allocation["cap_w"]:
+        parts.append(f"cap {allocation['cap_w']:g} W")
+    return ", ".join(parts)
 
 
-def show(ended: dict[str, list[dict[str, Any]]], took_s: dict[str, float], console: Console) -> None:
-    """Both runs side by side."""
-    table = Table(title="The same twelve trainings")
-    table.add_column("job")
-    for name in ended:
-        for column in (f"{name}: JCT", "wait", "energy"):
-            table.add_column(column, justify="right")
-    table.add_column("what Wattline did")
-    for row in zip(*ended.values(), strict=True):
-        cells = [row[0]["name"]]
-        for job in row:
-            jct_s = (job["end_s"] or 0) - job["submit_s"]
-            cells += [f"{jct_s:.0f} s", f"{job['wait_s'] or 0:.0f} s", _energy(job["energy_j"])]
-        table.add_row(*cells, _notes(row[0]))
-    cells = ["mean, total"]
-    for jobs in ended.values():
-        mean = [sum(f(job) for job in jobs) / len(jobs) for f in (_jct_s, lambda job: job["wait_s"] or 0)]
-        total = [job["energy_j"] for job in jobs]
-        cells += [f"{mean[0]:.0f} s", f"{mean[1]:.0f} s", _energy(None if None in total else sum(total))]
-    table.add_section()
-    table.add_row(*cells, ", ".join(f"{name} took {took_s[name]:.0f} s" for name in ended))
-    console.print(table)
-    methods = sorted({job["energy_method"] for jobs in ended.values() for job in jobs})
-    console.print(f"Energy: {', '.join(methods)} GPU counters; the host is not metered.")
+def print_comparison(results: dict[str, list[dict[str, Any]]], took_s: dict[str, float]) -> None:
+    """Print the jobs of all schedulers side by side."""
+    figures = [f"{name} {figure}" for name in results for figure in ("JCT", "wait", "energy")]
+    rows = []
+    for jobs in zip(*results.values(), strict=True):
+        cells = [jobs[0]["name"]]
+        for job in jobs:
+            cells += [f"{jct_s(job):.0f} s", f"{wait_s(job):.0f} s", format_energy(job["energy_j"])]
+        rows.append([*cells, describe_decisions(jobs[0])])
+    totals = ["mean, total"]
+    for all_jobs in results.values():
+        energy_j = [job["energy_j"] for job in all_jobs]
+        totals += [f"{sum(map(jct_s, all_jobs)) / len(all_jobs):.0f} s"]
+        totals += [f"{sum(map(wait_s, all_jobs)) / len(all_jobs):.0f} s"]
+        totals += [format_energy(None if None in energy_j else sum(energy_j))]
+    rows.append([*totals, ", ".join(f"{name} took {took_s[name]:.0f} s" for name in results)])
+    print_table(["job", *figures, "Wattline's decisions"], rows, right=figures)
+    methods = sorted({job["energy_method"] for jobs in results.values() for job in jobs})
+    print(f"Energy: {', '.join(methods)} GPU counters; the host is not metered.")
 
 
-def _jct_s(job: dict[str, Any]) -> float:
+def jct_s(job: dict[str, Any]) -> float:
+    """Return the seconds from submission to completion."""
     return float(job["end_s"] or 0) - float(job["submit_s"])
 
 
-def _energy(joules: float | None) -> str:
-    return "unmetered" if joules is None else f"{joules / 1000:.2f} kJ"
+def wait_s(job: dict[str, Any]) -> float:
+    """Return the seconds from submission to the first start."""
+    return float(job["wait_s"] or 0)
+
+
+def format_energy(energy_j: float | None) -> str:
+    """Return an energy in kJ; `unmetered` for None."""
+    return "unmetered" if energy_j is None else f"{energy_j / 1000:.2f} kJ"
 
 
 def main() -> int:
-    """Run both, show both."""
-    parser = argparse.ArgumentParser(description="Twelve trainings, under Wattline and under FIFO.")
-    parser.add_argument("--json", action="store_true", help="the jobs of both runs on stdout")
+    """Run the jobs with each scheduler and print the comparison."""
+    parser = argparse.ArgumentParser(description="Run twelve trainings with Wattline and with FIFO.")
+    parser.add_argument("--json", action="store_true", help="print the jobs of both runs as JSON on stdout")
     args = parser.parse_args()
-    console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 120)
-    ended, took_s = {}, {}
+    results, took_s = {}, {}
     with tempfile.TemporaryDirectory(prefix="wattline-demo-") as folder:
-        for name, options in WAYS.items():
-            console.print(f"[bold]{name}[/bold]: wattline serve --gpus {GPUS} {' '.join(options)}")
-            began_s = time.monotonic()
-            ended[name] = one_run(name, options, Path(folder) / name, console)
-            took_s[name] = time.monotonic() - began_s
-    show(ended, took_s, console)
+        for name, options in SCHEDULERS.items():
+            notify(f"{name}: wattline serve --gpus {GPUS} {' '.join(options)}")
+            start_s = time.monotonic()
+            results[name] = run_jobs(options, Path(folder) / name)
+            took_s[name] = time.monotonic() - start_s
     if args.json:
-        print(json.dumps(ended))
-    failed = [job for jobs in ended.values() for job in jobs if job["state"] != "SUCCEEDED"]
+        print(json.dumps(results))
+    else:
+        print_comparison(results, took_s)
+    failed = [job for jobs in results.values() for job in jobs if job["state"] != "SUCCEEDED"]
     for job in failed:
-        console.print(f"{job['name']}: {job['state']}: {job['reason']}", style="red")
+        notify(f"{job['name']}: {job['state']}: {job['reason']}")
     return 1 if failed else 0
 
 

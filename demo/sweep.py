@@ -1,4 +1,4 @@
-"""One training of a sweep, or many as one array: which of them is decided by who starts it.
+"""One training of a sweep, or many as one array, as the command line or the service decides.
 
 python demo/sweep.py lr=1e-3 seed=0
 """
@@ -13,7 +13,7 @@ EPOCHS, BATCH = 4, 64
 
 
 def data():
-    """Points in two spirals, which a straight line cannot tell apart."""
+    """Return points in two spirals, which no straight line separates, and their classes."""
     draw = torch.Generator().manual_seed(0)
     turn = 4 * torch.rand(1024, generator=draw)
     side = torch.randint(2, (1024,), generator=draw)
@@ -23,13 +23,13 @@ def data():
 
 
 def build(config):
-    """The model of one member."""
+    """Return the model of one member."""
     torch.manual_seed(config["seed"])
     return nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
 
 
 def train(array, configs):
-    """Trains the members of an array, be they one or many."""
+    """Train the members of an array, one or many."""
     torch.set_num_threads(1)
     x, y = data()
     batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))

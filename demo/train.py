@@ -1,4 +1,4 @@
-"""One training with the lines that Wattline asks for: it can be stopped, resized and told its batch size.
+"""One training with a `wattline.Session`: it can be stopped, resized and given a batch size.
 
 python demo/train.py --epochs 8
 """
@@ -16,7 +16,7 @@ import wattline
 
 
 def main():
-    """Trains, alone or as one of several ranks."""
+    """Train, alone or as one of several ranks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64)
@@ -38,10 +38,10 @@ def main():
             part.load_state_dict(state)
 
     with wattline.Session(save=save, load=load, batch_size=args.batch) as run:
-        each = run.batch_size // ranks  # samples of a step on this GPU
-        mine = list(zip(x[rank::ranks].split(each), y[rank::ranks].split(each), strict=True))
+        local = run.batch_size // ranks  # samples of a step on this GPU
+        batches = list(zip(x[rank::ranks].split(local), y[rank::ranks].split(local), strict=True))
         for _ in run.epochs(args.epochs):
-            for inputs, labels in run.steps(mine):
+            for inputs, labels in run.steps(batches):
                 loss = F.cross_entropy(model(inputs), labels)
                 optimiser.zero_grad()
                 loss.backward()

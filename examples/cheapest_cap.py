@@ -1,4 +1,4 @@
-"""The cheapest power cap of a training job, by what is known of it, and what it costs in time."""
+"""The cheapest power cap of a training job, by its measured models, and the time that it costs."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A sweep as one array: six trainings in one process, of which each ends when it is good enough."""
+"""A sweep as one array: six trainings in one process, each of which ends when it reaches its target."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,13 +13,13 @@ BATCHES = list(zip(X.split(64), Y.split(64), strict=True))
 
 
 def build(config):
-    """The model of one member."""
+    """Return the model of one member."""
     torch.manual_seed(config["seed"])
     return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).double()
 
 
 def train(array, configs):
-    """All members at once; the service may start them one by one just as well."""
+    """Train all members at once; the service may also start them one by one."""
     optimiser = fusion.Adam(array, lr=[config["lr"] for config in configs])
     step = fusion.train_step(array, F.cross_entropy, optimiser, compile=False)
     with fusion.Session(array, configs, optimiser, target="accuracy>=0.95", aim="none") as run:
@@ -33,5 +33,5 @@ def train(array, configs):
                     print(f"lr {config['lr']:<5} seed {config['seed']}: {value:.2f} after {epoch + 1} epochs")
 
 
-# A script that the service runs leaves the words to its command line: fusion.main(build, train)
+# A script that the service runs takes the values from its command line: fusion.main(build, train)
 fusion.main(build, train, ["lr=0.003,0.01,0.03", "seed=1,2"])

@@ -1,4 +1,4 @@
-"""A policy of one's own, between first come and shortest first: nobody waits for ever."""
+"""A user-defined policy between first come and shortest first, in which no job waits for ever."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from wattline.policy import fifo, ranked, sjf
 
 @dataclass(frozen=True)
 class Aging:
-    """Shortest first, but every hour of waiting counts like *worth* hours less to do."""
+    """Shortest first, where every hour of waiting counts like *worth* hours less of remaining work."""
 
     worth: float = 2.0
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan."""
+        """Return the plan for *snapshot*."""
         waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         return ranked(snapshot, plan, remaining_s(snapshot, models) - self.worth * waited_s, keeps=True)
 

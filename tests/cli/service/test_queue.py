@@ -49,7 +49,7 @@ def running(capsys: Capsys, service: Controller) -> str:
 def test_an_empty_queue_is_printed_as_text_and_as_json(capsys: Capsys) -> None:
     assert run_command(capsys, "queue", "--user", "absent") == (0, "no jobs\n", "")
     assert run_json_command(capsys, "queue", "--user", "absent") == {"jobs": []}
-    assert run_json_command(capsys, "queue", "--state", "deadline") == {"jobs": []}
+    assert run_json_command(capsys, "queue", "--state", "node_fail") == {"jobs": []}
 
 
 def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held: str, ended: str) -> None:
