@@ -1,4 +1,4 @@
-"""What callers of the service see when it refuses, is slow, is gone, or is somebody else."""
+"""The client, when the service refuses, is slow, is away, or is another program."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from wattline.errors import (
     Unreachable,
     WattlineError,
 )
-from wattline.service.client import Client, Told, find_service
+from wattline.service.client import Client, ServerSentEvent, find_service
 
 
 class Script:
-    """A server that answers each connection with the next of some texts, and keeps what it was asked.
+    """A server that answers each connection with the next of *answers*, and records the requests.
 
-    A text is sent as it is, and then the connection is closed: that is also how one breaks.
+    An answer is sent as it is, and then the connection is closed; an incomplete one is a broken connection.
     """
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.answers: list[bytes] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -46,7 +46,7 @@ class Script:
                 return
             with connection:
                 connection.settimeout(5)
-                self.asked.append(_request(connection))
+                self.requests.append(_request(connection))
                 if self.answers:
                     connection.sendall(self.answers.pop(0))
 
@@ -94,8 +94,8 @@ def stream(*events: str) -> bytes:
 
 
 def client(script: Script, pauses: list[float] | None = None) -> Client:
-    kept: list[float] = [] if pauses is None else pauses
-    return Client(script.url, "secret", pause=kept.append)
+    recorded: list[float] = [] if pauses is None else pauses
+    return Client(script.url, "secret", pause=recorded.append)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def client(script: Script, pauses: list[float] | None = None) -> Client:
         (503, StoreError),
     ],
 )
-def test_a_problem_is_the_error_that_it_was_there(
+def test_a_problem_document_raises_the_matching_error(
     script: Script, status: int, kind: type[WattlineError]
 ) -> None:
     script.answers = [problem(status, "its_code")]
@@ -121,44 +121,46 @@ def test_a_problem_is_the_error_that_it_was_there(
     assert (raised.value.message, raised.value.hint, raised.value.code) == ("no", "try", "its_code")
 
 
-def test_a_request_says_who_asks_and_what(script: Script) -> None:
+def test_a_request_has_its_query_and_token(script: Script) -> None:
     script.answers = [answer(200, {"fine": 1})]
     query = {"state": ["PENDING", "RUNNING"], "team": None, "held": True, "name": "a b"}
     assert client(script).get("/jobs", query) == {"fine": 1}
-    first, _ = script.asked[0].split("\r\n", 1)
+    first, _ = script.requests[0].split("\r\n", 1)
     assert first == "GET /api/v1/jobs?state=PENDING&state=RUNNING&held=true&name=a+b HTTP/1.1"
-    assert "Authorization: Bearer secret" in script.asked[0]
+    assert "Authorization: Bearer secret" in script.requests[0]
 
 
 def test_jobs_come_from_all_pages(script: Script) -> None:
     script.answers = [answer(200, {"jobs": [1, 2], "next": "2"}), answer(200, {"jobs": [3], "next": None})]
     assert client(script).jobs({"team": "a"}) == [1, 2, 3]
-    assert "after=2" in script.asked[1]
-    assert "after" not in script.asked[0].split("\r\n")[0]
+    assert "after=2" in script.requests[1]
+    assert "after" not in script.requests[0].split("\r\n")[0]
 
 
 def test_a_submission_is_sent_again_with_the_same_key_when_the_connection_breaks(script: Script) -> None:
     script.answers = [b"", b"HTTP/1.1 201 Created\r\nContent-Le", answer(201, {"jobs": []})]
     assert client(script).post("/jobs", {"run": "true"}, key="once") == {"jobs": []}
-    assert len(script.asked) == 3
-    assert all("Idempotency-Key: once" in asked and '{"run": "true"}' in asked for asked in script.asked)
+    assert len(script.requests) == 3
+    assert all(
+        "Idempotency-Key: once" in request and '{"run": "true"}' in request for request in script.requests
+    )
 
 
-def test_what_may_not_be_done_twice_is_not_asked_twice(script: Script) -> None:
+def test_a_post_without_a_key_is_not_repeated(script: Script) -> None:
     with pytest.raises(Unreachable, match="broke"):
         client(script).post("/tokens", {})
-    assert len(script.asked) == 1
+    assert len(script.requests) == 1
 
 
-def test_who_gets_no_answer_at_all_gives_up(script: Script) -> None:
+def test_a_client_gives_up_after_five_tries(script: Script) -> None:
     pauses: list[float] = []
     with pytest.raises(Unreachable):
         client(script, pauses).get("/jobs")
-    assert len(script.asked) == 5
+    assert len(script.requests) == 5
     assert sum(pauses) < 10
 
 
-def test_too_many_requests_are_asked_again_later(script: Script) -> None:
+def test_requests_above_the_rate_limit_are_repeated_later(script: Script) -> None:
     pauses: list[float] = []
     script.answers = [problem(429, "http", "Retry-After: 3"), answer(200, {})]
     assert client(script, pauses).get("/jobs") == {}
@@ -177,55 +179,57 @@ def test_too_many_requests_are_asked_again_later(script: Script) -> None:
         answer(500, b"[]"),
     ],
 )
-def test_somebody_else_at_that_address_is_told_so(script: Script, text: bytes) -> None:
+def test_another_program_at_the_address_is_reported(script: Script, text: bytes) -> None:
     script.answers = [text]
     with pytest.raises(BackendError, match="expected a wattline service"):
         client(script).get("/jobs")
-    assert len(script.asked) == 1
+    assert len(script.requests) == 1
 
 
-def test_a_stream_goes_on_after_the_last_event_that_came(script: Script) -> None:
-    told: list[str] = []
+def test_a_stream_resumes_after_the_last_event_id(script: Script) -> None:
+    notices: list[str] = []
     script.answers = [
         stream(
-            "id: 4\nevent: started\ndata: a", ": still there", "id: 5\ndata: b\ndata: c", "id: 6\ndata: lo"
+            "id: 4\nevent: started\ndata: a", ": keep-alive", "id: 5\ndata: b\ndata: c", "id: 6\ndata: lo"
         ),
         b"",
         stream("id: 7\ndata: d", "event: end\ndata: SUCCEEDED"),
     ]
-    found = list(client(script).follow("/jobs/1/logs", {"rank": 0}, again={"tail": 0}, tell=told.append))
+    found = list(
+        client(script).follow("/jobs/1/logs", {"rank": 0}, resume_query={"tail": 0}, on_notice=notices.append)
+    )
     assert found == [
-        Told("started", "a", "4"),
-        Told("message", "b\nc", "5"),
-        Told("message", "lo", "6"),
-        Told("message", "d", "7"),
-        Told("end", "SUCCEEDED"),
+        ServerSentEvent("started", "a", "4"),
+        ServerSentEvent("message", "b\nc", "5"),
+        ServerSentEvent("message", "lo", "6"),
+        ServerSentEvent("message", "d", "7"),
+        ServerSentEvent("end", "SUCCEEDED"),
     ]
-    assert "Last-Event-ID" not in script.asked[0]
-    assert "Last-Event-ID: 6" in script.asked[2]
-    assert "tail" not in script.asked[2]
-    assert told == [f"{script.url} ended the stream; trying again", f"{script.url} answers again"]
+    assert "Last-Event-ID" not in script.requests[0]
+    assert "Last-Event-ID: 6" in script.requests[2]
+    assert "tail" not in script.requests[2]
+    assert notices == [f"{script.url} ended the stream; trying again", f"{script.url} answers again"]
 
 
-def test_a_stream_without_numbers_goes_on_at_its_end_and_says_what_may_be_missing(script: Script) -> None:
-    told: list[str] = []
+def test_a_stream_without_ids_resumes_at_its_end_and_warns_of_a_gap(script: Script) -> None:
+    notices: list[str] = []
     script.answers = [stream("data: a"), stream("data: b", "event: end\ndata: FAILED")]
-    found = list(client(script).follow("/x", again={"tail": 0}, tell=told.append))
+    found = list(client(script).follow("/x", resume_query={"tail": 0}, on_notice=notices.append))
     assert [one.data for one in found] == ["a", "b", "FAILED"]
-    assert "tail=0" in script.asked[1]
-    assert "may be missing" in told[0]
+    assert "tail=0" in script.requests[1]
+    assert "may be missing" in notices[0]
 
 
-def test_a_stream_that_never_was_is_an_error_at_once(script: Script) -> None:
+def test_a_stream_that_cannot_be_opened_raises_at_once(script: Script) -> None:
     script.answers = [problem(404)]
     with pytest.raises(NotFound):
         list(client(script).follow("/jobs/9/logs"))
     with pytest.raises(Unreachable):
         list(client(script).follow("/jobs/9/logs"))
-    assert len(script.asked) == 2
+    assert len(script.requests) == 2
 
 
-def test_who_waits_for_a_stream_gives_up_when_nobody_comes_back(script: Script) -> None:
+def test_a_broken_stream_raises_after_the_patience_is_over(script: Script) -> None:
     pauses: list[float] = []
     script.answers = [stream("data: a")]
     with pytest.raises(Unreachable):
@@ -236,13 +240,13 @@ def test_who_waits_for_a_stream_gives_up_when_nobody_comes_back(script: Script) 
 @pytest.mark.parametrize(
     "url", ["ftp://x", "http://", "http://a b", "http://x:99999", "http://x\n:1", "http://[::1"]
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="not the address of a service"):
         Client(url)
 
 
-def test_a_token_that_is_none_is_refused() -> None:
-    with pytest.raises(NotAllowed, match="letters that no token has"):
+def test_an_invalid_token_is_refused() -> None:
+    with pytest.raises(NotAllowed, match="characters other than printable ASCII"):
         Client("127.0.0.1:7717", "a\r\nX-More: b")
 
 
@@ -255,31 +259,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Script) -> P
     return tmp_path
 
 
-def shown(script: Script, find: Callable[[], Client]) -> str | None:
-    """The token that a service is shown."""
+def sent_token(script: Script, find: Callable[[], Client]) -> str | None:
+    """Return the token that a request has."""
     script.answers = [answer(200, {})]
     find().get("/jobs")
-    lines = [line for line in script.asked[-1].split("\r\n") if line.startswith("Authorization")]
+    lines = [line for line in script.requests[-1].split("\r\n") if line.startswith("Authorization")]
     return lines[0].rpartition(" ")[2] if lines else None
 
 
 def test_a_service_is_found_in_its_folder(
     folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown(script, lambda: find_service(folder=str(folder))) == "own"
+    assert sent_token(script, lambda: find_service(folder=str(folder))) == "own"
     monkeypatch.setenv("WATTLINE_DIR", str(folder))
-    assert shown(script, find_service) == "own"
+    assert sent_token(script, find_service) == "own"
     monkeypatch.setenv("WATTLINE_TOKEN", "mine")
-    assert shown(script, find_service) == "mine"
+    assert sent_token(script, find_service) == "mine"
 
 
-def test_the_token_of_a_folder_is_shown_to_its_own_service_only(folder: Path, script: Script) -> None:
-    assert shown(script, lambda: find_service(f"{script.url}/", str(folder))) == "own"
+def test_the_token_of_a_folder_is_sent_to_its_own_service_only(folder: Path, script: Script) -> None:
+    assert sent_token(script, lambda: find_service(f"{script.url}/", str(folder))) == "own"
     (folder / "url").write_text("http://127.0.0.1:1\n")
-    assert shown(script, lambda: find_service(script.url, str(folder))) is None
+    assert sent_token(script, lambda: find_service(script.url, str(folder))) is None
 
 
-def test_no_service_is_an_error_that_says_how_to_start_one(tmp_path: Path, folder: Path) -> None:
+def test_a_missing_service_is_an_error_with_a_hint_to_start_one(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(Unreachable) as raised:
         find_service(folder=str(tmp_path / "nowhere"))
     assert "wattline serve" in raised.value.hint

@@ -12,12 +12,13 @@ from support.controllers import run_controller, submit_text, wait_until, wait_un
 from wattline.errors import ConfigError, Conflict, NotAllowed, NotFound, StoreError
 from wattline.jobfile import read_job
 from wattline.service.controller import Controller
-from wattline.service.storage.store import Happened
+from wattline.service.storage.events import NewEvent
 
+UNPRIVILEGED = pwd.getpwuid(65534).pw_name
 SWEEP = Path(__file__).parent.parent.parent / "demo" / "sweep.py"
 
 
-def test_who_comes_first_runs_first_unless_somebody_has_priority(tmp_path: Path) -> None:
+def test_jobs_run_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
     with run_controller(tmp_path, "simulated:1xa100") as controller:
         first = submit_text(controller, "run: sleep 0.3")[0].id
         wait_until_running(controller, first)
@@ -26,7 +27,7 @@ def test_who_comes_first_runs_first_unless_somebody_has_priority(tmp_path: Path)
         assert wait_until_over(controller, low).start_s > wait_until_over(controller, high).start_s  # type: ignore[operator]
 
 
-def test_jobs_go_on_while_nobody_serves_and_are_found_again(tmp_path: Path) -> None:
+def test_jobs_run_on_without_a_controller_and_are_adopted_by_the_next(tmp_path: Path) -> None:
     controller = Controller(tmp_path, gpus="simulated:2xa100")
     controller.start()
     runs, waits = (submit_text(controller, text)[0].id for text in ("run: sleep 1", "run: 'true'"))
@@ -37,16 +38,16 @@ def test_jobs_go_on_while_nobody_serves_and_are_found_again(tmp_path: Path) -> N
     with run_controller(tmp_path, "simulated:2xa100") as again:
         assert wait_until_over(again, runs).starts == 1
         assert again.job(held).state == "PENDING"
-        again.hold(held, False)
+        again.release(held)
         assert wait_until_over(again, held).state == "SUCCEEDED"
 
 
-def test_a_cancel_that_nobody_heard_is_done_by_the_next(tmp_path: Path) -> None:
+def test_a_cancellation_before_a_crash_is_done_by_the_next_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path, gpus="simulated:2xa100")
     controller.start()
     job = submit_text(controller, "run: sleep 60")[0].id
     wait_until_running(controller, job)
-    controller.store.append(Happened(controller.clock(), "cancel", job, {}))  # and then it is killed
+    controller.store.append(NewEvent(controller.clock(), "cancel", job, {}))  # and then it is killed
     controller.stop()
     with run_controller(tmp_path, "simulated:2xa100") as again:
         assert wait_until_over(again, job).state == "CANCELLED"
@@ -57,34 +58,34 @@ def test_a_second_controller_on_the_same_folder_is_refused(tmp_path: Path) -> No
         Controller(tmp_path, gpus="simulated:1xa100")
 
 
-def test_without_gpus_it_says_what_to_do(tmp_path: Path) -> None:
+def test_a_machine_without_gpus_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no GPU can be used on this machine") as caught:
         Controller(tmp_path)
     assert "simulated:4xa100" in caught.value.hint
     with run_controller(tmp_path):
-        pass  # and nothing was left behind
+        pass  # the lock was released
 
 
-def test_one_key_submits_once_whoever_asks_at_the_same_time(tmp_path: Path) -> None:
+def test_concurrent_submissions_with_one_key_submit_once(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
-        found: list[str] = []
+        ids: list[str] = []
         threads = [
-            threading.Thread(
-                target=lambda: found.append(submit_text(controller, "run: 'true'", key="k")[0].id)
-            )
+            threading.Thread(target=lambda: ids.append(submit_text(controller, "run: 'true'", key="k")[0].id))
             for _ in range(8)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(found) == 8
-        assert set(found) == {"1"}
+        assert len(ids) == 8
+        assert set(ids) == {"1"}
         with pytest.raises(Conflict):
             submit_text(controller, "run: 'false'", key="k")
 
 
-def test_a_full_disk_loses_nothing_and_is_got_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_nothing_and_the_service_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wattline.service.controller._RETRY_S", 0.05)
     with run_controller(tmp_path) as controller:
         job = submit_text(controller, "run: sleep 0.2")[0].id
@@ -102,35 +103,36 @@ def test_a_full_disk_loses_nothing_and_is_got_over(tmp_path: Path, monkeypatch: 
         wait_until(lambda: not controller.problem)
 
 
-def test_a_policy_that_breaks_is_told_and_does_not_end_the_service(
+def test_a_failing_policy_is_reported_and_does_not_end_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wattline.service.controller._RETRY_S", 0.05)
     with run_controller(tmp_path) as controller:
-        good = controller.policy
+        policy = controller.view().policy
 
         def broken(*_: object) -> None:
             raise ValueError("policies may be wrong")
 
-        controller.policy = broken  # type: ignore[assignment]
-        controller.local.leave()
+        controller._change_policy(policy=broken)
         job = submit_text(controller, "run: 'true'")[0].id
         wait_until(lambda: "policies may be wrong" in controller.problem)
-        controller.policy = good
+        controller._change_policy(policy=policy)
         assert wait_until_over(controller, job).state == "SUCCEEDED"
 
 
-def test_a_table_that_is_mostly_past_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_mostly_finished_jobs_starts_a_new_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wattline.service.controller._SPARE_ROWS", 10)
     with run_controller(tmp_path) as controller:
         for _ in range(3):
             for job in submit_text(controller, "run: 'true ${n}'\nmatrix: {n: 1..6}"):
                 assert wait_until_over(controller, job.id).starts == 1
-        wait_until(lambda: controller.epoch > 1)
-        assert len(controller.local.jobs) < 18
+        wait_until(lambda: controller.view().epoch > 1)
+        assert len(controller.backend.jobs) < 18
 
 
-def test_users_that_do_not_exist_or_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_unknown_users_and_jobs_are_refused(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         job = read_job("run: id", "job.yaml")
         with pytest.raises(NotAllowed, match="user 'no-such-user' does not exist"):
@@ -139,20 +141,20 @@ def test_users_that_do_not_exist_or_cannot_be_are_refused(tmp_path: Path) -> Non
             controller.job("99")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as others")
-def test_jobs_run_as_who_submitted_them(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs of other users")
+def test_jobs_run_as_the_user_of_the_token(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:3]:
         parent.chmod(0o755)
     with run_controller(tmp_path / "service") as controller:
-        job = controller.submit(read_job("run: id -un", "job.yaml"), "nobody", "/")[0]
+        job = controller.submit(read_job("run: id -un", "job.yaml"), UNPRIVILEGED, "/")[0]
         assert wait_until_over(controller, job.id).state == "SUCCEEDED"
         log = tmp_path / "service" / "jobs" / job.id / "attempts" / "1" / "rank0.log"
-        assert log.read_text().strip() == pwd.getpwnam("nobody").pw_name
+        assert log.read_text().strip() == UNPRIVILEGED
         assert log.stat().st_uid == 0
 
 
-def test_members_of_a_sweep_have_one_key_only_where_their_script_is_fusible(tmp_path: Path) -> None:
+def test_members_of_a_sweep_share_a_fusion_key_only_if_their_script_is_fusible(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         python = sys.executable
         text = f"run: {python} {SWEEP} lr=${{lr}} seed=0\nmatrix: {{lr: [1, 2, 3, 4]}}\nfuse: 2"
@@ -180,8 +182,8 @@ env: {{OMP_NUM_THREADS: 1}}
         jobs = [job.id for job in submit_text(controller, text)]
         for job in jobs:
             wait_until_running(controller, job)
-        assert controller.job(jobs[0]).given["with"] == jobs[1:]
-        wait_until(lambda: (controller.local.view(jobs[2]).get("fraction") or 0) > 0)
+        assert controller.job(jobs[0]).allocation["fused_with"] == jobs[1:]
+        wait_until(lambda: (controller.live_status(jobs[2]).get("fraction") or 0) > 0)
         controller.cancel(jobs[2])
         assert wait_until_over(controller, jobs[2]).state == "CANCELLED"
         assert controller.job(jobs[0]).state == "RUNNING"
@@ -192,12 +194,12 @@ env: {{OMP_NUM_THREADS: 1}}
             assert job.energy_j is not None
             if job.state == "SUCCEEDED":
                 assert "accuracy" in log
-                assert 0 < job.told["metrics"]["accuracy"] <= 1
+                assert 0 < job.results["metrics"]["accuracy"] <= 1
                 assert list((tmp_path / "jobs" / job.id / "checkpoint").glob("[0-9]*"))
 
 
 @pytest.mark.slow
-def test_a_recurring_job_is_given_batch_sizes_and_what_came_of_them_is_remembered(tmp_path: Path) -> None:
+def test_a_recurring_job_tries_batch_sizes_and_its_runs_are_recorded(tmp_path: Path) -> None:
     script = SWEEP.parent / "train.py"
     text = f"""
 run: {sys.executable} {script} --epochs 1
@@ -207,35 +209,37 @@ model: resnet50
 env: {{OMP_NUM_THREADS: 1}}
 """
     with run_controller(tmp_path, "simulated:1xv100") as controller:
-        given = []
+        batch_sizes = []
         for _ in range(3):
             job = wait_until_over(controller, submit_text(controller, text)[0].id)
             assert job.state == "SUCCEEDED"
-            given.append(job.given["batch"])
-        assert given[0] == 64
-        assert len(set(given)) > 1
-        assert len(controller.local._recurrences._memory.runs("nightly", "v100")) == 3
+            batch_sizes.append(job.allocation["batch"])
+        assert batch_sizes[0] == 64
+        assert len(set(batch_sizes)) > 1
+        assert len(controller.backend._recurring._memory.runs("nightly", "v100")) == 3
 
 
-def test_who_is_held_in_its_back_off_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wattline.backend.engine.local.backend._BACK_OFF_S", (0.3,))
+def test_a_job_held_during_its_back_off_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattline.backend.engine.job_exits._RETRY_DELAYS_S", (0.3,))
     with run_controller(tmp_path) as controller:
         job = submit_text(controller, "run: [sh, -c, 'kill -9 $$$$']")[0].id
-        wait_until(lambda: controller.job(job).kills == 1)
-        controller.hold(job, True)
+        wait_until(lambda: controller.job(job).kill_count == 1)
+        controller.hold(job)
         other = submit_text(controller, "run: sleep 0.5")[0].id
         wait_until_over(controller, other)
         assert (controller.job(job).state, controller.job(job).starts) == ("PENDING", 1)
-        controller.hold(job, False)
+        controller.release(job)
         wait_until(lambda: controller.job(job).starts == 2)
 
 
-def test_environments_are_nobody_elses_business(tmp_path: Path) -> None:
+def test_values_of_environment_variables_are_not_shown(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         submit_text(controller, "run: 'true'\nenv: {SECRET: abc123}", held=True)
         (event,) = controller.store.events(job="1")
-        assert "abc123" not in str(event.public().data)
-        assert event.public().data["asked"]["work"]["env"] == {"SECRET": "…"}
+        assert "abc123" not in str(event.redacted().data)
+        assert event.redacted().data["submission"]["spec"]["env"] == {"SECRET": "…"}
         assert (tmp_path / "state.db").stat().st_mode & 0o077 == 0
 
 
@@ -244,18 +248,19 @@ def test_a_job_that_is_held_and_then_cancelled_never_runs(tmp_path: Path) -> Non
         first = submit_text(controller, "run: sleep 0.3")[0].id
         wait_until_running(controller, first)
         job = submit_text(controller, "run: 'true'")[0].id
-        controller.hold(job, True)
+        controller.hold(job)
         controller.cancel(job)
         assert wait_until_over(controller, job).state == "CANCELLED"
         wait_until_over(controller, first)
         assert controller.job(job).starts == 0
         again = submit_text(controller, "run: 'true'", held=True)[0].id
-        for held in (False, True, False):
-            controller.hold(again, held)
+        controller.release(again)
+        controller.hold(again)
+        controller.release(again)
         assert wait_until_over(controller, again).starts == 1
 
 
-def test_readers_do_not_pile_up(tmp_path: Path) -> None:
+def test_read_connections_are_reused(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         for _ in range(5):
             threads = [threading.Thread(target=controller.store.jobs) for _ in range(20)]
@@ -266,6 +271,6 @@ def test_readers_do_not_pile_up(tmp_path: Path) -> None:
         assert controller.store._idle.qsize() <= 25
 
 
-def test_a_team_cannot_be_called_everybody(tmp_path: Path) -> None:
+def test_a_team_cannot_be_called_star(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"team is '\*'"):
         read_job("run: x\nteam: '*'", "job.yaml")

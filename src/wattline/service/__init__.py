@@ -1,1 +1,1 @@
-"""Jobs that people submit, and the service that runs them."""
+"""The service: accepts jobs, runs them on this machine, and answers over HTTP."""

@@ -1,6 +1,6 @@
-"""The service as its callers see it: requests, problems as errors, streams that go on after a break.
+"""HTTP client of the service: requests, problem documents as exceptions, streams that reconnect.
 
-Only what Python brings is used, so that commands start fast.
+It uses the standard library only, so that commands start fast.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from wattline.meter.caps.record import state_folder
 
 API = "/api/v1"
 PATIENCE_S = 300.0
-"""How long a service may be away before who waits for it gives up."""
+"""Time after which a caller gives up on a service that does not answer."""
 
-_ANSWER_S = 60.0  # how long an answer may take: looking ahead takes seconds
-_QUIET_S = 60.0  # how long a stream may be silent: it says every 15 s that it is there
+_RESPONSE_TIMEOUT_S = 60.0  # forecasts take seconds
+_STREAM_TIMEOUT_S = 60.0  # a stream sends a keep-alive every 15 s
 _TRIES = 5
-_MOST_BYTES = 256 << 20
-_HINT = "wattline serve starts one; --url, WATTLINE_URL or WATTLINE_DIR say where it is"
+_RETRY_S = 0.2  # pause after the first failure; it doubles
+_RETRY_LIMIT_S = 5.0
+_RESPONSE_LIMIT_BYTES = 256 << 20
+_HINT = "start a service with wattline serve, or name one with --url, WATTLINE_URL or WATTLINE_DIR"
 _ERRORS: dict[int, type[WattlineError]] = {
     400: ConfigError,
     401: NotAllowed,
@@ -48,24 +50,24 @@ _ERRORS: dict[int, type[WattlineError]] = {
     422: ConfigError,
     503: StoreError,
 }
-_GAP = ", and what comes meanwhile may be missing"
+_GAP = "; output of the meantime may be missing"
 Query = Mapping[str, Any]
 
 
-class _Lost(Unreachable):
-    """It was there, and the connection broke."""
+class _ConnectionLost(Unreachable):
+    """The connection broke after it was established."""
 
 
-class _Busy(BackendError):
-    """Too many requests; *after_s* says when to ask again."""
+class _TooManyRequests(BackendError):
+    """The rate limit was hit; *retry_after_s* is the pause the service asks for."""
 
-    def __init__(self, message: str, after_s: float) -> None:
-        super().__init__(message, "ask less often, or wattline serve --rate")
-        self.after_s = after_s
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, "send fewer requests, or raise the limit with wattline serve --rate")
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
-class Told:
+class ServerSentEvent:
     """One event of a stream."""
 
     kind: str
@@ -73,29 +75,30 @@ class Told:
     id: str = ""
 
 
-def service_folder(given: str | None = None) -> Path:
-    """Where a service keeps its state: as said, $WATTLINE_DIR, or `service` in the state folder."""
-    said = given or os.environ.get("WATTLINE_DIR")
-    return Path(said) if said else state_folder() / "service"
+def service_folder(folder: str | None = None) -> Path:
+    """Return the folder of the service: *folder*, $WATTLINE_DIR, or `service` in the state folder."""
+    name = folder or os.environ.get("WATTLINE_DIR")
+    return Path(name) if name else state_folder() / "service"
 
 
 def find_service(url: str | None = None, folder: str | None = None) -> Client:
-    """The service that --url or $WATTLINE_URL names, else the one of the folder.
+    """Return a client of the service at *url* or $WATTLINE_URL, else of the one that serves the folder.
 
-    The token is $WATTLINE_TOKEN, else the folder's own, which is shown to the folder's own service only.
+    The token is $WATTLINE_TOKEN. Without it the token in the folder is used, but only for the address in the
+    folder: it is not sent to other services.
     """
-    place = service_folder(folder)
-    here = _read(place / "url")
-    said = url or os.environ.get("WATTLINE_URL") or here
-    if said is None:
-        raise Unreachable(f"no service is known here: {place / 'url'} does not exist", _HINT)
+    path = service_folder(folder)
+    own_url = _read_line(path / "url")
+    address = url or os.environ.get("WATTLINE_URL") or own_url
+    if address is None:
+        raise Unreachable(f"no service is running in {path}: {path / 'url'} does not exist", _HINT)
     token = os.environ.get("WATTLINE_TOKEN", "").strip()
-    if not token and said.rstrip("/") == here:
-        token = _read(place / "token") or ""
-    return Client(said, token)
+    if not token and address.rstrip("/") == own_url:
+        token = _read_line(path / "token") or ""
+    return Client(address, token)
 
 
-def _read(path: Path) -> str | None:
+def _read_line(path: Path) -> str | None:
     try:
         return path.read_text("utf-8", "replace").strip().rstrip("/")
     except OSError:
@@ -103,98 +106,101 @@ def _read(path: Path) -> str | None:
 
 
 class Client:
-    """Asks one service; errors are of `wattline.errors`, an `Unreachable` if nobody answers."""
+    """A client of one service. It raises errors of `wattline.errors`; `Unreachable` without a connection."""
 
     def __init__(self, url: str, token: str = "", *, pause: Callable[[float], None] = time.sleep) -> None:
         self.url = url if "://" in url else f"http://{url}"
-        self._at = _split(self.url)
+        self._address = _parse_url(self.url)
         if not (token.isascii() and token.isprintable()):
-            raise NotAllowed("the token has letters that no token has", "look at WATTLINE_TOKEN")
+            raise NotAllowed(
+                "the token contains characters other than printable ASCII", "check WATTLINE_TOKEN"
+            )
         self._token, self._pause = token, pause
 
-    # -- one question, one answer
+    # -- requests
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """Read something."""
-        return self._ask("GET", path, query, None, "", again=True)
+        """Send GET and return the decoded JSON."""
+        return self._request("GET", path, query, None, "", repeat=True)
 
     def post(self, path: str, body: Any = None, query: Query | None = None, key: str = "") -> Any:
-        """Do something; with a *key* it is asked again when the connection breaks, and done once."""
-        return self._ask("POST", path, query, body, key, again=bool(key))
+        """Send POST; with an idempotency *key* it is repeated when the connection breaks."""
+        return self._request("POST", path, query, body, key, repeat=bool(key))
 
     def put(self, path: str, body: Any) -> Any:
-        """Set something."""
-        return self._ask("PUT", path, None, body, "", again=True)
+        """Send PUT."""
+        return self._request("PUT", path, None, body, "", repeat=True)
 
     def patch(self, path: str, body: Any) -> Any:
-        """Change something."""
-        return self._ask("PATCH", path, None, body, "", again=True)
+        """Send PATCH."""
+        return self._request("PATCH", path, None, body, "", repeat=True)
 
     def delete(self, path: str) -> None:
-        """Remove something."""
-        self._ask("DELETE", path, None, None, "", again=False)
+        """Send DELETE."""
+        self._request("DELETE", path, None, None, "", repeat=False)
 
     def jobs(self, query: Query | None = None) -> list[dict[str, Any]]:
-        """All jobs that a query finds, whatever the number of pages."""
-        found: list[dict[str, Any]] = []
+        """Return the jobs of all pages of a query."""
+        jobs: list[dict[str, Any]] = []
         after = None
         while True:
             page = self.get("/jobs", {"limit": 1000, **(query or {}), "after": after})
-            found += page["jobs"]
+            jobs += page["jobs"]
             after = page["next"]
             if after is None:
-                return found
+                return jobs
 
-    def _ask(self, method: str, path: str, query: Query | None, body: Any, key: str, again: bool) -> Any:
+    def _request(self, method: str, path: str, query: Query | None, body: Any, key: str, repeat: bool) -> Any:
+        """Send a request and return the decoded JSON; with *repeat* also after the connection broke."""
         headers = {"Idempotency-Key": key} if key else {}
-        lost: _Lost | None = None
+        lost: _ConnectionLost | None = None
         for number in range(_TRIES):
             try:
-                with self._answer(method, path, query, body, headers) as answer:
-                    return self._data(answer)
-            except _Busy as error:
+                with self._open(method, path, query, body, headers) as response:
+                    return self._decode(response)
+            except _TooManyRequests as error:
                 if number == _TRIES - 1:
                     raise
-                self._pause(error.after_s)
-            except _Lost as error:
-                if not again:
+                self._pause(error.retry_after_s)
+            except _ConnectionLost as error:
+                if not repeat:
                     raise
                 lost = error
-                self._pause(0.2 * 2**number)
+                self._pause(_RETRY_S * 2**number)
             except Unreachable:
                 if lost is None:
                     raise
-                self._pause(0.2 * 2**number)  # it was there a moment ago
+                self._pause(_RETRY_S * 2**number)  # it answered a moment ago, so it may be restarting
         assert lost is not None
         raise lost
 
-    def _data(self, answer: HTTPResponse) -> Any:
-        sized = answer.chunked or answer.length is not None
-        if (answer.length or 0) > _MOST_BYTES:
-            raise self._foreign(answer)
+    def _decode(self, response: HTTPResponse) -> Any:
+        has_length = response.chunked or response.length is not None
+        if (response.length or 0) > _RESPONSE_LIMIT_BYTES:
+            raise self._not_wattline(response)
         try:
-            text = answer.read()
+            text = response.read()
         except (HTTPException, OSError) as error:
-            raise self._lost(error) from None
-        if answer.status == 204:
+            raise self._connection_lost(error) from None
+        if response.status == 204:
             return None
         try:
             return json.loads(text)
         except ValueError:
-            if not sized:  # it broke before it said how long it would be
-                raise self._lost(HTTPException("half an answer")) from None
-            raise self._foreign(answer) from None
+            if not has_length:  # it broke before its headers were complete
+                raise self._connection_lost(HTTPException("incomplete response")) from None
+            raise self._not_wattline(response) from None
 
     # -- streams
 
     def text(self, path: str, query: Query | None = None) -> Iterator[bytes]:
-        """An answer that may be long, as it comes."""
-        with self._answer("GET", path, query) as answer:
+        """Send GET and yield the body in blocks, as they arrive."""
+        with self._open("GET", path, query) as response:
             while True:
                 try:
-                    block = answer.read1(1 << 16)
+                    block = response.read1(1 << 16)
                 except (HTTPException, OSError) as error:
-                    raise self._lost(error) from None
+                    raise self._connection_lost(error) from None
                 if not block:
                     return
                 yield block
@@ -204,27 +210,32 @@ class Client:
         path: str,
         query: Query | None = None,
         *,
-        again: Query | None = None,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> Iterator[Told]:
-        """Events until `end`. After a break it goes on after the last that had an id, else with *again*."""
-        asked: dict[str, Any] = {**(query or {}), "follow": True}
-        last, connected, wait_s, away_s = "", False, 0.2, 0.0
+        resume_query: Query | None = None,
+        on_notice: Callable[[str], None] = lambda text: None,
+    ) -> Iterator[ServerSentEvent]:
+        """Yield server-sent events up to and including `end`; reconnect when the connection breaks.
+
+        A new connection continues after the last event that had an id. Without ids it uses *resume_query* in
+        addition. *on_notice* is called with a text when the connection breaks and when it is back.
+        """
+        parameters: dict[str, Any] = {**(query or {}), "follow": True}
+        last_id, connected, pause_s, away_s = "", False, _RETRY_S, 0.0
         while True:
             try:
-                headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
-                with self._answer("GET", path, asked, headers=headers, timeout_s=_QUIET_S) as answer:
+                headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
+                stream = self._open("GET", path, parameters, headers=headers, timeout_s=_STREAM_TIMEOUT_S)
+                with stream as response:
                     if away_s:
-                        tell(f"{self.url} answers again")
-                    connected, wait_s, away_s = True, 0.2, 0.0
-                    for told in _events(answer):
-                        last = told.id or last
-                        yield told
-                        if told.kind == "end":
+                        on_notice(f"{self.url} answers again")
+                    connected, pause_s, away_s = True, _RETRY_S, 0.0
+                    for event in _parse_events(response):
+                        last_id = event.id or last_id
+                        yield event
+                        if event.kind == "end":
                             return
                 problem = Unreachable(f"{self.url} ended the stream")
             except (HTTPException, OSError) as error:
-                problem = self._lost(error)
+                problem = self._connection_lost(error)
             except Unreachable as error:
                 if not connected:
                     raise
@@ -232,48 +243,48 @@ class Client:
             if away_s >= PATIENCE_S:
                 raise problem
             if not away_s:
-                tell(f"{problem.message}; trying again{'' if last else _GAP}")
-            if not last:
-                asked.update(again or {})
-            self._pause(wait_s)
-            away_s, wait_s = away_s + wait_s, min(2 * wait_s, 5.0)
+                on_notice(f"{problem.message}; trying again{'' if last_id else _GAP}")
+            if not last_id:
+                parameters.update(resume_query or {})
+            self._pause(pause_s)
+            away_s, pause_s = away_s + pause_s, min(2 * pause_s, _RETRY_LIMIT_S)
 
-    # -- the wire
+    # -- connections
 
     @contextmanager
-    def _answer(
+    def _open(
         self,
         method: str,
         path: str,
         query: Query | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout_s: float = _ANSWER_S,
+        timeout_s: float = _RESPONSE_TIMEOUT_S,
     ) -> Iterator[HTTPResponse]:
-        """An answer that is no problem."""
+        """Send a request and yield the response; raise the error of a problem document."""
         connection = self._connection(timeout_s)
         try:
             try:
                 connection.connect()
             except OSError as error:
-                raise Unreachable(f"{self.url} does not answer: {_said(error)}", _HINT) from None
+                raise Unreachable(f"{self.url} does not answer: {_error_text(error)}", _HINT) from None
             sent = {**self._headers(body), **(headers or {})}
-            target = f"{self._at.path.rstrip('/')}{API}{path}{_query(query)}"
+            target = f"{self._address.path.rstrip('/')}{API}{path}{_encode_query(query)}"
             try:
                 connection.request(method, target, None if body is None else json.dumps(body), sent)
-                answer = connection.getresponse()
+                response = connection.getresponse()
             except (HTTPException, OSError) as error:
-                raise self._lost(error) from None
-            with answer:
-                if not 200 <= answer.status < 300:
-                    raise self._problem(answer)
-                yield answer
+                raise self._connection_lost(error) from None
+            with response:
+                if not 200 <= response.status < 300:
+                    raise self._problem(response)
+                yield response
         finally:
             connection.close()
 
     def _connection(self, timeout_s: float) -> HTTPConnection:
-        host, port = str(self._at.hostname), self._at.port
-        if self._at.scheme == "http":
+        host, port = str(self._address.hostname), self._address.port
+        if self._address.scheme == "http":
             return HTTPConnection(host, port, timeout=timeout_s)
         return HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
 
@@ -281,70 +292,74 @@ class Client:
         token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         return {**token, **({} if body is None else {"Content-Type": "application/json"})}
 
-    def _problem(self, answer: HTTPResponse) -> WattlineError:
+    def _problem(self, response: HTTPResponse) -> WattlineError:
+        """Return the error of a problem document."""
         try:
-            said = json.loads(answer.read(1 << 20))
-            detail, hint, code = str(said["detail"]), str(said.get("hint", "")), str(said["type"])
+            problem = json.loads(response.read(1 << 20))
+            detail, hint, code = str(problem["detail"]), str(problem.get("hint", "")), str(problem["type"])
         except (HTTPException, OSError, ValueError, KeyError, TypeError):
-            return self._foreign(answer)
-        if answer.status == 429:
-            return _Busy(detail, _seconds(answer.getheader("Retry-After")))
-        if answer.status == 401:
-            hint = hint or "WATTLINE_TOKEN, or the file token of the service's folder; wattline token add"
-        error = _ERRORS.get(answer.status, BackendError)(detail, hint)
+            return self._not_wattline(response)
+        if response.status == 429:
+            return _TooManyRequests(detail, _parse_retry_after(response.getheader("Retry-After")))
+        if response.status == 401:
+            hint = hint or "set WATTLINE_TOKEN, or create a token with wattline token add"
+        error = _ERRORS.get(response.status, BackendError)(detail, hint)
         error.code = code.removeprefix("urn:wattline:")
         return error
 
-    def _foreign(self, answer: HTTPResponse) -> BackendError:
+    def _not_wattline(self, response: HTTPResponse) -> BackendError:
         return BackendError(
-            f"{self.url} answered {answer.status} {answer.reason}, expected a wattline service", _HINT
+            f"{self.url} answered {response.status} {response.reason}, expected a wattline service", _HINT
         )
 
-    def _lost(self, error: Exception) -> _Lost:
-        return _Lost(f"the connection to {self.url} broke: {_said(error)}", _HINT)
+    def _connection_lost(self, error: Exception) -> _ConnectionLost:
+        return _ConnectionLost(f"the connection to {self.url} broke: {_error_text(error)}", _HINT)
 
 
-def _split(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     try:
-        at = urlsplit(url)
-        good = at.scheme in ("http", "https") and at.hostname and at.port != 0
+        address = urlsplit(url)
+        valid = address.scheme in ("http", "https") and address.hostname and address.port != 0
     except ValueError:
-        good = False
-    if not good or not url.isascii() or not url.isprintable() or " " in url:
+        valid = False
+    if not valid or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError(f"{url!r} is not the address of a service, expected http://127.0.0.1:7717")
-    return at
+    return address
 
 
-def _query(query: Query | None) -> str:
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    told = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
-    return f"?{urlencode(told, doseq=True)}" if told else ""
+def _encode_query(query: Query | None) -> str:
+    parameters = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in (query or {}).items()
+        if value is not None
+    }
+    return f"?{urlencode(parameters, doseq=True)}" if parameters else ""
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it takes too long"
+        return "timed out"
     text = error.strerror if isinstance(error, OSError) else None
     return text or str(error) or type(error).__name__
 
 
-def _seconds(text: str | None) -> float:
+def _parse_retry_after(text: str | None) -> float:
     return min(float(text), 10.0) if text and text.isdecimal() else 1.0
 
 
-def _events(answer: HTTPResponse) -> Iterator[Told]:
-    """Server-sent events, as they come."""
-    kind, name, data = "message", "", list[str]()
-    while line := answer.readline():
-        word, _, value = line.decode("utf-8", "replace").rstrip("\n").partition(":")
+def _parse_events(response: HTTPResponse) -> Iterator[ServerSentEvent]:
+    """Yield server-sent events as they arrive."""
+    kind, id, data = "message", "", list[str]()
+    while line := response.readline():
+        field, _, value = line.decode("utf-8", "replace").rstrip("\n").partition(":")
         value = value.removeprefix(" ")
-        if not word and not value:
+        if not field and not value:
             if data:
-                yield Told(kind, "\n".join(data), name)
-            kind, name, data = "message", "", []
-        elif word == "data":
+                yield ServerSentEvent(kind, "\n".join(data), id)
+            kind, id, data = "message", "", []
+        elif field == "data":
             data.append(value)
-        elif word == "event":
+        elif field == "event":
             kind = value
-        elif word == "id":
-            name = value
+        elif field == "id":
+            id = value

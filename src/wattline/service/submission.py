@@ -1,4 +1,4 @@
-"""From a job file to jobs: what to run, and what to ask of the scheduler."""
+"""Conversion of a job file into jobs: the command to run, and the columns of the scheduler's job table."""
 
 from __future__ import annotations
 
@@ -10,41 +10,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattline.backend.engine.job_record import Life
-from wattline.backend.engine.job_spec import Work
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.job_spec import JobSpec
 from wattline.errors import ConfigError, NotAllowed
-from wattline.jobfile import JobFile, Member, expand, fusible
-from wattline.service.storage.projection import Folded
+from wattline.jobfile import JobFile, SweepMember, expand, find_fusible_script
+from wattline.service.storage.projection import JobRow
 
-UNKNOWN_S = 3600.0
-"""What a job takes of which nobody says how long."""
+DEFAULT_DURATION_S = 3600.0
+"""Assumed run time of a job without a time limit and without earlier runs."""
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """One job, before it has a number."""
+class Submission:
+    """One job before it has an id. Plain data, stored as JSON."""
 
     name: str
-    work: dict[str, Any]  # a `Work` but for its id
-    asks: dict[str, Any]  # columns of `Jobs`
-    fuse: str
+    spec: dict[str, Any]  # fields of `JobSpec` without id
+    columns: dict[str, Any]  # one value per column of `Jobs`
+    fuse: str  # equal for jobs that may be trained as one array; empty: none
 
 
-def accept(job: JobFile, user: str, workdir: str, lasted_s: float | None = None) -> list[Accepted]:
-    """The jobs of a file that *user* submits; *lasted_s* is how long such jobs took before."""
+def build_submissions(
+    job: JobFile, user: str, workdir: str, expected_s: float | None = None
+) -> list[Submission]:
+    """Return the jobs of a file, one per member of its matrix.
+
+    *workdir* is used where the file has none. *expected_s* is the mean run time of earlier recurrences.
+    """
     folder = job.workdir or workdir
     if not os.path.isabs(folder):
         raise ConfigError(f"workdir is {folder!r}, expected an absolute path")
     check_user(user)
     members = expand(job)
     return [
-        _one(job, member, user, folder, lasted_s, len(members), number)
-        for number, member in enumerate(members)
+        _build_submission(job, member, user, folder, expected_s, len(members), index)
+        for index, member in enumerate(members)
     ]
 
 
 def check_user(user: str) -> None:
-    """Raise unless jobs of that user can be run: as another user only by who is root."""
+    """Raise `NotAllowed` unless this process can run jobs as *user*; empty: as the service itself."""
     if not user:
         return
     try:
@@ -54,20 +59,27 @@ def check_user(user: str) -> None:
     if os.geteuid() not in (0, uid):
         me = pwd.getpwuid(os.geteuid()).pw_name
         raise NotAllowed(
-            f"jobs of {user} cannot be run: the service is {me}, and only root runs jobs as others"
+            f"jobs of user {user} cannot run: the service runs as {me}, and only root runs jobs of others"
         )
 
 
-def _one(
-    job: JobFile, member: Member, user: str, folder: str, lasted_s: float | None, count: int, number: int
-) -> Accepted:
+def _build_submission(
+    job: JobFile,
+    member: SweepMember,
+    user: str,
+    folder: str,
+    expected_s: float | None,
+    member_count: int,
+    index: int,
+) -> Submission:
     resources, recurring = job.resources, job.recurring
-    least, asked, most = resources.gpu_range
-    script = fusible(member.words, Path(folder)) if count > 1 and job.width != 1 else None
-    batches = () if recurring is None or "batch_size" not in recurring.tune else recurring.batch_sizes
+    least, requested, most = resources.gpu_range
+    may_fuse = member_count > 1 and job.width != 1
+    script = find_fusible_script(member.words, Path(folder)) if may_fuse else None
+    batch_sizes = () if recurring is None or "batch_size" not in recurring.tune else recurring.batch_sizes
     deadline_s = None if job.deadline_at is None else job.deadline_at.timestamp()
-    words = {
-        "words": member.words,
+    spec = {
+        "command": member.words,
         "workdir": folder,
         "env": member.env,
         "user": user,
@@ -77,47 +89,46 @@ def _one(
         "checkpoint": member.checkpoint_dir or "",
         "retries": job.retries,
         "power_w": job.energy.power_w,
-        "aim": _aim(job),
+        "aim": _session_aim(job),
         "group": "" if recurring is None else recurring.group,
-        "batch_sizes": tuple(batches),
+        "batch_sizes": tuple(batch_sizes),
         "batch": job.batch_size or 0,
         "target": "" if recurring is None or recurring.target is None else recurring.target,
         "deadline_s": deadline_s,
         "memory_gib": resources.memory_gib or 0.0,
-        "config": None if script is None else _config(member.words, script),
+        "config": None if script is None else _member_config(member.words, script),
         "max_joules": job.energy.budget_j,
     }
-    duration_s = lasted_s or resources.time_s or UNKNOWN_S
-    asks = {
-        "gpus": asked,
-        "duration_s": duration_s,
+    columns = {
+        "gpus": requested,
+        "duration_s": expected_s or resources.time_s or DEFAULT_DURATION_S,
         "deadline_s": deadline_s,
         "late_per_h": job.tardiness_weight or 0.0,
         "priority": job.priority,
         "batch": job.batch_size or 0,
-        "min_gpus": least if job.elastic else asked,
-        "max_gpus": most if job.elastic else asked,
-        "cpus": (resources.cpus or 0.0) * asked,
-        "mem_gib": (resources.memory_gib or 0.0) * asked,
+        "min_gpus": least if job.elastic else requested,
+        "max_gpus": most if job.elastic else requested,
+        "cpus": (resources.cpus or 0.0) * requested,
+        "mem_gib": (resources.memory_gib or 0.0) * requested,
         "team": job.team,
         "user": user,
         "model": job.model or "",
         "gpu_kind": "|".join(resources.gpu_types),
         "key": "" if recurring is None else recurring.group,
     }
-    fuse = "" if script is None else _key(words, asks, script, job, number)
-    return Accepted(member.name or Path(member.words[0]).name, words, asks, fuse)
+    fuse = "" if script is None else _fusion_key(spec, columns, script, job, index)
+    return Submission(member.name or Path(member.words[0]).name, spec, columns, fuse)
 
 
-def _aim(job: JobFile) -> str:
-    """What a session should look for among power caps."""
+def _session_aim(job: JobFile) -> str:
+    """Return the goal of the session's search for a power cap; empty: the session's default."""
     if job.energy.slowdown is not None:
         return f"slowdown:{job.energy.slowdown:g}"
     return "none" if job.recurring is not None and "power_limit" not in job.recurring.tune else ""
 
 
-def _config(words: tuple[str, ...], script: Path) -> dict[str, Any]:
-    """What a member's script is told, as it would read it from the command line."""
+def _member_config(words: tuple[str, ...], script: Path) -> dict[str, Any]:
+    """Return the `name=value` arguments after the script, parsed as `fusion.main` parses them."""
     at = next(n for n, word in enumerate(words) if word.endswith(script.name))
     config: dict[str, Any] = {}
     for word in words[at + 1 :]:
@@ -130,32 +141,33 @@ def _config(words: tuple[str, ...], script: Path) -> dict[str, Any]:
     return config
 
 
-def _key(words: dict[str, Any], asks: dict[str, Any], script: Path, job: JobFile, number: int) -> str:
-    """Equal for jobs that one process can train: the same script, as it is now, and all else alike.
+def _fusion_key(spec: dict[str, Any], columns: dict[str, Any], script: Path, job: JobFile, index: int) -> str:
+    """Return a key that is equal for jobs one process can train.
 
-    Who says how many should be one array gets just that: so many after each other have one key.
+    These have the same script, by content, and differ only in their arguments. With `fuse: N`, every N
+    consecutive members share a key; the `!` at its end means that they are fused whatever the forecast says.
     """
-    same = {k: v for k, v in words.items() if k not in ("words", "config")}
-    text = json.dumps([same, asks, list(job.words), job.fuse, str(script)], default=str, sort_keys=True)
+    common = {name: value for name, value in spec.items() if name not in ("command", "config")}
+    text = json.dumps([common, columns, list(job.words), job.fuse, str(script)], default=str, sort_keys=True)
     key = hashlib.sha256(text.encode() + script.read_bytes()).hexdigest()[:16]
-    return key if job.width is None else f"{key}-{number // job.width}!"
+    return key if job.width is None else f"{key}-{index // job.width}!"
 
 
-def life_of(job: Folded) -> Life:
-    """A job that is not over, as the backend knows it."""
-    asks = job.asked["asks"]
-    return Life(
-        work=Work.of({"id": job.id, **job.asked["work"]}),
-        asks={**asks, "priority": job.priority, "deadline_s": asks["deadline_s"] or float("inf")},
+def record_from_row(job: JobRow) -> JobRecord:
+    """Return a live job as the backend keeps it."""
+    columns = job.submission["columns"]
+    return JobRecord(
+        spec=JobSpec.from_dict({"id": job.id, **job.submission["spec"]}),
+        columns={**columns, "priority": job.priority, "deadline_s": columns["deadline_s"] or float("inf")},
         submit_s=job.submit_s,
         fuse=job.fuse,
-        done=job.done,
-        kills=job.kills,
+        completed_fraction=job.completed_fraction,
+        kill_count=job.kill_count,
         starts=job.starts,
-        first_s=float("nan") if job.first_s is None else job.first_s,
+        first_start_s=float("nan") if job.first_start_s is None else job.first_start_s,
         service_s=job.service_s,
         energy_j=job.energy_j,
-        closed=job.starts if job.state == "PENDING" else job.starts - 1,
+        last_closed_attempt=job.starts if job.state == "PENDING" else job.starts - 1,
         cancelled=job.cancelled,
-        due_s=float("-inf") if job.due_s is None else job.due_s,
+        retry_at_s=float("-inf") if job.retry_at_s is None else job.retry_at_s,
     )

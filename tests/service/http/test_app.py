@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from support.controllers import (
 )
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
-from wattline.service.http.auth import Tokens
+from wattline.service.http.auth import TokenStore
+
+UNPRIVILEGED = pwd.getpwuid(65534).pw_name
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +34,16 @@ def client(controller: Controller) -> Iterator[TestClient]:
         yield one
 
 
+def queue_length(controller: Controller) -> int | None:
+    """Return the length of the queue at the last decision; None: there was none yet."""
+    step = controller.view().step
+    return None if step is None else len(step.state.queue)
+
+
 def test_a_job_is_submitted_shown_listed_and_runs(client: TestClient, controller: Controller) -> None:
-    said = client.post("/api/v1/jobs", json={"run": ["sh", "-c", "echo hello"], "name": "greet"})
-    assert said.status_code == 201
-    (job,) = said.json()["jobs"]
+    response = client.post("/api/v1/jobs", json={"run": ["sh", "-c", "echo hello"], "name": "greet"})
+    assert response.status_code == 201
+    (job,) = response.json()["jobs"]
     assert wait_until_over(controller, job["id"]).state == "SUCCEEDED"
     shown = client.get(f"/api/v1/jobs/{job['id']}").json()
     assert (shown["name"], shown["state"], shown["exit_code"]) == ("greet", "SUCCEEDED", 0)
@@ -61,59 +70,59 @@ def test_the_same_key_submits_once(client: TestClient) -> None:
     assert "Idempotency-Key" in other.json()["detail"]
 
 
-def test_a_wrong_job_is_told_in_the_words_of_a_job_file(client: TestClient) -> None:
-    said = client.post("/api/v1/jobs", json={"run": "true", "resources": {"gpu": 1}})
-    assert said.status_code == 422
-    assert said.headers["content-type"] == "application/problem+json"
-    assert "resources.gpu" in said.json()["detail"]
-    assert said.json()["hint"] == "did you mean resources.gpus?"
+def test_an_invalid_job_is_reported_as_for_a_job_file(client: TestClient) -> None:
+    response = client.post("/api/v1/jobs", json={"run": "true", "resources": {"gpu": 1}})
+    assert response.status_code == 422
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "resources.gpu" in response.json()["detail"]
+    assert response.json()["hint"] == "did you mean resources.gpus?"
 
 
 def test_bodies_that_are_too_large_are_refused(client: TestClient, controller: Controller) -> None:
     before = len(controller.store.jobs())
-    said = client.post("/api/v1/jobs", content=b'{"run": "' + b"x" * 2_000_000 + b'"}')
-    assert said.status_code == 413
+    response = client.post("/api/v1/jobs", content=b'{"run": "' + b"x" * 2_000_000 + b'"}')
+    assert response.status_code == 413
 
     def chunks() -> Iterator[bytes]:
         for _ in range(40):
             yield b"x" * 50_000
 
-    said = client.post("/api/v1/jobs", content=chunks(), headers={"Content-Type": "application/json"})
-    assert said.status_code == 413
+    response = client.post("/api/v1/jobs", content=chunks(), headers={"Content-Type": "application/json"})
+    assert response.status_code == 413
     assert len(controller.store.jobs()) == before
 
 
-def test_who_has_no_good_token_is_not_let_in(controller: Controller) -> None:
-    tokens = Tokens(controller.store, controller.clock)
-    short = tokens.make("guest", "viewer", lasts_s=1e-6)
+def test_requests_without_a_valid_token_are_refused(controller: Controller) -> None:
+    tokens = TokenStore(controller.store, controller.clock)
+    short = tokens.create("guest", "viewer", lasts_s=1e-6)
     with TestClient(create_app(controller)) as client:
         assert client.get("/healthz").status_code == 200
         for header, words in (
-            ({}, "no token was given"),
-            ({"Authorization": "Bearer nonsense"}, "not known here"),
-            ({"Authorization": "Basic abc"}, "no token was given"),
+            ({}, "the request has no token"),
+            ({"Authorization": "Bearer nonsense"}, "the token is unknown"),
+            ({"Authorization": "Basic abc"}, "the request has no token"),
             ({"Authorization": f"Bearer {short}"}, "the token of guest has expired"),
         ):
-            said = client.get("/api/v1/jobs", headers=header)
-            assert said.status_code == 401
-            assert words in said.json()["detail"]
-            assert said.headers["www-authenticate"] == "Bearer"
+            response = client.get("/api/v1/jobs", headers=header)
+            assert response.status_code == 401
+            assert words in response.json()["detail"]
+            assert response.headers["www-authenticate"] == "Bearer"
 
 
-def test_roles_hold(controller: Controller) -> None:
+def test_each_role_has_its_rights(controller: Controller) -> None:
     job = submit_text(controller, "run: sleep 60\nname: mine", held=True)[0].id
     with open_client(controller, "viewer") as viewer:
         assert viewer.get("/api/v1/jobs").status_code == 200
         assert viewer.post("/api/v1/jobs", json={"run": "true"}).status_code == 403
         assert viewer.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
-    with open_client(controller, "user", "nobody") as user:
+    with open_client(controller, "user", UNPRIVILEGED) as user:
         assert user.post(f"/api/v1/jobs/{job}/cancel").status_code == 403
         assert user.put("/api/v1/budgets", json={"budgets": []}).status_code == 403
         assert user.get("/api/v1/tokens").status_code == 403
     controller.cancel(job)
 
 
-def test_tokens_are_kept_as_hashes_only(controller: Controller, client: TestClient) -> None:
+def test_only_hashes_of_tokens_are_stored(controller: Controller, client: TestClient) -> None:
     token = client.post("/api/v1/tokens", json={"name": "ann", "role": "viewer"}).json()["token"]
     for path in controller.folder.glob("state.db*"):
         assert token.encode() not in path.read_bytes()
@@ -125,7 +134,7 @@ def test_tokens_are_kept_as_hashes_only(controller: Controller, client: TestClie
 
 def test_too_many_requests_of_one_caller_are_refused(controller: Controller) -> None:
     app = create_app(controller, rate=2)
-    token = Tokens(controller.store, controller.clock).make("eager", "viewer")
+    token = TokenStore(controller.store, controller.clock).create("eager", "viewer")
     with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:
         codes = [client.get("/api/v1/cluster").status_code for _ in range(30)]
     assert 429 in codes
@@ -135,7 +144,7 @@ def test_too_many_requests_of_one_caller_are_refused(controller: Controller) -> 
 def test_a_job_is_held_released_prioritised_and_cancelled(client: TestClient, controller: Controller) -> None:
     (job,) = client.post("/api/v1/jobs?held=true", json={"run": "sleep 60"}).json()["jobs"]
     path = f"/api/v1/jobs/{job['id']}"
-    assert client.get(path).json()["reason"] == "Its owner, or an operator, holds it back."
+    assert client.get(path).json()["reason"] == "Held by its owner or an operator."
     assert client.patch(path, json={"priority": 7}).json()["priority"] == 7
     assert client.post(f"{path}/release").json()["held"] is False
     wait_until_running(controller, job["id"])
@@ -160,43 +169,45 @@ def test_logs_are_followed_to_the_end(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("job", ["../../token", "1%2f..%2f2", "%2e%2e", "1;ls", "-1", "a" * 20])
-def test_logs_cannot_be_asked_for_elsewhere(client: TestClient, job: str) -> None:
-    said = client.get(f"/api/v1/jobs/{job}/logs")
-    assert said.status_code in (404, 422)
+def test_log_paths_outside_the_job_are_refused(client: TestClient, job: str) -> None:
+    response = client.get(f"/api/v1/jobs/{job}/logs")
+    assert response.status_code in (404, 422)
 
 
-def test_events_tell_the_story_of_a_job(client: TestClient, controller: Controller) -> None:
+def test_events_list_the_history_of_a_job(client: TestClient, controller: Controller) -> None:
     (job,) = client.post("/api/v1/jobs", json={"run": "true"}).json()["jobs"]
     wait_until_over(controller, job["id"])
     events = client.get(f"/api/v1/events?job={job['id']}").json()["events"]
     assert [event["kind"] for event in events] == ["accepted", "started", "ended"]
 
 
-def test_explain_says_why_and_what_would_change_it(client: TestClient, controller: Controller) -> None:
+def test_explain_gives_reason_evidence_forecast_and_alternatives(
+    client: TestClient, controller: Controller
+) -> None:
     first = submit_text(controller, "run: sleep 60\nresources: {gpus: 4, time: 1h}")[0].id
     wait_until_running(controller, first)
     second = submit_text(controller, "run: sleep 1\nresources: {gpus: 2, time: 1h}")[0].id
-    wait_until(lambda: controller.turn is not None and len(controller.turn.state.queue) == 2)
-    said = client.get(f"/api/v1/jobs/{second}/explain").json()
-    assert said["code"] == "no_room"
-    assert "fewer than it needs" in said["reason"]
-    assert any("asks for 2 GPUs" in line for line in said["evidence"])
-    assert said["expected"]["starts_s"] == pytest.approx(controller.job(first).start_s + 3600, abs=5)
-    assert {change["what"] for change in said["changes"]} >= {"with 1 GPU", "with priority 1"}
+    wait_until(lambda: queue_length(controller) == 2)
+    response = client.get(f"/api/v1/jobs/{second}/explain").json()
+    assert response["code"] == "no_room"
+    assert "fewer GPUs are free than it requests" in response["reason"]
+    assert any("asks for 2 GPUs" in line for line in response["evidence"])
+    assert response["expected"]["starts_s"] == pytest.approx(controller.job(first).start_s + 3600, abs=5)
+    assert {change["scenario"] for change in response["changes"]} >= {"with 1 GPU", "with priority 1"}
     for job in (second, first):
         controller.cancel(job)
         wait_until_over(controller, job)
 
 
-def test_a_plan_says_when_and_on_what_without_submitting(client: TestClient, controller: Controller) -> None:
+def test_a_plan_forecasts_a_job_without_submitting_it(client: TestClient, controller: Controller) -> None:
     before = len(controller.store.jobs())
     job = {"run": "python train.py", "model": "resnet50", "resources": {"gpus": 2, "time": "10m"}}
-    said = client.post("/api/v1/plan", json=job).json()
-    assert said["feasible"]
-    assert said["expected"]["gpus"] == 2
-    assert said["expected"]["energy_j"] > 0
-    slower = next(one for one in said["alternatives"] if one["gpus"] == 1)
-    assert slower["ends_s"] > said["expected"]["ends_s"]
+    response = client.post("/api/v1/plan", json=job).json()
+    assert response["feasible"]
+    assert response["expected"]["gpus"] == 2
+    assert response["expected"]["energy_j"] > 0
+    slower = next(one for one in response["alternatives"] if one["gpus"] == 1)
+    assert slower["ends_s"] > response["expected"]["ends_s"]
     too_big = client.post("/api/v1/plan", json={"run": "x", "resources": {"gpus": 64}}).json()
     assert (too_big["feasible"], too_big["notes"][-1]) == (False, "it asks for 64 GPUs and there are 4")
     assert len(controller.store.jobs()) == before
@@ -204,27 +215,28 @@ def test_a_plan_says_when_and_on_what_without_submitting(client: TestClient, con
 
 def test_budgets_are_set_shown_and_change_the_policy(client: TestClient, controller: Controller) -> None:
     assert client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json() == {"budgets": ["800W"]}
-    wait_until(lambda: "PowerFlow" in client.get("/api/v1/cluster").json()["policy"])
+    wait_until(lambda: "powerflow" in client.get("/api/v1/cluster").json()["policy"])
     assert client.put("/api/v1/budgets", json={"budgets": ["lots"]}).status_code == 422
     assert client.get("/api/v1/budgets").json() == {"budgets": ["800W"]}
     client.put("/api/v1/budgets", json={"budgets": []})
     wait_until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
 
 
-def test_decisions_can_be_decided_again_from_the_log(
+def test_replaying_the_run_log_decides_the_same(
     client: TestClient, controller: Controller, tmp_path: Path
 ) -> None:
     from wattline.backend.replay import Replay
+    from wattline.loop.log_reader import read_log
     from wattline.loop.run import run
-    from wattline.loop.runlog import read_log
 
     jobs = submit_text(controller, "run: sleep 0.${n}\nmatrix: {n: 0..7}\nteam: late")
     for job in jobs:
         wait_until_over(controller, job.id)
-    wait_until(lambda: controller.turn is not None and not len(controller.turn.state.queue))
+    wait_until(lambda: queue_length(controller) == 0)
     path = tmp_path / "run.jsonl"
     path.write_text(client.get("/api/v1/log").text)
     log = read_log(path)
     again = Replay(log)
-    run(again, controller.policy, controller.models, place=controller.place, begins=again.begins)
+    view = controller.view()
+    run(again, view.policy, view.models, place=view.placer, begins=again.initial_state)
     assert sum(len(one.actions) for one in log) >= len(jobs)

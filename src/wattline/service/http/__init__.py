@@ -1,1 +1,1 @@
-"""The REST API of the service."""
+"""REST API of the service."""

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, of which only a hash is kept."""
+"""Authentication by bearer tokens, of which only hashes are stored, and roles."""
 
 from __future__ import annotations
 
@@ -9,111 +9,109 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wattline.errors import ConfigError, NotAllowed, NotFound
-from wattline.service.storage.store import Happened, Store
+from wattline.service.storage.events import NewEvent
+from wattline.service.storage.store import Store
 
 ROLES = ("viewer", "user", "operator")
-"""Each may do what those before it may: look; submit, and change what is one's own; change anything."""
-
-_COLUMNS = "name, user, role, made_s, expires_s"
+"""Roles by rights, each with those of the one before: read; submit and change own jobs; change everything."""
 
 
 @dataclass(frozen=True)
-class Who:
-    """Somebody who has shown a token."""
+class Principal:
+    """An authenticated caller."""
 
     name: str
-    user: str  # as whom jobs run; empty: as the service does
+    user: str  # user that its jobs run as; empty: the user of the service
     role: str
 
-    def must_be(self, role: str) -> None:
-        """Raise unless they may do what *role* may."""
+    def require_role(self, role: str) -> None:
+        """Raise `NotAllowed` unless the caller has at least the rights of *role*."""
         if ROLES.index(self.role) < ROLES.index(role):
-            raise NotAllowed(f"{self.name} is {self.role}, expected {role}")
+            raise NotAllowed(f"token {self.name} has the role {self.role}, expected {role}")
 
-    def must_own(self, user: str, job: str) -> None:
-        """Raise unless they may change a job of *user*."""
-        self.must_be("user")
+    def require_owner(self, user: str, job: str) -> None:
+        """Raise `NotAllowed` unless the caller may change a job of *user*."""
+        self.require_role("user")
         if self.role != "operator" and self.user != user:
-            raise NotAllowed(f"job {job} is of {user or 'the service'}, and {self.name} is no operator")
+            raise NotAllowed(
+                f"job {job} belongs to {user or 'the service'}; token {self.name} has the role {self.role},"
+                " expected the owner or an operator"
+            )
 
 
-class Unknown(NotAllowed):
-    """Somebody without a token, or with one that is not good."""
+class UnknownToken(NotAllowed):
+    """The request has no token, or one that is unknown or expired."""
 
     code = "unknown_token"
 
 
-class Tokens:
-    """The tokens of a store."""
+class TokenStore:
+    """Tokens of a store, with a cache of those in use."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
-        self._known: dict[str, tuple[Who, float | None]] = {}
-        self._guard = threading.Lock()
+        self._cache: dict[str, tuple[Principal, float | None]] = {}  # by hash: caller, and expiry time
+        self._lock = threading.Lock()
 
-    def make(self, name: str, role: str, user: str = "", lasts_s: float | None = None) -> str:
-        """A new token; what this answers is nowhere else."""
+    def create(self, name: str, role: str, user: str = "", lasts_s: float | None = None) -> str:
+        """Create a token and return it; only its hash is stored. *lasts_s* None: it does not expire."""
         if role not in ROLES:
             raise ConfigError(f"role is {role!r}, expected one of {', '.join(ROLES)}")
         token = secrets.token_urlsafe(32)
         now_s = self._clock()
         expires_s = None if lasts_s is None else now_s + lasts_s
-        row = (hashed(token), name, user, role, now_s, expires_s)
-        self._store.append(
-            Happened(now_s, "token", None, {"made": name, "role": role, "user": user}),
-            also=[("INSERT INTO token VALUES (?, ?, ?, ?, ?, ?)", row)],
-        )
+        event = NewEvent(now_s, "token", None, {"created": name, "role": role, "user": user})
+        self._store.add_token(event, hash_token(token), name, user, role, expires_s)
         return token
 
-    def check(self, token: str | None) -> Who:
-        """Who that is; an `Unknown` says why not."""
+    def authenticate(self, token: str | None) -> Principal:
+        """Return the caller of a token; raise `UnknownToken` if it is missing, unknown or expired."""
         if not token:
-            raise Unknown("no token was given, expected the header Authorization: Bearer TOKEN")
-        key = hashed(token)
-        with self._guard:
-            found = self._known.get(key)
-        if found is None:
-            rows = self._store.rows("SELECT name, user, role, expires_s FROM token WHERE hash = ?", (key,))
-            if not rows:
-                raise Unknown("the token is not known here")
-            name, user, role, expires_s = rows[0]
-            found = Who(name, user, role), expires_s
-            with self._guard:
-                self._known[key] = found
-        who, until_s = found
-        if until_s is not None and self._clock() >= until_s:
-            raise Unknown(f"the token of {who.name} has expired", "ask an operator for a new one")
-        return who
+            raise UnknownToken("the request has no token, expected the header Authorization: Bearer TOKEN")
+        key = hash_token(token)
+        with self._lock:
+            entry = self._cache.get(key)
+        if entry is None:
+            row = self._store.token(key)
+            if row is None:
+                raise UnknownToken("the token is unknown to this service")
+            name, user, role, expires_s = row
+            entry = Principal(name, user, role), expires_s
+            with self._lock:
+                self._cache[key] = entry
+        principal, expires_s = entry
+        if expires_s is not None and self._clock() >= expires_s:
+            raise UnknownToken(f"the token of {principal.name} has expired", "ask an operator for a new one")
+        return principal
 
-    def all(self) -> list[dict[str, object]]:
-        """Whose tokens there are."""
-        names = _COLUMNS.split(", ")
-        rows = self._store.rows(f"SELECT {_COLUMNS} FROM token ORDER BY made_s")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+    def list_tokens(self) -> list[dict[str, Any]]:
+        """Return name, user, role, created_s and expires_s of all tokens, oldest first."""
+        return self._store.tokens()
 
     def revoke(self, name: str) -> None:
-        """Forget all tokens of a name."""
-        if not self._store.rows("SELECT 1 FROM token WHERE name = ?", (name,)):
-            raise NotFound(f"there is no token of {name!r}")
-        self._store.append(
-            Happened(self._clock(), "token", None, {"revoked": name}),
-            also=[("DELETE FROM token WHERE name = ?", (name,))],
-        )
-        with self._guard:
-            self._known.clear()
+        """Delete all tokens of a name; raise `NotFound` if there are none."""
+        if not self._store.tokens(name):
+            raise NotFound(f"there is no token named {name!r}", "wattline token list")
+        self._store.delete_tokens(NewEvent(self._clock(), "token", None, {"revoked": name}), name)
+        with self._lock:
+            self._cache.clear()
 
-    def own(self, folder: Path) -> str:
-        """The token of who runs the service, in a file that only they can read; made if it is missing."""
+    def ensure_service_token(self, folder: Path) -> str:
+        """Return the operator token in the file `token` of *folder*, created if it is missing or unknown.
+
+        Only the user of the service can read that file.
+        """
         path = folder / "token"
         try:
             token = path.read_text().strip()
-            self.check(token)
+            self.authenticate(token)
             return token
-        except (OSError, Unknown):
+        except (OSError, UnknownToken):
             pass
-        token = self.make("service", "operator")
+        token = self.create("service", "operator")
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(file, "w") as text:
             os.fchmod(file, 0o600)
@@ -121,6 +119,6 @@ class Tokens:
         return token
 
 
-def hashed(token: str) -> str:
-    """What is kept of a token. It has 256 random bits: a slow hash would add nothing."""
+def hash_token(token: str) -> str:
+    """Return the SHA-256 of a token. Tokens have 256 random bits, so a slow hash would add nothing."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

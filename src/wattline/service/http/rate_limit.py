@@ -1,4 +1,4 @@
-"""How much callers may ask: requests in a second, and bytes of a body."""
+"""Limits of the API: requests per second of one caller, and the size of a request body."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wattline.service.http.problems import problem
+from wattline.service.http.problems import problem_response
 
-BODY_LIMIT = 1 << 20
+BODY_LIMIT = 1 << 20  # bytes
+_TOO_LARGE = f"the request body is larger than {BODY_LIMIT} bytes"
 
 
-class Buckets:
-    """How many requests each caller may still make."""
+class RateLimiter:
+    """A token bucket per caller: *rate* requests per second, bursts of twice as many."""
 
     def __init__(self, rate: float) -> None:
-        self._rate, self._guard = rate, threading.Lock()
-        self._left: dict[str, tuple[float, float]] = {}
+        self._rate, self._lock = rate, threading.Lock()
+        self._buckets: dict[str, tuple[float, float]] = {}  # by caller: requests left, at this time
 
-    def take(self, name: str) -> bool:
-        """Count one request; False: it is one too many."""
+    def allow(self, caller: str) -> bool:
+        """Count one request and return whether it is within the limit."""
         now_s = time.monotonic()
-        with self._guard:
-            left, at_s = self._left.get(name, (2 * self._rate, now_s))
+        with self._lock:
+            left, at_s = self._buckets.get(caller, (2 * self._rate, now_s))
             left = min(left + (now_s - at_s) * self._rate, 2 * self._rate)
-            self._left[name] = (left - 1 if left >= 1 else left), now_s
+            self._buckets[caller] = (left - 1 if left >= 1 else left), now_s
             return left >= 1
 
 
-class SmallBodies:
-    """Refuses bodies that are larger than any job, said or not."""
+class BodyLimit:
+    """ASGI middleware that refuses request bodies above BODY_LIMIT, with or without a Content-Length."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle one connection, as ASGI defines it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        if said.isdigit() and int(said) > BODY_LIMIT:
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > BODY_LIMIT:
             await _too_large()(scope, receive, send)
             return
-        seen = 0
+        received = 0
 
-        async def limited() -> Message:
-            nonlocal seen
+        async def receive_limited() -> Message:
+            nonlocal received
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > BODY_LIMIT:
-                raise HTTPException(413, f"the body is larger than {BODY_LIMIT} bytes")
+            received += len(message.get("body", b""))
+            if received > BODY_LIMIT:
+                raise HTTPException(413, _TOO_LARGE)
             return message
 
-        await self._app(scope, limited, send)
+        await self._app(scope, receive_limited, send)
 
 
 def _too_large() -> Response:
-    return problem(413, "too_large", f"the body is larger than {BODY_LIMIT} bytes")
+    return problem_response(413, "too_large", _TOO_LARGE)

@@ -1,4 +1,4 @@
-"""What the API answers: the shapes of its documents."""
+"""Request and response bodies of the API."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattline.service.storage.projection import Folded
+from wattline.service.storage.projection import JobRow
 
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
-MaybeId = Annotated[str, Field(pattern=r"^[0-9]{0,12}$")]
+OptionalJobId = Annotated[str, Field(pattern=r"^[0-9]{0,12}$")]
 State = Literal[
     "PENDING",
     "RUNNING",
@@ -19,7 +19,6 @@ State = Literal[
     "TIMEOUT",
     "OUT_OF_MEMORY",
     "NODE_FAIL",
-    "DEADLINE",
 ]
 _AMOUNT = r"[0-9]{1,9}(\.[0-9]{1,6})?"
 BudgetText = Annotated[
@@ -27,29 +26,60 @@ BudgetText = Annotated[
     Field(
         pattern=rf"^([A-Za-z][A-Za-z0-9_.-]{{0,63}}:)?({_AMOUNT}(k|M)?W|{_AMOUNT}((k|M|G)?J|(k|M)?Wh)(/day)?"
         r"|eta=(0(\.[0-9]{1,6})?|1))$",
-        description="12kW, 300kWh/day, 5GJ, eta=0.5; vision:12kW is of one team",
+        description="12kW, 300kWh/day, 5GJ or eta=0.5; a prefix such as vision: limits one team",
         examples=["300kWh/day"],
     ),
 ]
 
 
-class _Shape(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Given(BaseModel):
-    """On what a job runs, or ran last."""
+# -- requests
 
-    gpus: list[int] = []
-    kind: str = ""
-    cap_w: float | None = None
+
+class PriorityRequest(_Body):
+    """New priority of a job."""
+
+    priority: float = Field(ge=-1e9, le=1e9)
+
+
+class BudgetsRequest(_Body):
+    """Budgets to hold from now on; an empty list removes all."""
+
+    budgets: list[BudgetText] = Field(max_length=100)
+
+
+class TokenRequest(_Body):
+    """Name, role and validity of a new token."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    role: Literal["viewer", "user", "operator"]
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = Field(
+        default=None, description="user that its jobs run as; null: the user of the service"
+    )
+    lasts_s: float | None = Field(
+        default=None, ge=1, le=1e9, description="seconds to its expiry; null: never"
+    )
+
+
+# -- responses
+
+
+class AllocationResponse(BaseModel):
+    """Resources of a job's current attempt, or of its last."""
+
+    gpus: list[int] = Field(default=[], description="indices of its GPUs on this machine")
+    kind: str = Field(default="", description="kind of these GPUs")
+    cap_w: float | None = Field(default=None, description="power cap of each GPU; null: none")
     batch: int | None = None
     cpus: int | None = None
-    fused_with: list[str] = []
+    fused_with: list[str] = Field(default=[], description="ids of the other members of its array")
 
 
-class Job(_Shape):
-    """One job."""
+class JobResponse(_Body):
+    """A job."""
 
     id: str
     name: str
@@ -59,47 +89,81 @@ class Job(_Shape):
     user: str
     team: str
     priority: float
-    sweep: str = Field(description="the first job of its sweep; empty: it is none")
+    sweep: str = Field(description="id of the first job of its sweep; empty: it is in none")
     command: list[str]
     gpus_asked: int
     submit_s: float
     start_s: float | None
     end_s: float | None
-    wait_s: float | None = Field(description="from submission to its first start")
-    starts: int
-    kills: int
-    progress: float | None = Field(description="fraction that is done; null: it does not say")
+    wait_s: float | None = Field(description="seconds from submission to first start")
+    starts: int = Field(description="number of attempts so far")
+    kill_count: int = Field(description="attempts that ended because the job was killed")
+    progress: float | None = Field(description="completed fraction; null: unknown")
     energy_j: float | None = Field(description="null: unmetered")
-    energy_method: str = Field(description="how the joules are known; empty: it has not run")
-    power_w: float | None = Field(
-        description="what its GPUs draw now; null: it does not run, or nobody knows"
-    )
+    energy_method: str = Field(description="how the energy is measured; empty: the job has not run")
+    power_w: float | None = Field(description="current power of its GPUs; null: not running, or unknown")
     exit_code: int | None
-    given: Given
+    allocation: AllocationResponse
     metrics: dict[str, float]
 
+    @classmethod
+    def from_row(cls, job: JobRow, live: dict[str, Any], reason: str) -> JobResponse:
+        """Build the response from the stored job and its *live* status, which is empty unless it runs."""
+        allocation = {**job.allocation, **{k: v for k, v in live.items() if v is not None}}
+        attempt_j = live.get("energy_j") if live else 0.0
+        fraction = live.get("fraction")
+        return cls(
+            id=job.id,
+            name=job.name,
+            state=job.state,  # type: ignore[arg-type]
+            held=job.held,
+            reason=reason,
+            user=job.user,
+            team=job.team,
+            priority=job.priority,
+            sweep=job.sweep,
+            command=list(job.submission["spec"]["command"]),
+            gpus_asked=job.submission["columns"]["gpus"],
+            submit_s=job.submit_s,
+            start_s=job.start_s,
+            end_s=job.end_s,
+            wait_s=None if job.first_start_s is None else max(job.first_start_s - job.submit_s, 0.0),
+            starts=job.starts,
+            kill_count=job.kill_count,
+            progress=fraction if fraction is not None else (job.completed_fraction or None),
+            energy_j=None if job.energy_j is None or attempt_j is None else job.energy_j + attempt_j,
+            energy_method=live.get("energy_method")
+            or job.energy_method
+            or ("unmetered" if job.starts else ""),
+            power_w=live.get("power_w"),
+            exit_code=job.exit_code,
+            allocation=AllocationResponse(
+                gpus=allocation.get("gpus", []),
+                kind=allocation.get("kind", ""),
+                cap_w=allocation.get("cap_w") or job.results.get("found_cap_w"),
+                batch=allocation.get("batch") or job.results.get("batch"),
+                cpus=allocation.get("cpus"),
+                fused_with=allocation.get("fused_with", []),
+            ),
+            metrics=live.get("metrics") or job.results.get("metrics", {}),
+        )
 
-class Jobs(_Shape):
-    """Some jobs; *next* is the id to ask for more after."""
 
-    jobs: list[Job]
-    next: str | None = None
+class JobsResponse(_Body):
+    """A page of jobs; pass *next* as `after` to get the next page."""
 
-
-class Change(_Shape):
-    """What can be changed of a job."""
-
-    priority: float = Field(ge=-1e9, le=1e9)
+    jobs: list[JobResponse]
+    next: str | None = Field(default=None, description="null: this is the last page")
 
 
-class Budgets(_Shape):
-    """The budgets in force; none: energy is not limited."""
+class BudgetsResponse(_Body):
+    """Budgets in force; an empty list: energy is not limited."""
 
-    budgets: list[BudgetText] = Field(max_length=100)
+    budgets: list[str]
 
 
-class Event(_Shape):
-    """Something that happened."""
+class EventResponse(_Body):
+    """An event of a job or of the service."""
 
     seq: int
     at_s: float
@@ -108,17 +172,17 @@ class Event(_Shape):
     data: dict[str, Any]
 
 
-class Events(_Shape):
-    """Some events."""
+class EventsResponse(_Body):
+    """A page of events; pass the last *seq* as `after` to get the next page."""
 
-    events: list[Event]
+    events: list[EventResponse]
 
 
-class What(_Shape):
-    """What would happen to a job if something was different, or is expected to."""
+class ForecastResponse(_Body):
+    """Predicted start and end of a job in one scenario."""
 
-    what: str
-    starts_s: float | None = Field(description="null: not within what was looked at")
+    scenario: str
+    starts_s: float | None = Field(description="null: not within the simulated time")
     ends_s: float | None
     gpus: int
     kind: str = ""
@@ -127,32 +191,32 @@ class What(_Shape):
     text: str
 
 
-class Explanation(_Shape):
-    """Why a job is where it is."""
+class ExplanationResponse(_Body):
+    """Reason for a job's state, with evidence and forecasts."""
 
     job: str
     state: State
     code: str
     reason: str
     evidence: list[str]
-    expected: What | None
-    changes: list[What]
+    expected: ForecastResponse | None
+    changes: list[ForecastResponse]
     epoch: int
     decided_s: float | None
 
 
-class Plan(_Shape):
-    """What would happen to a job that is submitted now."""
+class PlanResponse(_Body):
+    """Forecast of a job that is not submitted."""
 
     jobs: int
     feasible: bool
-    expected: What | None
-    alternatives: list[What]
+    expected: ForecastResponse | None
+    alternatives: list[ForecastResponse]
     notes: list[str]
 
 
-class Cluster(_Shape):
-    """The machine and the one who decides."""
+class ClusterResponse(_Body):
+    """The machine, the policy, and the state of the scheduler loop."""
 
     nodes: list[dict[str, Any]]
     simulated: bool
@@ -167,81 +231,30 @@ class Cluster(_Shape):
     problem: str
 
 
-class NewToken(_Shape):
-    """Whom a token is for."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    role: Literal["viewer", "user", "operator"]
-    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
-    lasts_s: float | None = Field(default=None, ge=1, le=1e9)
-
-
-class Token(_Shape):
-    """A token, shown once."""
+class TokenResponse(_Body):
+    """A new token. It is not stored and cannot be shown again."""
 
     token: str
 
 
-class Tokens(_Shape):
-    """Whose tokens there are."""
+class TokensResponse(_Body):
+    """Tokens without their values: name, user, role, created_s and expires_s."""
 
     tokens: list[dict[str, Any]]
 
 
-class Health(_Shape):
-    """Whether all is well."""
+class HealthResponse(_Body):
+    """Health of the service."""
 
     status: Literal["ok", "failing"]
     problem: str = ""
 
 
-class Problem(BaseModel):
-    """What went wrong (RFC 9457)."""
+class ProblemResponse(BaseModel):
+    """An error (RFC 9457)."""
 
     type: str
     title: str
     status: int
     detail: str
     hint: str = ""
-
-
-def shape(job: Folded, view: dict[str, Any], reason: str) -> Job:
-    """A job as the API tells it; *view* is how it is doing now."""
-    given = {**job.given, **{k: v for k, v in view.items() if v is not None}}
-    over_j = job.energy_j
-    running_j = view.get("energy_j") if view else 0.0
-    energy_j = None if over_j is None or running_j is None else over_j + running_j
-    fraction = view.get("fraction")
-    return Job(
-        id=job.id,
-        name=job.name,
-        state=job.state,  # type: ignore[arg-type]
-        held=job.held,
-        reason=reason,
-        user=job.user,
-        team=job.team,
-        priority=job.priority,
-        sweep=job.sweep,
-        command=list(job.asked["work"]["words"]),
-        gpus_asked=job.asked["asks"]["gpus"],
-        submit_s=job.submit_s,
-        start_s=job.start_s,
-        end_s=job.end_s,
-        wait_s=None if job.first_s is None else max(job.first_s - job.submit_s, 0.0),
-        starts=job.starts,
-        kills=job.kills,
-        progress=fraction if fraction is not None else (job.done or None),
-        energy_j=energy_j,
-        energy_method=view.get("method") or job.method or ("unmetered" if job.starts else ""),
-        power_w=view.get("power_w"),
-        exit_code=job.code,
-        given=Given(
-            gpus=given.get("gpus", []),
-            kind=given.get("kind", ""),
-            cap_w=given.get("cap_w") or job.told.get("found_cap_w"),
-            batch=given.get("batch") or job.told.get("batch"),
-            cpus=given.get("cpus"),
-            fused_with=given.get("with", []),
-        ),
-        metrics=view.get("metrics") or job.told.get("metrics", {}),
-    )

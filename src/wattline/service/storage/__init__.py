@@ -1,1 +1,1 @@
-"""The service's state in SQLite: events and the job table projected from them."""
+"""State of the service in SQLite: events, and the tables derived from them."""

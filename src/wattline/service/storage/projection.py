@@ -1,8 +1,8 @@
-"""What follows from events: how each job is now.
+"""Projection of the events onto the tables `job`, `setting` and `idempotency_key`.
 
 accepted ─► PENDING ─► RUNNING ─► SUCCEEDED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL
                ▲          │
-               └──────────┘ stopped for others, killed and tried again
+               └──────────┘ preempted, killed and retried
 """
 
 from __future__ import annotations
@@ -10,161 +10,152 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-TABLES = """
-CREATE TABLE job (
-  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT NOT NULL, held INTEGER NOT NULL,
-  cancelled INTEGER NOT NULL,
-  name TEXT NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL, priority REAL NOT NULL, sweep TEXT NOT NULL,
-  submit_s REAL NOT NULL, first_s REAL, start_s REAL, end_s REAL, starts INTEGER NOT NULL,
-  kills INTEGER NOT NULL, due_s REAL, done REAL NOT NULL, service_s REAL NOT NULL,
-  energy_j REAL, method TEXT NOT NULL, code INTEGER, message TEXT NOT NULL, fuse TEXT NOT NULL,
-  asked TEXT NOT NULL, given TEXT NOT NULL, told TEXT NOT NULL);
-CREATE INDEX job_state ON job (state, number);
-CREATE INDEX job_sweep ON job (sweep);
-CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE answered (key TEXT PRIMARY KEY, request TEXT NOT NULL, jobs TEXT NOT NULL, at_s REAL NOT NULL);
-"""
-COLUMNS = (
-    *(
-        "number",
-        "id",
-        "state",
-        "held",
-        "cancelled",
-        "name",
-        "user",
-        "team",
-        "priority",
-        "sweep",
-        "submit_s",
-        "first_s",
-    ),
-    *("start_s", "end_s", "starts", "kills", "due_s", "done", "service_s", "energy_j", "method", "code"),
-    *("message", "fuse", "asked", "given", "told"),
-)
+from wattline.service.states import LIVE_STATES
+
+_LIVE = ", ".join(f"'{state}'" for state in LIVE_STATES)
+_JSON_COLUMNS = ("submission", "allocation", "results")
+_BOOL_COLUMNS = ("held", "cancelled")
 
 
 @dataclass(frozen=True)
-class Folded:
-    """One job as it is now."""
+class JobRow:
+    """A row of the table `job`: the current state of one job. Its fields are the columns, in order."""
 
     number: int
     id: str
     state: str
     held: bool
-    cancelled: bool  # somebody wants it to end
+    cancelled: bool  # its end was requested, and it may still run
     name: str
     user: str
     team: str
     priority: float
-    sweep: str
+    sweep: str  # id of the first job of its sweep; empty: no sweep
     submit_s: float
-    first_s: float | None
+    first_start_s: float | None
     start_s: float | None
     end_s: float | None
     starts: int
-    kills: int
-    due_s: float | None
-    done: float
+    kill_count: int
+    retry_at_s: float | None
+    completed_fraction: float
     service_s: float
-    energy_j: float | None
-    method: str
-    code: int | None
+    energy_j: float | None  # None: unmetered
+    energy_method: str
+    exit_code: int | None
     message: str
-    fuse: str
-    asked: dict[str, Any]  # what was submitted: work, and what it asks of the scheduler
-    given: dict[str, Any]  # on what it ran last
-    told: dict[str, Any]  # metrics
+    fuse: str  # equal for jobs that may be trained as one array; empty: none
+    submission: dict[
+        str, Any
+    ]  # `spec`: fields of `JobSpec` without id; `columns`: one value per column of `Jobs`
+    allocation: dict[
+        str, Any
+    ]  # of the current or the last attempt: gpus, kind, cap_w, batch, cpus, fused_with
+    results: dict[str, Any]  # of the last attempt: metrics, batch, found_cap_w
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> Folded:
-        """From a row of the table."""
-        words = dict(zip(COLUMNS, row, strict=True))
-        for name in ("asked", "given", "told"):
-            words[name] = json.loads(words[name])
-        return cls(**{**words, "held": bool(words["held"]), "cancelled": bool(words["cancelled"])})
+    def from_columns(cls, row: Sequence[Any]) -> JobRow:
+        """Build a row from the values of COLUMNS."""
+        values = dict(zip(COLUMNS, row, strict=True))
+        values |= {name: json.loads(values[name]) for name in _JSON_COLUMNS}
+        values |= {name: bool(values[name]) for name in _BOOL_COLUMNS}
+        return cls(**values)
 
 
-def fold(
+COLUMNS = tuple(field.name for field in fields(JobRow))
+
+
+def apply_event(
     connection: sqlite3.Connection, at_s: float, kind: str, job: str | None, data: Mapping[str, Any]
 ) -> None:
-    """Let one event change the tables; kinds that change nothing are only remembered."""
-    change = _CHANGES.get(kind)
-    if change is not None:
-        change(connection, at_s, job, data)
+    """Update the projected tables by one event; kinds without a rule change nothing."""
+    rule = _RULES.get(kind)
+    if rule is not None:
+        rule(connection, at_s, job, data)
 
 
-def _accepted(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
-    asked = data["asked"]
+def rebuild_projection(connection: sqlite3.Connection) -> None:
+    """Empty the projected tables and apply all events again."""
+    for table in ("job", "setting", "idempotency_key"):
+        connection.execute(f"DELETE FROM {table}")
+    events = connection.execute("SELECT at_s, kind, job, data FROM event ORDER BY seq").fetchall()
+    for at_s, kind, job, data in events:
+        apply_event(connection, at_s, kind, job, json.loads(data))
+
+
+def _accept(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+    values = {
+        "number": int(str(job)),
+        "id": job,
+        "state": "PENDING",
+        "held": int(data.get("held", False)),
+        "cancelled": 0,
+        **{name: data[name] for name in ("name", "user", "team", "priority", "sweep", "submit_s", "fuse")},
+        "starts": 0,
+        "kill_count": 0,
+        "completed_fraction": 0,
+        "service_s": 0,
+        "energy_j": 0,
+        "energy_method": "",
+        "message": "",
+        "submission": json.dumps(data["submission"]),
+        "allocation": "{}",
+        "results": "{}",
+    }
     connection.execute(
-        "INSERT INTO job VALUES (?,?,'PENDING',?,0,?,?,?,?,?,?,NULL,NULL,NULL,0,0,NULL,0,0,0,'',NULL,'',?,?,"
-        "'{}','{}')",
-        (
-            int(str(job)),
-            job,
-            int(data.get("held", False)),
-            data["name"],
-            data["user"],
-            data["team"],
-            data["priority"],
-            data["sweep"],
-            data["submit_s"],
-            data["fuse"],
-            json.dumps(asked),
-        ),
+        f"INSERT INTO job ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
+        tuple(values.values()),
     )
 
 
-def _started(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _start(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        "UPDATE job SET state='RUNNING', held=0, start_s=?, first_s=coalesce(first_s, ?), starts=?, given=?,"
-        " message='' WHERE id=? AND state IN ('PENDING', 'RUNNING')",
+        "UPDATE job SET state='RUNNING', held=0, start_s=?, first_start_s=coalesce(first_start_s, ?),"
+        f" starts=?, allocation=?, message='' WHERE id=? AND state IN ({_LIVE})",
         (at_s, at_s, data["attempt"], json.dumps(data), job),
     )
 
 
-def _retuned(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
-    connection.execute("UPDATE job SET given=json_patch(given, ?) WHERE id=?", (json.dumps(data), job))
+def _retune(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+    connection.execute(
+        "UPDATE job SET allocation=json_patch(allocation, ?) WHERE id=?", (json.dumps(data), job)
+    )
 
 
-def _facts(data: Mapping[str, Any]) -> tuple[Any, ...]:
-    told = {name: data[name] for name in ("metrics", "batch", "found_cap_w") if data.get(name)}
+_SET_RESULTS = (
+    "completed_fraction=?, service_s=?, energy_j=?, energy_method=?, exit_code=?, message=?, results=?"
+)
+
+
+def _results(data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of _SET_RESULTS from the payload of an attempt that ended."""
+    results = {name: data[name] for name in ("metrics", "batch", "found_cap_w") if data.get(name)}
     return (
-        data["done"],
+        data["completed_fraction"],
         data["service_s"],
         data["energy_j"],
-        data["method"],
-        data.get("code"),
+        data["energy_method"],
+        data.get("exit_code"),
         data["message"],
-        json.dumps(told),
+        json.dumps(results),
     )
 
 
-_SET_FACTS = "done=?, service_s=?, energy_j=?, method=?, code=?, message=?, told=?"
-
-
-def _stopped(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _requeue(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        "UPDATE job SET state='PENDING', due_s=?, kills=?+kills*?, fuse=coalesce(?, fuse),"
-        f" {_SET_FACTS} WHERE id=? AND state IN ('PENDING', 'RUNNING')",
-        (
-            data.get("due_s"),
-            data.get("kills", 0),
-            int("kills" not in data),
-            data.get("fuse"),
-            *_facts(data),
-            job,
-        ),
+        "UPDATE job SET state='PENDING', retry_at_s=?, kill_count=coalesce(?, kill_count),"
+        f" fuse=coalesce(?, fuse), {_SET_RESULTS} WHERE id=? AND state IN ({_LIVE})",
+        (data.get("retry_at_s"), data.get("kill_count"), data.get("fuse"), *_results(data), job),
     )
 
 
-def _ended(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _end(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        f"UPDATE job SET state=?, end_s=?, {_SET_FACTS} WHERE id=? AND state IN ('PENDING', 'RUNNING')",
-        (data["state"], at_s, *_facts(data), job),
+        f"UPDATE job SET state=?, end_s=?, {_SET_RESULTS} WHERE id=? AND state IN ({_LIVE})",
+        (data["state"], at_s, *_results(data), job),
     )
 
 
@@ -176,33 +167,39 @@ def _cancel(connection: sqlite3.Connection, at_s: float, job: str | None, data: 
     connection.execute("UPDATE job SET cancelled=1 WHERE id=?", (job,))
 
 
-def _priority(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _prioritise(
+    connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]
+) -> None:
     connection.execute("UPDATE job SET priority=? WHERE id=?", (data["priority"], job))
 
 
-def _set(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _change_setting(
+    connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]
+) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO setting VALUES (?, ?)", (data["name"], json.dumps(data["value"]))
     )
 
 
-def _answered(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+def _remember_key(
+    connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]
+) -> None:
     connection.execute(
-        "INSERT OR REPLACE INTO answered VALUES (?, ?, ?, ?)",
-        (data["key"], data["request"], json.dumps(data["jobs"]), at_s),
+        "INSERT OR REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)",
+        (data["key"], data["request_hash"], json.dumps(data["jobs"]), at_s),
     )
 
 
-_CHANGES = {
-    "accepted": _accepted,
-    "started": _started,
-    "retuned": _retuned,
-    "stopped": _stopped,
-    "retry": _stopped,
-    "ended": _ended,
+_RULES = {
+    "accepted": _accept,
+    "started": _start,
+    "retuned": _retune,
+    "stopped": _requeue,
+    "retry": _requeue,
+    "ended": _end,
     "hold": _hold,
     "cancel": _cancel,
-    "priority": _priority,
-    "set": _set,
-    "answered": _answered,
+    "priority": _prioritise,
+    "setting": _change_setting,
+    "idempotency_key": _remember_key,
 }

@@ -1,0 +1,176 @@
+"""Forecast of a job's start, end and energy: a simulation from the current state under the current policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
+from wattline.core.actions import ACTION_CAP_W, ACTION_GPUS, ACTION_JOB, ACTION_NODE, ACTION_VERB, START
+from wattline.core.events import (
+    EVENT_AT_S,
+    EVENT_COLUMNS,
+    EVENT_ENERGY_J,
+    EVENT_JOB,
+    EVENT_VERB,
+    FAILED,
+    FINISHED,
+)
+from wattline.core.grants import Grants
+from wattline.core.jobs import Jobs
+from wattline.core.leases import LEASE_GROUP, LEASE_JOB, Leases
+from wattline.core.protocols import Policy
+from wattline.core.queue import ASKED, JOB, Queue
+from wattline.core.snapshot import Snapshot
+from wattline.loop.run import turns
+from wattline.loop.state import Decision, advance, begin, resume
+from wattline.policy.knobs import turned
+from wattline.service.http.schemas import ForecastResponse
+from wattline.service.view import ControllerView
+from wattline.units import show_seconds
+
+QUEUE_LIMIT = 2000  # jobs from the front of the queue that a forecast simulates
+_STEP_LIMIT = 4000
+_TIME_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A simulation from *state*, in which one job is watched."""
+
+    view: ControllerView
+    state: Snapshot
+    row: int  # of the job in the table of *state*
+    policy: Policy
+
+    @classmethod
+    def from_queue(cls, view: ControllerView, position: int) -> Forecast:
+        """Return the forecast of a queued job, with the running jobs and the front of the queue."""
+        assert view.step is not None
+        row = int(view.step.state.queue.job[position])
+        state = current_state(view)
+        kept = state.queue.running.copy()
+        kept[:QUEUE_LIMIT] = True
+        kept[int(np.searchsorted(state.queue.job, row))] = True
+        state, rows = select_jobs(state, np.flatnonzero(kept))
+        return cls(view, state, int(np.flatnonzero(rows == row)[0]), view.policy)
+
+    def run(self, scenario: str) -> ForecastResponse:
+        """Simulate until the job ends, or for at most two seconds; *scenario* names it in the response."""
+        view, state = self.view, self.state
+        sim = Sim(
+            state.jobs, state.nodes, view.models, overheads=Overheads(restart_s=1.0), initial_state=state
+        )
+        give_up_s = time.monotonic() + _TIME_LIMIT_S
+        own = state.leases.job == self.row
+        starts_s: float | None = state.now_s if own.any() else None
+        gpus, cap_w = int(state.leases.gpus[own].sum()), int(state.leases.cap_w[own].max(initial=0))
+        kind = state.nodes.kind.word(int(state.leases.node[own][0])) if own.any() else ""
+        ends_s, used_j = None, 0.0
+        models: Any = view.models
+        for number, step in enumerate(turns(sim, self.policy, models, view.placer, state)):
+            for event in step.events[step.events[:, EVENT_JOB] == self.row].tolist():
+                if event[EVENT_VERB] in (FINISHED, FAILED):
+                    ends_s, used_j = event[EVENT_AT_S], event[EVENT_ENERGY_J]
+            for action in step.actions[step.actions[:, ACTION_JOB] == self.row].tolist():
+                if action[ACTION_VERB] == START and starts_s is None:
+                    starts_s, gpus, cap_w = step.state.now_s, action[ACTION_GPUS], action[ACTION_CAP_W]
+                    kind = state.nodes.kind.word(action[ACTION_NODE])
+            if ends_s is not None or number > _STEP_LIMIT or time.monotonic() > give_up_s:
+                break
+        return ForecastResponse(
+            scenario=scenario,
+            starts_s=starts_s,
+            ends_s=ends_s,
+            gpus=gpus or int(state.jobs.gpus[self.row]),
+            kind=kind,
+            cap_w=cap_w or None,
+            energy_j=(used_j or None) if ends_s is not None else None,
+            text=_sentence(scenario, starts_s, ends_s, state.now_s),
+        )
+
+    def run_alternatives(self) -> list[ForecastResponse]:
+        """Simulate fewer GPUs, the highest priority, and no energy budget, as far as they apply."""
+        requested = int(self.state.jobs.gpus[self.row])
+        scenarios: list[tuple[str, Callable[[], Forecast]]] = [
+            (f"with {n} GPU{'s' if n > 1 else ''}", lambda n=n: self.with_columns(gpus=n))  # type: ignore[misc]
+            for n in sorted({max(requested // 2, 1), 1} - {requested})
+        ]
+        top = float(self.state.jobs.priority.max())
+        if self.state.jobs.priority[self.row] <= top:
+            scenarios.append((f"with priority {top + 1:g}", lambda: self.with_columns(priority=top + 1)))
+        if self.view.budgets:
+            unlimited = turned(self.policy, "budgets", ())
+            scenarios.append(("without the energy budget", lambda: replace(self, policy=unlimited)))
+        return [build().run(scenario) for scenario, build in scenarios]
+
+    def with_columns(self, **columns: float) -> Forecast:
+        """Return the forecast with other values in the job's row of the table."""
+        jobs, block = self.state.jobs, self.state.queue.block.copy()
+        if "gpus" in columns:  # step_s is the step time on the requested number of GPUs
+            step_s = float(jobs.step_s[self.row]) * self._relative_step_time(int(columns["gpus"]))
+            columns = {**columns, "step_s": step_s, "min_gpus": 0, "max_gpus": 0}
+            position = int(np.searchsorted(self.state.queue.job, self.row))
+            if position < len(self.state.queue):  # else the job has not arrived yet
+                block[ASKED, position] = columns["gpus"]
+        changed = {}
+        for name, value in columns.items():
+            column = getattr(jobs, name).copy()
+            column[self.row] = value
+            changed[name] = column
+        state = replace(self.state, jobs=replace(jobs, **changed), queue=Queue(block))
+        return replace(self, state=state)
+
+    def _relative_step_time(self, gpus: int) -> float:
+        """Return the step time on *gpus* GPUs over that on the requested number."""
+        rows = np.array([self.row])
+        grants = Grants.of(rows, np.array([gpus]), kind=self.state.nodes.kind.word(0))
+        return 1.0 / float(self.view.models.speed(self.state.jobs, grants)[0])
+
+
+def current_state(view: ControllerView) -> Snapshot:
+    """Return the state of the last decision, applied and advanced to now."""
+    now_s, step = view.clock(), view.step
+    if step is None:
+        empty = begin(Jobs.of(submit_s=[], gpus=[], duration_s=[]), view.nodes)
+        return replace(empty, now_s=now_s)
+    state, no_events = step.state, np.empty((0, EVENT_COLUMNS))
+    decision = Decision(step.placement, step.actions)
+    return advance(state, decision, now_s, no_events, state.jobs, state.nodes.accepts(state.jobs.gpu_kind))
+
+
+def select_jobs(state: Snapshot, positions: Any) -> tuple[Snapshot, Any]:
+    """Return a snapshot with only these queue positions, in a table of their own, and their former rows."""
+    block = state.queue.block[:, positions].copy()
+    rows = block[JOB].astype(np.int64)
+    block[JOB] = np.arange(len(rows))
+    leases = state.leases.block.copy()
+    for line in (LEASE_JOB, LEASE_GROUP):
+        leases[line] = np.searchsorted(rows, leases[line])
+    jobs = state.jobs.take(rows)
+    return (
+        resume(jobs, state.nodes, state.seed, state.now_s, Queue(block), Leases(leases), state.meter),
+        rows,
+    )
+
+
+def _sentence(scenario: str, starts_s: float | None, ends_s: float | None, now_s: float) -> str:
+    if starts_s is None:
+        return f"{scenario}: it does not start within the simulated time"
+    start = "it runs" if starts_s <= now_s else f"it starts at {_format_time(starts_s)}"
+    if starts_s > now_s:
+        start += f" (in {show_seconds(starts_s - now_s)})"
+    return f"{scenario}: {start}" + ("" if ends_s is None else f" and ends at {_format_time(ends_s)}")
+
+
+def _format_time(at_s: float) -> str:
+    try:
+        then, now = time.localtime(at_s), time.localtime()
+    except (OverflowError, ValueError, OSError):
+        return "a time beyond the calendar"
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)

@@ -1,0 +1,327 @@
+"""Routes of the API: REST under /api/v1, with logs and events also as server-sent events."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from wattline.errors import ConfigError, Conflict, did_you_mean
+from wattline.jobfile import JobFile, check_matrix
+from wattline.service.controller import Controller
+from wattline.service.explain import describe_reason, explain, plan_job
+from wattline.service.http import schemas
+from wattline.service.http.auth import Principal, TokenStore
+from wattline.service.http.schemas import JobId, OptionalJobId, State
+from wattline.service.http.sse import stream_events, stream_log
+from wattline.service.job_logs import LogTail, find_log
+from wattline.service.storage.projection import JobRow
+
+_bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Raise for query parameters that the route does not have; FastAPI would ignore a misspelt one."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"unknown query parameter {name!r}, expected {expected}", did_you_mean(name, known)
+            )
+
+
+async def _get_controller(request: Request) -> Controller:
+    controller: Controller = request.app.state.controller
+    return controller
+
+
+async def _get_tokens(request: Request) -> TokenStore:
+    tokens: TokenStore = request.app.state.tokens
+    return tokens
+
+
+async def _authenticate(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Principal:
+    tokens: TokenStore = request.app.state.tokens
+    caller = tokens.authenticate(None if credentials is None else credentials.credentials)
+    if not request.app.state.rate_limiter.allow(caller.name):
+        raise HTTPException(429, f"too many requests by {caller.name}", headers={"Retry-After": "1"})
+    return caller
+
+
+Caller = Annotated[Principal, Depends(_authenticate)]
+Service = Annotated[Controller, Depends(_get_controller)]
+Tokens = Annotated[TokenStore, Depends(_get_tokens)]
+PathJobId = Annotated[JobId, Path(description="number of the job")]
+
+router = APIRouter(dependencies=[Depends(_refuse_unknown_parameters)])
+
+
+def _job_responses(controller: Controller, rows: list[JobRow]) -> list[schemas.JobResponse]:
+    view = controller.view()
+    return [
+        schemas.JobResponse.from_row(row, controller.live_status(row.id), describe_reason(view, row))
+        for row in rows
+    ]
+
+
+def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:
+    return _job_responses(controller, [row])[0]
+
+
+def _check_consistency(job: JobFile) -> None:
+    """Raise `Conflict` where fields that are valid one by one do not fit together."""
+    try:
+        check_matrix(job)
+    except ConfigError as error:
+        raise Conflict(f"job: {error.message}", error.hint) from None
+
+
+def _home_folder(user: str) -> str:
+    try:
+        return pwd.getpwnam(user).pw_dir if user else "/"
+    except KeyError:
+        return "/"
+
+
+# -- jobs
+
+
+@router.post("/api/v1/jobs", status_code=201, tags=["jobs"])
+def submit_job(
+    job: JobFile,
+    caller: Caller,
+    controller: Service,
+    held: Annotated[
+        bool, Query(description="accept the job, but do not start it before it is released")
+    ] = False,
+    idempotency_key: Annotated[
+        str,
+        Header(
+            pattern=r"^[!-~]{0,200}$",
+            description="requests with the same key submit once, and get one response",
+        ),
+    ] = "",
+) -> schemas.JobsResponse:
+    """Submit a job, or a sweep of jobs. The jobs are stored on disk when the response is sent."""
+    caller.require_role("user")
+    _check_consistency(job)
+    accepted = controller.submit(job, caller.user, _home_folder(caller.user), idempotency_key, held)
+    return schemas.JobsResponse(jobs=_job_responses(controller, accepted))
+
+
+@router.get("/api/v1/jobs", tags=["jobs"])
+def list_jobs(
+    caller: Caller,
+    controller: Service,
+    state: Annotated[list[State], Query(max_length=20)] = [],  # noqa: B006
+    team: Annotated[str, Query(max_length=200, description="empty: all teams")] = "",
+    user: Annotated[str, Query(max_length=200, description="empty: all users")] = "",
+    sweep: Annotated[OptionalJobId, Query(description="first job of a sweep; empty: all jobs")] = "",
+    after: Annotated[OptionalJobId, Query(description="only jobs with a larger number")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> schemas.JobsResponse:
+    """List jobs by number, in pages."""
+    rows = controller.store.jobs(
+        states=state, team=team, user=user, sweep=sweep, after=int(after or 0), limit=limit + 1
+    )
+    next_page = rows[limit - 1].id if len(rows) > limit else None
+    return schemas.JobsResponse(jobs=_job_responses(controller, rows[:limit]), next=next_page)
+
+
+@router.get("/api/v1/jobs/{job}", tags=["jobs"])
+def show_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
+    """Show one job."""
+    return _job_response(controller, controller.job(job))
+
+
+@router.patch("/api/v1/jobs/{job}", tags=["jobs"])
+def change_priority(
+    job: PathJobId, change: schemas.PriorityRequest, caller: Caller, controller: Service
+) -> schemas.JobResponse:
+    """Change the priority of a job. A running job is not preempted by it."""
+    caller.require_owner(controller.job(job).user, job)
+    return _job_response(controller, controller.prioritise(job, change.priority, caller.name))
+
+
+@router.post("/api/v1/jobs/{job}/cancel", tags=["jobs"])
+def cancel_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
+    """Cancel a job. A running job gets its signal, and SIGKILL after its grace period."""
+    caller.require_owner(controller.job(job).user, job)
+    return _job_response(controller, controller.cancel(job, caller.name))
+
+
+@router.post("/api/v1/jobs/{job}/hold", tags=["jobs"])
+def hold_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
+    """Keep a pending job from starting."""
+    caller.require_owner(controller.job(job).user, job)
+    return _job_response(controller, controller.hold(job, caller.name))
+
+
+@router.post("/api/v1/jobs/{job}/release", tags=["jobs"])
+def release_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
+    """Let a held job start."""
+    caller.require_owner(controller.job(job).user, job)
+    return _job_response(controller, controller.release(job, caller.name))
+
+
+@router.get("/api/v1/jobs/{job}/explain", tags=["jobs"])
+def explain_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.ExplanationResponse:
+    """Explain a job's state: the reason, the evidence, a forecast, and alternatives."""
+    return explain(controller.view(), controller.job(job))
+
+
+@router.get(
+    "/api/v1/jobs/{job}/logs",
+    tags=["jobs"],
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {}, "text/event-stream": {}}}},
+)
+def show_job_log(
+    job: PathJobId,
+    caller: Caller,
+    controller: Service,
+    rank: Annotated[int, Query(ge=0, le=4095)] = 0,
+    attempt: Annotated[int, Query(ge=0, le=10**6, description="0: the latest")] = 0,
+    tail: Annotated[int, Query(ge=-1, le=10**6, description="number of last lines; -1: all")] = -1,
+    follow: Annotated[bool, Query(description="send server-sent events until the job ends")] = False,
+    last_event_id: Annotated[str, Header(pattern=r"^([0-9]{1,9}:[0-9]{1,18})?$")] = "",
+) -> Response:
+    """Return the output of a job, as text or as server-sent events that close with the event `end`."""
+    controller.job(job)
+    path = find_log(controller.folder, job, attempt or None, rank)  # raises before a stream starts
+    lines = None if tail < 0 else tail
+    if not follow:
+        return StreamingResponse(LogTail(path).read(lines), media_type="text/plain; charset=utf-8")
+    stream = stream_log(controller, job, attempt or None, rank, lines, last_event_id)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+@router.post("/api/v1/plan", tags=["jobs"])
+def plan_submission(job: JobFile, caller: Caller, controller: Service) -> schemas.PlanResponse:
+    """Forecast a job without submitting it: start, end and energy for several numbers of GPUs."""
+    caller.require_role("user")
+    _check_consistency(job)
+    return plan_job(controller.view(), job, caller.user, _home_folder(caller.user))
+
+
+# -- cluster
+
+
+@router.get("/api/v1/cluster", tags=["cluster"])
+def show_cluster(caller: Caller, controller: Service) -> schemas.ClusterResponse:
+    """Show the GPUs, the policy, and the state of the scheduler loop."""
+    return schemas.ClusterResponse(**controller.describe())
+
+
+@router.get("/api/v1/budgets", tags=["cluster"])
+def show_budgets(caller: Caller, controller: Service) -> schemas.BudgetsResponse:
+    """Show the energy budgets in force."""
+    return schemas.BudgetsResponse(budgets=list(controller.view().budgets))
+
+
+@router.put("/api/v1/budgets", tags=["cluster"])
+def set_budgets(
+    budgets: schemas.BudgetsRequest, caller: Caller, controller: Service
+) -> schemas.BudgetsResponse:
+    """Replace the energy budgets. Energy counts from now."""
+    caller.require_role("operator")
+    return schemas.BudgetsResponse(budgets=controller.set_budgets(budgets.budgets, caller.name))
+
+
+@router.get(
+    "/api/v1/events",
+    tags=["cluster"],
+    response_model=schemas.EventsResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+def list_events(
+    caller: Caller,
+    controller: Service,
+    after: Annotated[int, Query(ge=0, le=2**62, description="only events with a larger seq")] = 0,
+    job: Annotated[OptionalJobId, Query(description="empty: events of all jobs and the service")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    follow: Annotated[bool, Query(description="send server-sent events, without end")] = False,
+    last_event_id: Annotated[str, Header(pattern=r"^[0-9]{0,18}$")] = "",
+) -> Any:
+    """List events, oldest first, as a page or as a stream of server-sent events."""
+    since = int(last_event_id) if last_event_id else after
+    if follow:
+        return StreamingResponse(
+            stream_events(controller, since, job or None), media_type="text/event-stream"
+        )
+    events = controller.store.events(since, job or None, limit)
+    return schemas.EventsResponse(
+        events=[schemas.EventResponse(**vars(event.redacted())) for event in events]
+    )
+
+
+@router.get(
+    "/api/v1/log",
+    tags=["cluster"],
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"application/x-ndjson": {}}}},
+)
+def show_run_log(
+    caller: Caller,
+    controller: Service,
+    epoch: Annotated[int, Query(ge=0, le=2**31, description="0: the current epoch")] = 0,
+) -> Response:
+    """Return all decisions of an epoch as JSON lines, for `wattline replay`."""
+    return StreamingResponse(iter(controller.run_log(epoch or None)), media_type="application/x-ndjson")
+
+
+# -- tokens
+
+
+@router.get("/api/v1/tokens", tags=["tokens"])
+def list_tokens(caller: Caller, tokens: Tokens) -> schemas.TokensResponse:
+    """List tokens by name. Their values are not stored."""
+    caller.require_role("operator")
+    return schemas.TokensResponse(tokens=tokens.list_tokens())
+
+
+@router.post("/api/v1/tokens", status_code=201, tags=["tokens"])
+def create_token(new: schemas.TokenRequest, caller: Caller, tokens: Tokens) -> schemas.TokenResponse:
+    """Create a token. Its value is in this response only."""
+    caller.require_role("operator")
+    if new.role == "user" and not new.user and os.geteuid() == 0:
+        raise Conflict("the service runs as root, and the token has no user for its jobs", "--user NAME")
+    return schemas.TokenResponse(token=tokens.create(new.name, new.role, new.user or "", new.lasts_s))
+
+
+@router.delete("/api/v1/tokens/{name}", status_code=204, tags=["tokens"])
+def revoke_tokens(
+    name: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,64}$")], caller: Caller, tokens: Tokens
+) -> Response:
+    """Revoke all tokens of a name."""
+    caller.require_role("operator")
+    if name == "service":
+        raise Conflict("the token 'service' cannot be revoked: the commands on this machine use it")
+    tokens.revoke(name)
+    return Response(status_code=204)
+
+
+# -- health
+
+
+@router.get("/healthz", tags=["health"])
+def check_health() -> schemas.HealthResponse:
+    """Report that the service answers."""
+    return schemas.HealthResponse(status="ok")
+
+
+@router.get("/readyz", tags=["health"], responses={503: {"model": schemas.HealthResponse}})
+def check_readiness(controller: Service) -> Response:
+    """Report whether the scheduler loop decides and the state can be written."""
+    problem = controller.problem
+    if problem:
+        return JSONResponse({"status": "failing", "problem": problem}, 503)
+    return JSONResponse({"status": "ok", "problem": ""})

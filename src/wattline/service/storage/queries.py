@@ -1,0 +1,189 @@
+"""Reads of the store, each from any thread."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wattline.errors import StoreError
+from wattline.service.states import LIVE_STATES
+from wattline.service.storage.events import StoredEvent
+from wattline.service.storage.projection import COLUMNS, JobRow
+
+TOKEN_COLUMNS = ("name", "user", "role", "created_s", "expires_s")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file in WAL mode, every commit synced to the disk. The caller begins transactions itself."""
+    connection = sqlite3.connect(
+        path, timeout=30.0, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+class StoreReader:
+    """A pool of read-only connections, and the questions the service asks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+
+    def close_readers(self) -> None:
+        """Close the idle connections."""
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            reader = self._idle.get_nowait()
+        except queue.Empty:
+            reader = connect(self.path)
+            reader.execute("PRAGMA query_only=ON")
+        try:
+            return reader.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: cannot be read: {error}") from None
+        finally:
+            self._idle.put(reader)
+
+    # -- jobs
+
+    def job(self, job: str) -> JobRow | None:
+        """Return one job, or None if no job has that id."""
+        found = self._jobs("id = ?", (job,))
+        return found[0] if found else None
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        team: str = "",
+        user: str = "",
+        sweep: str = "",
+        after: int = 0,
+        limit: int = -1,
+    ) -> list[JobRow]:
+        """Return the jobs that match all filters, by number; empty filters match every job.
+
+        *after* is a job number; a negative *limit* is no limit.
+        """
+        where, values = ["number > ?"], list[Any]([after])
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        for column, value in (("team", team), ("user", user), ("sweep", sweep)):
+            if value:
+                where.append(f"{column} = ?")
+                values.append(value)
+        return self._jobs(" AND ".join(where), values, limit)
+
+    def live_jobs(self) -> list[JobRow]:
+        """Return the jobs that are PENDING or RUNNING."""
+        return self.jobs(states=LIVE_STATES)
+
+    def jobs_numbered(self, first: int, last: int) -> list[JobRow]:
+        """Return the jobs with numbers from *first* to *last*, both included."""
+        return self._jobs("number BETWEEN ? AND ?", (first, last))
+
+    def cancelled_ids(self, first: int, last: int) -> list[str]:
+        """Return the ids of the jobs from *first* to *last* that were cancelled."""
+        found = self._rows("SELECT id FROM job WHERE cancelled AND number BETWEEN ? AND ?", (first, last))
+        return [id for (id,) in found]
+
+    def _jobs(self, where: str, values: Sequence[Any], limit: int = -1) -> list[JobRow]:
+        names = ", ".join(COLUMNS)
+        found = self._rows(f"SELECT {names} FROM job WHERE {where} ORDER BY number LIMIT ?", (*values, limit))
+        return [JobRow.from_columns(row) for row in found]
+
+    def has_live_jobs(self) -> bool:
+        """Return whether a job is PENDING or RUNNING."""
+        marks = ", ".join("?" * len(LIVE_STATES))
+        return bool(self._rows(f"SELECT 1 FROM job WHERE state IN ({marks}) LIMIT 1", LIVE_STATES))
+
+    def count_by_state(self) -> dict[str, int]:
+        """Return the number of jobs in each state that occurs."""
+        return dict(self._rows("SELECT state, count(*) FROM job GROUP BY state"))
+
+    def last_job_number(self) -> int:
+        """Return the largest job number; 0: there are no jobs."""
+        return int(self._rows("SELECT coalesce(max(number), 0) FROM job")[0][0])
+
+    def mean_service_s(self, group: str) -> float | None:
+        """Return the mean run time of the last five jobs of a recurring group that succeeded."""
+        found = self._rows(
+            "SELECT avg(service_s) FROM (SELECT service_s FROM job WHERE state = 'SUCCEEDED'"
+            " AND json_extract(submission, '$.columns.key') = ? ORDER BY number DESC LIMIT 5)",
+            (group,),
+        )
+        return float(found[0][0]) if found[0][0] else None
+
+    def idempotent_submission(self, key: str) -> tuple[str, list[str]] | None:
+        """Return the request hash and the job ids that an idempotency key stands for, or None."""
+        found = self._rows("SELECT request_hash, jobs FROM idempotency_key WHERE key = ?", (key,))
+        return (found[0][0], json.loads(found[0][1])) if found else None
+
+    # -- events and settings
+
+    def events(self, after: int = 0, job: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+        """Return the events with sequence numbers above *after*, of one job or all, oldest first."""
+        of_job, values = ("AND job = ?", (job,)) if job is not None else ("", ())
+        found = self._rows(
+            f"SELECT seq, at_s, kind, job, data FROM event WHERE seq > ? {of_job} ORDER BY seq LIMIT ?",
+            (after, *values, limit),
+        )
+        return [StoredEvent(at_s, kind, name, json.loads(data), seq) for seq, at_s, kind, name, data in found]
+
+    def last_event_s(self) -> float:
+        """Return the time of the latest event; 0: there are no events."""
+        return float(self._rows("SELECT coalesce(max(at_s), 0) FROM event")[0][0])
+
+    def setting(self, name: str) -> Any:
+        """Return the current value of a setting, or None if it was never set."""
+        found = self._rows("SELECT value FROM setting WHERE name = ?", (name,))
+        return json.loads(found[0][0]) if found else None
+
+    # -- decisions
+
+    def last_epoch(self) -> int:
+        """Return the number of the latest epoch; 0: there are none."""
+        return int(self._rows("SELECT coalesce(max(number), 0) FROM epoch")[0][0])
+
+    def epoch_header(self, epoch: int) -> str | None:
+        """Return the header line of an epoch's run log, or None if that epoch is not stored."""
+        found = self._rows("SELECT header FROM epoch WHERE number = ?", (epoch,))
+        return str(found[0][0]) if found else None
+
+    def epoch_rounds(self, epoch: int) -> list[str]:
+        """Return the lines of an epoch's rounds, in order."""
+        found = self._rows("SELECT line FROM round WHERE epoch = ? ORDER BY number", (epoch,))
+        return [line for (line,) in found]
+
+    # -- meter readings
+
+    def meter_totals(self) -> dict[str, float]:
+        """Return the latest joules of each team; the key `*` is all teams."""
+        return dict(self._rows("SELECT team, joules FROM meter GROUP BY team HAVING at_s = max(at_s)"))
+
+    def meter_readings(self, since_s: float) -> list[tuple[float, str, float]]:
+        """Return time, team and joules of the readings after *since_s*, oldest first."""
+        found = self._rows("SELECT at_s, team, joules FROM meter WHERE at_s > ? ORDER BY at_s", (since_s,))
+        return [(at_s, team, joules) for at_s, team, joules in found]
+
+    # -- tokens
+
+    def token(self, hash: str) -> tuple[str, str, str, float | None] | None:
+        """Return name, user, role and expiry time of the token with that hash, or None."""
+        found = self._rows("SELECT name, user, role, expires_s FROM token WHERE hash = ?", (hash,))
+        return (found[0][0], found[0][1], found[0][2], found[0][3]) if found else None
+
+    def tokens(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Return the tokens of a name, or all, oldest first, without their hashes."""
+        where, values = ("WHERE name = ?", (name,)) if name is not None else ("", ())
+        found = self._rows(f"SELECT {', '.join(TOKEN_COLUMNS)} FROM token {where} ORDER BY created_s", values)
+        return [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in found]

@@ -1,0 +1,43 @@
+"""The scheduler's state as other threads may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from wattline.core.nodes import Nodes
+from wattline.core.protocols import Models, Placer, Policy
+from wattline.loop.run import Turn
+
+
+@dataclass(frozen=True)
+class ControllerView:
+    """An immutable picture of the scheduler after its last decision.
+
+    The controller replaces it as a whole, under a lock, so its fields belong to one moment.
+    """
+
+    clock: Callable[[], float]
+    nodes: Nodes
+    simulated: bool  # the GPUs are simulated
+    energy_method: str
+    models: Models
+    placer: Placer
+    policy: Policy
+    budgets: tuple[str, ...] = ()
+    epoch: int = 0
+    step: Turn | None = None  # None: nothing was decided yet
+    decision_s: float = 0.0  # duration of the last decision
+    problem: str = ""  # error that keeps the loop from deciding; empty: none
+
+    def queue_position(self, job: str) -> int | None:
+        """Return the position of a job in the queue of the last decision, or None if it was not queued."""
+        return self._positions.get(job)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        if self.step is None:
+            return {}
+        state = self.step.state
+        return {str(job): position for position, job in enumerate(state.jobs.id[state.queue.job])}
