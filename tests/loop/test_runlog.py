@@ -131,8 +131,8 @@ def test_a_run_with_switches_caps_and_readings_is_replayed_from_its_file(
 def test_every_line_is_json_and_the_header_has_policy_seed_and_cluster(log: Log, tmp_path: Path) -> None:
     write_log(log, tmp_path / "run.jsonl")
     header, *rounds = (json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines())
-    assert header["policy"] == "Las(quantum_s=300.0)"
-    assert header["place"] == "Pack(backfill='easy')"
+    assert header["policy"] == "las"
+    assert header["place"] == "pack"
     assert header["seed"] == 0
     assert header["trace"] == {"name": "synth"}
     assert header["version"]

@@ -32,17 +32,17 @@ def job_document(folder: Path, key: str) -> dict[str, object]:
     return {"run": ["sh", "-c", script, str(folder / "ran" / key)], "resources": {"time": "1m"}}
 
 
-def run_controller(folder: Path, keys: list[str], pauses: list[float], answers: int) -> None:
+def run_controller(folder: Path, keys: list[str], pauses: list[float], responses: int) -> None:
     """Run a controller, submit the remaining jobs, and wait until all have ended."""
     served = Controller(folder / "state", gpus=GPUS)
     served.start()
     for key, pause in zip(keys, pauses, strict=True):
         taken = served.submit(read_document(job_document(folder, key), key), "", "/", key)
-        os.write(answers, f"{key} {taken[0].id}\n".encode())
+        os.write(responses, f"{key} {taken[0].id}\n".encode())
         time.sleep(pause)
     while served.store.has_live_jobs():
         time.sleep(0.02)
-    os.write(answers, b"over 0\n")
+    os.write(responses, b"over 0\n")
     served.stop()
 
 
@@ -69,8 +69,8 @@ def run_and_kill(
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(pid)
-    with os.fdopen(out) as responses:
-        answered = dict(line.split() for line in responses.read().splitlines())
+    with os.fdopen(out) as lines:
+        answered = dict(line.split() for line in lines.read().splitlines())
     over = answered.pop("over", None) is not None
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         raise SystemExit("a controller exited with an error before it was killed")

@@ -8,67 +8,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.core.actions import (
-    ACTION_CAP_W,
-    ACTION_GPUS,
-    ACTION_JOB,
     ACTION_NODE,
     ACTION_VERB,
     NO_ACTIONS,
     POWER_OFF,
     POWER_ON,
-    RETUNE,
-    START,
-    STOP,
     Actions,
 )
 from wattline.core.events import (
-    ARRIVED,
     EVENT_AT_S,
     EVENT_ENERGY_J,
     EVENT_JOB,
-    EVENT_RATE,
-    EVENT_STEPS,
     EVENT_VERB,
-    FAILED,
-    FINISHED,
-    LOST,
     METERED,
     NODE_BACK,
     NODE_LOST,
-    RAN,
-    STOPPED,
     Events,
     each,
     rows,
 )
 from wattline.core.jobs import Jobs
-from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE, LEASE_ROWS, Leases
+from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
 from wattline.core.queue import (
-    ACCEPTS,
-    ASKED,
-    DONE,
-    FIRST,
-    GPU_SERVICE,
-    HELD,
-    JOB,
-    LAST_CAP,
-    LAST_GPUS,
-    LAST_NODE,
-    MARK,
     QUEUE_ROWS,
-    RATE,
     REASON,
-    RESTARTS,
-    SERVICE,
-    SINCE,
-    WATTS,
     Queue,
 )
 from wattline.core.snapshot import Meter, Snapshot
 from wattline.core.table import Bools, Floats, Ints
-from wattline.jit import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
+from wattline.loop.advance_kernels import advance_nodes, advance_queue
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -125,7 +95,7 @@ def advance(
     *jobs* are all jobs submitted, *accepts* their GPU kinds from `Nodes.accepted_kinds`.
     """
     planned = decision.placement.leases.block
-    block, leases = _advance_queue(
+    block, leases = advance_queue(
         snapshot.queue.block,
         planned,
         decision.placement.reason,
@@ -135,7 +105,7 @@ def advance(
         jobs.gpus,
         accepts,
     )
-    free, quiet_s, switched, metered = _advance_nodes(
+    free, quiet_s, switched, metered = advance_nodes(
         snapshot.nodes.gpus,
         snapshot.up,
         snapshot.quiet_s,
@@ -196,215 +166,3 @@ def _add_readings(meter: Meter, events: Events) -> Meter:
     for column in (meter.at_s, meter.energy_j):
         column.setflags(write=False)
     return meter
-
-
-@inner
-def _apply_actions(full: Floats, queued: int, actions: Actions, decided_s: float) -> None:
-    """Apply the stops, starts and retunes decided at *decided_s* to the queue."""
-    started = -1  # the rows of one start are adjacent
-    for a in range(actions.shape[0]):
-        verb, job = actions[a, ACTION_VERB], actions[a, ACTION_JOB]
-        i = find(full[JOB], queued, job)
-        if verb == STOP:
-            full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
-            full[MARK, i] = decided_s
-            full[RATE, i] = 0.0
-            _end_service(full, i, decided_s)
-        elif verb == START:
-            if job != started:
-                if math.isnan(full[FIRST, i]):
-                    full[FIRST, i] = decided_s
-                else:
-                    full[RESTARTS, i] += 1.0
-                full[SINCE, i] = decided_s
-                full[WATTS, i] = 0.0
-                full[LAST_GPUS, i] = 0.0
-                full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
-                full[LAST_NODE, i] = actions[a, ACTION_NODE]
-            full[HELD, i] += actions[a, ACTION_GPUS]
-            full[LAST_GPUS, i] += actions[a, ACTION_GPUS]
-            started = job
-        elif verb == RETUNE:
-            full[WATTS, i] = 0.0
-            full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
-
-
-@inner
-def _end_service(full: Floats, i: int, at_s: float) -> None:
-    """Add the service of a lease that ends at *at_s* to the totals of job *i*."""
-    full[SERVICE, i] += at_s - full[SINCE, i]
-    full[GPU_SERVICE, i] += full[HELD, i] * (at_s - full[SINCE, i])
-    full[SINCE, i] = at_s
-    full[HELD, i] = 0.0
-
-
-@inner
-def _apply_events(
-    full: Floats,
-    queued: int,
-    events: Floats,
-    job_gpus: Ints,
-    job_accepts: Ints,
-    gone: Bools,
-    freed: Bools,
-) -> bool:
-    """Apply *events* to the queue; mark jobs that left it and jobs that lost their lease.
-
-    Return True if any lease ended.
-    """
-    for e in range(events.shape[0]):
-        verb = int(events[e, EVENT_VERB])
-        job = int(events[e, EVENT_JOB])
-        at_s = events[e, EVENT_AT_S]
-        if verb == ARRIVED:
-            for c in range(QUEUE_ROWS):
-                full[c, queued] = 0.0
-            full[JOB, queued] = job
-            full[ASKED, queued] = job_gpus[job]
-            full[ACCEPTS, queued] = job_accepts[job]
-            full[MARK, queued] = at_s
-            full[SINCE, queued] = at_s
-            full[FIRST, queued] = math.nan
-            queued += 1
-        elif RAN <= verb <= FAILED:
-            i = find(full[JOB], queued, job)
-            if i == queued or full[JOB, i] != job:
-                continue  # a late event of a job that has left the queue
-            full[DONE, i] = events[e, EVENT_STEPS]
-            full[MARK, i] = at_s
-            full[RATE, i] = events[e, EVENT_RATE] if verb == RAN else 0.0
-            if verb == RAN:
-                full[WATTS, i] = events[e, EVENT_ENERGY_J]
-            if verb == LOST:
-                _end_service(full, i, at_s)
-            gone[i] = verb == FINISHED or verb == FAILED
-            freed[i] = verb != RAN and verb != STOPPED
-    for i in range(queued):
-        if freed[i]:
-            return True
-    return False
-
-
-@inner
-def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
-    """Return the leases that continue; the first remaining member replaces a leader that is gone."""
-    keep = np.zeros(leases.shape[1], dtype=np.bool_)
-    count = 0
-    i = 0
-    for r in range(leases.shape[1]):
-        while full[JOB, i] < leases[LEASE_JOB, r]:
-            i += 1
-        keep[r] = not freed[i]
-        count += keep[r]
-    kept = np.empty((LEASE_ROWS, count), dtype=np.int64)
-    at = 0
-    for r in range(leases.shape[1]):
-        if keep[r]:
-            for c in range(LEASE_ROWS):
-                kept[c, at] = leases[c, r]
-            at += 1
-    for r in range(count):
-        leader = kept[LEASE_GROUP, r]
-        if leader != kept[LEASE_JOB, r] and freed[find(full[JOB], full.shape[1], leader)]:
-            for s in range(r, count):
-                if kept[LEASE_GROUP, s] == leader:
-                    kept[LEASE_GROUP, s] = kept[LEASE_JOB, r]
-    return kept
-
-
-@inner
-def _remove_columns(full: Floats, gone: Bools) -> Floats:
-    """Return the columns of the jobs that are still in the queue."""
-    count = 0
-    for i in range(len(gone)):
-        count += not gone[i]
-    rest = np.empty((QUEUE_ROWS, count))
-    for c in range(QUEUE_ROWS):
-        at = 0
-        for i in range(len(gone)):
-            if not gone[i]:
-                rest[c, at] = full[c, i]
-                at += 1
-    return rest
-
-
-@kernel(F2, I2, I1, I2, FLOAT, F2, I1, I1)
-def _advance_queue(
-    block: Floats,
-    leases: Ints,
-    reason: Ints,
-    actions: Actions,
-    decided_s: float,
-    events: Floats,
-    job_gpus: Ints,
-    job_accepts: Ints,
-) -> tuple[Floats, Ints]:
-    """Return the queue and the leases after *actions* at *decided_s* and *events*."""
-    before = block.shape[1]
-    queued = before
-    for e in range(events.shape[0]):
-        queued += events[e, EVENT_VERB] == ARRIVED
-    full = np.empty((QUEUE_ROWS, queued))
-    for c in range(QUEUE_ROWS):
-        for i in range(before):
-            full[c, i] = block[c, i]
-    for i in range(before):
-        full[REASON, i] = reason[i]
-    _apply_actions(full, before, actions, decided_s)
-    gone = np.zeros(queued, dtype=np.bool_)  # left the queue
-    freed = np.zeros(queued, dtype=np.bool_)  # has no lease any more
-    ended = _apply_events(full, before, events, job_gpus, job_accepts, gone, freed)
-    kept = _select_leases(leases, full, freed)
-    if ended:
-        full = _remove_columns(full, gone)
-    return full, kept
-
-
-@kernel(I1, B1, F1, I2, I2, I2, F2, FLOAT)
-def _advance_nodes(
-    node_gpus: Ints,
-    was_up: Bools,
-    was_quiet_s: Floats,
-    planned: Ints,
-    leases: Ints,
-    actions: Actions,
-    events: Floats,
-    now_s: float,
-) -> tuple[Ints, Floats, bool, bool]:
-    """Return the free GPUs and the idle time of each node, given the *planned* and the remaining *leases*.
-
-    Two flags follow: nodes were switched or changed between up and down, and the meter was read.
-    """
-    up = was_up.copy()
-    switched = False
-    metered = False
-    for a in range(actions.shape[0]):
-        if actions[a, ACTION_VERB] == POWER_OFF:
-            up[actions[a, ACTION_NODE]] = False
-        switched = switched or actions[a, ACTION_VERB] >= POWER_OFF
-    for e in range(events.shape[0]):
-        verb = events[e, EVENT_VERB]
-        if verb == NODE_LOST or verb == NODE_BACK:
-            up[int(events[e, EVENT_JOB])] = verb == NODE_BACK
-            switched = True
-        elif verb == METERED:
-            metered = True
-    free = np.zeros(len(node_gpus), dtype=np.int64)
-    for n in range(len(node_gpus)):
-        if up[n]:
-            free[n] = node_gpus[n]
-    for r in range(leases.shape[1]):
-        node = leases[LEASE_NODE, r]
-        if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and up[node]:
-            free[node] -= leases[LEASE_GPUS, r]
-    quiet_s = was_quiet_s.copy()
-    for r in range(planned.shape[1]):
-        quiet_s[planned[LEASE_NODE, r]] = now_s  # a lease may have started and ended since
-    for n in range(len(node_gpus)):
-        if free[n] < node_gpus[n] and up[n]:
-            quiet_s[n] = math.inf
-        elif up[n] and not was_up[n]:
-            quiet_s[n] = now_s  # the jobs it was switched on for need time to start
-        else:
-            quiet_s[n] = min(quiet_s[n], now_s)
-    return free, quiet_s, switched, metered

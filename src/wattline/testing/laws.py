@@ -98,14 +98,14 @@ class _ClusterState:
 
 def no_node_is_oversubscribed(log: Log) -> None:
     """Check that leases never exceed the GPUs of a node nor use a node that is down."""
-    world = _ClusterState(log.nodes)
+    cluster = _ClusterState(log.nodes)
     for step in log:
         for event in step.events:
-            world.apply_event(event)
-        world.apply_actions(step.actions, step.now_s, log.nodes.boot_s)
-        over = world.busy > log.nodes.gpus
+            cluster.apply_event(event)
+        cluster.apply_actions(step.actions, step.now_s, log.nodes.boot_s)
+        over = cluster.busy > log.nodes.gpus
         assert not over.any(), f"at {step.now_s} s node {int(np.argmax(over))} is oversubscribed"
-    assert not world.spans, f"jobs {sorted(world.spans)} hold GPUs after the end"
+    assert not cluster.spans, f"jobs {sorted(cluster.spans)} hold GPUs after the end"
 
 
 def every_step_is_counted_once(log: Log) -> None:
@@ -167,7 +167,7 @@ class _EnergyMeter:
     """Energy drawn, integrated round by round from a log."""
 
     def __init__(self, log: Log) -> None:
-        self.nodes, self.world = log.nodes, _ClusterState(log.nodes)
+        self.nodes, self.cluster = log.nodes, _ClusterState(log.nodes)
         self.team = log.jobs.team.codes
         self.since_s = math.nan  # nan: before the first arrival, when the meter starts
         self.idle_j = 0.0  # nodes, and GPUs without a lease
@@ -184,23 +184,23 @@ class _EnergyMeter:
                 self._integrate(event.at_s)
                 if event.verb == METERED:
                     yield event
-                self.world.apply_event(event)
+                self.cluster.apply_event(event)
                 self._drop_ended()
             self._integrate(step.now_s)
-            self.world.apply_actions(step.actions, step.now_s, self.nodes.boot_s)
+            self.cluster.apply_actions(step.actions, step.now_s, self.nodes.boot_s)
             self._drop_ended()
 
     def _integrate(self, at_s: float) -> None:
         if math.isnan(self.since_s):
             self.since_s = at_s
-        nodes, world, seconds = self.nodes, self.world, at_s - self.since_s
+        nodes, cluster, seconds = self.nodes, self.cluster, at_s - self.since_s
         if seconds > 0:
-            idle_w = nodes.base_w + (nodes.gpus - world.busy) * nodes.idle_w
-            states = (world.up, world.off, world.booting)
+            idle_w = nodes.base_w + (nodes.gpus - cluster.busy) * nodes.idle_w
+            states = (cluster.up, cluster.off, cluster.booting)
             self.idle_j += float(np.select(states, (idle_w, nodes.off_w, nodes.boot_w), 0.0).sum()) * seconds
             for job, watts in self.watts.items():
                 self.team_j[self.team[job]] += watts * seconds
             self.since_s = at_s
 
     def _drop_ended(self) -> None:
-        self.watts = {job: watts for job, watts in self.watts.items() if job in self.world.spans}
+        self.watts = {job: watts for job, watts in self.watts.items() if job in self.cluster.spans}

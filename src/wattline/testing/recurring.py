@@ -68,9 +68,9 @@ def _draw_epoch_costs(rng: np.random.Generator, x: Floats) -> tuple[Floats, Floa
     share = 1 / (1 + 2 ** (half - x))
     crowded = 1 + (rng.uniform(0, 1) if rng.random() < 0.3 else 0.0) * 2.0 ** (x - x[-1])
     idle_w, busy_w = rng.uniform(0.1, 0.25) * max_w, rng.uniform(0.6, 1.1) * max_w
-    wants = idle_w + share * (busy_w - idle_w)
-    drawn = np.minimum(wants[:, None], caps_w[None, :])
-    speed = ((drawn - idle_w) / (wants[:, None] - idle_w)) ** rng.uniform(0.3, 0.7)
+    demand_w = idle_w + share * (busy_w - idle_w)
+    drawn = np.minimum(demand_w[:, None], caps_w[None, :])
+    speed = ((drawn - idle_w) / (demand_w[:, None] - idle_w)) ** rng.uniform(0.3, 0.7)
     busy = share[:, None] / speed + 1 - share[:, None]
     jitter = 1 + rng.uniform(0, 0.03) * rng.standard_normal(drawn.shape)
     scale = 2 ** rng.uniform(0, 12)
