@@ -20,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.core.events import FINISHED, METERED
 from wattline.core.jobs import Jobs
 from wattline.jobfile import read_document
+from wattline.loop.log_reader import read_log
 from wattline.loop.run import run
-from wattline.loop.runlog import read_log
 from wattline.models.library import library
 from wattline.service.controller import Controller
 
@@ -66,13 +67,14 @@ def real(jobs: list[tuple[float, str, int, float]], policy: str, folder: Path) -
         asks = {"gpus": 1, "time": f"{seconds + 30:.3f}s"}
         document = {"run": words, "model": model, "batch_size": BATCH, "resources": asks}
         served.submit(read_document({**document, "env": {"OMP_NUM_THREADS": "1"}}, model), "", "/")
-    while served.store.rows("SELECT 1 FROM job WHERE state IN ('PENDING', 'RUNNING')"):
+    while served.store.has_live_jobs():
         time.sleep(0.1)
-    while served.turn is None or len(served.turn.state.queue):
+    while (step := served.view().step) is None or len(step.state.queue):
         time.sleep(0.1)
     path = folder / "run.jsonl"
-    path.write_text("".join(served.log_lines()))
-    wrong = served.store.rows("SELECT count(*) FROM job WHERE state != 'SUCCEEDED'")[0][0]
+    path.write_text("".join(served.run_log()))
+    counts = served.store.count_by_state()
+    wrong = sum(counts.values()) - counts.get("SUCCEEDED", 0)
     served.stop()
     assert not wrong, f"{wrong} jobs did not succeed"
     return path

@@ -157,7 +157,7 @@ def soak(seconds: float, day_s: float = 86_400.0) -> None:
         never = read_document({"run": "true ${n}", "matrix": {"n": "1..300"}}, "never")
         sizes: list[float] = []
         while (past_s := time.monotonic() - began_s) < seconds:
-            counts = dict(served.store.rows("SELECT state, count(*) FROM job GROUP BY state"))
+            counts = served.store.count_by_state()
             if counts.get("PENDING", 0) < 100:  # jobs that end at once, and some that never start
                 served.submit(short, "", "/")
                 for job in served.submit(never, "", "/"):
@@ -167,7 +167,7 @@ def soak(seconds: float, day_s: float = 86_400.0) -> None:
                 over = sum(n for state, n in counts.items() if state not in ("PENDING", "RUNNING"))
                 print(
                     f"hour {len(sizes) - 1:2d}: {over:6d} jobs over, {counts.get('SUCCEEDED', 0)} ran,"
-                    f" epoch {served.epoch}, {sizes[-1]:.0f} MiB",
+                    f" epoch {served.view().epoch}, {sizes[-1]:.0f} MiB",
                     flush=True,
                 )
             time.sleep(0.05)
