@@ -20,11 +20,11 @@ def test_an_array_slows_down_with_every_member_and_fills_memory() -> None:
 
 @pytest.mark.parametrize(("gib", "members"), [(40.0, 12), (38.0, 12), (37.9, 11), (5.0, 1), (1.0, 1)])
 def test_as_many_members_fit_as_there_is_memory_and_always_one(gib: float, members: int) -> None:
-    assert Array(0.5, 2.0, 3.0).widest(gib) == members
+    assert Array(0.5, 2.0, 3.0).max_width(gib) == members
 
 
 def test_a_job_of_unknown_memory_is_not_fused() -> None:
-    assert Array().widest(1000.0) == 1
+    assert Array().max_width(1000.0) == 1
 
 
 @pytest.mark.parametrize("serial", [0.0, 0.1, 0.65, 1.0, 1.3])
@@ -67,7 +67,7 @@ def test_whatever_was_measured_more_members_never_take_less_time_or_memory(rows:
     assert (np.diff(found.slowdown(np.arange(1.0, 30.0))) >= 0).all()
     assert (np.diff(found.peak_gib(np.arange(1.0, 30.0))) > 0).all()
     assert found.peak_gib(np.ones(1))[0] > 0
-    assert found.widest(80.0) >= 1
+    assert found.max_width(80.0) >= 1
 
 
 def test_a_group_is_an_array_if_all_of_it_have_the_same_key() -> None:

@@ -39,7 +39,7 @@ class Array:
         """Return the memory in GiB that *fuse* jobs need on each GPU."""
         return np.asarray(self.shared_gib + self.member_gib * fuse)
 
-    def widest(self, gpu_gib: float) -> int:
+    def max_width(self, gpu_gib: float) -> int:
         """Return the number of jobs that fit into *gpu_gib*, at least 1; 1 where memory was not measured."""
         if np.isnan(self.member_gib):
             return 1

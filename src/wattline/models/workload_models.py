@@ -169,7 +169,7 @@ class Measured:
             workload = self.workloads[index]
             on = DEVICES.get(grants.kind.word(at).casefold() or workload.gpu.casefold())
             if on is not None and not np.isnan(workload.array.member_gib):
-                most[at] = workload.array.widest(on.mem_gib)
+                most[at] = workload.array.max_width(on.mem_gib)
         return most
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Measured:
