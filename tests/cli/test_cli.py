@@ -26,7 +26,7 @@ def data(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_simulate_prints_these_numbers_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = data(capsys, "simulate", *SYNTH, "--policy", "las")
     assert found["policy"] == "las"
-    assert found["policy_exact"] == "Las(quantum_s=300.0)"
+    assert found["policy_exact"] == "las"
     assert found["jobs"] == found["finished"] == 60
     assert found["seed"] == 0
     numbers = "jct_mean_s jct_p50_s jct_p99_s wait_mean_s makespan_s gpu_utilisation preemptions energy_j"
@@ -51,7 +51,7 @@ def test_a_log_is_written_reported_and_replayed(capsys: pytest.CaptureFixture[st
     assert data(capsys, "replay", log, "--policy", "srtf")["same"]
     code, _, err = run(capsys, "replay", log, "--policy", "fifo")
     assert code == 1
-    assert "the log has" in err
+    assert "of the log" in err
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_the_queue_has_a_line_for_each_job_and_totals_last(capsys: Capsys, held:
     row = next(row for row in rows if row.split()[0] == ended)
     assert "FAILED" in row
     assert "(simulated)" in row
-    assert "exit code 3" in row
+    assert "exit code was 3" in row
     row = next(row for row in rows if row.split()[0] == held)
     assert "PENDING (held)" in row
     assert f"{len(rows)} jobs: " in total
@@ -201,7 +201,7 @@ def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.
     monkeypatch.setenv("WATTLINE_TOKEN", out.strip())
     code, _, err = run_command(capsys, "submit", "--", "true")
     assert code == 1
-    assert "ann is viewer, expected user" in err
+    assert "token ann has the role viewer, expected user" in err
     assert run_command(capsys, "queue")[0] == 0
     monkeypatch.delenv("WATTLINE_TOKEN")
     assert run_json_command(capsys, "token", "revoke", "ann") == {"revoked": "ann"}

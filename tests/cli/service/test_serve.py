@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_is_refused(capsys: Capsys, tmp_path: Pa
     (tmp_path / "file").write_text("")
     code, _, err = run_command(capsys, "serve", *GPUS, "--port", "0", "--dir", str(tmp_path / "file"))
     assert code == 1
-    assert f"{tmp_path / 'file'}: cannot be used" in err
+    assert f"{tmp_path / 'file'}: cannot hold the state of a service" in err
 
 
 @pytest.mark.parametrize(

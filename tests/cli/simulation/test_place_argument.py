@@ -15,12 +15,12 @@ def test_a_placer_is_chosen_for_all_or_for_one_policy(capsys: pytest.CaptureFixt
     assert (plain["policy"], plain["policy_exact"], plain["place"]) == (
         "fifo",
         "fifo",
-        "Buddy(backfill='easy')",
+        "buddy",
     )
     assert (own["policy"], own["policy_exact"], own["place"]) == (
         "fifo@pack+power",
         "fifo",
-        "Power(place=Pack(backfill='easy'), spare=0)",
+        "pack+power",
     )
 
 
@@ -28,8 +28,8 @@ def test_simulate_accepts_the_same_placers(capsys: pytest.CaptureFixture[str]) -
     words = ["simulate", *SYNTH, "--backfill", "none"]
     own = run_json_command(capsys, *words, "--policy", "las:quantum=10m@buddy+power:spare=8")
     assert own["policy"] == "las:quantum=10m@buddy+power:spare=8"
-    assert own["policy_exact"] == "Las(quantum_s=600.0)"
-    assert own["place"] == "Power(place=Buddy(backfill='none'), spare=8)"
+    assert own["policy_exact"] == "las:quantum=600s"
+    assert own["place"] == "buddy:backfill=none+power:spare=8"
     same = run_json_command(capsys, *words, "--policy", "las:quantum=10m", "--place", "buddy+power:spare=8")
     assert same["jct_mean_s"] == own["jct_mean_s"]
     assert same["energy_j"] == own["energy_j"]
@@ -68,4 +68,4 @@ def test_a_misspelt_placer_is_found_before_anything_runs(
 def test_tables_name_placers_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capsys, "compare", *SYNTH, "--policy", "fifo", "--policy", "las@buddy+power")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fifo@pack", "Las@buddy+power"]
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fifo@pack", "las@buddy+power"]
