@@ -21,7 +21,7 @@ import numpy as np
 
 from wattline.optimize.exact import solve
 from wattline.optimize.greedy import greedy, randomised
-from wattline.optimize.instance import Event, check
+from wattline.optimize.instance import Instance, check
 from wattline.optimize.objective import rolling, to_the_end
 from wattline.optimize.search import improve
 
@@ -41,7 +41,7 @@ def times(name: str, job: str, kind: str, gpus: str, seconds: str) -> dict[str, 
     return found
 
 
-def draw(scenario: str, nodes: int, jobs: int, seed: int) -> Event:
+def draw(scenario: str, nodes: int, jobs: int, seed: int) -> Instance:
     """A moment in the middle of a busy day."""
     rng = np.random.default_rng(seed)
     if scenario == "servers":
@@ -58,26 +58,26 @@ def draw(scenario: str, nodes: int, jobs: int, seed: int) -> Event:
             (row["GPUtype"], int(row["nGPUs"])): float(row["cost"]) for row in rows("GPU-cost_server.csv")
         }
     configs = sorted({config for of_job in known.values() for config in of_job if config[0] in kinds})
-    cost_s = np.zeros((2, max(gpus) + 1))
+    cost_per_s = np.zeros((2, max(gpus) + 1))
     for (name, used), per_h in price.items():
         if name in kinds and used <= gpus[kinds.index(name)]:
-            cost_s[kinds.index(name), used] = per_h / 3600
+            cost_per_s[kinds.index(name), used] = per_h / 3600
     drawn = [list(known.values())[k] for k in rng.integers(len(known), size=jobs).tolist()]
     left_s = np.array([[of_job.get(config, np.inf) for config in configs] for of_job in drawn])
     whole_s = left_s.copy()
     left_s = left_s * rng.uniform(0.1, 1.0, (jobs, 1))
     finite = np.where(np.isfinite(whole_s), whole_s, np.nan)
     since_s = rng.uniform(0, np.nanmax(finite, axis=1))
-    return Event(
+    return Instance(
         now_s=0.0,
-        nodes=np.array([(nodes + 1) // 2, nodes // 2]),
+        node_counts=np.array([(nodes + 1) // 2, nodes // 2]),
         gpus=np.array(gpus),
-        cost_s=cost_s,
-        config_sort=np.array([kinds.index(name) for name, _ in configs]),
+        cost_per_s=cost_per_s,
+        config_node_type=np.array([kinds.index(name) for name, _ in configs]),
         config_gpus=np.array([count for _, count in configs]),
         left_s=left_s,
         due_s=rng.uniform(np.nanmin(finite, axis=1), np.nanmax(finite, axis=1)) - since_s,
-        late=rng.uniform(*SERVICE, jobs),
+        late_per_s=rng.uniform(*SERVICE, jobs),
     )
 
 
@@ -122,7 +122,7 @@ def main() -> None:
                     before_s = time.process_time()
                     searched = improve(moment, charges, randomised(moment, charges, 100, seed))
                     search_s = time.process_time() - before_s
-                    off = [way.worth / best.worth - 1 for way in (first, tried, searched)]
+                    off = [way.cost / best.cost - 1 for way in (first, tried, searched)]
                     found.append((middle - before, best.gap, after - middle, *off, search_s))
                 cpu_s, gap, tries_s, one, many, better, search_s = np.array(found).T
                 words = (scenario, nodes, jobs, objective.__name__)

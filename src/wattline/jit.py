@@ -38,6 +38,14 @@ _PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (wattline[\w.]*) import", re.MULTILINE)
 
 
+def record(cls: type, *fields: object) -> object:
+    """Return the argument type of a `NamedTuple` class, with these types of its fields.
+
+    Kernels with many arguments take them in a few records; reading a field costs nothing.
+    """
+    return types.NamedTuple(fields, cls)
+
+
 def kernel(*arguments: object) -> Callable[[F], F]:
     """Compile a function of these argument types (arrays are read-only inside).
 

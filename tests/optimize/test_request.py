@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.optimize_instances import build_instance, instances
 from wattline.cli import main
 from wattline.errors import ConfigError
-from wattline.optimize.exact import charged, solve
-from wattline.optimize.instance import POSTPONED, Event, Schedule, check
-from wattline.optimize.node_assignment import stick
+from wattline.optimize.exact import compute_cost, solve
+from wattline.optimize.instance import POSTPONED, Assignment, Instance, check
+from wattline.optimize.node_assignment import assign_nodes
 from wattline.optimize.objective import rolling
 from wattline.optimize.request import optimize
 
@@ -48,7 +48,7 @@ def with_(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ["exact", "search", "randomised", "greedy"])
-def test_everybody_gets_a_node_or_waits(method: str) -> None:
+def test_every_job_gets_a_node_or_waits(method: str) -> None:
     answer = optimize(with_(method=method))
     assert set(answer["jobs"]) == {"a", "b", "c"}
     assert answer["jobs"]["c"]["node"] == "n3"
@@ -58,7 +58,7 @@ def test_everybody_gets_a_node_or_waits(method: str) -> None:
     assert (answer["gap"] is None) == (method != "exact")
 
 
-def test_who_goes_on_as_it_is_stays_where_it_is() -> None:
+def test_a_job_that_keeps_its_configuration_keeps_its_node() -> None:
     first = optimize(REQUEST)
     a = first["jobs"]["a"]
     other = {"n1": "n2", "n2": "n1"}[a["node"]]
@@ -70,7 +70,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert optimize(REQUEST) == optimize(deepcopy(REQUEST))
 
 
-def test_nobody_asks_for_anything() -> None:
+def test_a_request_without_jobs_is_answered() -> None:
     answer = optimize(with_(jobs=[]))
     assert (answer["jobs"], answer["reschedule_s"], answer["estimated_cost"]) == ({}, None, 0.0)
 
@@ -118,53 +118,55 @@ def test_a_mistake_is_named_by_its_field(changed: dict[str, Any], message: str) 
         optimize(with_(**changed))
 
 
-@given(moment=instances(), data=st.data())
-def test_sticking_costs_nothing_and_breaks_nothing(moment: Event, data: st.DataObject) -> None:
-    charges = rolling(moment)
-    found = solve(moment, charges)
+@given(instance=instances(), data=st.data())
+def test_node_assignment_adds_no_cost_and_breaks_nothing(instance: Instance, data: st.DataObject) -> None:
+    charges = rolling(instance)
+    found = solve(instance, charges)
     assert found is not None
-    before = np.full(moment.jobs, POSTPONED, dtype=np.int64)
-    node = np.full(moment.jobs, -1, dtype=np.int64)
-    free = [np.full(int(n), g) for n, g in zip(moment.nodes, moment.gpus.tolist(), strict=True)]
-    for job in range(moment.jobs):  # something that fits
+    before = np.full(instance.jobs, POSTPONED, dtype=np.int64)
+    node = np.full(instance.jobs, -1, dtype=np.int64)
+    free = [np.full(int(n), g) for n, g in zip(instance.node_counts, instance.gpus.tolist(), strict=True)]
+    for job in range(instance.jobs):  # something that fits
         config = data.draw(st.integers(0, 2))
-        sort, gpus = int(moment.config_sort[config]), int(moment.config_gpus[config])
-        room = np.flatnonzero(free[sort] >= gpus)
-        if moment.possible[job, config] and len(room):
+        node_type, gpus = int(instance.config_node_type[config]), int(instance.config_gpus[config])
+        room = np.flatnonzero(free[node_type] >= gpus)
+        if instance.possible[job, config] and len(room):
             before[job], node[job] = config, data.draw(st.sampled_from(room.tolist()))
-            free[sort][node[job]] -= gpus
-    after = stick(moment, charges, found, before, node, np.zeros(moment.jobs))
-    check(moment, after)
+            free[node_type][node[job]] -= gpus
+    after = assign_nodes(instance, charges, found, before, node, np.zeros(instance.jobs))
+    check(instance, after)
     assert after.config.tolist() == found.config.tolist()
-    assert charged(moment, charges, after) <= found.worth + 1.1e-3 * abs(found.worth) + 1e-9
+    assert compute_cost(instance, charges, after) <= found.cost + 1.1e-3 * abs(found.cost) + 1e-9
 
     # The dearer moving is, the fewer move.
-    dear = stick(moment, charges, found, before, node, np.full(moment.jobs, 1e9))
-    check(moment, dear)
+    dear = assign_nodes(instance, charges, found, before, node, np.full(instance.jobs, 1e9))
+    check(instance, dear)
 
-    def moves(schedule: Schedule) -> int:
-        same = (before != POSTPONED) & (schedule.config == before)
-        return int((same & (schedule.node != node)).sum())
+    def moves(assignment: Assignment) -> int:
+        same = (before != POSTPONED) & (assignment.config == before)
+        return int((same & (assignment.node != node)).sum())
 
     assert moves(dear) <= moves(after)
 
 
 def test_one_small_job_makes_room_for_a_large_one_and_the_others_stay() -> None:
     # Two nodes of four GPUs with three single jobs each; one more wants two GPUs.
-    moment = build_instance([[9000, 8999, np.inf]] * 6 + [[np.inf, 5000, np.inf]], [1e6] * 7, nodes=(2, 0))
-    charges = rolling(moment)
+    instance = build_instance([[9000, 8999, np.inf]] * 6 + [[np.inf, 5000, np.inf]], [1e6] * 7, nodes=(2, 0))
+    charges = rolling(instance)
     now = np.array([0, 0, 0, 0, 0, 0, POSTPONED])
     node = np.array([0, 0, 0, 1, 1, 1, -1])
-    packed = Schedule(np.array([0, 0, 0, 0, 0, 0, 1]), np.array([0, 1, 0, 1, 0, 0, 1]))
-    found = stick(moment, charges, replace(packed, worth=0.0), now, node, np.ones(7))
-    check(moment, found)
+    packed = Assignment(np.array([0, 0, 0, 0, 0, 0, 1]), np.array([0, 1, 0, 1, 0, 0, 1]))
+    found = assign_nodes(instance, charges, replace(packed, cost=0.0), now, node, np.ones(7))
+    check(instance, found)
     assert int((found.node[:6] != node[:6]).sum()) == 1
 
 
-def test_what_cannot_run_now_is_named() -> None:
+def test_an_impossible_present_assignment_is_refused() -> None:
     jobs = [{"id": name, "left_s": {"tesla": {"4": 900}}} for name in "ab"]
     current = {name: {"node": "n1", "gpus": 4} for name in "ab"}
-    with pytest.raises(ConfigError, match="current cannot be: a node of sort 0 has 8 busy GPUs, expected 4"):
+    with pytest.raises(
+        ConfigError, match="current is impossible: a node of type 0 has 8 busy GPUs, expected at most 4"
+    ):
         optimize(with_(jobs=jobs, current=current))
 
 
@@ -184,7 +186,7 @@ def test_nodes_of_many_gpus_are_searched_instead_of_listed() -> None:
     assert found["gap"] is None
 
 
-def test_caps_can_be_asked_for() -> None:
+def test_caps_can_be_requested() -> None:
     request = {
         "price_kwh": 0.2,
         "nodes": [{"id": "n", "kind": "v100", "gpus": 1}],
@@ -206,7 +208,7 @@ def test_caps_can_be_asked_for() -> None:
         optimize(request)
 
 
-def test_who_runs_is_moved_only_if_that_pays_for_the_restart() -> None:
+def test_a_running_job_moves_only_if_that_pays_for_the_restart() -> None:
     request = {
         "price_kwh": 0.2,
         "nodes": [{"id": "n", "kind": "old", "gpus": 1}, {"id": "m", "kind": "new", "gpus": 1}],

@@ -44,26 +44,26 @@ def test_a_job_has_all_that_it_demands() -> None:
         assert finish_times(log)["0"] == 1000
 
 
-def test_greedy_lets_wait_who_cannot_have_all_and_gpus_idle() -> None:
+def test_greedy_lets_jobs_wait_that_cannot_have_their_whole_demand() -> None:
     log = played(Greedy(), "alexnet", "alexnet", "alexnet", "gnmt")
     assert min(log.action_s[log.actions[:, 1] == 2]) == 1000
     assert [REASONS[reason] for _, reason in log.held.tolist()][:2] == [Reason.NO_HOST] * 2
     assert finish_times(log)["2"] == 2000
 
 
-def test_greedy_lets_others_pass_who_have_enough() -> None:
+def test_greedy_lets_other_jobs_overtake_that_fit() -> None:
     log = played(Greedy(), "alexnet", "shufflenet", "gnmt", "alexnet")
     assert finish_times(log)["2"] > finish_times(log)["0"]
     assert min(log.action_s[log.actions[:, 1] == 3]) > 0
 
 
-def test_tune_gives_the_share_where_there_is_no_more() -> None:
+def test_tune_falls_back_to_the_share() -> None:
     log = played(TunePublished(), "alexnet", "alexnet", "alexnet")
-    assert hosts(log)[0] == hosts(log)[2] == (3, 62.5)  # who was first gave way for the third
+    assert hosts(log)[0] == hosts(log)[2] == (3, 62.5)  # the first fell back for the third
     assert hosts(log)[1] == (12, 125)
 
 
-def test_tune_moves_on_when_somebody_ends() -> None:
+def test_tune_places_anew_when_a_job_ends() -> None:
     log = played(TunePublished(), "alexnet", "alexnet", "alexnet")
     assert finish_times(log)["1"] == 1000
     assert finish_times(log)["0"] < 2940

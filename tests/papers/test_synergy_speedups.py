@@ -37,6 +37,6 @@ def test_speed_ups_are_those_of_the_published_code(
     assert speed(model, gpus, cores, gib) == pytest.approx(expected)
 
 
-def test_with_the_share_everybody_is_as_fast_as_its_trace_says() -> None:
+def test_with_the_share_a_job_is_as_fast_as_in_its_trace() -> None:
     jobs = Jobs.of(submit_s=[0.0], gpus=[2], duration_s=[100.0], model=["alexnet"])
     assert Published().speed(jobs, Grants.of(np.array([0]), np.array([2]))).tolist() == [1.0]

@@ -14,6 +14,7 @@ def test_names_and_knobs_make_placers() -> None:
     assert parse_placer("Tune:move=0.5", "easy") == Tune(move=0.5)
     assert parse_placer("tune-published:round=60", "greedy", PLACERS) == TunePublished(round_s=60.0)
     assert parse_placer("buddy + power:spare=8", "none") == Power(Buddy("none"), spare=8)
+    assert parse_placer("buddy:backfill=none+power", "greedy") == Power(Buddy("none"))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_names_and_knobs_make_placers() -> None:
             "",
         ),
         ("buddy+power:place=pack", "unknown knob 'place=pack' of power", ""),
-        ("pack:backfill=none", "unknown knob 'backfill=none' of pack", ""),
+        ("pack:backfill=nine", "pack's backfill must be one of none, easy, greedy, got 'nine'", "none"),
     ],
 )
 def test_a_bad_placer_is_explained(text: str, words: str, hint: str) -> None:

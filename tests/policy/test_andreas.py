@@ -47,7 +47,7 @@ def job(hours: float = 1.0, due_h: float = np.inf, **more: object) -> Jobs:
     )
 
 
-def test_who_has_time_runs_frugally_and_who_has_not_runs_fast() -> None:
+def test_jobs_with_time_run_frugally_and_urgent_jobs_run_fast() -> None:
     relaxed = simulate(
         job(1, 20.0, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
     )
@@ -68,7 +68,7 @@ def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
     assert REASONS[int(patient.held[0, 1])] == Reason.CHEAPER_LATER
     hurried = simulate(job(1, 9.0), policy, nodes=one, place=Power())
     assert first_start_times(hurried)["a"] == 0.0
-    nameless = simulate(job(1), policy, nodes=one, place=Power())  # nobody said that it may wait
+    nameless = simulate(job(1), policy, nodes=one, place=Power())  # it has no deadline, so it may not wait
     assert first_start_times(nameless)["a"] == 0.0
 
 
@@ -80,7 +80,7 @@ def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
     assert found.deadline_misses == 0
 
 
-def test_nobody_waits_long_for_a_decision_that_no_longer_stands() -> None:
+def test_no_job_waits_long_for_a_decision_that_is_no_longer_valid() -> None:
     # One is late by now and takes ten days; two come that are due in four.
     jobs = Jobs.of(
         submit_s=[0, 10, 10],
@@ -97,13 +97,13 @@ def test_nobody_waits_long_for_a_decision_that_no_longer_stands() -> None:
 @pytest.mark.parametrize(
     "price", [wl.Price.flat(0.0), wl.Price(Series((0.0, 36_000.0), (0.5, 0.0), 86_400.0))]
 )
-def test_energy_that_costs_nothing_keeps_nobody_waiting(price: wl.Price) -> None:
+def test_energy_that_costs_nothing_keeps_no_job_waiting(price: wl.Price) -> None:
     jobs = wl.synth(count=10, seed=1, gpus_total=8, deadlines=0.5)
     found = wl.report(simulate(jobs, p.Andreas(price=price), nodes=wl.nodes("v100", gpus=8), place=Power()))
     assert found.finished == 10
 
 
-def test_small_changes_of_the_price_stop_nobody() -> None:
+def test_small_changes_of_the_price_stop_no_job() -> None:
     price = wl.Price(Series((0.0, 300.0), (0.20, 0.19), every_s=600.0))
     log = simulate(
         job(2, 80_000 / 3600, late_per_h=[1.0], max_gpus=[1]),
@@ -129,7 +129,7 @@ def test_a_stop_that_gains_nothing_is_not_made() -> None:
     assert not (log.actions[:, 0] == STOP).any()
 
 
-def test_who_does_not_fit_is_not_told_of_prices() -> None:
+def test_a_job_that_does_not_fit_has_no_price_as_its_reason() -> None:
     price = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1)))
     jobs = Jobs.of(
         submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[3600.0] * 2, deadline_s=[9000.0, 60_000.0]
@@ -138,7 +138,7 @@ def test_who_does_not_fit_is_not_told_of_prices() -> None:
     assert Reason.CHEAPER_LATER not in {REASONS[code] for code in log.held[:, 1].tolist()}
 
 
-def test_a_job_that_fits_on_no_node_is_told_so_and_others_run() -> None:
+def test_a_job_that_fits_on_no_node_has_that_reason_and_others_run() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[16, 1], min_gpus=[16, 1], duration_s=[10, 10], id=["a", "b"])
     log = simulate(jobs, p.Andreas(), nodes=MIXED)
     assert "b" in finish_times(log)
@@ -146,7 +146,7 @@ def test_a_job_that_fits_on_no_node_is_told_so_and_others_run() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_finishes_everybody_and_says_how_good_it_was(method: str) -> None:
+def test_every_method_finishes_all_jobs_and_reports_its_gap(method: str) -> None:
     jobs = wl.synth(count=25, seed=1, gpus_total=8, deadlines=1.0)
     log = simulate(jobs, p.Andreas(method, tries=20), nodes=MIXED, place=Power())
     found = wl.report(log)
@@ -196,7 +196,7 @@ def test_it_composes_with_stages_before_and_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("knobs", "message"),
     [
         ({"method": "magic"}, "method must be one of exact"),
         ({"objective": "profit"}, "objective must be one of rolling"),
@@ -207,12 +207,12 @@ def test_it_composes_with_stages_before_and_behind() -> None:
         ({"gap": float("nan")}, "gap must be at least 0"),
     ],
 )
-def test_wrong_knobs_are_named(knobs: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_knobs_are_named(knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         p.Andreas(**knobs)  # type: ignore[arg-type]
 
 
-def test_the_simple_ones_take_turns_and_keep_what_they_have() -> None:
+def test_the_baselines_serve_in_order_and_keep_assignments() -> None:
     jobs = Jobs.of(
         id=["a", "b", "c"],
         submit_s=[0, 1, 2],
@@ -237,7 +237,7 @@ def test_alone_means_a_node_for_each() -> None:
     assert finish_times(simulate(jobs, p.FirstPrinciple("fifo"), gpus=2)) == {"a": 100.0, "b": 100.0}
 
 
-def test_who_says_nothing_of_deadlines_is_not_forgotten() -> None:
+def test_jobs_without_deadlines_run_too() -> None:
     jobs = wl.synth(count=60, seed=4, gpus_total=8, deadlines=0.0, load=1.2)
     found = wl.report(simulate(jobs, p.Andreas("search", tries=20), nodes=MIXED, place=Power()))
     fifo = wl.report(simulate(jobs, p.fifo, nodes=MIXED))

@@ -1,4 +1,4 @@
-"""When those who wait will start."""
+"""Forecast start times of waiting jobs."""
 
 import math
 
@@ -17,7 +17,7 @@ from wattline.loop.state import advance, begin, decide_nothing
 from wattline.models.remaining import last_s
 from wattline.models.trace_model import Asked
 from wattline.policy.chain import asked
-from wattline.policy.forecast import starts_s
+from wattline.policy.forecast import predict_starts_s
 
 
 def queued(jobs: Jobs, cluster: Nodes) -> Snapshot:
@@ -33,15 +33,15 @@ def some(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
 
 def starts(snapshot: Snapshot, plan: Plan | None = None) -> list[float]:
     plan = asked(snapshot) if plan is None else plan
-    return starts_s(snapshot, plan, last_s(snapshot, Asked(), plan)).tolist()
+    return predict_starts_s(snapshot, plan, last_s(snapshot, Asked(), plan)).tolist()
 
 
-def test_everybody_starts_when_enough_of_those_before_have_ended() -> None:
+def test_a_job_starts_when_enough_jobs_before_it_have_ended() -> None:
     jobs = some([2, 1, 1, 2, 9, 1], [100.0, 50.0, 70.0, 10.0, 1.0, 5.0])
     assert starts(queued(jobs, nodes("v100", gpus=4))) == [0, 0, 0, 70, math.inf, 80]
 
 
-def test_each_kind_of_gpu_has_its_own_line() -> None:
+def test_each_kind_of_gpu_has_its_own_queue() -> None:
     jobs = some([1, 1, 1, 1], [100.0, 30.0, 1.0, 1.0], gpu_kind=["a100", "v100", "v100", "a100|v100"])
     cluster = join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=2))
     assert starts(queued(jobs, cluster)) == [0, 0, 30, 0]

@@ -1,4 +1,4 @@
-"""Who goes first, in cases small enough to do by hand."""
+"""Orderings in cases small enough to do by hand."""
 
 import math
 
@@ -16,7 +16,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.models import Asked, Misjudged
 from wattline.placement import Pack
-from wattline.policy.chain import asking_again
+from wattline.policy.chain import decide_again
 
 
 def three(**more: list[float]) -> Jobs:
@@ -28,12 +28,12 @@ def test_fifo_serves_in_order_of_submission() -> None:
     assert finish_times(simulate(three(), p.fifo)) == {"l": 100, "s": 110, "m": 160}
 
 
-def test_sjf_takes_the_shortest_when_somebody_ends() -> None:
+def test_sjf_takes_the_shortest_when_a_job_ends() -> None:
     jobs = Jobs.of(id=["l", "m", "s"], submit_s=[0, 10, 20], gpus=[1, 1, 1], duration_s=[100, 50, 10])
     assert finish_times(simulate(jobs, p.sjf)) == {"l": 100, "s": 110, "m": 160}
 
 
-def test_srtf_stops_who_has_longer_to_go() -> None:
+def test_srtf_stops_the_job_with_more_time_remaining() -> None:
     log = simulate(three(), p.srtf)
     assert finish_times(log) == {"s": 20, "m": 70, "l": 160}
     assert (log.actions[:, 0] == STOP).sum() == 1
@@ -45,7 +45,7 @@ def test_srsf_counts_gpus_too() -> None:
     assert started_jobs(simulate(jobs, p.srsf, gpus=4)) == ["thin", "wide"]
 
 
-def test_edf_serves_the_earliest_deadline_and_those_without_last() -> None:
+def test_edf_serves_the_earliest_deadline_first_and_jobs_without_one_last() -> None:
     log = simulate(three(deadline_s=[math.inf, 500, 300]), p.edf)
     assert finish_times(log) == {"s": 20, "m": 70, "l": 160}
     log = simulate(three(deadline_s=[math.inf, 500, 25]), p.edf)
@@ -64,14 +64,14 @@ def test_keep_lets_running_jobs_finish_and_preempt_does_not() -> None:
     )
 
 
-def test_las_gives_newcomers_their_turn_and_shares_what_is_left() -> None:
+def test_las_serves_new_jobs_and_then_shares_the_rest() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 100], gpus=[1, 1], duration_s=[1000, 1000])
     log = simulate(jobs, p.Las(quantum_s=100))
     assert first_start_times(log) == {"a": 0, "b": 100}
     assert finish_times(log) == {"a": 1900, "b": 2000}  # by turns of 100 s
 
 
-def test_las_is_not_woken_before_somebody_who_waits_is_passed() -> None:
+def test_las_does_not_decide_again_before_a_waiting_job_is_passed() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 500], gpus=[1, 1], duration_s=[5000, 400])
     log = simulate(jobs, p.Las(quantum_s=10))
     assert finish_times(log)["b"] == 900  # b has less service than a all the time
@@ -85,7 +85,7 @@ def test_tiresias_demotes_past_its_threshold_and_lets_queues_wait() -> None:
     assert finish_times(log) == {"b": 150, "a": 350}
 
 
-def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
+def test_tiresias_promotes_jobs_that_have_waited_many_times_their_running_time() -> None:
     jobs = Jobs.of(
         id=["old", *(f"n{i}" for i in range(20))],
         submit_s=[0, *(90 + 90 * i for i in range(20))],
@@ -97,13 +97,13 @@ def test_tiresias_promotes_who_has_waited_many_times_its_running_time() -> None:
     assert finish_times(promoted)["old"] < finish_times(starved)["old"]
 
 
-def test_ftf_serves_who_was_treated_worst() -> None:
+def test_ftf_serves_the_worst_treated_job() -> None:
     jobs = Jobs.of(id=["long", "short"], submit_s=[0, 0], gpus=[1, 1], duration_s=[1000, 100])
     assert finish_times(simulate(jobs, p.Ftf(quantum_s=10)))["short"] <= 220
 
 
 @pytest.mark.parametrize("policy", [p.Las(100), p.Ftf(100), p.Tiresias((100.0, 1000.0)), p.Gandiva(100)])
-def test_gpus_of_another_kind_do_not_change_whose_turn_it_is(policy: Policy) -> None:
+def test_gpus_of_another_kind_do_not_change_the_order(policy: Policy) -> None:
     jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[3000, 2500], gpu_kind=["v100", "v100"])
     alone = simulate(jobs, policy, nodes=nodes("v100", gpus=1))
     beside = simulate(jobs, policy, nodes=join_nodes(nodes("v100", gpus=1), nodes("a100", gpus=8)))
@@ -115,7 +115,7 @@ def test_tiresias_takes_back_a_promotion_in_time() -> None:
     policy = p.Tiresias()
 
     def asked_every_quantum(snapshot: Snapshot, models: Models) -> Plan:
-        return asking_again(policy(snapshot, models), snapshot.now_s + policy.quantum_s)
+        return decide_again(policy(snapshot, models), snapshot.now_s + policy.quantum_s)
 
     assert finish_times(simulate(jobs, policy)) == pytest.approx(
         finish_times(simulate(jobs, asked_every_quantum)), rel=2e-2
@@ -138,7 +138,7 @@ def test_gandiva_packs_only_when_a_pair_does_more_together() -> None:
 def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
     jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 0, 90], gpus=[1, 1, 1], duration_s=[120, 600, 60])
     log = simulate(jobs, p.Gandiva(slice_s=1000), gpus=2)
-    assert len(log.actions) == 3  # a and b alone, c beside one of them; nobody is ever stopped
+    assert len(log.actions) == 3  # a and b alone, c beside one of them; no job is ever stopped
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
         (lambda: p.Tiresias(thresholds_gpu_s=(5.0, 3.0)), "must rise"),
         (lambda: p.Tiresias(promote=-1.0), "promote must be at least 0"),
         (lambda: p.Gandiva(slice_s=0.1), "slice_s must be at least 1"),
-        (lambda: p.chain(), "at least one stage"),
+        (lambda: p.chain(), "chain got no stages, expected at least one"),
         (lambda: Pack("sometimes"), "backfill must be one of none, easy, greedy"),  # type: ignore[arg-type]
         (lambda: Asked(span_penalty=0.5), "span_penalty must be at least 1"),
     ],
@@ -159,13 +159,14 @@ def test_knobs_that_make_no_sense_are_refused(make: object, words: str) -> None:
         make()  # type: ignore[operator]
 
 
-def test_policies_print_themselves() -> None:
+def test_policies_print_as_they_are_typed() -> None:
     assert p.spell(p.fifo) == "fifo"
-    assert str(p.chain(p.Las(60.0), p.keep)) == "Las(quantum_s=60.0)+keep"
+    assert str(p.chain(p.Las(60.0), p.keep)) == "las:quantum=60s+keep"
 
 
 def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_the_ends() -> None:
-    from wattline.backend.sim.simulator import Overheads, Sim
+    from wattline.backend.sim.faults import Overheads
+    from wattline.backend.sim.simulator import Sim
     from wattline.cluster import nodes
     from wattline.loop.run import run
 

@@ -1,4 +1,4 @@
-"""One decision for all jobs at once: energy and tardiness on nodes of several kinds, in money (ANDREAS)."""
+"""Optimiser of ANDREAS: one decision for all jobs at the least cost of energy and tardiness."""
 
 METHODS = ("exact", "relink", "search", "randomised", "greedy")
 OBJECTIVES = ("rolling", "to_the_end")

@@ -1,4 +1,4 @@
-"""One decision, by the method that is asked for."""
+"""One decision by one of `wattline.optimize.METHODS`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.optimize.cap_elimination import Folded, fold
-from wattline.optimize.exact import charged, nobody, solve
+from wattline.optimize.cap_elimination import CaplessInstance, eliminate_caps
+from wattline.optimize.exact import compute_cost, postpone_all, solve
 from wattline.optimize.greedy import greedy, randomised
-from wattline.optimize.instance import POSTPONED, Event, Schedule, at_most
-from wattline.optimize.node_assignment import stick
+from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
+from wattline.optimize.node_assignment import assign_nodes
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.relink import relink
 from wattline.optimize.search import improve
@@ -21,8 +21,7 @@ _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
 
 
 class Effort(NamedTuple):
-    """How hard to look: tries of chance and their seed; the gap and the seconds at which the exact solver
-    stops."""
+    """Effort of the methods: randomised tries, their seed, and gap and time at which the solver stops."""
 
     tries: int = 1000
     seed: int = 0
@@ -30,85 +29,93 @@ class Effort(NamedTuple):
     time_s: float = 2.0
 
 
-class Decided(NamedTuple):
-    """What was decided, by which method, and how far from the best it may be (nan: nobody knows).
+class DecisionResult(NamedTuple):
+    """An assignment, the method that found it, and its gap to the best (nan: unknown).
 
-    The gap is of who runs in which configuration. On which of several equal nodes that is follows from who is
-    there already, so that few move, and what that costs is not in it.
+    The gap covers the choice of configurations. Among equal nodes the choice follows from the jobs that are
+    there already, so that few move; the cost of moves is not part of the gap.
     """
 
-    schedule: Schedule
+    assignment: Assignment
     method: str
     gap: float
 
 
-def charges_of(event: Event, objective: str) -> Charges:
-    """What decisions on *event* are charged for by one of `wattline.optimize.OBJECTIVES`."""
-    return _OBJECTIVES[objective](event)
+def compute_charges(instance: Instance, objective: str) -> Charges:
+    """Return the charges of *instance* by one of `wattline.optimize.OBJECTIVES`."""
+    return _OBJECTIVES[objective](instance)
 
 
 def decide(
-    event: Event,
+    instance: Instance,
     charges: Charges,
     method: str,
     config: Ints,
     node: Ints,
     effort: Effort,
     restart_s: float = 0.0,
-) -> Decided:
-    """What *method* finds best by *charges*.
+) -> DecisionResult:
+    """Return the best assignment that *method* finds by *charges*.
 
-    Jobs have *config* on *node* now (POSTPONED: nothing), and stay where they are unless moving them, which
-    takes *restart_s*, pays.
+    Jobs have *config* on *node* now (POSTPONED: nothing), and stay there unless a move, which takes
+    *restart_s*, pays.
     """
-    if not event.possible.any():
-        return Decided(nobody(event, charges), method, 0.0)
-    slim = fold(event, charges)
-    schedule, method = _found(event, charges, slim, method, effort)
-    now = np.where(config == POSTPONED, POSTPONED, slim.of[config])
-    moving = restart_s * (_alone_s(event, config) + charges.delay)
-    kept = stick(slim.event, slim.charges, schedule, now, node, moving)
-    return Decided(slim.up(kept), method, schedule.gap)
+    if not instance.possible.any():
+        return DecisionResult(postpone_all(instance, charges), method, 0.0)
+    capless = eliminate_caps(instance, charges)
+    assignment, method = _run_method(instance, charges, capless, method, effort)
+    now = np.where(config == POSTPONED, POSTPONED, capless.merged[config])
+    move_cost = restart_s * (_compute_rate_alone(instance, config) + charges.delay_per_s)
+    placed = assign_nodes(capless.instance, capless.charges, assignment, now, node, move_cost)
+    return DecisionResult(capless.add_caps(placed), method, assignment.gap)
 
 
-def _alone_s(event: Event, config: Ints) -> Floats:
-    """Money per second of each job in *config*, alone on its node."""
-    row = np.arange(event.jobs) if len(event.share_s) == event.jobs else np.zeros(event.jobs, dtype=np.int64)
-    return np.asarray(event.share_s[row, config, event.config_gpus[config]])
+def _compute_rate_alone(instance: Instance, config: Ints) -> Floats:
+    """Return the money per second of each job in *config*, alone on its node."""
+    row = (
+        np.arange(instance.jobs)
+        if len(instance.job_cost_per_s) == instance.jobs
+        else np.zeros(instance.jobs, dtype=np.int64)
+    )
+    return np.asarray(instance.job_cost_per_s[row, config, instance.config_gpus[config]])
 
 
-def _found(event: Event, charges: Charges, slim: Folded, method: str, effort: Effort) -> tuple[Schedule, str]:
+def _run_method(
+    instance: Instance, charges: Charges, capless: CaplessInstance, method: str, effort: Effort
+) -> tuple[Assignment, str]:
+    """Return the best assignment without caps that *method* finds, and the method that found it."""
     if method == "relink":
-        return relink(slim.event, slim.charges, effort.tries, effort.seed), method
+        return relink(capless.instance, capless.charges, effort.tries, effort.seed), method
     tries = 1 if method == "greedy" else effort.tries
-    tried = _recount(
-        slim, randomised(event, charges, tries, effort.seed) if tries > 1 else greedy(event, charges)
+    tried = _recompute_cost(
+        capless, randomised(instance, charges, tries, effort.seed) if tries > 1 else greedy(instance, charges)
     )
     if method in ("randomised", "greedy"):
         return tried, method
-    tried = _searched(slim, tried, effort)
+    tried = _search(capless, tried, effort)
     if method == "search":
         return tried, method
-    best = solve(slim.event, slim.charges, gap=effort.gap, time_s=effort.time_s)
+    best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
     if best is None:
         return tried, "search"
-    if tried.worth < best.worth:  # the solver ran out of time, or stopped at its gap
+    if tried.cost < best.cost:  # the solver ran out of time, or stopped at its gap
         return replace(tried, bound=best.bound), method if best.gap <= effort.gap else "search"
     return best, method
 
 
-def _searched(slim: Folded, tried: Schedule, effort: Effort) -> Schedule:
-    """The better of what local search makes of *tried* and of a start at which nobody has more than it needs.
+def _search(capless: CaplessInstance, start: Assignment, effort: Effort) -> Assignment:
+    """Return the better of two local searches: from *start*, and from one with the fewest GPUs for each job.
 
-    Who is late takes the fastest way, and no single move takes GPUs from it and lets another in.
+    The second is needed because late jobs take their fastest configuration, and no single move takes GPUs
+    from such a job and gives them to another.
     """
-    least = int(slim.event.config_gpus[slim.event.possible.any(axis=0)].min(initial=1 << 30))
-    frugal = randomised(at_most(slim.event, least), slim.charges, effort.tries, effort.seed)
-    found = (improve(slim.event, slim.charges, start) for start in (tried, frugal))
-    return min(found, key=lambda schedule: schedule.worth)
+    least = int(capless.instance.config_gpus[capless.instance.possible.any(axis=0)].min(initial=1 << 30))
+    frugal = randomised(limit_gpus(capless.instance, least), capless.charges, effort.tries, effort.seed)
+    found = (improve(capless.instance, capless.charges, begin) for begin in (start, frugal))
+    return min(found, key=lambda assignment: assignment.cost)
 
 
-def _recount(slim: Folded, schedule: Schedule) -> Schedule:
-    """*schedule* without caps, and what it then costs."""
-    down = slim.down(schedule)
-    return replace(down, worth=charged(slim.event, slim.charges, down))
+def _recompute_cost(capless: CaplessInstance, assignment: Assignment) -> Assignment:
+    """Return *assignment* without caps, with its cost then."""
+    uncapped = capless.remove_caps(assignment)
+    return replace(uncapped, cost=compute_cost(capless.instance, capless.charges, uncapped))

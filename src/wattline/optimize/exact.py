@@ -1,18 +1,18 @@
-"""The best decision: a program whose whole numbers do not depend on how many jobs or nodes there are.
+"""Exact solution by a mixed-integer programme of a size that does not grow with jobs or nodes.
 
-Nodes of one sort are interchangeable, so it is enough to count how many of them have which pattern, a
+Nodes of one type are interchangeable, so it is enough to count how many of them have which pattern, a
 multiset of GPU counts. With the patterns fixed, giving jobs their slots is a transportation problem, which
-needs no whole numbers.
+needs no integer variables.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.optimize.instance import POSTPONED, Event, Schedule
+from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.optimize.objective import Charges
 
 _GAP = 1e-3
@@ -21,17 +21,17 @@ _PATTERNS = 2000  # more would take longer to write down than to solve
 
 
 class Pattern(NamedTuple):
-    """What the jobs of one node have: the GPUs of each, ascending."""
+    """GPU counts of the jobs of one node, ascending."""
 
-    sort: int
+    node_type: int
     gpus: tuple[int, ...]
 
 
-def patterns(event: Event, most: int) -> list[Pattern] | None:
-    """Every way to fill a node, by sort; the empty one is left out. None: they are more than *most*."""
+def list_patterns(instance: Instance, most: int) -> list[Pattern] | None:
+    """Return every non-empty way to fill a node, by node type; None: they are more than *most*."""
     found: list[Pattern] = []
-    for sort, room in enumerate(event.gpus.tolist()):
-        sizes = sorted(set(event.config_gpus[event.config_sort == sort].tolist()))
+    for node_type, room in enumerate(instance.gpus.tolist()):
+        sizes = sorted(set(instance.config_gpus[instance.config_node_type == node_type].tolist()))
         line: list[tuple[tuple[int, ...], int]] = [((), 0)]
         while line:
             used, total = line.pop()
@@ -39,27 +39,56 @@ def patterns(event: Event, most: int) -> list[Pattern] | None:
                 if (not used or size >= used[-1]) and total + size <= room:
                     if len(found) == most:
                         return None
-                    found.append(Pattern(sort, (*used, size)))
+                    found.append(Pattern(node_type, (*used, size)))
                     line.append(((*used, size), total + size))
     return found
 
 
-def solve(event: Event, charges: Charges, *, gap: float = _GAP, time_s: float = _TIME_S) -> Schedule | None:
-    """The cheapest schedule by *charges*, within *gap*; None: no schedule was found in *time_s*."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
+def solve(
+    instance: Instance, charges: Charges, *, gap: float = _GAP, time_s: float = _TIME_S
+) -> Assignment | None:
+    """Return the cheapest assignment by *charges*, within *gap*; None: none was found in *time_s*."""
+    from scipy.optimize import Bounds, milp  # takes a while to import
+
+    if not instance.jobs or not instance.possible.any():
+        return postpone_all(instance, charges)
+    patterns = list_patterns(instance, _PATTERNS)
+    if patterns is None:
+        return None
+    job, config, used = np.nonzero(np.isfinite(charges.run_cost))
+    continuous = len(job) + instance.jobs  # a variable for each slot of a job, and one for its waiting
+    cost = np.concatenate((charges.run_cost[job, config, used], charges.wait_cost, np.zeros(len(patterns))))
+    node_type = np.array([pattern.node_type for pattern in patterns])
+    most = np.concatenate((np.ones(continuous), instance.node_counts[node_type].astype(np.float64)))
+    result = milp(
+        cost,
+        integrality=np.concatenate((np.zeros(continuous), np.ones(len(patterns)))),
+        bounds=Bounds(0, most),
+        constraints=_build_constraints(instance, patterns, job, config, used),
+        options={"mip_rel_gap": gap, "time_limit": time_s},
+    )
+    if result.x is None:
+        return None
+    counts = np.round(result.x[continuous:]).astype(np.int64)
+    bound = float(result.mip_dual_bound) if result.mip_dual_bound is not None else np.nan
+    return assign_slots(instance, charges, patterns, counts, bound)
+
+
+def _build_constraints(
+    instance: Instance, patterns: list[Pattern], job: Ints, config: Ints, used: Ints
+) -> tuple[Any, Any, Any]:
+    """Return the constraints of the programme.
+
+    Its variables are slots (*job*, *config*, *used* busy GPUs of the node), waiting by job, and the number of
+    nodes of each pattern.
+    """
+    from scipy.optimize import LinearConstraint
     from scipy.sparse import csr_array
 
-    if not event.jobs or not event.possible.any():
-        return nobody(event, charges)
-    known = patterns(event, _PATTERNS)
-    if known is None:
-        return None
-    job, config, used = np.nonzero(np.isfinite(charges.runs))
     slots, slot = np.unique(np.stack((config, used)), axis=1, return_inverse=True)
     slot = slot.reshape(-1)
-    count, jobs = len(job), event.jobs
-    columns = count + jobs + len(known)
-    cost = np.concatenate((charges.runs[job, config, used], charges.waits, np.zeros(len(known))))
+    count, jobs = len(job), instance.jobs
+    columns = count + jobs + len(patterns)
     # Each job has one slot, or waits.
     once = csr_array(
         (
@@ -70,11 +99,11 @@ def solve(event: Event, charges: Charges, *, gap: float = _GAP, time_s: float = 
     )
     # As many jobs have a slot as patterns offer.
     rows, cols, values = [slot], [np.arange(count)], [np.ones(count)]
-    for p, pattern in enumerate(known):
+    for p, pattern in enumerate(patterns):
         total = sum(pattern.gpus)
         for s, (c, u) in enumerate(slots.T.tolist()):
-            if u == total and event.config_sort[c] == pattern.sort:
-                many = pattern.gpus.count(int(event.config_gpus[c]))
+            if u == total and instance.config_node_type[c] == pattern.node_type:
+                many = pattern.gpus.count(int(instance.config_gpus[c]))
                 if many:
                     rows.append(np.array([s]))
                     cols.append(np.array([count + jobs + p]))
@@ -83,77 +112,71 @@ def solve(event: Event, charges: Charges, *, gap: float = _GAP, time_s: float = 
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(cols))),
         shape=(slots.shape[1], columns),
     )
-    # There are so many nodes of each sort.
-    sort = np.array([pattern.sort for pattern in known])
+    # There are so many nodes of each type.
+    node_type = np.array([pattern.node_type for pattern in patterns])
     room = csr_array(
-        (np.ones(len(known)), (sort, count + jobs + np.arange(len(known)))), shape=(len(event.nodes), columns)
+        (np.ones(len(patterns)), (node_type, count + jobs + np.arange(len(patterns)))),
+        shape=(len(instance.node_counts), columns),
     )
-    whole = np.concatenate((np.zeros(count + jobs), np.ones(len(known))))
-    most = np.concatenate((np.ones(count + jobs), event.nodes[sort].astype(np.float64)))
-    found = milp(
-        cost,
-        integrality=whole,
-        bounds=Bounds(0, most),
-        constraints=(
-            LinearConstraint(once, 1, 1),
-            LinearConstraint(offers, 0, 0),
-            LinearConstraint(room, ub=event.nodes),
-        ),
-        options={"mip_rel_gap": gap, "time_limit": time_s},
+    return (
+        LinearConstraint(once, 1, 1),
+        LinearConstraint(offers, 0, 0),
+        LinearConstraint(room, ub=instance.node_counts),
     )
-    if found.x is None:
-        return None
-    many = np.round(found.x[count + jobs :]).astype(np.int64)
-    bound = float(found.mip_dual_bound) if found.mip_dual_bound is not None else np.nan
-    return realise(event, charges, known, many, bound)
 
 
-def realise(
-    event: Event, charges: Charges, known: list[Pattern], many: Ints, bound: float = np.nan
-) -> Schedule:
-    """Nodes with these patterns, and the cheapest way to give jobs their slots."""
+def assign_slots(
+    instance: Instance, charges: Charges, patterns: list[Pattern], counts: Ints, bound: float = np.nan
+) -> Assignment:
+    """Return the cheapest assignment of jobs to the slots of so many nodes of each pattern."""
     from scipy.optimize import linear_sum_assignment
 
     config_at = {
-        (int(sort), int(gpus)): c
-        for c, (sort, gpus) in enumerate(zip(event.config_sort, event.config_gpus, strict=True))
+        (int(node_type), int(gpus)): c
+        for c, (node_type, gpus) in enumerate(
+            zip(instance.config_node_type, instance.config_gpus, strict=True)
+        )
     }
     slots: list[tuple[int, int, int]] = []  # configuration, busy GPUs, node
-    next_node = [0] * len(event.nodes)
-    for pattern, count in zip(known, many.tolist(), strict=True):
+    next_node = [0] * len(instance.node_counts)
+    for pattern, count in zip(patterns, counts.tolist(), strict=True):
         for _ in range(count):
-            node = next_node[pattern.sort]
-            next_node[pattern.sort] += 1
-            slots += [(config_at[pattern.sort, g], sum(pattern.gpus), node) for g in pattern.gpus]
-    waits = np.full((event.jobs, event.jobs), np.inf)
-    np.fill_diagonal(waits, charges.waits)
+            n = next_node[pattern.node_type]
+            next_node[pattern.node_type] += 1
+            slots += [(config_at[pattern.node_type, g], sum(pattern.gpus), n) for g in pattern.gpus]
+    waits = np.full((instance.jobs, instance.jobs), np.inf)
+    np.fill_diagonal(waits, charges.wait_cost)
     by_slot = (
-        np.stack([charges.runs[:, c, u] for c, u, _ in slots], axis=1) if slots else np.empty((event.jobs, 0))
+        np.stack([charges.run_cost[:, c, u] for c, u, _ in slots], axis=1)
+        if slots
+        else np.empty((instance.jobs, 0))
     )
     matrix = np.concatenate((by_slot, waits), axis=1)
     large = 1e3 * (1.0 + np.abs(matrix[np.isfinite(matrix)]).sum())
     rows, columns = linear_sum_assignment(np.where(np.isfinite(matrix), matrix, large))
-    config = np.full(event.jobs, POSTPONED, dtype=np.int64)
-    places = np.full(event.jobs, -1, dtype=np.int64)
+    config = np.full(instance.jobs, POSTPONED, dtype=np.int64)
+    node = np.full(instance.jobs, -1, dtype=np.int64)
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
         if column < len(slots):
-            config[row], _, places[row] = slots[column]
-    return Schedule(config, places, charged(event, charges, Schedule(config, places)), bound)
+            config[row], _, node[row] = slots[column]
+    return Assignment(config, node, compute_cost(instance, charges, Assignment(config, node)), bound)
 
 
-def charged(event: Event, charges: Charges, schedule: Schedule) -> float:
-    """What a schedule costs by *charges*, with the GPUs that are really busy on its nodes."""
-    used = np.zeros((len(event.nodes), int(event.nodes.max(initial=0)) + 1), dtype=np.int64)
-    runs = np.flatnonzero(schedule.config != POSTPONED)
-    config = schedule.config[runs]
-    np.add.at(used, (event.config_sort[config], schedule.node[runs]), event.config_gpus[config])
-    cost: Floats = charges.runs[runs, config, used[event.config_sort[config], schedule.node[runs]]]
-    waits = schedule.config == POSTPONED
-    return float(cost.sum() + charges.waits[waits].sum())
+def compute_cost(instance: Instance, charges: Charges, assignment: Assignment) -> float:
+    """Return the cost of an assignment by *charges*, with the busy GPUs of its nodes."""
+    used = np.zeros((len(instance.node_counts), int(instance.node_counts.max(initial=0)) + 1), dtype=np.int64)
+    runs = np.flatnonzero(assignment.config != POSTPONED)
+    config = assignment.config[runs]
+    np.add.at(used, (instance.config_node_type[config], assignment.node[runs]), instance.config_gpus[config])
+    cost: Floats = charges.run_cost[
+        runs, config, used[instance.config_node_type[config], assignment.node[runs]]
+    ]
+    waits = assignment.config == POSTPONED
+    return float(cost.sum() + charges.wait_cost[waits].sum())
 
 
-def nobody(event: Event, charges: Charges) -> Schedule:
-    """The schedule in which everybody waits, where nobody can run."""
-    none = np.full(event.jobs, POSTPONED, dtype=np.int64)
-    worth = float(charges.waits.sum())
-    return Schedule(none, none.copy(), worth, worth)
+def postpone_all(instance: Instance, charges: Charges) -> Assignment:
+    """Return the assignment in which all jobs wait, for an instance in which none can run."""
+    none = np.full(instance.jobs, POSTPONED, dtype=np.int64)
+    cost = float(charges.wait_cost.sum())
+    return Assignment(none, none.copy(), cost, cost)

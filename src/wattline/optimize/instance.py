@@ -1,4 +1,4 @@
-"""What there is to decide at one moment: jobs with due dates, nodes of several sorts, what energy costs."""
+"""An instance of the cost programme: jobs with due dates, nodes of several types, the cost of energy."""
 
 from __future__ import annotations
 
@@ -19,48 +19,63 @@ def _none() -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
-    """Jobs that could run in one of several configurations, and the nodes they could run on.
+class Instance:
+    """Jobs that can run in several configurations, and the nodes on which they can run.
 
-    A configuration is a number of GPUs on a sort of node, and maybe a power cap; nodes of one sort are
-    interchangeable. A job runs on one node, beside others. A node costs what *cost_s* says, and beside that
-    each of its jobs what *own_s* does. Money has any unit, as long as it is one.
+    A configuration is a number of GPUs on a type of node, and maybe a power cap; nodes of one type are
+    interchangeable. A job runs on one node, beside others. A node costs *cost_per_s*, and each of its jobs
+    *own_cost_per_s* in addition. Money has any unit, as long as it is the same everywhere.
     """
 
     now_s: float
-    nodes: Ints  # how many of each sort there are
-    gpus: Ints  # of a node of each sort
-    cost_s: Floats  # money per second: row sort, column busy GPUs; a node without any costs nothing
-    config_sort: Ints
+    node_counts: Ints  # number of nodes of each type
+    gpus: Ints  # of a node of each type
+    cost_per_s: Floats  # money by node type and number of busy GPUs; a node without any costs nothing
+    config_node_type: Ints
     config_gpus: Ints
-    left_s: Floats  # what each job (row) still takes in each configuration (column); inf: impossible
+    left_s: Floats  # remaining time by job and configuration; inf: impossible
     due_s: Floats
-    late: Floats  # money for each second that a job is late
-    own_s: Floats = field(default_factory=_none)  # money per second, as *left_s* has it; empty: 0
-    pause_s: Floats = field(default_factory=_none)  # of *left_s*, before there is any progress; empty: 0
-    stands_s: float = math.inf  # when prices change: a decision is not good for longer
-    stop_s: Floats = field(default_factory=_none)  # by job: lost later if it waits now; empty: 0
-    later: Floats = field(
+    late_per_s: Floats  # money for each second that a job is late
+    own_cost_per_s: Floats = field(default_factory=_none)  # money by job and configuration; empty: 0
+    pause_s: Floats = field(default_factory=_none)  # part of *left_s* without progress; empty: 0
+    valid_s: float = math.inf  # until prices change
+    stop_penalty_s: Floats = field(default_factory=_none)  # by job: lost if it is stopped now; empty: 0
+    later_price: Floats = field(
         default_factory=_none
-    )  # by job: the price that it can wait for over that now; empty: 1
+    )  # by job: price it can wait for over price now; empty: 1
 
     def __post_init__(self) -> None:
         jobs, configs = self.left_s.shape
         rules = (
             (
-                len(self.nodes) == len(self.gpus) == len(self.cost_s),
-                "nodes, gpus, cost_s differ in length",
+                len(self.node_counts) == len(self.gpus) == len(self.cost_per_s),
+                "node_counts, gpus and cost_per_s differ in length",
             ),
-            (len(self.config_sort) == len(self.config_gpus) == configs, "left_s has other configurations"),
-            (len(self.due_s) == len(self.late) == jobs, "due_s, late and left_s differ in their jobs"),
-            (bool((self.nodes >= 0).all() and (self.gpus >= 1).all()), "a sort has no nodes or no GPUs"),
-            (self.cost_s.shape[1] > int(self.gpus.max(initial=0)), "cost_s ends before all GPUs are busy"),
+            (
+                len(self.config_node_type) == len(self.config_gpus) == configs,
+                "config_node_type, config_gpus and left_s differ in their configurations",
+            ),
+            (
+                len(self.due_s) == len(self.late_per_s) == jobs,
+                "due_s, late_per_s and left_s differ in their jobs",
+            ),
+            (
+                bool((self.node_counts >= 0).all() and (self.gpus >= 1).all()),
+                "a node type has a negative number of nodes or no GPUs",
+            ),
+            (
+                self.cost_per_s.shape[1] > int(self.gpus.max(initial=0)),
+                "cost_per_s has too few columns for all GPUs busy",
+            ),
             (bool((self.left_s > 0).all()), "left_s must be above 0"),
-            (bool((self.late >= 0).all()), "late must be at least 0"),
-            (self.own_s.shape in ((0,), (jobs, configs)), "own_s and left_s differ in shape"),
+            (bool((self.late_per_s >= 0).all()), "late_per_s must be at least 0"),
+            (
+                self.own_cost_per_s.shape in ((0,), (jobs, configs)),
+                "own_cost_per_s and left_s differ in shape",
+            ),
             (self.pause_s.shape in ((0,), (jobs, configs)), "pause_s and left_s differ in shape"),
-            (self.later.shape in ((0,), (jobs,)), "later and left_s differ in their jobs"),
-            (self.stop_s.shape in ((0,), (jobs,)), "stop_s and left_s differ in their jobs"),
+            (self.later_price.shape in ((0,), (jobs,)), "later_price and left_s differ in their jobs"),
+            (self.stop_penalty_s.shape in ((0,), (jobs,)), "stop_penalty_s and left_s differ in their jobs"),
         )
         for holds, problem in rules:
             if not holds:
@@ -68,109 +83,130 @@ class Event:
 
     @property
     def jobs(self) -> int:
-        """How many there are."""
+        """Number of jobs."""
         return len(self.left_s)
 
     @cached_property
     def possible(self) -> Bools:
-        """Which job can run in which configuration on these nodes."""
-        fits = (self.config_gpus <= self.gpus[self.config_sort]) & (self.nodes[self.config_sort] > 0)
+        """True by job and configuration where the job can run on these nodes."""
+        fits = (self.config_gpus <= self.gpus[self.config_node_type]) & (
+            self.node_counts[self.config_node_type] > 0
+        )
         return np.asarray(np.isfinite(self.left_s) & fits)
 
     @cached_property
-    def share_s(self) -> Floats:
-        """Money per second that a job pays, by job (one for all if alike), configuration and busy GPUs of its
-        node: of the node in proportion to its GPUs, and its own."""
-        used = np.maximum(np.arange(self.cost_s.shape[1]), 1)
-        share = self.config_gpus[:, None] * self.cost_s[self.config_sort] / used
-        return np.asarray(share[None] + (self.own_s[:, :, None] if self.own_s.size else 0.0))
+    def job_cost_per_s(self) -> Floats:
+        """Money per second by job (one row if the same for all), configuration and busy GPUs of its node.
+
+        A job pays for its node in proportion to its GPUs, and its own cost.
+        """
+        used = np.maximum(np.arange(self.cost_per_s.shape[1]), 1)
+        share = self.config_gpus[:, None] * self.cost_per_s[self.config_node_type] / used
+        return np.asarray(
+            share[None] + (self.own_cost_per_s[:, :, None] if self.own_cost_per_s.size else 0.0)
+        )
 
     @cached_property
-    def known_s(self) -> Floats:
-        """*left_s*, with some number where it is impossible."""
+    def finite_left_s(self) -> Floats:
+        """*left_s*, with 1 where it is impossible."""
         return np.where(self.possible, self.left_s, 1.0)
 
     @cached_property
     def fastest_s(self) -> Floats:
-        """What each job takes at least; inf: it can run nowhere."""
+        """Least remaining time of each job; inf: it can run nowhere."""
         return np.asarray(np.where(self.possible, self.left_s, np.inf).min(axis=1, initial=np.inf))
 
     @cached_property
     def slowest_s(self) -> Floats:
-        """What each job takes at most, in a configuration that is possible."""
+        """Longest remaining time of each job in a possible configuration."""
         return np.asarray(np.where(self.possible, self.left_s, -np.inf).max(axis=1, initial=-np.inf))
 
     @cached_property
     def total_gpus(self) -> int:
-        """Of all nodes."""
-        return int((self.nodes * self.gpus).sum())
+        """Number of GPUs of all nodes."""
+        return int((self.node_counts * self.gpus).sum())
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
-    """What was decided: a configuration for each job, and on which node of its sort, counted from 0.
+class Assignment:
+    """A configuration for each job, and its node, counted from 0 within the type.
 
-    *bound*: no decision costs less by the objective that was minimised, nan: nobody knows; *worth* is
-    what this one costs by it.
+    *cost* is by the objective that was minimised, *bound* a lower bound of it for all assignments; nan:
+    unknown.
     """
 
     config: Ints  # POSTPONED: it waits
     node: Ints
-    worth: float = np.nan
+    cost: float = np.nan
     bound: float = np.nan
 
     @property
     def gap(self) -> float:
-        """How far it may be from the best, relative; nan: nobody knows."""
-        return float(np.maximum(self.worth - self.bound, 0.0) / max(abs(self.worth), 1e-12))
+        """Largest possible distance from the least cost, relative; nan: unknown."""
+        return float(np.maximum(self.cost - self.bound, 0.0) / max(abs(self.cost), 1e-12))
 
 
-def with_pauses(event: Event, config: Ints, who: Bools, restart_s: float) -> Event:
-    """*event*, if *who* of the jobs, that have *config* now, lose *restart_s* with other GPUs, and those who
-    run by waiting."""
-    sort, gpus = (np.append(column, -1)[config] for column in (event.config_sort, event.config_gpus))
-    moves = (event.config_sort != sort[:, None]) | (event.config_gpus != gpus[:, None])
-    pause_s = np.where(moves & who[:, None] & np.isfinite(event.left_s), restart_s, 0.0)
-    stop_s = np.where(config != POSTPONED, restart_s, 0.0)
-    return replace(event, left_s=event.left_s + pause_s, pause_s=pause_s, stop_s=stop_s)
+def add_restart_pauses(instance: Instance, config: Ints, started: Bools, restart_s: float) -> Instance:
+    """Return *instance* with the time that restarts take.
+
+    Jobs have *config* now. Those that have *started* lose *restart_s* with other GPUs, and running ones by
+    waiting.
+    """
+    node_type, gpus = (
+        np.append(column, -1)[config] for column in (instance.config_node_type, instance.config_gpus)
+    )
+    moves = (instance.config_node_type != node_type[:, None]) | (instance.config_gpus != gpus[:, None])
+    pause_s = np.where(moves & started[:, None] & np.isfinite(instance.left_s), restart_s, 0.0)
+    stop_penalty_s = np.where(config != POSTPONED, restart_s, 0.0)
+    return replace(instance, left_s=instance.left_s + pause_s, pause_s=pause_s, stop_penalty_s=stop_penalty_s)
 
 
-def at_most(event: Event, gpus: int) -> Event:
-    """*event*, if nobody may have more GPUs than so many."""
-    return replace(event, left_s=np.where(event.config_gpus <= gpus, event.left_s, np.inf))
+def limit_gpus(instance: Instance, gpus: int) -> Instance:
+    """Return *instance* without the configurations of more GPUs than so many."""
+    return replace(instance, left_s=np.where(instance.config_gpus <= gpus, instance.left_s, np.inf))
 
 
-def busy(event: Event, schedule: Schedule) -> list[Ints]:
-    """GPUs that are busy on each node, by sort."""
-    found = [np.zeros(int(count), dtype=np.int64) for count in event.nodes]
-    for config, node in zip(schedule.config.tolist(), schedule.node.tolist(), strict=True):
+def count_busy_gpus(instance: Instance, assignment: Assignment) -> list[Ints]:
+    """Return the busy GPUs of each node, by node type."""
+    busy = [np.zeros(int(count), dtype=np.int64) for count in instance.node_counts]
+    for config, node in zip(assignment.config.tolist(), assignment.node.tolist(), strict=True):
         if config != POSTPONED:
-            found[event.config_sort[config]][node] += event.config_gpus[config]
-    return found
+            busy[instance.config_node_type[config]][node] += instance.config_gpus[config]
+    return busy
 
 
-def check(event: Event, schedule: Schedule) -> None:
-    """Raise unless jobs run where they can and no node has more busy GPUs than it has GPUs."""
-    runs = np.flatnonzero(schedule.config != POSTPONED)
-    if not event.possible[runs, schedule.config[runs]].all():
-        row = int(runs[~event.possible[runs, schedule.config[runs]]][0])
-        raise InputError(f"job {row} cannot run in configuration {schedule.config[row]}")
-    for sort, used in enumerate(busy(event, schedule)):
-        if (used > event.gpus[sort]).any():
-            raise InputError(f"a node of sort {sort} has {used.max()} busy GPUs, expected {event.gpus[sort]}")
+def check(instance: Instance, assignment: Assignment) -> None:
+    """Raise if a job runs where it cannot, or a node has more busy GPUs than GPUs."""
+    runs = np.flatnonzero(assignment.config != POSTPONED)
+    if not instance.possible[runs, assignment.config[runs]].all():
+        row = int(runs[~instance.possible[runs, assignment.config[runs]]][0])
+        raise InputError(f"job {row} cannot run in configuration {assignment.config[row]}")
+    for node_type, used in enumerate(count_busy_gpus(instance, assignment)):
+        if (used > instance.gpus[node_type]).any():
+            most = instance.gpus[node_type]
+            raise InputError(
+                f"a node of type {node_type} has {used.max()} busy GPUs, expected at most {most}"
+            )
 
 
-def cost_of(event: Event, schedule: Schedule, stands_s: float = np.inf) -> tuple[float, float, float]:
-    """Seconds until the first job that runs ends, at most *stands_s*, and money until then: for energy, and
-    for all who are past their due dates by then, running or not. Nothing runs: 0."""
-    runs = np.flatnonzero(schedule.config != POSTPONED)
+def compute_cost_until_end(
+    instance: Instance, assignment: Assignment, valid_s: float = np.inf
+) -> tuple[float, float, float]:
+    """Return the seconds until the first running job ends, and the money for energy and tardiness until then.
+
+    At most *valid_s* are counted. All jobs past their due dates cost money, running or not. All are 0 if no
+    job runs.
+    """
+    runs = np.flatnonzero(assignment.config != POSTPONED)
     if not len(runs):
         return 0.0, 0.0, 0.0
-    until_s = min(stands_s, float(event.left_s[runs, schedule.config[runs]].min()))
+    until_s = min(valid_s, float(instance.left_s[runs, assignment.config[runs]].min()))
     rate = sum(
-        float(event.cost_s[sort, used].sum()) for sort, used in enumerate(busy(event, schedule)) if len(used)
+        float(instance.cost_per_s[node_type, used].sum())
+        for node_type, used in enumerate(count_busy_gpus(instance, assignment))
+        if len(used)
     )
-    if event.own_s.size:
-        rate += float(event.own_s[runs, schedule.config[runs]].sum())
-    late_s = np.maximum(0.0, event.now_s + until_s - np.maximum(event.due_s, event.now_s))
-    return until_s, rate * until_s, float((event.late * late_s).sum())
+    if instance.own_cost_per_s.size:
+        rate += float(instance.own_cost_per_s[runs, assignment.config[runs]].sum())
+    late_s = np.maximum(0.0, instance.now_s + until_s - np.maximum(instance.due_s, instance.now_s))
+    return until_s, rate * until_s, float((instance.late_per_s * late_s).sum())

@@ -1,4 +1,4 @@
-"""Which node is which: jobs that go on as they are should not move."""
+"""Choice among equal nodes, so that jobs that keep their configuration do not move."""
 
 from __future__ import annotations
 
@@ -7,78 +7,87 @@ from dataclasses import replace
 import numpy as np
 
 from wattline.core.table import Bools, Floats, Ints
-from wattline.optimize.exact import charged
-from wattline.optimize.instance import POSTPONED, Event, Schedule
+from wattline.optimize.exact import compute_cost
+from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.optimize.objective import Charges
 
 _FIRST = 1e-6
-_SLACK = 1e-3  # of what a schedule costs: so much more is nothing
+_SLACK = 1e-3  # of the cost of an assignment: a difference that does not count
 
 
-def stick(
-    event: Event, charges: Charges, schedule: Schedule, config: Ints, node: Ints, moving: Floats
-) -> Schedule:
-    """*schedule* on nodes such that few of the jobs move that now have *config* on *node* (POSTPONED: none).
+def assign_nodes(
+    instance: Instance, charges: Charges, assignment: Assignment, config: Ints, node: Ints, move_cost: Floats
+) -> Assignment:
+    """Return *assignment* on nodes such that few jobs move.
 
-    Nodes change their numbers, so that as many as possible have the jobs that they had. Or else who keeps its
-    configuration stays on its node and others go where they fit best, if that costs no more; a move costs a
-    job *moving*.
+    Jobs now have *config* on *node* (POSTPONED: none). Nodes are renumbered, so that as many as possible
+    have the jobs that they had. Or else jobs that keep their configuration stay on their nodes and the
+    others go where they fit best, if that costs no more; a move costs a job *move_cost*.
     """
-    fewest = replace(schedule, node=_renumber(event, schedule, config, node))
-    kept = _keep(event, schedule, config, node)
-    if kept is None:
+    fewest = replace(assignment, node=_renumber(instance, assignment, config, node))
+    staying = _keep_nodes(instance, assignment, config, node)
+    if staying is None:
         return fewest
-    stays = replace(schedule, node=kept, worth=charged(event, charges, replace(schedule, node=kept)))
-    moves, fewer = (_moves(way, config, node) for way in (fewest, stays))
-    gain = fewest.worth + float(moving[moves].sum()) - stays.worth - float(moving[fewer].sum())
-    slack = _SLACK * abs(schedule.worth) if fewer.sum() < moves.sum() else 0.0
+    stays = replace(
+        assignment,
+        node=staying,
+        cost=compute_cost(instance, charges, replace(assignment, node=staying)),
+    )
+    moves, fewer = (_find_moved(way, config, node) for way in (fewest, stays))
+    gain = fewest.cost + float(move_cost[moves].sum()) - stays.cost - float(move_cost[fewer].sum())
+    slack = _SLACK * abs(assignment.cost) if fewer.sum() < moves.sum() else 0.0
     return stays if gain >= -slack else fewest
 
 
-def _moves(schedule: Schedule, config: Ints, node: Ints) -> Bools:
-    """Who goes to another node in the same configuration."""
-    return np.asarray((config != POSTPONED) & (schedule.config == config) & (schedule.node != node))
+def _find_moved(assignment: Assignment, config: Ints, node: Ints) -> Bools:
+    """Return which jobs go to another node in the same configuration."""
+    return np.asarray((config != POSTPONED) & (assignment.config == config) & (assignment.node != node))
 
 
-def _keep(event: Event, schedule: Schedule, config: Ints, node: Ints) -> Ints | None:
-    """Nodes on which those who keep their configuration stay, but for who must make room for a larger job;
-    None: somebody finds no place."""
-    free = [np.full(int(count), gpus) for count, gpus in zip(event.nodes, event.gpus.tolist(), strict=True)]
-    found = np.full(event.jobs, -1, dtype=np.int64)
-    runs = schedule.config != POSTPONED
-    stays = runs & (schedule.config == config)
-    sort, gpus = event.config_sort[schedule.config], event.config_gpus[schedule.config]
+def _keep_nodes(instance: Instance, assignment: Assignment, config: Ints, node: Ints) -> Ints | None:
+    """Return nodes such that jobs that keep their configuration stay, except those in the way of larger ones.
+
+    None: some job finds no node.
+    """
+    free = [
+        np.full(int(count), gpus)
+        for count, gpus in zip(instance.node_counts, instance.gpus.tolist(), strict=True)
+    ]
+    chosen = np.full(instance.jobs, -1, dtype=np.int64)
+    runs = assignment.config != POSTPONED
+    stays = runs & (assignment.config == config)
+    node_type, gpus = instance.config_node_type[assignment.config], instance.config_gpus[assignment.config]
     for job in np.flatnonzero(stays).tolist():
-        found[job] = node[job]
-        free[sort[job]][node[job]] -= gpus[job]
+        chosen[job] = node[job]
+        free[node_type[job]][node[job]] -= gpus[job]
     line = sorted(np.flatnonzero(runs & ~stays).tolist(), key=lambda job: -gpus[job])
     while line:
         job = line.pop(0)
-        room = free[sort[job]]
+        room = free[node_type[job]]
         fits = np.flatnonzero(room >= gpus[job])
         if len(fits):
-            found[job] = fits[np.argmin(room[fits])]
+            chosen[job] = fits[np.argmin(room[fits])]
         else:
-            smaller = np.flatnonzero((found >= 0) & (sort == sort[job]) & (gpus < gpus[job]))
-            leaves = _who_leaves(smaller, found, gpus, room, int(gpus[job]))
+            smaller = np.flatnonzero((chosen >= 0) & (node_type == node_type[job]) & (gpus < gpus[job]))
+            leaves = _find_leaving(smaller, chosen, gpus, room, int(gpus[job]))
             if not leaves:
                 return None
-            found[job] = found[leaves[0]]
+            chosen[job] = chosen[leaves[0]]
             for other in leaves:
-                room[found[other]] += gpus[other]
-                found[other] = -1
+                room[chosen[other]] += gpus[other]
+                chosen[other] = -1
             line = sorted([*line, *leaves], key=lambda job: -gpus[job])
-        room[found[job]] -= gpus[job]
-    return found
+        room[chosen[job]] -= gpus[job]
+    return chosen
 
 
-def _who_leaves(smaller: Ints, found: Ints, gpus: Ints, room: Ints, need: int) -> list[int]:
-    """The fewest of *smaller* jobs, all on one node, that make room for *need* GPUs; none: nobody can."""
+def _find_leaving(smaller: Ints, chosen: Ints, gpus: Ints, room: Ints, need: int) -> list[int]:
+    """Return the fewest of *smaller* jobs on one node that make room for *need* GPUs; empty: impossible."""
     best: list[int] = []
     for n in range(len(room)):
         leaves: list[int] = []
         free = int(room[n])
-        for job in sorted(smaller[found[smaller] == n].tolist(), key=lambda job: -gpus[job]):
+        for job in sorted(smaller[chosen[smaller] == n].tolist(), key=lambda job: -gpus[job]):
             if free < need:
                 leaves.append(job)
                 free += int(gpus[job])
@@ -87,17 +96,20 @@ def _who_leaves(smaller: Ints, found: Ints, gpus: Ints, room: Ints, need: int) -
     return best
 
 
-def _renumber(event: Event, schedule: Schedule, config: Ints, node: Ints) -> Ints:
+def _renumber(instance: Instance, assignment: Assignment, config: Ints, node: Ints) -> Ints:
+    """Return the nodes of *assignment*, renumbered so that as many GPUs as possible keep their jobs."""
     from scipy.optimize import linear_sum_assignment  # takes a while to import
 
-    found = schedule.node.copy()
-    same = (schedule.config != POSTPONED) & (schedule.config == config)
-    for sort, count in enumerate(event.nodes.tolist()):
-        here = np.flatnonzero(same & (event.config_sort[np.maximum(config, 0)] == sort))
+    chosen = assignment.node.copy()
+    same = (assignment.config != POSTPONED) & (assignment.config == config)
+    for node_type, count in enumerate(instance.node_counts.tolist()):
+        here = np.flatnonzero(same & (instance.config_node_type[np.maximum(config, 0)] == node_type))
         overlap = np.zeros((count, count))
-        np.add.at(overlap, (schedule.node[here], node[here]), event.config_gpus[config[here]])
-        mine = (schedule.config != POSTPONED) & (event.config_sort[np.maximum(schedule.config, 0)] == sort)
-        overlap[schedule.node[mine]] -= _FIRST * np.arange(count)  # of nodes that are as good, the first
+        np.add.at(overlap, (assignment.node[here], node[here]), instance.config_gpus[config[here]])
+        mine = (assignment.config != POSTPONED) & (
+            instance.config_node_type[np.maximum(assignment.config, 0)] == node_type
+        )
+        overlap[assignment.node[mine]] -= _FIRST * np.arange(count)  # of nodes that are as good, the first
         _, number = linear_sum_assignment(-overlap)
-        found[mine] = number[schedule.node[mine]]
-    return found
+        chosen[mine] = number[assignment.node[mine]]
+    return chosen

@@ -1,6 +1,6 @@
-"""The optimiser for other schedulers: a description of jobs and nodes in, where everybody should run out.
+"""The optimiser for other schedulers: a description of jobs and nodes in, an assignment out.
 
-Stateless and pure: what is answered depends on what is asked, and on nothing else.
+Stateless and pure: the answer depends on the request alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from wattline.core.table import Ints
 from wattline.errors import ConfigError, InputError, did_you_mean
 from wattline.models.cost import energy_cost
 from wattline.optimize import METHODS, OBJECTIVES
-from wattline.optimize.decide import Decided, Effort, charges_of, decide
-from wattline.optimize.instance import POSTPONED, Event, Schedule, check, cost_of, with_pauses
+from wattline.optimize.decide import DecisionResult, Effort, compute_charges, decide
+from wattline.optimize.instance import (
+    POSTPONED,
+    Assignment,
+    Instance,
+    add_restart_pauses,
+    check,
+    compute_cost_until_end,
+)
 
 _KEYS = {
     *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current", "restart_s"),
@@ -29,94 +36,105 @@ _NODE_KEYS = {"id", "kind", "gpus"}
 
 
 def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Where each job should run, what that costs until the next decision, and when that is due.
+    """Return where each job should run, the cost until the next decision, and when that is due.
 
-    *request* has `jobs` (`id`, `due_s`, `late_per_h` money, `left_s[kind][gpus]` seconds,
-    or a list of `cap_w`, `left_s` and `less_w`, the watts that its GPUs then draw less), `nodes` (`id`,
-    `kind`, `gpus`), `power_w[kind]` (watts of a node with 1, 2, … busy GPUs), `price_kwh`, `pue`, `now_s`,
-    `current[job]` (`node`, `gpus`), `restart_s` (what changing it takes), and `method`, `objective`, `seed`,
+    *request* has `jobs` (`id`, `due_s`, `late_per_h` money, `left_s[kind][gpus]` seconds, or a list of
+    `cap_w`, `left_s` and `less_w`, the watts that its GPUs draw less under the cap), `nodes` (`id`, `kind`,
+    `gpus`), `power_w[kind]` (watts of a node with 1, 2, … busy GPUs), `price_kwh`, `pue`, `now_s`,
+    `current[job]` (`node`, `gpus`), `restart_s` (time to move a job), and `method`, `objective`, `seed`,
     `tries`, `gap`, `time_s`. A mistake raises a `ConfigError` that names the field.
     """
-    _known(request, _KEYS, "")
-    nodes = _list(request, "nodes", _NODE_KEYS)
-    jobs = _list(request, "jobs", _JOB_KEYS)
-    sorts = sorted({(_word(n, "kind", w), _whole(n, "gpus", w)) for n, w in nodes})
-    event, caps_w = _event(request, jobs, nodes, sorts)
-    where = {(s, i): name for s, names in enumerate(_names(nodes, sorts)) for i, name in enumerate(names)}
-    config, node = _current(request, jobs, event, sorts, {name: at for at, name in where.items()})
-    restart_s = _between(request, "restart_s", 0.0, 0.0, _MOST)
-    event = with_pauses(event, config, config != POSTPONED, restart_s)
-    charges = charges_of(event, _choice(request, "objective", OBJECTIVES, "rolling"))
-    method = _choice(request, "method", METHODS, "exact")
-    found = decide(event, charges, method, config, node, _effort(request), restart_s)
-    return _answer(event, caps_w, found, charges.stands_s, jobs, where)
+    _check_keys(request, _KEYS, "")
+    nodes = _read_list(request, "nodes", _NODE_KEYS)
+    jobs = _read_list(request, "jobs", _JOB_KEYS)
+    node_types = sorted({(_read_name(n, "kind", w), _read_gpus(n, "gpus", w)) for n, w in nodes})
+    instance, caps_w = _build_instance(request, jobs, nodes, node_types)
+    where = {
+        (s, i): name
+        for s, names in enumerate(_list_node_names(nodes, node_types))
+        for i, name in enumerate(names)
+    }
+    config, node = _read_current(
+        request, jobs, instance, node_types, {name: at for at, name in where.items()}
+    )
+    restart_s = _read_between(request, "restart_s", 0.0, 0.0, _MOST)
+    instance = add_restart_pauses(instance, config, config != POSTPONED, restart_s)
+    charges = compute_charges(instance, _read_choice(request, "objective", OBJECTIVES, "rolling"))
+    method = _read_choice(request, "method", METHODS, "exact")
+    found = decide(instance, charges, method, config, node, _read_effort(request), restart_s)
+    return _build_answer(instance, caps_w, found, charges.valid_s, jobs, where)
 
 
-def _effort(request: Mapping[str, Any]) -> Effort:
+def _read_effort(request: Mapping[str, Any]) -> Effort:
     usual = Effort()
     return Effort(
-        tries=int(_between(request, "tries", usual.tries, 1, 1e7)),
-        seed=int(_between(request, "seed", usual.seed, 0, 2**31)),
-        gap=_between(request, "gap", usual.gap, 0.0, 1.0),
-        time_s=_between(request, "time_s", usual.time_s, 1e-3, 1e6),
+        tries=int(_read_between(request, "tries", usual.tries, 1, 1e7)),
+        seed=int(_read_between(request, "seed", usual.seed, 0, 2**31)),
+        gap=_read_between(request, "gap", usual.gap, 0.0, 1.0),
+        time_s=_read_between(request, "time_s", usual.time_s, 1e-3, 1e6),
     )
 
 
-def _event(
+def _build_instance(
     request: Mapping[str, Any],
     jobs: Sequence[tuple[Mapping[str, Any], str]],
     nodes: Sequence[tuple[Mapping[str, Any], str]],
-    sorts: Sequence[tuple[str, int]],
-) -> tuple[Event, list[int]]:
-    """What is asked, and the cap of each configuration."""
+    node_types: Sequence[tuple[str, int]],
+) -> tuple[Instance, list[int]]:
+    """Return the instance of *request*, and the cap of each configuration."""
     power_w = request.get("power_w", {})
-    price, pue = _between(request, "price_kwh", 1.0, 0.0, _MOST), _number(request, "pue", "", 1.0)
-    most = max((gpus for _, gpus in sorts), default=0)
-    cost_s = np.zeros((len(sorts), most + 1))
-    for s, (kind, gpus) in enumerate(sorts):
+    price, pue = _read_between(request, "price_kwh", 1.0, 0.0, _MOST), _read_number(request, "pue", "", 1.0)
+    most = max((gpus for _, gpus in node_types), default=0)
+    cost_per_s = np.zeros((len(node_types), most + 1))
+    for s, (kind, gpus) in enumerate(node_types):
         watts = power_w.get(kind) if isinstance(power_w, Mapping) else None
         if not isinstance(watts, list) or len(watts) < gpus or not all(map(_is_amount, watts)):
             raise ConfigError(
                 f"power_w.{kind} is {watts!r}, expected {gpus} numbers: watts with 1 to {gpus} GPUs busy"
             )
-        cost_s[s, 1 : gpus + 1] = energy_cost(np.array(watts[:gpus], np.float64), price_kwh=price, pue=pue)
-    ways = [_ways(job, where) for job, where in jobs]
-    wanted = sorted({config for of_job in ways for config in of_job})
+        cost_per_s[s, 1 : gpus + 1] = energy_cost(
+            np.array(watts[:gpus], np.float64), price_kwh=price, pue=pue
+        )
+    by_job = [_read_configurations(job, where) for job, where in jobs]
+    wanted = sorted({config for of_job in by_job for config in of_job})
     configs = [
-        (s, g, cap) for s, (kind, room) in enumerate(sorts) for k, g, cap in wanted if k == kind and g <= room
+        (s, g, cap)
+        for s, (kind, room) in enumerate(node_types)
+        for k, g, cap in wanted
+        if k == kind and g <= room
     ]
-    table = [[of_job.get((sorts[s][0], g, cap), _NEVER) for s, g, cap in configs] for of_job in ways]
+    table = [[of_job.get((node_types[s][0], g, cap), _NEVER) for s, g, cap in configs] for of_job in by_job]
     numbers = np.array(table, dtype=np.float64).reshape(len(jobs), len(configs), 2)
-    count = [sum((n["kind"], n["gpus"]) == sort for n, _ in nodes) for sort in sorts]
-    event = Event(
-        now_s=_between(request, "now_s", 0.0, -_MOST, _MOST),
-        nodes=np.array(count, dtype=np.int64),
-        gpus=np.array([gpus for _, gpus in sorts], dtype=np.int64),
-        cost_s=cost_s,
-        config_sort=np.array([s for s, _, _ in configs], dtype=np.int64),
+    count = [sum((n["kind"], n["gpus"]) == node_type for n, _ in nodes) for node_type in node_types]
+    instance = Instance(
+        now_s=_read_between(request, "now_s", 0.0, -_MOST, _MOST),
+        node_counts=np.array(count, dtype=np.int64),
+        gpus=np.array([gpus for _, gpus in node_types], dtype=np.int64),
+        cost_per_s=cost_per_s,
+        config_node_type=np.array([s for s, _, _ in configs], dtype=np.int64),
         config_gpus=np.array([g for _, g, _ in configs], dtype=np.int64),
         left_s=numbers[:, :, 0],
-        own_s=-energy_cost(numbers[:, :, 1], price_kwh=price, pue=pue),
-        due_s=np.array([_between(job, "due_s", math.inf, -_MOST, math.inf, w) for job, w in jobs]),
-        late=np.array([_between(job, "late_per_h", 0.0, 0.0, _MOST, w) / 3600 for job, w in jobs]),
+        own_cost_per_s=-energy_cost(numbers[:, :, 1], price_kwh=price, pue=pue),
+        due_s=np.array([_read_between(job, "due_s", math.inf, -_MOST, math.inf, w) for job, w in jobs]),
+        late_per_s=np.array([_read_between(job, "late_per_h", 0.0, 0.0, _MOST, w) / 3600 for job, w in jobs]),
     )
-    return event, [cap for _, _, cap in configs]
+    return instance, [cap for _, _, cap in configs]
 
 
-class _Way(NamedTuple):
-    """How long a job takes in one way, and how many watts less than usual its GPUs draw."""
+class _RunTime(NamedTuple):
+    """Remaining time of a job in one configuration, and watts that its GPUs draw less than without cap."""
 
     left_s: float
     less_w: float = 0.0
 
 
-_NEVER = _Way(math.inf)
+_NEVER = _RunTime(math.inf)
 _Config = tuple[str, int, int]  # kind, GPUs, cap (0: none)
 
 
-def _ways(job: Mapping[str, Any], where: str) -> dict[_Config, _Way]:
-    """In what ways a job can run."""
-    found: dict[_Config, _Way] = {}
+def _read_configurations(job: Mapping[str, Any], where: str) -> dict[_Config, _RunTime]:
+    """Return the configurations in which a job can run, with its remaining time in each."""
+    found: dict[_Config, _RunTime] = {}
     left_s = job.get("left_s")
     if not isinstance(left_s, Mapping) or not left_s:
         raise ConfigError(f"{where}.left_s is {left_s!r}, expected seconds by kind and number of GPUs")
@@ -126,51 +144,51 @@ def _ways(job: Mapping[str, Any], where: str) -> dict[_Config, _Way]:
         for gpus, value in by_gpus.items():
             here = f"{where}.left_s.{kind}"
             if not str(gpus).isdecimal() or str(int(gpus)) != str(gpus) or not 1 <= int(gpus) <= 1024:
-                raise ConfigError(f"{here} has {gpus!r}, expected a number of GPUs")
+                raise ConfigError(f"{here} has {gpus!r}, expected a number of GPUs from 1 to 1024")
             if value == []:
-                raise ConfigError(f"{here}.{gpus} is empty, expected seconds, or some with their caps")
+                raise ConfigError(f"{here}.{gpus} is empty, expected seconds, or a list of seconds with caps")
             if not isinstance(value, list):
-                found[kind, int(gpus), 0] = _Way(_above_0(by_gpus, gpus, here))
+                found[kind, int(gpus), 0] = _RunTime(_read_positive_s(by_gpus, gpus, here))
                 continue
             for i, capped in enumerate(value):
                 at = f"{here}.{gpus}[{i}]"
-                _known(capped, _CAP_KEYS, at)
-                cap_w = _between(capped, "cap_w", 0.0, 0.0, 1e6, at)
-                less_w = _between(capped, "less_w", 0.0, 0.0, _MOST, at)
+                _check_keys(capped, _CAP_KEYS, at)
+                cap_w = _read_between(capped, "cap_w", 0.0, 0.0, 1e6, at)
+                less_w = _read_between(capped, "less_w", 0.0, 0.0, _MOST, at)
                 if cap_w != int(cap_w) or (kind, int(gpus), int(cap_w)) in found:
                     raise ConfigError(
-                        f"{at}.cap_w is {cap_w:g}, expected a whole number that is not there yet"
+                        f"{at}.cap_w is {cap_w:g}, expected a whole number that is not in the list yet"
                     )
-                found[kind, int(gpus), int(cap_w)] = _Way(_above_0(capped, "left_s", at), less_w)
+                found[kind, int(gpus), int(cap_w)] = _RunTime(_read_positive_s(capped, "left_s", at), less_w)
     return found
 
 
-def _above_0(given: Mapping[str, Any], name: str, where: str) -> float:
-    value = _number(given, name, where, math.nan)
+def _read_positive_s(given: Mapping[str, Any], name: str, where: str) -> float:
+    value = _read_number(given, name, where, math.nan)
     if not value > 0:
         raise ConfigError(f"{where}.{name} is {value}, expected more than 0 seconds")
     return value
 
 
-def _names(
-    nodes: Sequence[tuple[Mapping[str, Any], str]], sorts: Sequence[tuple[str, int]]
+def _list_node_names(
+    nodes: Sequence[tuple[Mapping[str, Any], str]], node_types: Sequence[tuple[str, int]]
 ) -> list[list[str]]:
-    names: list[list[str]] = [[] for _ in sorts]
+    names: list[list[str]] = [[] for _ in node_types]
     for node, where in nodes:
-        names[sorts.index((node["kind"], node["gpus"]))].append(_word(node, "id", where))
+        names[node_types.index((node["kind"], node["gpus"]))].append(_read_name(node, "id", where))
     return names
 
 
-def _current(
+def _read_current(
     request: Mapping[str, Any],
     jobs: Sequence[tuple[Mapping[str, Any], str]],
-    event: Event,
-    sorts: Sequence[tuple[str, int]],
+    instance: Instance,
+    node_types: Sequence[tuple[str, int]],
     place: Mapping[str, tuple[int, int]],
 ) -> tuple[Ints, Ints]:
-    """What each job has now; POSTPONED: nothing, or nothing that is still there."""
-    config = np.full(event.jobs, POSTPONED, dtype=np.int64)
-    node = np.full(event.jobs, -1, dtype=np.int64)
+    """Return the present configuration and node of each job; POSTPONED: none, or none that still exists."""
+    config = np.full(instance.jobs, POSTPONED, dtype=np.int64)
+    node = np.full(instance.jobs, -1, dtype=np.int64)
     rows = {str(job["id"]): row for row, (job, _) in enumerate(jobs)}
     current = request.get("current", {})
     if not isinstance(current, Mapping):
@@ -179,45 +197,47 @@ def _current(
         where = f"current.{name}"
         if name not in rows or not isinstance(held, Mapping):
             raise ConfigError(f"{where} is {held!r}, expected a job with its node and gpus")
-        sort, number = place.get(_word(held, "node", where), (-1, -1))
-        same = (event.config_sort == sort) & (event.config_gpus == _whole(held, "gpus", where))
+        node_type, number = place.get(_read_name(held, "node", where), (-1, -1))
+        same = (instance.config_node_type == node_type) & (
+            instance.config_gpus == _read_gpus(held, "gpus", where)
+        )
         if same.any():
             config[rows[name]], node[rows[name]] = int(np.argmax(same)), number
     try:
-        check(event, Schedule(config, node))
+        check(instance, Assignment(config, node))
     except InputError as error:
-        raise ConfigError(f"current cannot be: {error.message}") from None
+        raise ConfigError(f"current is impossible: {error.message}") from None
     return config, node
 
 
-def _answer(
-    event: Event,
+def _build_answer(
+    instance: Instance,
     caps_w: Sequence[int],
-    found: Decided,
-    stands_s: float,
+    found: DecisionResult,
+    valid_s: float,
     jobs: Sequence[tuple[Mapping[str, Any], str]],
     where: Mapping[tuple[int, int], str],
 ) -> dict[str, Any]:
-    schedule = found.schedule
-    until_s, energy, late = cost_of(event, schedule, stands_s)
+    assignment = found.assignment
+    until_s, energy, late = compute_cost_until_end(instance, assignment, valid_s)
     placed: dict[str, Any] = {}
     for row, (job, _) in enumerate(jobs):
-        c = int(schedule.config[row])
+        c = int(assignment.config[row])
         if c == POSTPONED:
             placed[str(job["id"])] = {"node": None, "gpus": 0, "cap_w": None, "expected_tardiness_s": None}
             continue
-        left_s = float(event.left_s[row, c])
-        tardy_s = max(0.0, event.now_s + left_s - float(event.due_s[row]))
-        name = where[int(event.config_sort[c]), int(schedule.node[row])]
+        left_s = float(instance.left_s[row, c])
+        tardy_s = max(0.0, instance.now_s + left_s - float(instance.due_s[row]))
+        name = where[int(instance.config_node_type[c]), int(assignment.node[row])]
         placed[str(job["id"])] = {
             "node": name,
-            "gpus": int(event.config_gpus[c]),
+            "gpus": int(instance.config_gpus[c]),
             "cap_w": caps_w[c] or None,
             "expected_tardiness_s": tardy_s,
         }
     return {
         "jobs": placed,
-        "reschedule_s": event.now_s + until_s if until_s else None,
+        "reschedule_s": instance.now_s + until_s if until_s else None,
         "estimated_cost": energy + late,
         "energy_cost": energy,
         "tardiness_cost": late,
@@ -229,7 +249,7 @@ def _answer(
 # -- fields
 
 
-def _known(given: Mapping[str, Any], known: set[str], where: str) -> None:
+def _check_keys(given: Mapping[str, Any], known: set[str], where: str) -> None:
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where or 'the request'} is {given!r}, expected an object")
     for key in given:
@@ -240,32 +260,34 @@ def _known(given: Mapping[str, Any], known: set[str], where: str) -> None:
             )
 
 
-def _list(request: Mapping[str, Any], name: str, known: set[str]) -> list[tuple[Mapping[str, Any], str]]:
-    """Entries of a list, each with where it is."""
+def _read_list(request: Mapping[str, Any], name: str, known: set[str]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return the entries of a list, each with its path for messages."""
     given = request.get(name)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ConfigError(f"{name} is {given!r}, expected a list")
     seen: set[str] = set()
     for i, entry in enumerate(given):
-        _known(entry, known, f"{name}[{i}]")
+        _check_keys(entry, known, f"{name}[{i}]")
         word = str(entry.get("id"))
         if not isinstance(entry.get("id"), str | int) or word in seen:
-            raise ConfigError(f"{name}[{i}].id is {entry.get('id')!r}, expected a name that no other has")
+            raise ConfigError(
+                f"{name}[{i}].id is {entry.get('id')!r}, expected a name or number that is unique"
+            )
         seen.add(word)
     return [(entry, f"{name}[{i}]") for i, entry in enumerate(given)]
 
 
-def _number(given: Mapping[str, Any], name: str, where: str, missing: float) -> float:
+def _read_number(given: Mapping[str, Any], name: str, where: str, missing: float) -> float:
     value = given.get(name, missing)
     if isinstance(value, bool) or not isinstance(value, int | float) or (math.isnan(value) and name in given):
         raise ConfigError(f"{where}{'.' if where else ''}{name} is {value!r}, expected a number")
     return float(value)
 
 
-def _between(
+def _read_between(
     given: Mapping[str, Any], name: str, usual: float, low: float, high: float, where: str = ""
 ) -> float:
-    value = _number(given, name, where, usual)
+    value = _read_number(given, name, where, usual)
     if not low <= value <= high:
         bounds = f"at least {low:g}" if math.isinf(high) or high == _MOST else f"{low:g} to {high:g}"
         raise ConfigError(f"{where}{'.' if where else ''}{name} is {value:g}, expected {bounds}")
@@ -273,25 +295,25 @@ def _between(
 
 
 def _is_amount(value: object) -> bool:
-    """Whether it is a finite number of at least 0."""
+    """Return whether *value* is a finite number of at least 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
 
 
-def _whole(given: Mapping[str, Any], name: str, where: str) -> int:
+def _read_gpus(given: Mapping[str, Any], name: str, where: str) -> int:
     value = given.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
         raise ConfigError(f"{where}.{name} is {value!r}, expected a whole number from 1 to 1024")
     return value
 
 
-def _word(given: Mapping[str, Any], name: str, where: str) -> str:
+def _read_name(given: Mapping[str, Any], name: str, where: str) -> str:
     value = given.get(name)
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{where}.{name} is {value!r}, expected a name")
     return value
 
 
-def _choice(request: Mapping[str, Any], name: str, known: Sequence[str], usual: str) -> str:
+def _read_choice(request: Mapping[str, Any], name: str, known: Sequence[str], usual: str) -> str:
     word = request.get(name, usual)
     if word not in known:
         raise ConfigError(

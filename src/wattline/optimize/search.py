@@ -1,201 +1,196 @@
-"""A better decision from a good one: single jobs go elsewhere, or two change places, while that helps."""
+"""Local search: move single jobs or swap two as long as the cost falls."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from wattline.core.table import Floats, Ints
-from wattline.jit import F1, F3, I1, INT, inner, kernel
-from wattline.optimize.instance import Event, Schedule
+from wattline.core.table import Ints
+from wattline.jit import I1, INT, inner, kernel
+from wattline.optimize.arrays import PROBLEM, ProblemArrays, build_arrays
+from wattline.optimize.instance import Assignment, Instance
 from wattline.optimize.objective import Charges
 
 _ROUNDS = 50
 
 
-def improve(event: Event, charges: Charges, schedule: Schedule, rounds: int = _ROUNDS) -> Schedule:
-    """*schedule* after moves that make it cheaper by *charges*, the best of each job first.
+class Occupancy(NamedTuple):
+    """An assignment that is being changed, and the jobs of each node."""
 
-    A job takes another configuration, on any node that has the GPUs, or waits; or it changes configuration
-    and node with another, who may be waiting.
+    config: Ints  # of each job; -1: it waits
+    node: Ints  # of each job, counted within its type
+    used: Ints  # busy GPUs by node type and node
+    members: Ints  # jobs by node type and node; the first *count* entries are valid
+    count: Ints  # number of jobs by node type and node
+
+
+def improve(
+    instance: Instance, charges: Charges, assignment: Assignment, rounds: int = _ROUNDS
+) -> Assignment:
+    """Return *assignment* after moves that lower its cost by *charges*, the best of each job first.
+
+    A job takes another configuration, on any node that has the GPUs, or waits; or it exchanges configuration
+    and node with another job, which may be waiting.
     """
-    config, node, worth = _improve(
-        schedule.config,
-        schedule.node,
-        event.nodes,
-        event.gpus,
-        event.config_sort,
-        event.config_gpus,
-        charges.runs,
-        charges.waits,
-        rounds,
-    )
-    return Schedule(config, node, worth)
+    arrays = build_arrays(instance, charges)
+    return Assignment(*_improve(assignment.config, assignment.node, arrays, rounds))
 
 
 @inner
-def _cost(sort: int, n: int, used: int, config: Ints, members: Ints, many: Ints, runs: Floats) -> float:
-    """What the jobs of a node pay if so many of its GPUs are busy."""
+def _sum_node_cost(node_type: int, n: int, used: int, at: Occupancy, problem: ProblemArrays) -> float:
+    """Return what the jobs of a node pay if so many of its GPUs are busy."""
     total = 0.0
-    for a in range(many[sort, n]):
-        j = members[sort, n, a]
-        total += runs[j, config[j], used]
+    for a in range(at.count[node_type, n]):
+        j = at.members[node_type, n, a]
+        total += problem.run_cost[j, at.config[j], used]
     return total
 
 
 @inner
-def _enter(j: int, sort: int, n: int, members: Ints, many: Ints) -> None:
-    members[sort, n, many[sort, n]] = j
-    many[sort, n] += 1
+def _add_member(j: int, node_type: int, n: int, at: Occupancy) -> None:
+    at.members[node_type, n, at.count[node_type, n]] = j
+    at.count[node_type, n] += 1
 
 
 @inner
-def _leave(j: int, sort: int, n: int, members: Ints, many: Ints) -> None:
-    last = many[sort, n] - 1
+def _remove_member(j: int, node_type: int, n: int, at: Occupancy) -> None:
+    last = at.count[node_type, n] - 1
     for a in range(last):
-        if members[sort, n, a] == j:
-            members[sort, n, a] = members[sort, n, last]
+        if at.members[node_type, n, a] == j:
+            at.members[node_type, n, a] = at.members[node_type, n, last]
             break
-    many[sort, n] = last
+    at.count[node_type, n] = last
 
 
 @inner
-def put(
-    j: int,
-    c: int,
-    n: int,
-    config: Ints,
-    node: Ints,
-    used: Ints,
-    members: Ints,
-    many: Ints,
-    config_sort: Ints,
-    config_gpus: Ints,
-) -> None:
-    """Let job *j* have configuration *c* on node *n*; -1: it waits."""
-    if config[j] >= 0:
-        sort = config_sort[config[j]]
-        used[sort, node[j]] -= config_gpus[config[j]]
-        _leave(j, sort, node[j], members, many)
-    config[j], node[j] = c, n
+def move_job(j: int, c: int, n: int, at: Occupancy, problem: ProblemArrays) -> None:
+    """Give job *j* configuration *c* on node *n*; -1: let it wait."""
+    if at.config[j] >= 0:
+        node_type = problem.config_node_type[at.config[j]]
+        at.used[node_type, at.node[j]] -= problem.config_gpus[at.config[j]]
+        _remove_member(j, node_type, at.node[j], at)
+    at.config[j], at.node[j] = c, n
     if c >= 0:
-        used[config_sort[c], n] += config_gpus[c]
-        _enter(j, config_sort[c], n, members, many)
+        at.used[problem.config_node_type[c], n] += problem.config_gpus[c]
+        _add_member(j, problem.config_node_type[c], n, at)
 
 
 @inner
-def seated(
-    start: Ints, start_node: Ints, nodes: Ints, gpus: Ints, config_sort: Ints, config_gpus: Ints
-) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Configuration and node of each job; busy GPUs, jobs and who they are by sort and node."""
-    jobs = len(start)
-    config, node = np.full(jobs, -1, dtype=np.int64), np.full(jobs, -1, dtype=np.int64)
-    wide = max(1, nodes.max()) if len(nodes) > 0 else 1
+def build_occupancy(start: Ints, start_node: Ints, problem: ProblemArrays) -> Occupancy:
+    """Return the occupancy of jobs with configurations *start* on nodes *start_node*."""
+    jobs, node_counts, gpus = len(start), problem.node_counts, problem.gpus
+    wide = max(1, node_counts.max()) if len(node_counts) > 0 else 1
     most = max(1, gpus.max()) if len(gpus) > 0 else 1
-    used = np.zeros((len(nodes), wide), dtype=np.int64)
-    many = np.zeros((len(nodes), wide), dtype=np.int64)
-    members = np.empty((len(nodes), wide, most + 1), dtype=np.int64)
+    at = Occupancy(
+        np.full(jobs, -1, dtype=np.int64),
+        np.full(jobs, -1, dtype=np.int64),
+        np.zeros((len(node_counts), wide), dtype=np.int64),
+        np.empty((len(node_counts), wide, most + 1), dtype=np.int64),
+        np.zeros((len(node_counts), wide), dtype=np.int64),
+    )
     for j in range(jobs):
         if start[j] >= 0:
-            put(j, start[j], start_node[j], config, node, used, members, many, config_sort, config_gpus)
-    return config, node, used, many, members
+            move_job(j, start[j], start_node[j], at, problem)
+    return at
 
 
 @inner
-def _around(
-    a: int,
-    b: int,
-    config: Ints,
-    node: Ints,
-    used: Ints,
-    members: Ints,
-    many: Ints,
-    config_sort: Ints,
-    runs: Floats,
-    waits: Floats,
-) -> float:
-    """What two jobs and all on their nodes pay."""
+def _sum_cost_around(a: int, b: int, at: Occupancy, problem: ProblemArrays) -> float:
+    """Return what two jobs and all others on their nodes pay."""
+    config, node = at.config, at.node
     total = 0.0
     for turn in range(2):
         j = a if turn == 0 else b
         if config[j] < 0:
-            total += waits[j]
+            total += problem.wait_cost[j]
             continue
-        sort, n = config_sort[config[j]], node[j]
-        if turn == 1 and config[a] >= 0 and config_sort[config[a]] == sort and node[a] == n:
+        node_type, n = problem.config_node_type[config[j]], node[j]
+        if turn == 1 and config[a] >= 0 and problem.config_node_type[config[a]] == node_type and node[a] == n:
             continue  # the same node
-        total += _cost(sort, n, used[sort, n], config, members, many, runs)
+        total += _sum_node_cost(node_type, n, at.used[node_type, n], at, problem)
     return total
 
 
-@kernel(I1, I1, I1, I1, I1, I1, F3, F1, INT)
-def _improve(
-    start: Ints,
-    start_node: Ints,
-    nodes: Ints,
-    gpus: Ints,
-    config_sort: Ints,
-    config_gpus: Ints,
-    runs: Floats,
-    waits: Floats,
-    rounds: int,
-) -> tuple[Ints, Ints, float]:
-    jobs, configs = len(start), len(config_sort)
-    config, node, used, many, members = seated(start, start_node, nodes, gpus, config_sort, config_gpus)
+@inner
+def _move_best(j: int, at: Occupancy, problem: ProblemArrays) -> bool:
+    """Move job *j* to where the sum of costs is least; return whether it has moved."""
+    config_node_type, config_gpus, run_cost = problem.config_node_type, problem.config_gpus, problem.run_cost
+    was, was_on = at.config[j], at.node[j]
+    before = _sum_cost_around(j, j, at, problem)
+    move_job(j, -1, -1, at, problem)
+    left = 0.0  # cost of its node without it
+    if was >= 0:
+        node_type = config_node_type[was]
+        left = _sum_node_cost(node_type, was_on, at.used[node_type, was_on], at, problem)
+    best, best_c, best_n = left + problem.wait_cost[j] - before, -1, -1
+    for c in range(len(config_node_type)):
+        node_type = config_node_type[c]
+        for n in range(problem.node_counts[node_type]):
+            then = at.used[node_type, n] + config_gpus[c]
+            if then > problem.gpus[node_type] or not np.isfinite(run_cost[j, c, then]):
+                continue
+            change = run_cost[j, c, then] + _sum_node_cost(node_type, n, then, at, problem)
+            if was >= 0 and node_type == config_node_type[was] and n == was_on:
+                change -= before
+            else:
+                change -= _sum_node_cost(node_type, n, at.used[node_type, n], at, problem)
+                change += left - before
+            if change < best - 1e-12:
+                best, best_c, best_n = change, c, n
+            if at.used[node_type, n] == 0:
+                break  # all empty nodes of a type are the same
+    moved = False
+    if best < -1e-9 * (1.0 + abs(before)):
+        moved = best_c != was or best_n != was_on
+    else:
+        best_c, best_n = was, was_on
+    move_job(j, best_c, best_n, at, problem)
+    return moved
+
+
+@inner
+def _swap_if_cheaper(a: int, b: int, at: Occupancy, problem: ProblemArrays) -> bool:
+    """Exchange configuration and node of two jobs if that lowers the cost; return whether it did."""
+    ca, cb, na, nb = at.config[a], at.config[b], at.node[a], at.node[b]
+    if ca == cb and (ca < 0 or na == nb):
+        return False
+    if (cb >= 0 and not np.isfinite(problem.run_cost[a, cb, problem.config_gpus[cb]])) or (
+        ca >= 0 and not np.isfinite(problem.run_cost[b, ca, problem.config_gpus[ca]])
+    ):
+        return False
+    before = _sum_cost_around(a, b, at, problem)
+    move_job(a, -1, -1, at, problem)
+    move_job(b, ca, na, at, problem)
+    move_job(a, cb, nb, at, problem)
+    after = _sum_cost_around(a, b, at, problem)
+    if after < before - 1e-9 * (1.0 + abs(before)):
+        return True
+    move_job(a, -1, -1, at, problem)
+    move_job(b, cb, nb, at, problem)
+    move_job(a, ca, na, at, problem)
+    return False
+
+
+@kernel(I1, I1, PROBLEM, INT)
+def _improve(start: Ints, start_node: Ints, problem: ProblemArrays, rounds: int) -> tuple[Ints, Ints, float]:
+    """Return configurations, nodes and their cost after at most so many rounds of moves and swaps."""
+    jobs = len(start)
+    at = build_occupancy(start, start_node, problem)
     for _ in range(rounds):
         moved = False
         for j in range(jobs):
-            was, was_on = config[j], node[j]
-            before = _around(j, j, config, node, used, members, many, config_sort, runs, waits)
-            put(j, -1, -1, config, node, used, members, many, config_sort, config_gpus)
-            left = 0.0  # what its node pays without it
-            if was >= 0:
-                sort = config_sort[was]
-                left = _cost(sort, was_on, used[sort, was_on], config, members, many, runs)
-            best, best_c, best_n = left + waits[j] - before, -1, -1
-            for c in range(configs):
-                sort = config_sort[c]
-                for n in range(nodes[sort]):
-                    then = used[sort, n] + config_gpus[c]
-                    if then > gpus[sort] or not np.isfinite(runs[j, c, then]):
-                        continue
-                    change = runs[j, c, then] + _cost(sort, n, then, config, members, many, runs)
-                    if was >= 0 and sort == config_sort[was] and n == was_on:
-                        change -= before
-                    else:
-                        change -= _cost(sort, n, used[sort, n], config, members, many, runs)
-                        change += left - before
-                    if change < best - 1e-12:
-                        best, best_c, best_n = change, c, n
-                    if used[sort, n] == 0:
-                        break  # other empty nodes are like this one
-            if best < -1e-9 * (1.0 + abs(before)):
-                moved = moved or best_c != was or best_n != was_on
-            else:
-                best_c, best_n = was, was_on
-            put(j, best_c, best_n, config, node, used, members, many, config_sort, config_gpus)
+            moved = _move_best(j, at, problem) or moved
         for a in range(jobs):
             for b in range(a + 1, jobs):
-                ca, cb, na, nb = config[a], config[b], node[a], node[b]
-                if ca == cb and (ca < 0 or na == nb):
-                    continue
-                if (cb >= 0 and not np.isfinite(runs[a, cb, config_gpus[cb]])) or (
-                    ca >= 0 and not np.isfinite(runs[b, ca, config_gpus[ca]])
-                ):
-                    continue
-                before = _around(a, b, config, node, used, members, many, config_sort, runs, waits)
-                put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
-                put(b, ca, na, config, node, used, members, many, config_sort, config_gpus)
-                put(a, cb, nb, config, node, used, members, many, config_sort, config_gpus)
-                after = _around(a, b, config, node, used, members, many, config_sort, runs, waits)
-                if after < before - 1e-9 * (1.0 + abs(before)):
-                    moved = True
-                    continue
-                put(a, -1, -1, config, node, used, members, many, config_sort, config_gpus)
-                put(b, cb, nb, config, node, used, members, many, config_sort, config_gpus)
-                put(a, ca, na, config, node, used, members, many, config_sort, config_gpus)
+                moved = _swap_if_cheaper(a, b, at, problem) or moved
         if not moved:
             break
-    worth = 0.0
+    cost = 0.0
     for j in range(jobs):
-        worth += waits[j] if config[j] < 0 else runs[j, config[j], used[config_sort[config[j]], node[j]]]
-    return config, node, worth
+        c = at.config[j]
+        if c < 0:
+            cost += problem.wait_cost[j]
+        else:
+            cost += problem.run_cost[j, c, at.used[problem.config_node_type[c], at.node[j]]]
+    return at.config, at.node, cost

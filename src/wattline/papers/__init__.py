@@ -1,7 +1,7 @@
-"""Mechanisms of other systems as published, to compare with.
+"""Mechanisms of other systems as published, for comparison.
 
-They are not in the lists that `wattline policies` and `--help` print; `simulate` and `compare` accept
-their names.
+They are not in the lists that `wattline policies` and `--help` print; `simulate` and `compare` accept their
+names.
 """
 
 from wattline.papers.synergy_placers import Greedy, TunePublished

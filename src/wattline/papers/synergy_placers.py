@@ -1,22 +1,24 @@
-"""Cores and memory as Synergy's published code shares them out, for comparison (Mohan et al., OSDI 2022).
+"""Placers that allocate cores and memory as Synergy's published code does (Mohan et al., OSDI 2022).
 
-Everybody is placed anew every *round_s*, server by server in their order, and may span servers. Storage is
+All jobs are placed anew every *round_s*, server by server in their order, and may span servers. Storage is
 not counted: in the published code it never binds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_HOST, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import ACCEPTS, JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.jit import B1, BOOL, F2, I1, I2, inner, kernel
+from wattline.jit import B1, BOOL, F2, I1, I2, inner, kernel, record
 from wattline.placement.lease_builder import write
 from wattline.placement.selection import (
     LEADER,
@@ -29,15 +31,15 @@ from wattline.placement.selection import (
     check_backfill,
     choose,
 )
-from wattline.policy.stages.demand import demanded
+from wattline.policy.stages.demand import compute_demand
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """All that a job demands of GPUs, cores and memory, on the first servers that have it, or nothing.
+    """The whole demand of GPUs, cores and memory on the first servers that have it, or nothing.
 
-    GPUs stay idle where cores or memory have run out. What a job demands is what the plan says (the stage
-    `demand`), or else the least that saturates it. Under a plan that keeps who runs, they stay where they
+    GPUs stay idle where cores or memory have run out. The demand of a job is that of the plan (the stage
+    `demand`), or else the least that saturates it. Under a non-preemptive plan running jobs stay where they
     are.
     """
 
@@ -50,22 +52,24 @@ class Greedy:
             raise ConfigError(f"round_s must be at least 1, got {self.round_s}")
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, and a reason for everybody without."""
-        placement = _placed(plan, snapshot, models, self.backfill, gives_way=False)
+        """Return leases for the plan, and a reason for every job without."""
+        placement = _place(plan, snapshot, models, self.backfill, falls_back=False)
         return replace(placement, tick_s=snapshot.now_s + self.round_s)
 
 
 @dataclass(frozen=True)
 class TunePublished:
-    """All that a job demands, else its proportional share, for which richer jobs fall back to theirs.
+    """The whole demand, else the proportional share, for which jobs with more fall back to their shares.
 
-    Nobody has anything between the two, what becomes free is not given to others, and a job that falls
-    back does so with all it has: see `Tune` for better. With *by_gpus* 1 large jobs are placed first.
+    No job has anything between the two, what becomes free is not granted to others, and a job that falls
+    back does so with all its resources; `Tune` does better. With *by_gpus* 1 large jobs are placed first.
     """
 
     backfill: Backfill = "greedy"
     round_s: float = 300.0
     by_gpus: int = 0
+
+    typed_name: ClassVar[str] = "tune-published"  # see `wattline.policy.chain.spell`
 
     def __post_init__(self) -> None:
         check_backfill(self.backfill)
@@ -73,45 +77,58 @@ class TunePublished:
             raise ConfigError(f"round_s must be at least 1, got {self.round_s}")
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, and a reason for everybody without."""
-        placement = _placed(plan, snapshot, models, self.backfill, gives_way=True, by_gpus=self.by_gpus > 0)
+        """Return leases for the plan, and a reason for every job without."""
+        placement = _place(plan, snapshot, models, self.backfill, falls_back=True, by_gpus=self.by_gpus > 0)
         return replace(placement, tick_s=snapshot.now_s + self.round_s)
 
 
-def _placed(
+def _place(
     plan: Plan,
     snapshot: Snapshot,
     models: Models,
     backfill: Backfill,
     *,
-    gives_way: bool,
+    falls_back: bool,
     by_gpus: bool = False,
 ) -> Placement:
+    """Return the placement; with *falls_back* jobs may fall back to their proportional shares."""
     nodes = snapshot.nodes
     chosen = choose(plan, snapshot, models, backfill)
-    host = plan.host if plan.host is not None else demanded(plan, snapshot, models, 1.0)
+    host = plan.host if plan.host is not None else compute_demand(plan, snapshot, models, 1.0)
     order = np.argsort(-plan.gpus, kind="stable") if by_gpus else np.arange(len(plan))
-    seat_at, seats, fate, given = _settle(
-        plan.row[order],
-        plan.gpus[order],
-        np.ascontiguousarray(host[:, order]),
+    seat_at, seats, fate, granted = _assign(
+        _Demands(plan.row[order], plan.gpus[order], np.ascontiguousarray(host[:, order])),
+        _Servers(snapshot.free, snapshot.up, nodes.kind.codes, nodes.host, nodes.share),
         plan.keeps,
-        gives_way,
+        falls_back,
         chosen.fate,
         snapshot.queue.block,
         snapshot.leases.block,
-        snapshot.free,
-        snapshot.up,
-        nodes.kind.codes,
-        nodes.host,
-        nodes.share,
     )
     waiting = int(np.count_nonzero(fate[REASON]))
-    return write(plan, snapshot, chosen._replace(fate=fate, waiting=waiting), (seat_at, seats), given)
+    return write(plan, snapshot, chosen._replace(fate=fate, waiting=waiting), (seat_at, seats), granted)
+
+
+class _Demands(NamedTuple):
+    """Entries of the plan in the order of placement, with their demand per GPU."""
+
+    row: Ints
+    gpus: Ints
+    host: Ints
+
+
+class _Servers(NamedTuple):
+    """Nodes, with what they have of the host and the proportional share of each GPU."""
+
+    free_gpus: Ints
+    up: Bools
+    kind: Ints
+    host: Ints
+    share: Ints
 
 
 @inner
-def _fit(
+def _take_first(
     need: int,
     host: Ints,
     kind: int,
@@ -121,8 +138,10 @@ def _fit(
     seats: Ints,
     at: int,
 ) -> int:
-    """Seats from entry *at* on for *need* GPUs with *host* each, first node first; answers the entry after
-    the last, or -1: they do not fit."""
+    """Write pairs of node and GPUs from entry *at* on for *need* GPUs with *host* each, first node first.
+
+    Return the entry after the last, or -1 if they do not fit.
+    """
     end = at
     for n in range(len(free)):
         if need == 0:
@@ -153,24 +172,24 @@ def _fall_back(
     rows: Ints,
     seat_at: Ints,
     seats: Ints,
-    given: Ints,
+    granted: Ints,
     left: Ints,
     share: Ints,
 ) -> None:
-    """Let those on node *n* fall back to their share, one by one, until *wanted* is left there.
+    """Let jobs on node *n* fall back to their shares, one by one, until *wanted* is left there.
 
-    Who has fewest seats goes first, then who has most cores, then most memory.
+    Jobs on the fewest nodes go first, then those with most cores, then those with most memory.
     """
     short = np.zeros(2, dtype=np.int64)
     for h in range(2):
         short[h] = max(0, wanted[h] - left[h, n])
-    asked = np.zeros(len(rows), dtype=np.bool_)
+    tried = np.zeros(len(rows), dtype=np.bool_)
     while short[0] > 0 or short[1] > 0:
         best, best_at, best_gpus = -1, -1, 0
         for a in range(len(rows)):
             j = rows[a]
             gpus = 0
-            for s in range(seat_at[0, j], seat_at[1, j] if not asked[a] else 0):
+            for s in range(seat_at[0, j], seat_at[1, j] if not tried[a] else 0):
                 if seats[0, s] == n:
                     gpus = seats[1, s]
             if gpus == 0:
@@ -179,16 +198,16 @@ def _fall_back(
                 more = (seat_at[1, best] - seat_at[0, best]) - (seat_at[1, j] - seat_at[0, j])
                 for h in range(2):
                     if more == 0:
-                        more = given[h, j] - given[h, best]
+                        more = granted[h, j] - granted[h, best]
                 if more <= 0:
                     continue
             best, best_at, best_gpus = j, a, gpus
         if best < 0:
             return
-        asked[best_at] = True
+        tried[best_at] = True
         for h in range(2):
-            back = given[h, best] - share[h, n]
-            fits = True  # who had less than its share gets it, too, if it is there
+            back = granted[h, best] - share[h, n]
+            fits = True  # a job with less than its share gets the share, too, if there is enough
             for s in range(seat_at[0, best], seat_at[1, best]):
                 fits = fits and left[h, seats[0, s]] + seats[1, s] * back >= 0
             if not fits:
@@ -196,28 +215,25 @@ def _fall_back(
             short[h] = max(0, short[h] - best_gpus * back)
             for s in range(seat_at[0, best], seat_at[1, best]):
                 left[h, seats[0, s]] += seats[1, s] * back
-            given[h, best] = share[h, n]
+            granted[h, best] = share[h, n]
 
 
-@kernel(I1, I1, I2, BOOL, BOOL, I2, F2, I2, I1, B1, I1, I2, I2)
-def _settle(
-    rows: Ints,
-    gpus: Ints,
-    host: Ints,
-    keeps: bool,
-    gives_way: bool,
+@kernel(record(_Demands, I1, I1, I2), record(_Servers, I1, B1, I1, I2, I2), BOOL, BOOL, I2, F2, I2)
+def _assign(
+    demands: _Demands,
+    servers: _Servers,
+    non_preemptive: bool,
+    falls_back: bool,
     chosen_fate: Ints,
     block: Floats,
     leases: Ints,
-    free_gpus: Ints,
-    up: Bools,
-    node_kind: Ints,
-    node_host: Ints,
-    share: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return by row of the queue the range of its pairs of node and GPUs, these, its fate and its host."""
+    rows, gpus, host = demands
+    free_gpus, up, node_kind, node_host, share = servers
     queued = block.shape[1]
     fate = chosen_fate.copy()
-    given = np.zeros((3, queued), dtype=np.int64)
+    granted = np.zeros((3, queued), dtype=np.int64)
     seat_at = np.zeros((2, queued), dtype=np.int64)
     most = 0
     for p in range(len(rows)):
@@ -225,35 +241,35 @@ def _settle(
     seats = np.empty((2, most + len(free_gpus)), dtype=np.int64)
     free, left = free_gpus.copy(), node_host.copy()
     for r in range(leases.shape[1]):
-        if leases[0, r] == leases[1, r] and up[leases[2, r]]:
-            free[leases[2, r]] += leases[3, r]
+        if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and up[leases[LEASE_NODE, r]]:
+            free[leases[LEASE_NODE, r]] += leases[LEASE_GPUS, r]
     at = 0
-    if keeps and not gives_way:  # who runs stays as it is
+    if non_preemptive and not falls_back:  # running jobs stay as they are
         i = 0
         for r in range(leases.shape[1]):
-            while block[JOB, i] < leases[0, r]:
+            while block[JOB, i] < leases[LEASE_JOB, r]:
                 i += 1
-            if leases[0, r] == leases[1, r] and fate[STAYS, i]:
-                n = leases[2, r]
-                free[n] -= leases[3, r]
+            if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and fate[STAYS, i]:
+                n = leases[LEASE_NODE, r]
+                free[n] -= leases[LEASE_GPUS, r]
                 for h in range(3):
-                    given[h, i] = leases[6 + h, r]
-                    each = leases[6 + h, r] if leases[6 + h, r] > 0 else share[h, n]
-                    left[h, n] -= leases[3, r] * each
+                    granted[h, i] = leases[LEASE_HOST + h, r]
+                    each = leases[LEASE_HOST + h, r] if leases[LEASE_HOST + h, r] > 0 else share[h, n]
+                    left[h, n] -= leases[LEASE_GPUS, r] * each
     else:
         fate[STAYS] = 0
     for p in range(len(rows)):
         i = rows[p]
         if fate[LEADER, i] != i or fate[STAYS, i] or fate[REASON, i] == TOO_BIG:
             continue
-        if gives_way and fate[POOL, i] < 0:
+        if falls_back and fate[POOL, i] < 0:
             continue
         seat_at[0, i] = at
-        if not gives_way:  # whoever fits, however many go before it
+        if not falls_back:  # every job that fits, even if others before it do not
             end = -1
             for kind in range(64):
                 if end < 0 and (int(block[ACCEPTS, i]) >> kind) & 1:
-                    end = _fit(gpus[p], host[:, p], kind, free, left, node_kind, seats, at)
+                    end = _take_first(gpus[p], host[:, p], kind, free, left, node_kind, seats, at)
                     fate[POOL, i] = kind
             if end < 0:
                 fate[POOL, i] = -1
@@ -262,18 +278,18 @@ def _settle(
             fate[REASON, i] = 0
             seat_at[1, i] = at = end
             for h in range(2):
-                given[h, i] = host[h, p]
+                granted[h, i] = host[h, p]
             continue
         kind = fate[POOL, i]
         first = 0
         while node_kind[first] != kind:
             first += 1
         wanted = host[:, p].copy()
-        end = _fit(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+        end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
         if end < 0:
             if wanted[0] > share[0, first] or wanted[1] > share[1, first]:
                 wanted = share[:, first].copy()
-                end = _fit(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
             if end < 0:
                 need = gpus[p]
                 whole = -1
@@ -285,18 +301,18 @@ def _settle(
                         is_next = n == whole or (whole < 0 and free[n] == room)
                         if need > 0 and node_kind[n] == kind and free[n] > 0 and is_next:
                             take = min(need, free[n])
-                            _fall_back(n, take * wanted, rows[:p], seat_at, seats, given, left, share)
+                            _fall_back(n, take * wanted, rows[:p], seat_at, seats, granted, left, share)
                             need -= take
-                end = _fit(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
         if end < 0:
             fate[POOL, i], fate[REASON, i] = -1, NO_HOST
             seat_at[0, i] = seat_at[1, i] = at
             continue
         seat_at[1, i] = at = end
         for h in range(2):
-            given[h, i] = wanted[h]
+            granted[h, i] = wanted[h]
     for p in range(len(rows)):
         i = rows[p]
         if fate[LEADER, i] != i:
             fate[POOL, i], fate[REASON, i] = fate[POOL, fate[LEADER, i]], fate[REASON, fate[LEADER, i]]
-    return seat_at, seats, fate, given
+    return seat_at, seats, fate, granted

@@ -1,4 +1,4 @@
-"""What Synergy's published simulator takes for granted of jobs: one speed-up, or none."""
+"""Models of Synergy's published simulator: one speed-up for each job, or none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEMANDS = {
     "transformer": (1.0, 20.0, 1.0),
     "lstm": (1.0, 20.0, 1.0),
 }
-"""Cores and GB for each GPU, and the speed-up with them over the proportional share.
+"""Cores and GB of each GPU, and the speed-up with them over the proportional share.
 
 Measured by the authors of Synergy (OSDI'22, MIT) on V100s; see `wattline.trace.formats.synergy`.
 """
@@ -36,10 +36,11 @@ Measured by the authors of Synergy (OSDI'22, MIT) on V100s; see `wattline.trace.
 
 @dataclass(frozen=True)
 class Published:
-    """A job that has all it demands runs at its speed-up, any other as if with the proportional share.
+    """Speed-up for jobs with their whole demand; the speed of the proportional share for all others.
 
-    A job that demands more than a server has gets what the server has, and of the speed-up as much as of
-    the cores; one of more than eight GPUs has none. For comparisons: the real thing is a matrix.
+    A job that demands more than a server has gets what the server has, and as much of the speed-up as of the
+    cores; one of more than eight GPUs has none. For comparisons only: measured speeds depend on all of cores
+    and memory.
     """
 
     otherwise: Asked = field(default_factory=Asked)
@@ -47,7 +48,7 @@ class Published:
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the speed of each grant; see `wattline.core.protocols.Models`."""
         speed = self.otherwise.speed(jobs, replace(grants, host=np.zeros_like(grants.host)))
         rows = np.array([DEMANDS.get(name, (0.0, 0.0, 1.0)) for name in jobs.model.names])
         cores, gib, gain = rows[jobs.model.codes[grants.job]].T
@@ -58,14 +59,14 @@ class Published:
         part = np.clip((np.minimum(has, cores) - share) / np.maximum(cores - share, 1e-9), 0.0, 1.0)
         gains = full & (grants.host[0] > 0) & (grants.gpus <= _GPUS)
         speed = speed * np.where(gains, 1.0 + (gain - 1.0) * part, 1.0)
-        # Less than the share and less than the demand: nobody published what happens then, but nothing good.
+        # The speed with less than the share and less than the demand is not published; a tenth is assumed.
         short = (has < np.minimum(cores, share) - 1e-3) | (has_gib < np.minimum(gib, _GIB / _GPUS) - 1e-3)
         return np.asarray(np.where(short & (grants.host[0] > 0), 0.1 * speed, speed))
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
-        """See `wattline.core.protocols.Models`."""
+        """Return the watts of each grant; see `wattline.core.protocols.Models`."""
         return self.otherwise.watts(jobs, grants)
 
     def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Published:
-        """Nothing is learnt."""
+        """Return these models: nothing is learnt."""
         return self

@@ -1,4 +1,4 @@
-"""A placer from text: `buddy+power:spare=8`."""
+"""Parser of placers: `buddy+power:spare=8`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattline.knob_parser import make
 
 _ALONE = {
     "pack": "Pack",
-    "proportional": "Pack",  # what Synergy calls it: of the host everybody has its share
+    "proportional": "Pack",  # Synergy's name: each job has its proportional share of the host
     "buddy": "Buddy",
     "tune": "Tune",
     "optimum": "Optimum",
@@ -21,9 +21,11 @@ _AROUND = {"power": "Power"}
 
 
 def parse_placer(text: str, backfill: str = "easy", extra: Mapping[str, Any] | None = None) -> Placer:
-    """The placer that *text* names, with *backfill*: `pack`, `buddy`, `tune` …, and `+power` around it.
+    """Return the placer that *text* names: `pack`, `buddy`, `tune` …, with `+power` to switch idle nodes off.
 
-    Names are those of `wattline.placement` and of *extra*, in any case; knobs follow after `:` as `name=value,name=value`.
+    Names are those of `wattline.placement` and of *extra*, in any case; knobs follow after `:` as
+    `name=value,name=value`. *backfill* applies unless *text* has a knob `backfill`.
+    `wattline.policy.chain.spell` is the inverse.
     """
     first, *around = (part.strip() for part in text.split("+"))
     placer: Placer = _make(first, _ALONE, text, extra or {}, backfill=backfill)
@@ -33,8 +35,10 @@ def parse_placer(text: str, backfill: str = "easy", extra: Mapping[str, Any] | N
 
 
 def _make(part: str, names: dict[str, str], text: str, extra: Mapping[str, Any], **given: object) -> Any:
-    """One of *names*, with the knobs that *part* says and what is *given* in other ways."""
+    """Return the placer of *names* or *extra* that *part* names, with its knobs and the *given* fields."""
     name, _, knobs = part.partition(":")
+    if any(knob.startswith("backfill=") for knob in knobs.split(",")):
+        given.pop("backfill", None)
     if name.casefold() in extra:
         return make(extra[name.casefold()], name, knobs, f"place {text!r}", given=given)
     if name.casefold() not in names:

@@ -1,4 +1,7 @@
-"""Plans: who should run, with what. A name here is a name on the command line."""
+"""Policies: which jobs should run, on how many GPUs and under which power cap.
+
+A policy exported here can be named on the command line.
+"""
 
 from wattline.policy.andreas import Andreas
 from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
@@ -16,13 +19,13 @@ from wattline.policy.stages.demand import Demand
 from wattline.policy.stages.fuse import Fuse
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
-"""The policies that only say who goes first: everybody gets the GPUs it asked for."""
+"""Policies that only order jobs: every job gets the GPUs that it requested."""
 
 ELASTIC = ("afs", "pollux", "powerflow")
-"""The policies that say how many GPUs, too."""
+"""Policies that choose the number of GPUs, too."""
 
 DUE = ("andreas", "elasticflow", "firstprinciple")
-"""The policies for jobs with deadlines, which say how many GPUs, too; some take long to decide."""
+"""Policies for jobs with deadlines, which choose the number of GPUs, too; some take long to decide."""
 
 __all__ = [
     "Afs",

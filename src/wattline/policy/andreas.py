@@ -1,4 +1,4 @@
-"""Energy and lateness in money, on nodes of several kinds (Filippini et al., arXiv 2105.05080, "ANDREAS")."""
+"""ANDREAS: least cost of energy and tardiness on nodes of several kinds."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from wattline.core.table import Ints
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
-from wattline.optimize.from_snapshot import Moment, Terms, moment, plan_of
-from wattline.optimize.instance import POSTPONED, Schedule, busy
+from wattline.optimize.from_snapshot import SnapshotInstance, Terms, build_instance, build_plan
+from wattline.optimize.instance import POSTPONED, Assignment, count_busy_gpus
 from wattline.policy.chain import asked
 
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)
 )
-_LEAST_S = 60.0  # between two decisions, if nothing happens
-USUAL_PRICE = Price.flat(0.2)
-"""Of a kWh, where nobody says: about what households and small sites pay in euros or dollars."""
+_LEAST_S = 60.0  # between two decisions without an event
+DEFAULT_PRICE = Price.flat(0.2)
+"""Of a kWh without `--price`: about what households and small sites pay in euros or dollars."""
 
 
-def _usual_price() -> Price:
-    return USUAL_PRICE
+def _default_price() -> Price:
+    return DEFAULT_PRICE
 
 
 @dataclass(frozen=True)
 class Andreas:
-    """Energy and lateness at the least cost, decided anew for everybody whenever somebody comes or goes.
+    """Least cost of energy and tardiness, decided anew whenever a job comes or goes.
 
-    What is decided is the kind and number of GPUs, the power cap and the node, or to wait.
-    *method* `exact` solves the decision to *gap* (in *time_s*, else the best of `search` is taken); `relink`,
-    `search`, `randomised` and `greedy` are quicker and say nothing of how good they are. *objective*
-    `rolling` takes a decision to stand for a while, `to_the_end` to stand for ever. *tries* of chance come
-    first. *restart_s*, *off*, *urgency* and *patience*: see `wattline.optimize.from_snapshot.Terms`. A job runs on
-    one node.
-    *Deviates:* the objective, power caps, restarts that cost something, prices that change; the original's
-    rules are the method `greedy`, its randomised greedy `randomised`.
+    For every job the kind and number of GPUs, the power cap and the node are decided, or that it waits; a job
+    runs on one node (Filippini et al., arXiv 2105.05080, "ANDREAS").
+    *method* `exact` solves the decision to *gap*, or takes the result of `search` if that needs more than
+    *time_s*; `relink`, `search`, `randomised` and `greedy` are quicker and have no bound on their gap.
+    *objective* `rolling` assumes that a decision holds for a while, `to_the_end` that it holds until all jobs
+    end. *tries* is the number of randomised starts. *restart_s*, *off*, *urgency* and *patience*: see
+    `wattline.optimize.from_snapshot.Terms`.
+    *Deviates:* the objective, power caps, restarts that take time, prices that change; the original's rules
+    are the method `greedy`, its randomised greedy `randomised`.
     """
 
     method: str = "exact"
@@ -55,9 +56,9 @@ class Andreas:
     off: int = 1
     urgency: float = 10.0
     patience: float = 3.0
-    price: Price = field(default_factory=_usual_price, repr=False)  # the header of a log has it
+    price: Price = field(default_factory=_default_price, repr=False)  # the header of a log has it
 
-    names_nodes: ClassVar[bool] = True  # its plans say which
+    names_nodes: ClassVar[bool] = True  # its plans choose the nodes
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("objective", OBJECTIVES)):
@@ -75,10 +76,10 @@ class Andreas:
             raise ConfigError(f"off must be 0 or 1, got {self.off}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
+        """Return the plan; see `wattline.policy.chain.Stage`."""
         from wattline.optimize.decide import (  # takes long to compile the first time
             Effort,
-            charges_of,
+            compute_charges,
             decide,
         )
 
@@ -87,24 +88,30 @@ class Andreas:
         if not len(rows):
             return plan
         terms = Terms(self.price, self.restart_s, bool(self.off), True, self.urgency, self.patience)
-        at = moment(snapshot, models, rows, terms)
-        charges = charges_of(at.event, self.objective)
+        problem = build_instance(snapshot, models, rows, terms)
+        instance = problem.instance
+        charges = compute_charges(instance, self.objective)
         effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s)
-        schedule, _, gap = decide(at.event, charges, self.method, at.config, at.node, effort, self.restart_s)
-        until_s = min(self.price.at(snapshot.now_s)[1], snapshot.now_s + max(_LEAST_S, charges.stands_s))
-        reason = _reasons(at, rows, schedule, len(snapshot.queue), self.objective == "rolling")
-        found = plan_of(at, rows, schedule, reason)
-        return replace(found, tick_s=min(plan.tick_s, until_s), gap=math.inf if math.isnan(gap) else gap)
+        assignment, _, gap = decide(
+            instance, charges, self.method, problem.config, problem.node, effort, self.restart_s
+        )
+        until_s = min(self.price.at(snapshot.now_s)[1], snapshot.now_s + max(_LEAST_S, charges.valid_s))
+        reason = _find_reasons(problem, rows, assignment, len(snapshot.queue), self.objective == "rolling")
+        chosen = build_plan(problem, rows, assignment, reason)
+        return replace(chosen, tick_s=min(plan.tick_s, until_s), gap=math.inf if math.isnan(gap) else gap)
 
 
-def _reasons(at: Moment, rows: Ints, schedule: Schedule, queued: int, waits_for_prices: bool) -> Ints:
-    """Why each row of the queue that waits does so."""
+def _find_reasons(
+    problem: SnapshotInstance, rows: Ints, assignment: Assignment, queued: int, waits_for_prices: bool
+) -> Ints:
+    """Return by row of the queue the reason for which it waits; 0: it runs."""
+    instance = problem.instance
     reason = np.full(queued, _HELD, dtype=np.int64)
-    reason[rows] = np.where(at.ever, _OUTRANKED, _NO_NODE)
-    if at.event.later.size and waits_for_prices:
-        used = busy(at.event, schedule)
-        free = [int((gpus - of).max(initial=0)) for gpus, of in zip(at.event.gpus, used, strict=True)]
-        fits = at.event.possible & (at.event.config_gpus <= np.array(free)[at.event.config_sort])
-        reason[rows[(at.event.later < 1.0) & fits.any(axis=1)]] = _LATER
-    reason[rows[schedule.config != POSTPONED]] = 0
+    reason[rows] = np.where(problem.fits_somewhere, _OUTRANKED, _NO_NODE)
+    if instance.later_price.size and waits_for_prices:
+        used = count_busy_gpus(instance, assignment)
+        free = [int((gpus - of).max(initial=0)) for gpus, of in zip(instance.gpus, used, strict=True)]
+        fits = instance.possible & (instance.config_gpus <= np.array(free)[instance.config_node_type])
+        reason[rows[(instance.later_price < 1.0) & fits.any(axis=1)]] = _LATER
+    reason[rows[assignment.config != POSTPONED]] = 0
     return reason

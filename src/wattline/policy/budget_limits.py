@@ -1,4 +1,4 @@
-"""What do all budgets together allow at this moment?"""
+"""Limits that all budgets together set at one moment."""
 
 from __future__ import annotations
 
@@ -12,70 +12,75 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
 
-_LOOKS = 64  # how often, while nobody may run, an allowance that grows with time is looked at
+_CHECKS = 64  # of an allowance that grows with time, in its period, while no job may run
+
+WATTS, JOULES, ETA_JOULES = range(3)
+"""Values of `BudgetLimits.unit`; joules of an eta never keep a job from running, see `BudgetLimits.eta`."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Limits:
-    """All budgets at one moment, one entry each, as an allocator holds them.
+class BudgetLimits:
+    """Limits of all budgets at one moment, one entry each, for an allocator.
 
-    Entries of watts bound what jobs draw (of the whole cluster: beyond what is drawn without any job),
-    those of joules what jobs will use until they end (of the whole cluster: with what is drawn without any
-    job until then). *eta* has pairs of an eta and a team.
+    Entries in watts limit the power draw of jobs; those of the whole cluster only what is beyond the draw
+    without any job. Entries in joules limit the energy that jobs use until they end; those of the whole
+    cluster include the draw without any job until then. *eta* has pairs of an eta and a team.
     """
 
-    most: Floats
-    joules: Ints  # 0: watts, 1: joules, 2: joules for which nobody is held back, see eta
-    team: Ints  # -1: everybody
-    ever_w: Floats  # the most that will ever be allowed
-    mean_w: Floats  # what the nodes draw must be less, or nothing is left for jobs, ever
+    amount: Floats
+    unit: Ints  # WATTS, JOULES or ETA_JOULES
+    team: Ints  # -1: the whole cluster
+    max_ever_w: Floats  # the most that will ever be allowed
+    max_mean_w: Floats  # nothing is ever left for jobs unless the nodes draw less than this
     eta: tuple[tuple[float, int], ...] = ()
-    tick_s: float = math.inf  # when to look again
-    idle_tick_s: float = math.inf  # when to look again if nobody runs and nobody may
+    next_decision_s: float = math.inf
+    next_idle_decision_s: float = math.inf  # if no job runs or may run
 
-    def with_joules(self, most_j: float, team: int) -> Limits:
-        """These, and so many joules for a team (-1: for everybody)."""
+    def with_joules(self, amount_j: float, team: int) -> BudgetLimits:
+        """Return these limits and so many joules for a team (-1: for the whole cluster)."""
         return replace(
             self,
-            most=np.append(self.most, most_j),
-            joules=np.append(self.joules, 2),
+            amount=np.append(self.amount, amount_j),
+            unit=np.append(self.unit, ETA_JOULES),
             team=np.append(self.team, team),
-            ever_w=np.append(self.ever_w, math.inf),
-            mean_w=np.append(self.mean_w, math.inf),
+            max_ever_w=np.append(self.max_ever_w, math.inf),
+            max_mean_w=np.append(self.max_mean_w, math.inf),
         )
 
-    def never(self, watts: Floats, idle_w: Floats, rest_w: Floats, run_s: Floats, team: Ints) -> Bools:
-        """Which rows will never be allowed to run, in none of their ways: axes 1 and 2.
+    def find_unaffordable(
+        self, watts: Floats, idle_w: Floats, rest_w: Floats, run_s: Floats, team: Ints
+    ) -> Bools:
+        """Return which rows will never be allowed to run in any of their configurations (axes 1 and 2).
 
-        They draw *watts* for *run_s* where they would draw *idle_w* idle, and nodes draw at least *rest_w*
-        as long as they run. Joules without an end in sight only get fewer.
+        They draw *watts* for *run_s* where their GPUs draw *idle_w* without a job, and nodes draw at least
+        *rest_w* as long as they run. Joules without an end in sight only get fewer.
         """
         never = np.zeros(len(watts), dtype=np.bool_)
-        for most, joules, of, ever_w, mean_w in zip(
-            self.most, self.joules, self.team, self.ever_w, self.mean_w, strict=True
+        for amount, unit, of, max_ever_w, max_mean_w in zip(
+            self.amount, self.unit, self.team, self.max_ever_w, self.max_mean_w, strict=True
         ):
             drawn_w = watts - idle_w + rest_w if of < 0 else watts
             least_w = rest_w.min(axis=(1, 2)) if of < 0 else 0.0
-            if joules == 1:
-                late = (drawn_w * run_s).min(axis=(1, 2)) > most
+            if unit == JOULES:
+                exceeds = (drawn_w * run_s).min(axis=(1, 2)) > amount
             else:
-                late = (drawn_w.min(axis=(1, 2)) > ever_w) | (least_w >= mean_w)
-            never |= late & ((team == of) | (of < 0))
+                exceeds = (drawn_w.min(axis=(1, 2)) > max_ever_w) | (least_w >= max_mean_w)
+            never |= exceeds & ((team == of) | (of < 0))
         return never
 
 
 _NONE = np.empty(0)
-NO_LIMITS = Limits(_NONE, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), _NONE, _NONE)
+NO_LIMITS = BudgetLimits(_NONE, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), _NONE, _NONE)
 
 
-def limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> Limits:
-    """What *budgets* allow now, and when to look again if nothing happens: at most *interval_s* later."""
+def compute_limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> BudgetLimits:
+    """Return the limits of *budgets* now, and when to decide again: at most *interval_s* later."""
     if not budgets:
         return NO_LIMITS
-    now_s, rest_w = snapshot.now_s, resting_w(snapshot)
+    now_s, rest_w = snapshot.now_s, compute_idle_w(snapshot)
     teams = snapshot.jobs.team.codes[snapshot.queue.job]
     drawn_w = np.where(snapshot.queue.running, snapshot.queue.watts, 0.0)
-    tick_s, idle_tick_s = math.inf, math.inf if _all_quiet(snapshot) else now_s + interval_s
+    next_s, next_idle_s = math.inf, math.inf if _is_settled(snapshot) else now_s + interval_s
     entries: list[tuple[float, int, int, float, float]] = []
     eta: list[tuple[float, int]] = []
     for budget in budgets:
@@ -83,49 +88,50 @@ def limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> 
         if budget.unit == "eta":
             eta.append((budget.amount, of))
             continue
-        now, anyway_w = budget.at(snapshot), 0.0 if budget.team else rest_w
+        now, base_w = budget.at(snapshot), 0.0 if budget.team else rest_w
         spent = now.joules <= 0 and now.until_s == math.inf  # nothing is left, and nothing will come
-        ever_w = -math.inf if spent else budget.most_w
-        entries.append((max(0.0, now.watts - anyway_w), 0, of, ever_w, budget.mean_w(now)))
-        tick_s = min(tick_s, now_s + interval_s, now.until_s)
-        idle_tick_s = min(idle_tick_s, now.until_s)
+        max_ever_w = -math.inf if spent else budget.most_w
+        entries.append((max(0.0, now.watts - base_w), WATTS, of, max_ever_w, budget.mean_w(now)))
+        next_s = min(next_s, now_s + interval_s, now.until_s)
+        next_idle_s = min(next_idle_s, now.until_s)
         if not math.isfinite(now.joules):
             continue
         if now.until_s == math.inf:
-            entries.append((max(0.0, now.joules), 1, of, math.inf, math.inf))
+            entries.append((max(0.0, now.joules), JOULES, of, math.inf, math.inf))
         elif now.joules > 0:
-            idle_tick_s = min(idle_tick_s, now_s + max(interval_s, (now.until_s - now_s) / _LOOKS))
-        mine = teams == of if budget.team else np.ones(len(teams), dtype=np.bool_)
-        used_w = anyway_w + float(drawn_w[mine].sum())
+            next_idle_s = min(next_idle_s, now_s + max(interval_s, (now.until_s - now_s) / _CHECKS))
+        counted = teams == of if budget.team else np.ones(len(teams), dtype=np.bool_)
+        used_w = base_w + float(drawn_w[counted].sum())
         if now.joules > 0 and used_w > 0:
-            tick_s = min(tick_s, now_s + max(1.0, now.joules / used_w))
-    most, joules, team, ever, mean = zip(*entries, strict=True) if entries else ((), (), (), (), ())
-    return Limits(
-        most=np.array(most, dtype=np.float64),
-        joules=np.array(joules, dtype=np.int64),
+            next_s = min(next_s, now_s + max(1.0, now.joules / used_w))
+    amount, unit, team, max_ever, max_mean = zip(*entries, strict=True) if entries else ((), (), (), (), ())
+    return BudgetLimits(
+        amount=np.array(amount, dtype=np.float64),
+        unit=np.array(unit, dtype=np.int64),
         team=np.array(team, dtype=np.int64),
-        ever_w=np.array(ever, dtype=np.float64),
-        mean_w=np.array(mean, dtype=np.float64),
+        max_ever_w=np.array(max_ever, dtype=np.float64),
+        max_mean_w=np.array(max_mean, dtype=np.float64),
         eta=tuple(eta),
-        tick_s=tick_s if len(snapshot.queue) else math.inf,
-        idle_tick_s=idle_tick_s if entries and len(snapshot.queue) else math.inf,
+        next_decision_s=next_s if len(snapshot.queue) else math.inf,
+        next_idle_decision_s=next_idle_s if entries and len(snapshot.queue) else math.inf,
     )
 
 
-def resting_w(snapshot: Snapshot) -> float:
-    """What the nodes draw without any job; those that boot, at least what they will draw then."""
+def compute_idle_w(snapshot: Snapshot) -> float:
+    """Return the draw of all nodes without any job; booting nodes count as if they were up."""
     nodes = snapshot.nodes
     states = (snapshot.up, np.isfinite(snapshot.wakes_s), snapshot.wakes_s == math.inf)
     draws_w = (nodes.rest_w, np.maximum(nodes.boot_w, nodes.rest_w), nodes.off_w)
     return float(np.select(states, draws_w, 0.0).sum())
 
 
-def lasting_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
-    """What the nodes draw at least while so many GPUs (axis 1) of a kind are in use, idle as they may be.
+def compute_least_idle_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
+    """Return the least draw of the nodes without jobs while so many GPUs (axis 1) of a kind are in use.
 
-    That is with all others off, but for those that are on for nobody, and so seem to stay on.
+    All other nodes count as off, except those that have been on without jobs for so long that they seem to
+    stay on.
     """
-    nodes, stays = snapshot.nodes, _quiet_too_long(snapshot)
+    nodes, stays = snapshot.nodes, _find_always_on(snapshot)
     on_w = nodes.rest_w - nodes.off_w
     least_w = np.full(gpus.shape, float(nodes.off_w.sum() + on_w[stays].sum()))
     for k in range(len(nodes.kind.names)):
@@ -136,14 +142,14 @@ def lasting_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
     return least_w
 
 
-def _quiet_too_long(snapshot: Snapshot) -> Bools:
-    """Nodes that have been on and quiet for so long that they would be off by now, were they switched."""
-    began_s = snapshot.jobs.submit_s[:1].max(initial=-math.inf)  # before, nobody could switch anything
+def _find_always_on(snapshot: Snapshot) -> Bools:
+    """Return the nodes that have been up without jobs for so long that no placer seems to switch them."""
+    began_s = snapshot.jobs.submit_s[:1].max(initial=-math.inf)  # before, no placer could switch anything
     quiet_s = snapshot.now_s - np.maximum(snapshot.quiet_s, began_s)
     return np.asarray(snapshot.up & (quiet_s > 2 * snapshot.nodes.break_even_s + 1.0))
 
 
-def _all_quiet(snapshot: Snapshot) -> bool:
-    """Whether no node will be switched off any more if nobody runs."""
-    stays = _quiet_too_long(snapshot) | (snapshot.nodes.break_even_s == math.inf)
+def _is_settled(snapshot: Snapshot) -> bool:
+    """Return whether no node will be switched off any more if no job runs."""
+    stays = _find_always_on(snapshot) | (snapshot.nodes.break_even_s == math.inf)
     return bool((stays | ~snapshot.up).all())

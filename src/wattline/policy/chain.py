@@ -1,9 +1,9 @@
-"""Composition: stages rewrite a plan, one after the other."""
+"""Composition of policies: stages rewrite a plan, one after the other."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,26 +15,33 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import B1, F2, I1, inner, kernel
+from wattline.knob_parser import format_knobs
+
+NEVER, RUNS, WAITS = range(3)
+"""Outcomes of `classify_entries`."""
+
+_TYPED = ("wattline.policy.", "wattline.placement.", "wattline.papers.")  # modules of what users can type
+_TYPED_DEFAULTS = {"backfill": "easy"}  # of every placer that is typed, whatever the default of its class
 
 
 class Stage(Protocol):
-    """Rewrites a plan; without one it starts from what everyone asked, and so is a policy too."""
+    """Rewriting of a plan; without one it starts from `plan_as_requested`, so a stage is a policy too."""
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The new plan."""
+        """Return the new plan."""
         ...
 
 
 def asked(snapshot: Snapshot) -> Plan:
-    """The plan every chain starts from: everyone, in order of submission, gets what they asked."""
+    """Return the plan that every chain starts from: all jobs in order of submission, as requested."""
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
     return Plan(row=rows, gpus=snapshot.queue.gpus, group=rows, lasts=True)
 
 
-def all_fit(snapshot: Snapshot) -> bool:
-    """Whether everybody can run at once, so that who goes first makes no difference.
+def can_all_run(snapshot: Snapshot) -> bool:
+    """Return whether all jobs of the queue can run at once, so that their order makes no difference.
 
-    Policies whose ranks cost something look here first: on most clusters it is true most of the time.
+    Policies with costly ranks ask this first: on most clusters it is true most of the time.
     """
     if len(snapshot.nodes.kind.names) > 1:
         return False
@@ -44,19 +51,22 @@ def all_fit(snapshot: Snapshot) -> bool:
 def ranked(
     snapshot: Snapshot, plan: Plan | None, key: Floats, *, keeps: bool = False, tick_s: float = math.inf
 ) -> Plan:
-    """*plan* with the smallest *key* (one per row of the queue) first; ties stay in order."""
+    """Return *plan* with the smallest *key* (one per row of the queue) first; ties keep their order."""
     plan = asked(snapshot) if plan is None else plan
-    return in_order(plan, np.argsort(key[plan.row], kind="stable"), keeps=keeps, tick_s=tick_s)
+    order = np.argsort(key[plan.row], kind="stable")
+    return reorder(plan, order, non_preemptive=keeps, next_decision_s=tick_s)
 
 
-def in_order(plan: Plan, order: Ints, *, keeps: bool = False, tick_s: float = math.inf) -> Plan:
-    """*plan* with its entries in this order."""
+def reorder(
+    plan: Plan, order: Ints, *, non_preemptive: bool = False, next_decision_s: float = math.inf
+) -> Plan:
+    """Return *plan* with its entries in this order."""
     return Plan(
         row=plan.row[order],
         gpus=plan.gpus[order],
         group=plan.group[order],
-        keeps=keeps,
-        tick_s=min(plan.tick_s, tick_s),
+        keeps=non_preemptive,
+        tick_s=min(plan.tick_s, next_decision_s),
         lasts=plan.lasts,
         cap_w=None if plan.cap_w is None else plan.cap_w[order],
         batch=None if plan.batch is None else plan.batch[order],
@@ -69,24 +79,24 @@ def in_order(plan: Plan, order: Ints, *, keeps: bool = False, tick_s: float = ma
     )
 
 
-def likely(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
-    """Which rows of the plan will run and which will wait if the number of GPUs is all that counts.
+def predict_running(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
+    """Return which entries of the plan will run, which will wait, and whether that is certain.
 
-    Also whether that is certain: it is when the first of the plan take every GPU of a cluster of one
-    kind, so that nobody can overtake; else those who fit behind may run too. Who asks for more than
-    the cluster has does neither. Policies that rank by what changes with time say by this when they
-    want to be asked again.
+    Only the number of GPUs is looked at. It is certain when the first entries take every GPU of a cluster
+    of one kind, so that no job can overtake; else jobs that fit behind them may run too. A job that
+    requests more than the cluster has neither runs nor waits. Policies with ranks that change with time
+    choose by this when they want to decide again.
     """
     nodes, block = snapshot.nodes, snapshot.queue.block
-    fate, filled = _walk(
+    outcome, filled = _classify_entries(
         plan.row, plan.gpus, plan.group, block, nodes.kind.codes, nodes.gpus, snapshot.usable
     )
-    runs = fate == 1
-    return runs, fate == 2, filled and bool(runs.any()) and len(nodes.kind.names) == 1
+    runs = outcome == RUNS
+    return runs, outcome == WAITS, filled and bool(runs.any()) and len(nodes.kind.names) == 1
 
 
 @inner
-def walk(
+def classify_entries(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
@@ -95,34 +105,34 @@ def walk(
     node_gpus: Ints,
     up: Bools,
 ) -> tuple[Ints, bool]:
-    """For each entry 0 can never run, 1 runs, 2 waits; and whether the first to wait finds nothing left."""
+    """Return NEVER, RUNS or WAITS for each entry, and whether no GPU is left for the first that waits."""
     room = np.zeros(64, dtype=np.int64)
     total = np.zeros(64, dtype=np.int64)
     for n in range(len(node_gpus)):
         total[node_kind[n]] += node_gpus[n]
         if up[n]:
             room[node_kind[n]] += node_gpus[n]
-    fate = np.zeros(len(plan_row), dtype=np.int64)
+    outcome = np.zeros(len(plan_row), dtype=np.int64)
     filled = True
     waiting = False
     for p in range(len(plan_row)):
         accepts = int(block[ACCEPTS, plan_row[p]])
         for k in range(64):
             if total[k] >= plan_gpus[p] and (accepts >> k) & 1:
-                fate[p] = max(fate[p], 2)
+                outcome[p] = WAITS
                 if room[k] >= plan_gpus[p] or plan_group[p] != plan_row[p]:
-                    fate[p] = 1
+                    outcome[p] = RUNS
                     if plan_group[p] == plan_row[p]:
                         room[k] -= plan_gpus[p]
                     break
-        if fate[p] == 2 and not waiting:
+        if outcome[p] == WAITS and not waiting:
             waiting = True
             filled = room.sum() == 0
-    return fate, filled
+    return outcome, filled
 
 
 @kernel(I1, I1, I1, F2, I1, I1, B1)
-def _walk(
+def _classify_entries(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
@@ -131,12 +141,12 @@ def _walk(
     node_gpus: Ints,
     up: Bools,
 ) -> tuple[Ints, bool]:
-    return walk(plan_row, plan_gpus, plan_group, block, node_kind, node_gpus, up)
+    return classify_entries(plan_row, plan_gpus, plan_group, block, node_kind, node_gpus, up)
 
 
-def asking_again(plan: Plan, tick_s: float) -> Plan:
-    """*plan*, with a wish to be asked at *tick_s* at the latest."""
-    if tick_s >= plan.tick_s:
+def decide_again(plan: Plan, at_s: float) -> Plan:
+    """Return *plan* with its next decision at *at_s* at the latest."""
+    if at_s >= plan.tick_s:
         return plan
     # Twice as fast as `replace`, and in every round.
     return Plan(
@@ -144,7 +154,7 @@ def asking_again(plan: Plan, tick_s: float) -> Plan:
         plan.gpus,
         plan.group,
         plan.keeps,
-        tick_s,
+        at_s,
         plan.lasts,
         plan.cap_w,
         plan.batch,
@@ -159,12 +169,12 @@ def asking_again(plan: Plan, tick_s: float) -> Plan:
 
 @dataclass(frozen=True)
 class Chain:
-    """A policy made of stages; prints itself as it is written on the command line."""
+    """A policy made of stages; its text is what `--policy` accepts."""
 
     stages: tuple[Stage, ...]
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
+        """Return the plan; see `wattline.policy.chain.Stage`."""
         for stage in self.stages:
             plan = stage(snapshot, models, plan)
         return asked(snapshot) if plan is None else plan
@@ -174,12 +184,31 @@ class Chain:
 
 
 def chain(*stages: Stage) -> Chain:
-    """The policy that lets each stage rewrite the plan of those before it."""
+    """Return the policy in which each stage rewrites the plan of those before it."""
     if not stages:
-        raise ConfigError("chain needs at least one stage")
+        raise ConfigError("chain got no stages, expected at least one")
     return Chain(stages)
 
 
-def spell(policy: object) -> str:
-    """How a policy, a stage or a placer writes itself in logs and tables."""
-    return str(getattr(policy, "__name__", policy))
+def spell(decider: object) -> str:
+    """Return the text of a policy, stage or placer as `--policy` and `--place` accept it.
+
+    That is its name, and behind a `:` the knobs that differ from their defaults: `las:quantum=60s+keep`,
+    `buddy+power:spare=8`. `parse_policy` and `parse_placer` are the inverse. Budgets are written as Python,
+    and a price is left out, because both have options of their own; a class that is not part of Wattline is
+    written as it writes itself.
+    """
+    name = getattr(decider, "__name__", None)
+    if name is not None:
+        return str(name).replace("_", "-") if _is_typed(decider) else str(name)
+    if not is_dataclass(decider) or isinstance(decider, Chain) or not _is_typed(type(decider)):
+        return str(decider)
+    name = getattr(decider, "typed_name", type(decider).__name__.casefold())
+    knobs = format_knobs(decider, _TYPED_DEFAULTS)
+    inner_placer = getattr(decider, "place", None)
+    before = "" if inner_placer is None else f"{spell(inner_placer)}+"
+    return f"{before}{name}:{knobs}" if knobs else f"{before}{name}"
+
+
+def _is_typed(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith(_TYPED)

@@ -1,4 +1,4 @@
-"""When those who wait will start, if everybody goes on as expected."""
+"""Forecast of start times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, kernel
 
 
-def starts_s(snapshot: Snapshot, plan: Plan, takes_s: Floats) -> Floats:
-    """In how many seconds each entry of *plan* starts, if nobody overtakes; inf: never.
+def predict_starts_s(snapshot: Snapshot, plan: Plan, takes_s: Floats) -> Floats:
+    """Return in how many seconds each entry of *plan* starts, if no job overtakes another; inf: never.
 
-    *takes_s* is, by row of the queue, how long each needs. GPUs are counted, not nodes; a job that accepts
-    several kinds is taken to wait for the one with most GPUs, and who follows starts with its leader.
+    *takes_s* is the remaining time of each row of the queue. GPUs are counted, not nodes; a job that accepts
+    several kinds is taken to wait for the kind with most GPUs. The members of a group start with its leader.
     """
     nodes, block = snapshot.nodes, snapshot.queue.block
     kinds = len(nodes.kind.names)
@@ -26,12 +26,14 @@ def starts_s(snapshot: Snapshot, plan: Plan, takes_s: Floats) -> Floats:
     kind = np.argmax(accepts * (room + 1), axis=1)
     start_s = np.full(len(snapshot.queue), np.inf)
     leads = np.flatnonzero(plan.group == plan.row)
-    start_s[plan.row[leads]] = _starts_s(plan.gpus[leads], kind[leads], takes_s[plan.row[leads]], room)
+    start_s[plan.row[leads]] = _predict_starts_s(
+        plan.gpus[leads], kind[leads], takes_s[plan.row[leads]], room
+    )
     return start_s[plan.group]
 
 
 @kernel(I1, I1, F1, I1)
-def _starts_s(gpus: Ints, kind: Ints, takes_s: Floats, room: Ints) -> Floats:
+def _predict_starts_s(gpus: Ints, kind: Ints, takes_s: Floats, room: Ints) -> Floats:
     start_s = np.full(len(gpus), np.inf)
     for k in range(len(room)):
         free = [(0.0, room[k])]  # when, and how many GPUs

@@ -1,4 +1,4 @@
-"""Taking turns: time slices for everybody, and packing when there are more jobs than GPUs."""
+"""Gandiva: time slices in turn, and packing of two jobs onto the same GPUs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
 from wattline.errors import ConfigError
-from wattline.policy.chain import all_fit, asked, likely, ranked
+from wattline.policy.chain import asked, can_all_run, predict_running, ranked
 
 
 @dataclass(frozen=True)
 class Gandiva:
-    """Round robin by time slices, two jobs to a GPU where that pays (Xiao et al., OSDI 2018).
+    """Round robin by time slices, two jobs to a GPU where that pays (Xiao et al., OSDI 2018, "Gandiva").
 
-    Who has had fewer slices of *slice_s* seconds goes first; asked every slice while somebody
-    waits. When the queue asks for more GPUs than
-    there are, jobs that would wait are packed onto jobs with as many GPUs, if the models say that a
-    pair does more work than its members one after the other.
-    *Deviates:* the original finds pairs by trying them; here the models are asked. Growing into idle
-    GPUs and migrating to defragment are other stages' and placers' work.
+    The job that has had fewest slices of *slice_s* seconds goes first; a decision is made every slice while
+    a job waits. When the queue requests more GPUs than there are, jobs that would wait are packed onto jobs
+    with as many GPUs, if the models predict that a pair does more work than its members one after the
+    other.
+    *Deviates:* the original finds pairs by trying them; here the models predict them. Growing into idle GPUs
+    and migrating to defragment are left to other stages and placers.
     """
 
     slice_s: float = 300.0
@@ -35,25 +35,25 @@ class Gandiva:
             raise ConfigError(f"slice_s must be at least 1, got {self.slice_s}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
-        if plan is None and all_fit(snapshot):
+        """Return the plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and can_all_run(snapshot):
             return asked(snapshot)
         slices = np.floor(snapshot.service_s / self.slice_s)
         plan = ranked(snapshot, plan, slices)
-        _, waits, _ = likely(snapshot, plan)
+        _, waits, _ = predict_running(snapshot, plan)
         if not waits.any():
             return plan
         tick_s = min(plan.tick_s, snapshot.now_s + self.slice_s)
-        return replace(plan, group=_pairs(snapshot, models, plan), tick_s=tick_s, lasts=False)
+        return replace(plan, group=_pair_jobs(snapshot, models, plan), tick_s=tick_s, lasts=False)
 
 
-def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
-    """Group of every row of the plan when those who would wait join those who run."""
+def _pair_jobs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
+    """Return the group of every entry of the plan after waiting jobs were packed onto running ones."""
     group = plan.group.copy()
     at = np.full(len(snapshot.queue), -1, dtype=np.int64)  # row of the queue → row of the plan
     at[plan.row] = np.arange(len(plan))
     alone = np.bincount(plan.group, minlength=len(at))[plan.group] == 1
-    free = _gains(snapshot, models, plan) & alone
+    free = _find_packable(snapshot, models, plan) & alone
 
     # Pairs that run as pairs stay pairs: moving them costs a restart.
     leases, job = snapshot.leases, snapshot.queue.job
@@ -62,7 +62,7 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
     leaders = at[
         np.searchsorted(job, leases.group[packed][np.unique(leases.job[packed], return_index=True)[1]])
     ]
-    both = (followers >= 0) & (leaders >= 0)  # neither is held back by an earlier stage
+    both = (followers >= 0) & (leaders >= 0)  # no earlier stage has held one back
     followers, leaders = followers[both], leaders[both]
     stay = free[followers] & free[leaders] & (plan.gpus[followers] == plan.gpus[leaders])
     group[followers[stay]] = plan.row[leaders[stay]]
@@ -70,7 +70,7 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
     free[leaders[stay]] = False
 
     leads = group == plan.row
-    runs = leads & likely(snapshot, Plan(plan.row, plan.gpus, group.copy()))[0]
+    runs = leads & predict_running(snapshot, Plan(plan.row, plan.gpus, group.copy()))[0]
     accepts = snapshot.queue.block[ACCEPTS][plan.row]
     for size, kinds in sorted(set(zip(plan.gpus[free].tolist(), accepts[free].tolist(), strict=True))):
         alike = free & (plan.gpus == size) & (accepts == kinds)
@@ -81,8 +81,8 @@ def _pairs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
     return group
 
 
-def _gains(snapshot: Snapshot, models: Models, plan: Plan) -> Bools:
-    """Which jobs do more than half their work beside another."""
+def _find_packable(snapshot: Snapshot, models: Models, plan: Plan) -> Bools:
+    """Return which jobs have more than half their speed beside another job."""
     job, two = snapshot.queue.job[plan.row], np.full(len(plan), 2, dtype=np.int64)
     alone = models.speed(snapshot.jobs, Grants.of(job, plan.gpus))
     beside = models.speed(snapshot.jobs, Grants.of(job, plan.gpus, members=two))

@@ -1,4 +1,4 @@
-"""The knobs of a policy, whichever stage has them."""
+"""Reading and setting the knobs of a policy, in any of its stages."""
 
 from __future__ import annotations
 
@@ -15,45 +15,52 @@ from wattline.policy.parser import stage_names
 
 
 def has_knob(policy: object, name: str) -> bool:
-    """Whether a policy, or a stage of it, has a knob of that name."""
+    """Return whether a policy, or a stage of it, has a knob of that name."""
     stages = policy.stages if isinstance(policy, Chain) else (policy,)
-    return any(_has(stage, name) for stage in stages)
+    return any(_has_field(stage, name) for stage in stages)
 
 
 def turned(policy: Policy, name: str, value: object) -> Policy:
-    """*policy* with this knob set to *value*, in the first stage that has it; rather in one with budgets."""
+    """Return *policy* with this knob set to *value*, in the first stage that has it.
+
+    A stage with budgets comes before others.
+    """
     stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
-    has = [place for place, stage in enumerate(stages) if _has(stage, name)]
+    has = [place for place, stage in enumerate(stages) if _has_field(stage, name)]
     if has:
-        place = next((place for place in has if _has(stages[place], "budgets")), has[0])
+        place = next((place for place in has if _has_field(stages[place], "budgets")), has[0])
         stages[place] = replace(stages[place], **{name: value})
         if name == "budgets":
-            _check_last_word(stages[place], stages[place + 1 :])
+            _check_budgets_hold(stages[place], stages[place + 1 :])
     return Chain(tuple(stages)) if isinstance(policy, Chain) else cast(Policy, stages[0])
 
 
-def _check_last_word(holder: object, later: Sequence[object]) -> None:
-    """Raise if a stage behind the one that holds the budgets gives GPUs out anew, and so undoes them."""
+def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
+    """Raise if a stage behind *holder*, which keeps the budgets, allocates the GPUs anew."""
     for stage in later:
         if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DUE):
             first = type(holder).__name__.casefold()
             raise ConfigError(
-                f"{first}+{after} cannot hold a budget: {after} gives out anew what {first} has shared out",
+                f"{first}+{after} cannot hold a budget: {after} allocates the GPUs anew after {first}",
                 hint=f"put {after} before {first}, or leave it out",
             )
 
 
 def who_has(name: str) -> str:
-    """The built-in policies with a knob of that name, as in `a, b`; for messages."""
+    """Return the names of the built-in policies with a knob of that name, as in `a, b`; for messages."""
     return ", ".join(
-        sorted(text for text, thing in stage_names().items() if inspect.isclass(thing) and _has(thing, name))
+        sorted(
+            text
+            for text, thing in stage_names().items()
+            if inspect.isclass(thing) and _has_field(thing, name)
+        )
     )
 
 
 def refuse_budget(text: str) -> ConfigError:
-    """What to raise where *text* names a policy that cannot hold a budget."""
-    return ConfigError(f"{text} cannot hold a budget; {who_has('budgets')} can")
+    """Return the error for a budget on the policy *text*, which cannot hold one."""
+    return ConfigError(f"{text} cannot hold a budget, expected one of {who_has('budgets')}")
 
 
-def _has(thing: object, name: str) -> bool:
+def _has_field(thing: object, name: str) -> bool:
     return is_dataclass(thing) and any(field.name == name for field in fields(thing))

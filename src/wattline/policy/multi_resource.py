@@ -1,4 +1,4 @@
-"""Who goes first, by what jobs take of several resources at once: GPUs, cores and memory."""
+"""Policies that order jobs by several resources at once: GPUs, cores and memory."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from wattline.policy.chain import asked, ranked
 
 
 def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Whose team has the smallest dominant share goes first (Ghodsi et al., NSDI 2011).
+    """Serve the smallest dominant share first (Ghodsi et al., NSDI 2011, "Dominant Resource Fairness").
 
-    Teams get jobs in turn, each its next in order of submission, always the one that has least of what it
-    has most of. Without teams users count, without users every job by itself. What a job takes of the host
-    is what a stage `demand` before says, or else its proportional share.
+    The next job in order of submission is always taken from the team that has the smallest dominant
+    share. Without teams users count, without users every job by itself. A job's share of the host is what
+    a stage `demand` before this one has set, or else its proportional share.
     """
     plan = asked(snapshot) if plan is None else plan
-    takes, tenant = cluster_shares(snapshot, plan), _tenants(snapshot, plan)
+    takes, tenant = compute_cluster_shares(snapshot, plan), _find_tenants(snapshot, plan)
     names, tenant = np.unique(tenant, return_inverse=True)
     waiting: list[list[int]] = [[] for _ in names]
     for p in reversed(np.argsort(plan.row, kind="stable").tolist()):
         waiting[tenant[p]].append(p)
     has = np.zeros((len(names), len(takes)))
-    line = [(0.0, who) for who in range(len(names))]
-    heapify(line)
+    heap = [(0.0, t) for t in range(len(names))]
+    heapify(heap)
     key = np.zeros(len(snapshot.queue))
     for turn in range(len(plan)):
-        who = line[0][1]
-        p = waiting[who].pop()
+        t = heap[0][1]
+        p = waiting[t].pop()
         key[plan.row[p]] = turn
-        has[who] += takes[:, p]
-        heapreplace(line, (float(has[who].max()) if waiting[who] else np.inf, who))
+        has[t] += takes[:, p]
+        heapreplace(heap, (float(has[t].max()) if waiting[t] else np.inf, t))
     return ranked(snapshot, plan, key)
 
 
 def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Who fits best into what is free, and has least work left, goes first (Grandl et al., SIGCOMM 2014).
+    """Serve the best fit into free resources with the least work left first (Grandl et al., SIGCOMM 2014).
 
-    The score is the dot product of what a job takes and what is left of the cluster, less its remaining
-    work, weighted so that both count the same on average. What a job takes of the host is what a stage
-    `demand` before says, or else its proportional share.
+    The score of Tetris is the dot product of a job's demand and the free resources of the cluster, less its
+    remaining work, weighted so that both count the same on average. A job's demand of the host is what a
+    stage `demand` before this one has set, or else its proportional share.
     """
     plan = asked(snapshot) if plan is None else plan
-    takes = cluster_shares(snapshot, plan)
+    takes = compute_cluster_shares(snapshot, plan)
     work = remaining_s(snapshot, models, plan)[plan.row] * takes.sum(axis=0)
     left, order = np.ones(len(takes)), np.empty(len(plan), dtype=np.int64)
-    open_ = np.ones(len(plan), dtype=np.bool_)
+    is_left = np.ones(len(plan), dtype=np.bool_)
     placed = 0
     while placed < len(plan):
-        fits = open_ & (takes <= left[:, None] + 1e-9).all(axis=0)
-        among = np.flatnonzero(fits if fits.any() else open_)
+        fits = is_left & (takes <= left[:, None] + 1e-9).all(axis=0)
+        among = np.flatnonzero(fits if fits.any() else is_left)
         aligned = left @ takes[:, among]
         score = aligned - work[among] * aligned.mean() / max(work[among].mean(), 1e-9)
         if not fits.any():  # the rest waits
             order[placed:] = among[np.argsort(-score, kind="stable")]
             break
         best = int(among[np.argmax(score)])
-        order[placed], open_[best] = best, False
+        order[placed], is_left[best] = best, False
         left = left - takes[:, best]
         placed += 1
     key = np.zeros(len(snapshot.queue))
@@ -70,16 +70,16 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
     return ranked(snapshot, plan, key)
 
 
-def cluster_shares(snapshot: Snapshot, plan: Plan) -> Floats:
-    """What each entry of the plan takes of the cluster's GPUs, cores and memory."""
+def compute_cluster_shares(snapshot: Snapshot, plan: Plan) -> Floats:
+    """Return each entry's share of the cluster's GPUs, cores and memory (axis 0)."""
     nodes = snapshot.nodes
     host = nodes.share[:2, :1] if plan.host is None else plan.host[:2]
     takes = np.concatenate((np.ones((1, len(plan))), np.broadcast_to(host, (2, len(plan))))) * plan.gpus
     return np.asarray(takes / np.array((nodes.gpus.sum(), *nodes.host[:2].sum(axis=1)))[:, None])
 
 
-def _tenants(snapshot: Snapshot, plan: Plan) -> Ints:
-    """By entry of the plan, whose job it is."""
+def _find_tenants(snapshot: Snapshot, plan: Plan) -> Ints:
+    """Return the number of the team, user or job that each entry of the plan counts for."""
     jobs, job = snapshot.jobs, snapshot.queue.job[plan.row]
     for labels in (jobs.team, jobs.user):
         if len(labels.names) > 1:
@@ -87,8 +87,8 @@ def _tenants(snapshot: Snapshot, plan: Plan) -> Ints:
     return job
 
 
-def by_queue_row(plan: Plan, snapshot: Snapshot, key: Floats) -> Floats:
-    """*key*, which is by entry of the plan, by row of the queue."""
+def scatter_to_queue(plan: Plan, snapshot: Snapshot, key: Floats) -> Floats:
+    """Return *key*, which is by entry of the plan, by row of the queue."""
     rows = np.zeros(len(snapshot.queue))
     rows[plan.row] = key
     return rows

@@ -1,4 +1,4 @@
-"""Who goes first."""
+"""Policies that order jobs; every job gets the GPUs that it requested."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import B1, F2, FLOAT, I1, kernel
 from wattline.models.remaining import remaining_s
-from wattline.policy.chain import all_fit, asked, asking_again, in_order, likely, ranked, walk
+from wattline.policy.chain import (
+    RUNS,
+    WAITS,
+    asked,
+    can_all_run,
+    classify_entries,
+    decide_again,
+    predict_running,
+    ranked,
+    reorder,
+)
 
 
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """First come, first served; who runs is never stopped."""
+    """Serve jobs in order of submission, without preemption (first in, first out)."""
     if plan is not None:
         return ranked(snapshot, plan, np.arange(len(snapshot.queue), dtype=np.float64), keeps=True)
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
@@ -28,44 +38,53 @@ def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
 
 
 def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Shortest job first, by the whole duration; who runs is never stopped."""
-    return ranked(snapshot, plan, _duration_s(snapshot, models), keeps=True)
+    """Serve the shortest job first, by its whole duration, without preemption."""
+    return ranked(snapshot, plan, _predict_durations_s(snapshot, models), keeps=True)
 
 
 def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Shortest remaining time first. What runs only gets closer to its end, so no tick is needed."""
-    if plan is None and all_fit(snapshot):
+    """Serve the job with the shortest remaining time first.
+
+    A job that runs only gets closer to its end, so no decision is needed between events.
+    """
+    if plan is None and can_all_run(snapshot):
         return asked(snapshot)
     return ranked(snapshot, plan, remaining_s(snapshot, models, plan))
 
 
 def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Shortest remaining service (seconds times GPUs) first (Tiresias' reference with known durations)."""
-    if plan is None and all_fit(snapshot):
+    """Serve the shortest remaining service (seconds times GPUs) first.
+
+    This is the reference of Tiresias with known durations.
+    """
+    if plan is None and can_all_run(snapshot):
         return asked(snapshot)
     return ranked(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.gpus)
 
 
 def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Earliest deadline first; jobs without one come last, in order of submission."""
+    """Serve the earliest deadline first; jobs without one come last, in order of submission."""
     return ranked(snapshot, plan, snapshot.jobs.deadline_s[snapshot.queue.job])
 
 
 def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Highest priority first, then in order of submission."""
+    """Serve the highest priority first, then in order of submission."""
     return ranked(snapshot, plan, -snapshot.jobs.priority[snapshot.queue.job])
 
 
 def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Stage: nobody who runs is stopped for somebody else (no preemption)."""
+    """Stage: let no job be stopped for another (no preemption)."""
     plan = asked(snapshot) if plan is None else plan
     if plan.node is not None:
-        raise ConfigError("keep stands behind a policy that says who runs where, and cannot undo that")
+        raise ConfigError(
+            "keep follows a policy that chooses nodes itself, expected it behind one that does not: "
+            "leave keep out"
+        )
     return replace(plan, keeps=True)
 
 
 def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Stage: who goes first may take the GPUs of who goes later (preemption)."""
+    """Stage: let jobs take the GPUs of jobs behind them in the order (preemption)."""
     plan = asked(snapshot) if plan is None else plan
     return replace(plan, keeps=False)
 
@@ -74,22 +93,22 @@ def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Pla
 class Las:
     """Least attained service (GPU-seconds) first.
 
-    Asks again when somebody who runs would pass somebody who waits, but not before *quantum_s*:
-    two jobs with equal service would otherwise swap without end.
+    Decides again when the service of a running job would pass that of a waiting one, but not before
+    *quantum_s*: two jobs with equal service would otherwise swap without end.
     """
 
     quantum_s: float = 300.0
 
     def __post_init__(self) -> None:
-        _at_least_a_second("quantum_s", self.quantum_s)
+        _check_at_least_1s("quantum_s", self.quantum_s)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
-        if plan is None and all_fit(snapshot):
+        """Return the plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and can_all_run(snapshot):
             return asked(snapshot)
         plan = asked(snapshot) if plan is None else plan
         nodes = snapshot.nodes
-        order, wait_s = _by_service(
+        order, wait_s = _order_by_service(
             plan.row,
             plan.gpus,
             plan.group,
@@ -100,7 +119,7 @@ class Las:
             nodes.gpus,
             snapshot.usable,
         )
-        return in_order(plan, order, tick_s=snapshot.now_s + wait_s)
+        return reorder(plan, order, next_decision_s=snapshot.now_s + wait_s)
 
 
 @dataclass(frozen=True)
@@ -110,7 +129,7 @@ class Tiresias:
     A job moves to the next queue when its attained service passes a threshold (GPU-seconds); in a
     queue, submission decides. A job that has waited *promote* times as long as it has run goes
     back to the first queue, and stays there until that ratio is halved (0: never).
-    *Deviates:* the promotion looks at all waiting and all running so far, because a policy has no
+    *Deviates:* the promotion counts all waiting and running time so far, because a policy has no
     memory; the original counts since the last change of queue.
     """
 
@@ -119,7 +138,7 @@ class Tiresias:
     quantum_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _at_least_a_second("quantum_s", self.quantum_s)
+        _check_at_least_1s("quantum_s", self.quantum_s)
         if (
             list(self.thresholds_gpu_s) != sorted(set(self.thresholds_gpu_s))
             or min(self.thresholds_gpu_s, default=0.0) <= 0
@@ -129,14 +148,14 @@ class Tiresias:
             raise ConfigError(f"promote must be at least 0, got {self.promote}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
-        if plan is None and all_fit(snapshot):
+        """Return the plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and can_all_run(snapshot):
             return asked(snapshot)
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
         to_next_s = (limits[level] - served) / snapshot.queue.gpus
-        to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see promotion
+        to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see *promote*
         if self.promote > 0:
             ran_s = snapshot.service_s
             waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job] - ran_s
@@ -147,51 +166,51 @@ class Tiresias:
             starves_s = self.promote * ran_s - waited_s
             to_change_s = np.where(starving, caught_up_s, starves_s)
         plan = ranked(snapshot, plan, level.astype(np.float64))
-        runs, waits, certain = likely(snapshot, plan)
+        runs, waits, certain = predict_running(snapshot, plan)
         if not waits.any():
             return plan
         may_run = plan.row[runs] if certain else plan.row
         wait_s = min(
             float(to_next_s[may_run].min()), float(to_change_s[to_change_s > 0].min(initial=math.inf))
         )
-        return asking_again(plan, snapshot.now_s + max(self.quantum_s, wait_s))
+        return decide_again(plan, snapshot.now_s + max(self.quantum_s, wait_s))
 
 
 @dataclass(frozen=True)
 class Ftf:
     """Finish-time fairness: the worst-treated job first (Mahajan et al., NSDI 2020, "Themis").
 
-    rho = (waited so far + ran so far + remaining) / duration alone; the largest goes first. Asks
-    again when somebody who waits would be treated worse than somebody who runs.
-    *Deviates:* "alone" means on the GPUs it asked for, not on a 1/N share of the cluster; no
+    rho = (time waited + time run + remaining time) / duration alone; the largest goes first. Decides
+    again when the rho of a waiting job would pass that of a running one.
+    *Deviates:* "alone" means on the GPUs that the job requested, not on a 1/N share of the cluster; no
     auction, no leases.
     """
 
     quantum_s: float = 1200.0
 
     def __post_init__(self) -> None:
-        _at_least_a_second("quantum_s", self.quantum_s)
+        _check_at_least_1s("quantum_s", self.quantum_s)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
-        if plan is None and all_fit(snapshot):
+        """Return the plan; see `wattline.policy.chain.Stage`."""
+        if plan is None and can_all_run(snapshot):
             return asked(snapshot)
-        alone_s = np.maximum(_duration_s(snapshot, models), 1.0)
+        alone_s = np.maximum(_predict_durations_s(snapshot, models), 1.0)
         in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         rho = (in_system_s + remaining_s(snapshot, models, plan)) / alone_s
         plan = ranked(snapshot, plan, -rho)
-        runs, waits, certain = likely(snapshot, plan)
+        runs, waits, certain = predict_running(snapshot, plan)
         if not waits.any():
             return plan
         wait_s = self.quantum_s
         if certain:
             gap = rho[plan.row[runs]].min() - rho[plan.row[waits]]
             wait_s = max(wait_s, float((gap * alone_s[plan.row[waits]]).min()))
-        return asking_again(plan, snapshot.now_s + wait_s)
+        return decide_again(plan, snapshot.now_s + wait_s)
 
 
 @kernel(I1, I1, I1, F2, FLOAT, FLOAT, I1, I1, B1)
-def _by_service(
+def _order_by_service(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
@@ -202,35 +221,39 @@ def _by_service(
     node_gpus: Ints,
     up: Bools,
 ) -> tuple[Ints, float]:
-    """Entries of the plan by attained service, and when to ask again: when somebody who runs would pass
-    somebody who waits, as far as that is certain, and never if nobody waits."""
+    """Return the entries of the plan by attained service, and in how many seconds to decide again.
+
+    That is when the service of a running job passes that of a waiting one, where it is certain which run;
+    inf if no job waits.
+    """
     served = block[GPU_SERVICE] + block[HELD] * (now_s - block[SINCE])
     order = np.argsort(served[plan_row], kind="mergesort")
     row, gpus = plan_row[order], plan_gpus[order]
-    fate, filled = walk(row, gpus, plan_group[order], block, node_kind, node_gpus, up)
+    outcome, filled = classify_entries(row, gpus, plan_group[order], block, node_kind, node_gpus, up)
     least_waits = np.inf
     runs = False
     for p in range(len(row)):
-        if fate[p] == 2:
+        if outcome[p] == WAITS:
             least_waits = min(least_waits, served[row[p]])
-        runs = runs or fate[p] == 1
+        runs = runs or outcome[p] == RUNS
     if least_waits == np.inf:
         return order, np.inf
     if not filled or not runs or node_kind.min() != node_kind.max():
         return order, quantum_s
     gap_s = np.inf
     for p in range(len(row)):
-        if fate[p] == 1:
+        if outcome[p] == RUNS:
             gap_s = min(gap_s, (least_waits - served[row[p]]) / gpus[p])
     return order, max(quantum_s, gap_s)
 
 
-def _duration_s(snapshot: Snapshot, models: Models) -> Floats:
+def _predict_durations_s(snapshot: Snapshot, models: Models) -> Floats:
+    """Return the whole duration of each row of the queue on the GPUs that it requested."""
     queue, jobs = snapshot.queue, snapshot.jobs
     speed = models.speed(jobs, Grants.of(queue.job, queue.gpus))
     return np.asarray(jobs.steps[queue.job] * jobs.step_s[queue.job] / speed)
 
 
-def _at_least_a_second(name: str, value_s: float) -> None:
+def _check_at_least_1s(name: str, value_s: float) -> None:
     if not value_s >= 1:
         raise ConfigError(f"{name} must be at least 1, got {value_s}")

@@ -1,4 +1,4 @@
-"""A policy from text: `las:quantum=600+keep`."""
+"""Parser of policies: `las:quantum=600s+keep`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from wattline.knob_parser import make
 from wattline.policy.chain import Chain, Stage, chain
 
 BUDGETS = ("budgets", "price")
-"""Fields that have an option of their own on the command line, `--budget` and `--price`."""
+"""Fields that have options of their own on the command line: `--budget` and `--price`."""
 
 
 def parse_policy(text: str, extra: Mapping[str, Stage] | None = None) -> Policy:
-    """The policy that *text* names: stages joined by `+`, knobs after `:` as `name=value,name=value`.
+    """Return the policy that *text* names: stages joined by `+`, knobs after `:` as `name=value,name=value`.
 
-    Names are those of `wattline.policy` and of *extra*, in any case. A knob may leave its unit out (`quantum=5m` is
-    `quantum_s`); several numbers are joined by `/`.
+    Names are those of `wattline.policy` and of *extra*, in any case. A knob may leave its unit out
+    (`quantum=5m` sets `quantum_s`); several numbers are joined by `/`. `wattline.policy.chain.spell` is the
+    inverse.
     """
     stages = [_parse_stage(part.strip(), text, extra or {}) for part in text.split("+")]
     return stages[0] if len(stages) == 1 else chain(*stages)
 
 
 def stage_names() -> Mapping[str, Any]:
-    """All that can be named: plain functions as they are, classes to be made with knobs."""
+    """Return all stages by name: plain functions as they are, classes to be built with knobs."""
     found = {}
     for name in home.__all__:
         thing = getattr(home, name)

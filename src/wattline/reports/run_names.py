@@ -1,27 +1,26 @@
-"""What to call each run, so that names are short and no two are the same."""
+"""Short, unique names of runs."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from wattline.reports.summary import Report
 
-_MORE = ("place", "cluster", "trace", "seed")  # what else may tell two runs apart
+_MORE = ("place", "cluster", "trace", "seed")  # further fields that distinguish two runs
 
 
 def names(reports: Sequence[Report]) -> tuple[str, ...]:
-    """The policies, without their knobs where that is enough; else with what differs.
+    """Return a name per run: its policy, without knobs where that is unique, else with what differs.
 
-    Where placers differ, each policy has its own behind an `@`, as on the command line.
+    Where placers differ, the placer follows after an `@`, as on the command line.
     """
     found = [r.policy or "?" for r in reports]
     short = [without_knobs(name) for name in found]
     if len(set(short)) == len(set(found)):
         found = short
-    places = [_placer(r.place) for r in reports]
-    if len(set(places)) > 1:  # it may switch nodes off, so it is said even where policies differ
+    places = [without_knobs(r.place) or "?" for r in reports]
+    if len(set(places)) > 1:  # shown even where policies differ: a placer may switch nodes off
         found = [f"{name}@{place}" for name, place in zip(found, places, strict=True)]
     for field in _MORE:
         twice = {name for name, count in Counter(found).items() if count > 1}
@@ -35,18 +34,17 @@ def names(reports: Sequence[Report]) -> tuple[str, ...]:
     return tuple(f"{name} #{i + 1}" if name in twice else name for i, name in enumerate(found))
 
 
-def _placer(text: str) -> str:
-    """`Power(place=Buddy(backfill='easy'), spare=0)` as `buddy+power`."""
-    made = re.findall(r"(\w+)\(", text)
-    return "+".join(word.casefold() for word in reversed(made)) or text or "?"
-
-
 def without_knobs(text: str) -> str:
-    """`Las(tick_s=60.0)+keep` as `Las+keep`."""
-    kept, depth = [], 0
+    """Return the text of a policy or placer without its knobs: `las:quantum=60s+keep` as `las+keep`.
+
+    What stands in brackets is left out too, as in `Mine(x=1)`, the text of a class that is not part of Wattline.
+    """
+    written, depth, in_knobs = [], 0, False
     for letter in text:
         depth += letter == "("
         if depth == 0:
-            kept.append(letter)
+            in_knobs = letter == ":" or (in_knobs and letter != "+")
+            if not in_knobs:
+                written.append(letter)
         depth -= letter == ")"
-    return "".join(kept)
+    return "".join(written)

@@ -1,4 +1,4 @@
-"""Who gets the next GPU, in cases small enough to do by hand."""
+"""Elastic sharing in cases small enough to do by hand."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_one_job_that_scales_perfectly_gets_all(policy: Afs) -> None:
 
 
 @pytest.mark.parametrize("policy", [Afs(), KNOWN])
-def test_gpus_that_make_nobody_faster_stay_idle(policy: Afs) -> None:
+def test_gpus_that_make_no_job_faster_stay_idle(policy: Afs) -> None:
     assert first_gpus_by_job(policy, build_power_law_jobs(["0", "-0.5"], [100, 100]), gpus=8) == {
         "a": 1,
         "b": 1,
@@ -40,7 +40,7 @@ def test_gpus_that_make_nobody_faster_stay_idle(policy: Afs) -> None:
 
 
 @pytest.mark.parametrize("policy", [Afs(), KNOWN])
-def test_with_as_many_jobs_as_gpus_everybody_gets_one(policy: Afs) -> None:
+def test_with_as_many_jobs_as_gpus_each_gets_one(policy: Afs) -> None:
     assert set(
         first_gpus_by_job(
             policy, build_power_law_jobs(["0.9"] * 8, [100.0 * n for n in range(1, 9)]), gpus=8
@@ -59,7 +59,7 @@ def test_equal_jobs_get_equal_shares(policy: Afs) -> None:
 
 
 @pytest.mark.parametrize("policy", [Afs(), KNOWN])
-def test_who_scales_better_gets_more(policy: Afs) -> None:
+def test_jobs_that_scale_better_get_more(policy: Afs) -> None:
     found = first_gpus_by_job(policy, build_power_law_jobs(["0.2", "0.9"], [100, 100]), gpus=6)
     assert found == {"a": 2, "b": 4}
 
@@ -95,7 +95,7 @@ def test_the_bounds_of_users_hold(policy: Afs) -> None:
     assert first_gpus_by_job(policy, jobs, gpus=1) == {"a": 0, "b": 1, "c": 0}
 
 
-def test_sizes_are_powers_of_two_or_what_was_asked_for() -> None:
+def test_sizes_are_powers_of_two_or_the_requested_size() -> None:
     jobs = build_power_law_jobs(["1"], [100], gpus=[3], max_gpus=[3])
     assert first_gpus_by_job(KNOWN, jobs, gpus=8) == {"a": 3}
 
@@ -112,12 +112,12 @@ def test_jobs_of_unknown_length_take_turns() -> None:
     log = simulate_power_law(jobs, Afs(quantum_s=100), nodes("v100", gpus=1))
     assert first_start_times(log) == {"a": 0, "b": 100}
     turns = start_sizes(log, "a")
-    assert 3 <= len(turns) <= 20  # turns get longer: by a quarter of what who waits has had
+    assert 3 <= len(turns) <= 20  # turns get longer: by a quarter of the service of the waiting job
     assert max(finish_times(log).values()) == 10_000
     assert min(finish_times(log).values()) > 8000
 
 
-def test_nobody_is_asked_again_while_all_run() -> None:
+def test_no_further_decision_is_planned_while_all_run() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["0.5"] * 3, [100] * 3), nodes("v100", gpus=4))
     assert Afs()(state, Asked()).tick_s == math.inf
     assert KNOWN(state, Asked()).tick_s == math.inf
@@ -139,14 +139,14 @@ def test_another_size_must_pay_within_the_horizon(horizon_s: float, grows: bool)
     assert (len(start_sizes(log, "b")) > 1) == grows
 
 
-def test_kinds_are_shared_out_each_by_itself_and_who_waits_takes_the_emptier() -> None:
+def test_kinds_are_shared_separately_and_waiting_jobs_take_the_emptier() -> None:
     cluster = join_nodes(nodes("v100", gpus=2), nodes("a100", gpus=4))
     jobs = build_power_law_jobs(["0.5"] * 3, [1000] * 3, gpu_kind=["v100", "", "a100"])
     log = simulate_power_law(jobs, KNOWN, cluster)
     assert [start_sizes(log, job)[0][1] for job in "abc"] == [2, 2, 2]
 
 
-def test_of_an_earlier_plan_only_who_is_in_it_counts() -> None:
+def test_of_an_earlier_plan_only_the_choice_of_jobs_counts() -> None:
     def not_the_first(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         plan = fifo(snapshot, models, plan)
         return Plan(plan.row[1:], plan.gpus[1:], plan.row[1:])

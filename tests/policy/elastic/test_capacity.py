@@ -1,4 +1,4 @@
-"""What all elastic policies owe: bounds, room, and that everybody ends."""
+"""Properties of all elastic policies: bounds, room, and that all jobs end."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.power_law_models import build_power_law_jobs, snapshot_of_waiting
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import FAILED, FINISHED
 from wattline.core.jobs import Jobs
@@ -21,7 +22,7 @@ from wattline.models import Asked
 from wattline.models.library import library
 from wattline.placement import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
-from wattline.policy.elastic.capacity import granted, offer
+from wattline.policy.elastic.capacity import build_capacity, plan_from_sizes
 from wattline.testing import Scenario, scenarios
 from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
 
@@ -57,7 +58,7 @@ def elastic(draw: st.DrawFn) -> Scenario:
 
 
 def watched(policy: Policy) -> Policy:
-    """*policy*, whose plans keep to what users allow."""
+    """Return *policy* with a check that its plans keep to the bounds of users."""
 
     def watch(snapshot: Snapshot, models: Models) -> Plan:
         plan = policy(snapshot, models)
@@ -73,7 +74,7 @@ def watched(policy: Policy) -> Policy:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenario=elastic(), policy=st.sampled_from(ELASTIC), measured=st.booleans(), known=st.booleans())
-def test_bounds_hold_and_everybody_ends(
+def test_bounds_hold_and_all_jobs_end(
     scenario: Scenario, policy: Policy, measured: bool, known: bool
 ) -> None:
     sim = replace(scenario, truth=library() if measured else scenario.truth).sim()
@@ -94,7 +95,7 @@ def test_bounds_hold_and_everybody_ends(
 @given(
     count=st.integers(1, 40), gpus=st.integers(1, 33), policy=st.sampled_from(ELASTIC), seed=st.integers(0, 9)
 )
-def test_plans_give_no_more_than_there_is_and_leave_nobody_out(
+def test_plans_give_no_more_than_there_is_and_leave_no_job_out(
     count: int, gpus: int, policy: Policy, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -125,10 +126,10 @@ def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
         assert leases.gpus.sum() == gpus
 
 
-def test_who_keeps_its_size_is_seated_first_then_the_largest() -> None:
+def test_jobs_that_keep_their_size_come_first_then_the_largest() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", gpus=16))
-    offers = replace(offer(state, Asked(), None, batches=False), held=np.array([0, 0, 2, 0]))
-    plan = granted(state, offers, np.array([0, 2, 1, -1]), None)
+    capacity = replace(build_capacity(state, Asked(), None, batches=False), held=np.array([0, 0, 2, 0]))
+    plan = plan_from_sizes(state, capacity, np.array([0, 2, 1, -1]), None)
     assert plan.row.tolist() == [2, 1, 0, 3]
     assert plan.gpus.tolist() == [2, 4, 1, 1]
 

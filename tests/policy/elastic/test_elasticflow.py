@@ -1,4 +1,4 @@
-"""Who can be in time and on how many GPUs, in cases small enough to do by hand, and in made-up worlds."""
+"""Admission and sizes by deadlines, in cases small enough to do by hand and in synthetic workloads."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,8 @@ from support.power_law_models import (
 )
 from support.simulations import finish_times, first_start_times
 from wattline import policy as p
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.events import FINISHED
 from wattline.core.jobs import Jobs
@@ -47,7 +48,7 @@ def test_a_job_alone_with_a_loose_deadline_gets_what_is_left_too() -> None:
 
 
 def test_a_tight_deadline_forces_a_larger_size() -> None:
-    # a needs 100 / 4 s on 4 GPUs, 100 / 2 s on 2; b takes all that is left of 4 GPUs for who has none.
+    # a needs 100 / 4 s on 4 GPUs, 100 / 2 s on 2; b takes all that is left of 4 GPUs for jobs without.
     jobs = build_power_law_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[30, math.inf, math.inf])
     assert first_gpus_by_job(FREE, jobs, gpus=4) == {"a": 4, "b": 0, "c": 0}
     loose = replace(jobs, deadline_s=np.array([60.0, math.inf, math.inf]))
@@ -67,12 +68,12 @@ def test_of_two_jobs_of_which_one_can_be_in_time_the_first_submitted_is_admitted
     assert finish_times(simulate_power_law(jobs, p.edf, nodes("v100", gpus=1))) == {"b": 101, "a": 200}
 
 
-def test_who_can_wait_does_for_who_cannot() -> None:
+def test_jobs_that_can_wait_do_so_for_jobs_that_cannot() -> None:
     jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[500, 120], submit_s=[0, 10])
     assert finish_times(simulate_power_law(jobs, FREE, nodes("v100", gpus=1))) == {"b": 110, "a": 200}
 
 
-def test_who_could_wait_but_not_start_again_in_time_does_not_wait() -> None:
+def test_a_job_that_could_not_restart_in_time_does_not_wait() -> None:
     jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[220, 120], submit_s=[0, 10])
     log = simulate_power_law(jobs, p.ElasticFlow(restart_s=30), nodes("v100", gpus=1), restart_s=30)
     assert finish_times(log) == {"a": 100, "b": 200}
@@ -96,12 +97,12 @@ def test_the_bounds_of_users_hold() -> None:
     assert sum(first_gpus_by_job(FREE, jobs, gpus=3).values()) == 2
 
 
-def test_jobs_without_a_deadline_live_on_what_is_left() -> None:
+def test_jobs_without_a_deadline_share_what_is_left() -> None:
     jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[math.inf, 100])
     assert first_start_times(simulate_power_law(jobs, FREE, nodes("v100", gpus=1))) == {"b": 0, "a": 100}
 
 
-def test_who_is_late_anyway_runs_after_the_others_unless_refused() -> None:
+def test_jobs_that_are_late_anyway_run_after_the_others_unless_rejected() -> None:
     jobs = build_power_law_jobs(["1", "1", "1"], [100, 100, 100], deadline_s=[50, 100, math.inf])
     log = simulate_power_law(jobs, FREE, nodes("v100", gpus=1))
     assert finish_times(log) == {"b": 100, "a": 200, "c": 300}
@@ -115,11 +116,11 @@ def test_who_is_late_anyway_runs_after_the_others_unless_refused() -> None:
     assert REASONS[plan.reason[0]] is Reason.HELD
 
 
-def test_who_has_started_is_not_refused_any_more() -> None:
+def test_started_jobs_are_not_rejected() -> None:
     jobs = build_power_law_jobs(["1"], [100], deadline_s=[120])
     refusing = p.ElasticFlow(restart_s=0.0, reject=1)
     state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
-    state = snapshot_after(state, refusing(state, PowerLawModels()), 110.0)  # nobody said that it advances
+    state = snapshot_after(state, refusing(state, PowerLawModels()), 110.0)  # no event says that it advances
     assert not refusing.admits(state, PowerLawModels()).any()
     assert refusing(state, PowerLawModels()).row.tolist() == [0]
 
@@ -141,7 +142,7 @@ def test_each_entry_names_the_kind_it_is_served_from_and_kinds_do_not_mix() -> N
     assert finish_times(log)["c"] <= 30
 
 
-def test_of_an_earlier_plan_only_who_is_in_it_counts() -> None:
+def test_of_an_earlier_plan_only_the_choice_of_jobs_counts() -> None:
     def not_the_first(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         plan = p.fifo(snapshot, models, plan)
         return Plan(plan.row[1:], plan.gpus[1:], plan.row[1:])
@@ -152,7 +153,7 @@ def test_of_an_earlier_plan_only_who_is_in_it_counts() -> None:
         assert first_gpus_by_job(chain, jobs, gpus=2) == {"a": 0, "b": 2}
 
 
-def test_asked_again_when_a_share_should_grow_but_not_before_the_quantum() -> None:
+def test_decides_again_when_a_share_should_grow_but_not_before_the_quantum() -> None:
     # b has the only GPU until 100 s, a waits for it.
     jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[500, 100])
     state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
@@ -176,7 +177,7 @@ def test_an_empty_queue_makes_an_empty_plan() -> None:
 
 
 class Notes:
-    """A policy that notes who was admitted when it came."""
+    """A policy that records which jobs were admitted on arrival."""
 
     def __init__(self, policy: p.ElasticFlow) -> None:
         self.policy = policy
@@ -192,8 +193,8 @@ class Notes:
 def crowd(seed: int, load: float, power: str, count: int = 150) -> Jobs:
     """Jobs that may have any number of GPUs, all with a deadline.
 
-    With *load* around 1 almost all deadlines can be met by anybody: the trace ends, and long jobs have days
-    of slack. So loads are larger here.
+    With *load* around 1 any policy meets almost all deadlines: the trace ends, and long jobs have days of
+    slack. So loads are larger here.
     """
     jobs = synth(count=count, seed=seed, load=load, gpus_total=32, deadlines=1.0)
     return replace(jobs, model=Labels.same(power, count))
@@ -224,14 +225,14 @@ def broken(seed: int, load: float, power: str) -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-def test_with_perfect_scaling_who_was_admitted_is_in_time_whoever_comes_later() -> None:
+def test_with_perfect_scaling_admitted_jobs_are_in_time_whatever_comes_later() -> None:
     found = np.array([broken(seed, load, "1") for seed in range(10, 14) for load in (6.0, 12.0)])
     assert found[:, 1].sum() == 0
     assert found[:, 2].sum() > 0  # else it would say nothing
 
 
 @pytest.mark.slow
-def test_with_poor_scaling_hardly_anybody_who_was_admitted_is_late() -> None:
+def test_with_poor_scaling_hardly_any_admitted_job_is_late() -> None:
     """Shares are derived anew at each decision, and now and then no plan is found that was there before:
     5 of 2,173 were late on six seeds of 200 jobs at loads 6 and 12."""
     found = np.array([broken(seed, load, "0.7") for seed in range(10, 14) for load in (6.0, 12.0)])

@@ -36,7 +36,7 @@ def test_equal_jobs_get_equal_shares() -> None:
     assert first_gpus_by_job(Pollux(), jobs, gpus=16) == {"a": 4, "b": 4, "c": 4, "d": 4}
 
 
-def test_gpus_that_make_nobody_faster_stay_idle() -> None:
+def test_gpus_that_make_no_job_faster_stay_idle() -> None:
     assert first_gpus_by_job(Pollux(), build_power_law_jobs(["0", "0.5"], [100, 100]), gpus=16) == {
         "a": 1,
         "b": 8,
@@ -84,7 +84,7 @@ def test_no_other_allocation_is_much_better(alphas: list[str], each: int, fairne
     assert found >= 0.93 * best
 
 
-def test_a_small_exponent_favours_who_is_worst_off() -> None:
+def test_a_small_exponent_favours_the_worst_off_job() -> None:
     jobs = build_power_law_jobs(["0.3", "1"], [100, 100])
     assert (
         first_gpus_by_job(Pollux(fairness=1.0), jobs, gpus=8)["b"]
@@ -110,7 +110,7 @@ def test_a_young_job_is_not_restarted_for_little_and_an_older_one_is() -> None:
     assert start_sizes(free, "b") == [(0, 2), (40, 4)]
 
 
-def test_nobody_is_asked_again_when_no_restart_is_put_off() -> None:
+def test_no_further_decision_is_planned_when_no_restart_is_put_off() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["0.5"] * 2, [100] * 2), nodes("v100", gpus=4))
     plan = Pollux()(state, PowerLawModels())
     assert plan.tick_s == math.inf

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wattline as wl
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cli.simulation.unfinished import left
 from wattline.cluster import join_nodes, parse_cluster
 from wattline.core.actions import RETUNE, START, STOP
@@ -36,7 +37,7 @@ from wattline.placement.buddy.placer import Buddy
 from wattline.placement.pack import Pack
 from wattline.placement.power import Power
 from wattline.policy import PowerFlow
-from wattline.policy.budget_limits import limits
+from wattline.policy.budget_limits import compute_limits
 from wattline.policy.elastic.afs import Afs
 from wattline.reports import report
 from wattline.testing import PolicyContract
@@ -188,7 +189,7 @@ def test_joules_are_never_exceeded_by_more_than_one_interval(
     policy = PowerFlow(budgets=(budget,), interval_s=120.0)
     log = simulate(policy, jobs, nodes, models=wrong)
     interval_j = 120.0 * float(nodes.rest_w.sum() + 16 * 400.0)
-    # What idles when nobody may run is beyond a policy; it counts until the run ends.
+    # A policy cannot change what idles when no job may run; it counts until the run ends.
     used_j = jobs_and_rest_j(log, nodes, budget.amount)
     assert used_j <= budget.amount + interval_j
 
@@ -317,7 +318,7 @@ def test_watts_hold_while_nodes_go_off_and_on(
     until_s, each_w = drawn_w(log)
     settled = until_s > jobs.submit_s[0] + 2 * float(nodes.break_even_s.max())  # all are on in the beginning
     assert (each_w[settled] <= watts * (1 + 1e-6)).all()
-    assert set(left(log)) <= {"never_in_budget"}  # whom it leaves is told so
+    assert set(left(log)) <= {"never_in_budget"}  # jobs that it leaves out get the reason
 
 
 def test_a_job_of_two_nodes_needs_the_watts_of_two() -> None:
@@ -382,16 +383,16 @@ def test_a_night_without_watts_is_waited_for_whatever_the_interval(interval_s: f
     assert report(log).finished == 1
 
 
-def test_a_day_whose_kwh_are_spent_is_slept_through() -> None:
+def test_no_decision_is_made_until_the_next_day_when_its_kwh_are_spent() -> None:
     jobs, nodes = eight(1, team=["t"]), cluster(1)
     state = begin(jobs, nodes)
     came = np.zeros((1, 6))
     state = advance(state, decide_nothing(state), 9000.0, came, jobs, nodes.accepts(jobs.gpu_kind))
     for used_j, looks_s in ((5e6, DAY_S), (1e6, 9000.0 + (DAY_S - 9000.0) / 64)):
         meter = Meter(np.array([0.0, 9000.0]), np.array([[0.0, 0.0], [used_j, used_j]]))
-        held = limits((Budget.kwh_per_day(1.0, team="t"),), replace(state, meter=meter), 300.0)
-        assert held.tick_s == 9300.0
-        assert held.idle_tick_s == pytest.approx(looks_s)
+        limits = compute_limits((Budget.kwh_per_day(1.0, team="t"),), replace(state, meter=meter), 300.0)
+        assert limits.next_decision_s == 9300.0
+        assert limits.next_idle_decision_s == pytest.approx(looks_s)
 
 
 @pytest.mark.parametrize("horizon_s", [math.inf, 7 * DAY_S])
@@ -448,7 +449,7 @@ def test_a_tariff_is_followed_hour_by_hour() -> None:
     assert report(log).finished == 1
 
 
-def test_jobs_that_a_budget_holds_back_are_told_so() -> None:
+def test_jobs_that_a_budget_holds_back_have_that_reason() -> None:
     nodes = cluster(1)
     jobs = Jobs.of(submit_s=[0, 1], gpus=[8, 8], min_gpus=[8, 8], max_gpus=[8, 8], duration_s=[500, 500])
     watts = float(nodes.rest_w.sum()) + 8 * 60.0

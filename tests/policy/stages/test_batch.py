@@ -33,7 +33,7 @@ def batches(log) -> list[int]:  # type: ignore[no-untyped-def]
 
 
 def test_a_noisy_gradient_takes_a_large_batch_and_a_quiet_one_does_not() -> None:
-    # Nobody measured it: a larger batch is as fast per step, and teaches what the gradient's noise allows.
+    # Without measurements a larger batch is as fast per step; its progress depends on the gradient noise.
     assert batches(simulate(jobs(noise=1e6), p.chain(p.fifo, p.Batch()))) == [1024]
     assert batches(simulate(jobs(noise=0.0), p.chain(p.fifo, p.Batch()))) == [0]
 
@@ -48,7 +48,7 @@ def test_a_larger_batch_ends_sooner_where_the_models_say_so() -> None:
     assert simulate(jobs(noise=1e6), p.chain(p.fifo, p.Batch())).end_s < plain / 4
 
 
-def test_who_has_started_keeps_its_batch() -> None:
+def test_started_jobs_keep_their_batch() -> None:
     many = Jobs.of(
         submit_s=np.arange(6) * 50.0, gpus=[1] * 6, duration_s=[1000.0] * 6, batch=[64] * 6,
         max_batch=[512] * 6, noise=[1e5] * 6,

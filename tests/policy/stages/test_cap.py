@@ -77,7 +77,7 @@ def test_the_slowdown_holds() -> None:
 
 
 @given(eta=st.floats(0, 1), slowdown=st.floats(1, 3), seed=st.integers(0, 5))
-def test_on_what_was_measured_no_cap_costs_more_or_slows_more_than_allowed(
+def test_no_cap_costs_more_or_slows_more_than_allowed_on_measured_jobs(
     eta: float, slowdown: float, seed: int
 ) -> None:
     models, cluster = library(), nodes("a100", count=4)
@@ -130,14 +130,14 @@ def test_the_rest_of_the_plan_stays_as_it_is() -> None:
             assert getattr(capped, field.name) is getattr(plan, field.name)
 
 
-def test_alone_it_starts_from_what_everyone_asked() -> None:
+def test_alone_it_starts_from_the_requests() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 2, [100, 50], gpus=[2, 4]), V100)
     plan = Cap(1.0)(state, PowerLawModels())
     assert plan.gpus.tolist() == [2, 4]
     assert plan.lasts
 
 
-def test_sizes_that_are_not_on_the_menu_are_asked_for() -> None:
+def test_sizes_that_are_not_listed_are_computed() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 3, [100] * 3), V100)
     rows = np.arange(3, dtype=np.int64)
     plan = Plan(rows, np.array([3, 5, 3]), rows)
@@ -157,7 +157,7 @@ def test_with_other_batch_sizes_the_cap_is_that_of_the_batch_granted() -> None:
     assert caps(state, chain(fifo, Cap(1.0))) == [100, 100]  # of the batch asked for
 
 
-def test_who_runs_is_capped_for_the_kind_it_runs_on_and_who_waits_for_the_first_it_accepts() -> None:
+def test_running_jobs_are_capped_for_their_kind_and_waiting_jobs_for_the_first_they_accept() -> None:
     cluster = join_nodes(nodes("v100", gpus=1), nodes("h100", gpus=2))
     jobs = build_power_law_jobs(["1"] * 3, [100] * 3, gpu_kind=["v100", "", "h100"])
     state = snapshot_of_waiting(jobs, cluster)
@@ -199,14 +199,14 @@ def test_jobs_on_the_same_gpus_get_the_loosest_of_their_caps() -> None:
     assert found.tolist() == [0, 0, 100]
 
 
-def test_a_kind_nobody_knows_has_no_caps() -> None:
+def test_an_unknown_kind_has_no_caps() -> None:
     state = snapshot_of_waiting(
         build_power_law_jobs(["1"], [100]), nodes("own", gpus=2, base_w=1, idle_w=1, busy_w=9)
     )
     assert caps(state, Cap(1.0)) == [0]
 
 
-def test_jobs_whose_watts_nobody_knows_may_be_left_alone() -> None:
+def test_jobs_with_unknown_power_draw_may_be_left_uncapped() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[9, 9], model=["resnet50", "something"])
     state = snapshot_of_waiting(jobs, V100)
     known, unknown = caps(state, Cap(1.0), library())
@@ -214,7 +214,7 @@ def test_jobs_whose_watts_nobody_knows_may_be_left_alone() -> None:
     assert caps(state, Cap(1.0, known=1), library()) == [known, 0]
 
 
-def test_caps_of_the_menu_are_within_what_can_be_set() -> None:
+def test_listed_caps_are_within_the_limits_of_the_device() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"], [100]), V100)
     ways = menu(PowerLawModels(), state.jobs, state.nodes)
     assert ways.cap_w[0, 0].tolist() == [*CAPS_W, 0]

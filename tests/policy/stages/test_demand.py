@@ -1,4 +1,4 @@
-"""What jobs demand of the host, and who goes first by it."""
+"""Demand of the host, and orderings that depend on it."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 
 
 def queue(jobs: Jobs, cluster: Nodes = NODE) -> Snapshot:
-    """All have arrived and nobody runs."""
+    """Return a snapshot in which all jobs have arrived and none runs."""
     jobs = with_shares(jobs, cluster)
     state = begin(jobs, cluster)
     arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(len(jobs))))
@@ -43,10 +43,10 @@ def test_a_job_demands_the_least_that_keeps_its_speed() -> None:
     assert (plan.host[0] / 1000).tolist() == [12, 1]
 
 
-def test_a_policy_behind_reckons_with_the_speed_that_jobs_would_have() -> None:
+def test_a_later_stage_counts_with_the_speed_that_jobs_would_have() -> None:
     jobs = some("text", "image", duration_s=[200.0, 300.0])
     assert p.srtf(queue(jobs), MODELS).row.tolist() == [0, 1]
-    cluster = nodes("v100", gpus=1, cpus=24)  # one GPU, so that somebody has to wait
+    cluster = nodes("v100", gpus=1, cpus=24)  # one GPU, so that one job has to wait
     jobs = some("text", "image", duration_s=[200.0, 300.0], cpus=[3.0, 3.0], mem_gib=[62.5, 62.5])
     plan = p.chain(p.Demand(), p.srtf)(queue(jobs, cluster), MODELS)
     assert plan.row.tolist() == [1, 0]  # four times as fast with twelve cores
@@ -72,7 +72,7 @@ def test_teams_go_in_turn_by_their_dominant_share() -> None:
     assert p.drf(queue(jobs), MODELS).row.tolist() == [0, 3, 1, 2]
 
 
-def test_who_takes_much_of_one_resource_goes_less_often() -> None:
+def test_teams_that_take_much_of_one_resource_are_served_less_often() -> None:
     jobs = some(*["image"] * 2, *["text"] * 6, team=["a", "a", *["b"] * 6])
     plan = p.chain(p.Demand(keep=1.0), p.drf)(queue(jobs), MODELS)
     assert plan.row.tolist() == [0, 2, 3, 4, 5, 1, 6, 7]  # half the cores are as much as four GPUs of eight
@@ -83,7 +83,7 @@ def test_without_teams_users_count_and_without_users_jobs() -> None:
     assert p.drf(queue(some("text", "text", gpus=[4, 1])), MODELS).row.tolist() == [0, 1]
 
 
-def test_tetris_takes_first_who_fits_best_into_what_is_left() -> None:
+def test_tetris_serves_the_best_fit_into_free_resources_first() -> None:
     jobs = some("text", "image", gpus=[1, 2], duration_s=[100.0, 25.0])
     plan = p.chain(p.Demand(keep=1.0), p.tetris)(queue(jobs), MODELS)
     assert plan.row.tolist() == [1, 0]
@@ -106,7 +106,7 @@ def test_the_published_orders_are_by_one_job_alone() -> None:
     policy=st.sampled_from((p.drf, p.tetris, drf_published, tetris_published, ftf_published)),
     demands=st.booleans(),
 )
-def test_everybody_ends_whoever_goes_first(names: list[str], policy: p.Stage, demands: bool) -> None:
+def test_all_jobs_end_in_any_order(names: list[str], policy: p.Stage, demands: bool) -> None:
     chained = p.chain(p.Demand(), policy) if demands else p.chain(policy)
     for place in (Greedy(), Tune("greedy")):
         sim = Sim(some(*names), nodes("v100", gpus=2, cpus=24), truth=MODELS, overheads=NO_OVERHEADS)

@@ -111,7 +111,7 @@ FIFO = p.chain(p.fifo, p.Fuse())
 
 
 def groups(log: Log) -> list[list[str]]:
-    """Who was started together, in order of starting."""
+    """Return the jobs that were started together, in order of starting."""
     found: dict[tuple[float, int], list[str]] = {}
     for row in np.flatnonzero(log.actions[:, 0] == START).tolist():
         job, group = log.actions[row, 1:3].tolist()
@@ -119,20 +119,20 @@ def groups(log: Log) -> list[list[str]]:
     return list(found.values())
 
 
-# -- who is fused
+# -- fused jobs
 
 
-def test_those_who_would_wait_are_fused_with_who_starts() -> None:
+def test_waiting_jobs_are_fused_with_starting_jobs() -> None:
     log = play(sweep(*[100.0] * 4), FIFO)
     assert groups(log) == [["a", "b", "c", "d"]]
     assert finish_times(log) == pytest.approx(dict.fromkeys("abcd", 130.0))
 
 
-def test_where_there_are_gpus_for_all_everybody_runs_alone() -> None:
+def test_where_there_are_gpus_for_all_every_job_runs_alone() -> None:
     assert groups(play(sweep(*[100.0] * 4), FIFO, gpus=4)) == [["a"], ["b"], ["c"], ["d"]]
 
 
-def test_those_who_start_share_out_those_who_wait() -> None:
+def test_starting_jobs_share_the_waiting_jobs() -> None:
     assert groups(play(sweep(*[100.0] * 6), FIFO, gpus=2)) == [["a", "c", "e"], ["b", "d", "f"]]
 
 
@@ -160,7 +160,7 @@ def test_only_jobs_that_accept_the_same_kinds_are_fused() -> None:
 
 
 @dataclass(frozen=True)
-class Told:
+class FixedColumns:
     """A stage that gives every other job another cap or batch."""
 
     what: str
@@ -174,7 +174,7 @@ class Told:
 @pytest.mark.parametrize("what", ["cap_w", "batch"])
 def test_jobs_for_which_the_plan_has_another_cap_or_batch_are_not_fused(what: str) -> None:
     jobs = sweep(*[100.0] * 4, batch=[64] * 4)
-    assert groups(play(jobs, p.chain(Told(what), p.Fuse()))) == [["a", "c"], ["b", "d"]]
+    assert groups(play(jobs, p.chain(FixedColumns(what), p.Fuse()))) == [["a", "c"], ["b", "d"]]
 
 
 def test_a_cap_behind_it_holds_for_the_whole_array() -> None:
@@ -193,12 +193,12 @@ def test_what_does_no_more_work_together_is_not_fused(serial: float) -> None:
     assert [len(group) for group in groups(log)] == [1, 1, 1, 1]
 
 
-def test_two_of_a_sweep_wait_rather_than_slow_each_other_down_if_nobody_else_gains() -> None:
+def test_two_jobs_of_a_sweep_are_not_fused_if_no_other_job_gains() -> None:
     # Together they would end at 165 s, one after the other at 100 s and 200 s: 150 s on average.
     assert groups(play(sweep(100.0, 100.0), FIFO, Asked())) == [["a"], ["b"]]
 
 
-def test_who_wants_an_array_has_it_whatever_the_forecast_says() -> None:
+def test_a_requested_array_is_formed_whatever_the_forecast() -> None:
     wanted = sweep(100.0, 100.0, fuse=["a!", "a!"])
     assert groups(play(wanted, FIFO, Asked())) == [["a", "b"]]
     assert groups(play(wanted, FIFO, Asked(), gpus=2)) == [["a"], ["b"]]
@@ -213,12 +213,12 @@ def test_they_are_fused_where_many_wait_behind_them() -> None:
     )
 
 
-def test_nobody_from_the_back_of_the_line_delays_many_short_jobs_before_it() -> None:
+def test_a_job_from_the_back_does_not_delay_many_short_jobs_before_it() -> None:
     jobs = sweep(100.0, *[10.0] * 5, 100.0, fuse=["a", "", "", "", "", "", "a"])
     assert all(len(group) == 1 for group in groups(play(jobs, FIFO, Asked(array=Array(0.5)))))
 
 
-def test_who_would_wait_shortly_runs_alone() -> None:
+def test_a_job_with_a_short_wait_runs_alone() -> None:
     soon = sweep(10.0, 1000.0, 1000.0, fuse=["", "a", "a"])
     assert all(len(group) == 1 for group in groups(play(soon, FIFO, Asked(), gpus=2)))
 
@@ -246,10 +246,10 @@ def test_no_array_is_wider_than_memory_allows() -> None:
     assert [len(group) for group in groups(play(sweep(*[100.0] * 4), FIFO, Roomy()))] == [2, 2]
 
 
-# -- who runs goes on
+# -- running jobs
 
 
-def test_nobody_who_runs_is_stopped_or_joined() -> None:
+def test_running_jobs_are_neither_stopped_nor_joined() -> None:
     jobs = sweep(*[100.0] * 4, submit_s=[0.0, 1.0, 2.0, 3.0])
     log = play(jobs, FIFO)
     assert groups(log) == [["a"], ["b", "c", "d"]]
@@ -271,14 +271,14 @@ def test_an_array_that_has_to_make_way_comes_back() -> None:
     assert finish_times(log) == pytest.approx({"d": 550.0, **dict.fromkeys("abc", 1250.0)})
 
 
-def test_gandiva_packs_nobody_onto_an_array() -> None:
+def test_gandiva_packs_no_job_onto_an_array() -> None:
     jobs = sweep(*[100.0] * 4, 1000.0, fuse=["a", "a", "a", "a", ""])
     log = play(jobs, p.chain(p.fifo, p.Fuse(), p.Gandiva(50.0)))
     assert ["a", "b", "c", "d"] in groups(log)
     assert all("e" not in group or len(group) <= 2 for group in groups(log))
 
 
-# -- what is said of it
+# -- messages and reports
 
 
 @pytest.mark.parametrize("limit", [1, 0, -3])
@@ -287,13 +287,13 @@ def test_an_array_has_at_least_two_members(limit: int) -> None:
         p.Fuse(limit)
 
 
-def test_it_is_spelt_like_other_stages() -> None:
+def test_it_is_typed_like_other_stages() -> None:
     assert parse_policy("las+fuse:limit=4") == p.chain(p.Las(), p.Fuse(limit=4))
     with pytest.raises(ConfigError, match=r"fuse's limit must be at least 2, got 1"):
         parse_policy("fifo+fuse:limit=1")
 
 
-def test_a_report_counts_those_who_were_fused() -> None:
+def test_a_report_counts_fused_jobs() -> None:
     found = report(play(sweep(*[100.0] * 5), p.chain(p.fifo, p.Fuse(limit=3))))
     assert (found.fused_jobs, found.array_width_mean) == (5, 2.5)
     assert "5 jobs, in arrays of 2.5 on average" in str(found)
@@ -306,7 +306,7 @@ def test_a_report_counts_those_who_were_fused() -> None:
 
 
 class _Watched:
-    """A policy whose arrays are looked at."""
+    """A policy that checks its arrays."""
 
     def __init__(self, policy: Policy, limit: int) -> None:
         self.policy, self.limit = policy, limit

@@ -1,4 +1,4 @@
-"""Who gets the next GPU, when jobs run on as many as there are."""
+"""AFS: elastic sharing, one step of GPUs after the other."""
 
 from __future__ import annotations
 
@@ -15,31 +15,37 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F1, F2, I1, I2, inner, kernel
-from wattline.policy.elastic.capacity import Offer, granted, grow, offer, pace
+from wattline.policy.elastic.capacity import (
+    Capacity,
+    allocate_greedily,
+    build_capacity,
+    discount_restarts,
+    plan_from_sizes,
+)
 
 _LENGTHS = ("unknown", "known")
-_AHEAD = 1.25  # times the service of who waits: who runs goes on until then
+_AHEAD = 1.25  # a running job goes on until it has so many times the service of a waiting one
 
 
 @dataclass(frozen=True)
 class Afs:
     """Elastic sharing (Hwang et al., NSDI 2021, "Elastic Resource Sharing for Distributed Deep Learning").
 
-    Everybody starts with nothing, and GPUs are handed out one step after the other. With *lengths* known
-    (AFS-L) a step goes to the winner of all pairs: of two jobs without GPUs the one with less time to run;
-    else, if a ends earlier with what it has so far and b later, b wins if
+    All jobs start without GPUs, which are allocated one step after the other. With *lengths* known (AFS-L) a
+    step goes to the winner of all pairs: of two jobs without GPUs that with less time to run; else, if a ends
+    earlier with its GPUs so far and b later, b wins if
 
         (p_b(next) − p_b(now)) / p_b(next)  >  (p_a(next) − p_a(now)) / p_a(now),    p: speed,
 
-    each per GPU of the step. With lengths unknown (AFS-P) everybody gets its least size first, those with
-    the least attained service (GPU-seconds) before others where GPUs are short: who runs goes on until it
-    is *quantum_s* seconds and a quarter ahead of somebody who waits. What is left goes, step by step, to
-    whom it speeds up most, by the logarithm of the speed per GPU.
-    Another size costs *rescale_s*, which must pay within *horizon_s* or the rest of the job, whatever is
-    shorter: if that is H, sizes that a running job does not have count H / (H + *rescale_s*) of their speed.
-    Where lengths are unknown, a job is taken to go on for as long as it has run.
-    *Deviates:* steps lead to the next power of two or the size asked for, not to one GPU more; the original
-    changes sizes at no cost (CoDDL), and so has no horizon; who runs stays on its kind of GPU.
+    each per GPU of the step. With lengths unknown (AFS-P) all jobs get their least size first, those with
+    the least attained service (GPU-seconds) before others where GPUs are short: a running job goes on until
+    it is *quantum_s* seconds and a quarter ahead of a waiting one. The rest goes, step by step, where it
+    adds most to the logarithm of the speed per GPU. Another size costs *rescale_s*, which must pay within
+    *horizon_s* or the rest of the job, the shorter of both: if that is H, sizes that a running job does not
+    have count H / (H + *rescale_s*) of their speed. Where lengths are unknown, a job is taken to go on for
+    as long as it has run.
+    *Deviates:* steps lead to the next power of two or the requested size, not to one GPU more; the original
+    changes sizes at no cost (CoDDL), and so has no horizon; a running job stays on its kind of GPU.
     """
 
     lengths: Literal["unknown", "known"] = "unknown"
@@ -57,80 +63,99 @@ class Afs:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`. Of an earlier *plan* only who is in it counts."""
-        offers = offer(snapshot, models, plan, batches=False)
-        ways = offers.menu
-        speed = ways.speed[offers.sort, :, -1]
-        if self.lengths == "unknown":
-            kept = pace(snapshot, offers, snapshot.service_s[:, None], self.rescale_s, self.horizon_s)
-            return self._by_service(snapshot, offers, speed * kept, plan)
-        work_s = snapshot.steps_left * snapshot.jobs.step_s[snapshot.queue.job]
-        kept = pace(snapshot, offers, work_s[:, None] / speed, self.rescale_s, self.horizon_s)
-        level = by_length(speed * kept, work_s, offers.sort, offers.pool, offers.room, ways.sizes, ways.gpus)
-        return granted(snapshot, offers, level, plan)
+        """Return the plan; see `wattline.policy.chain.Stage`.
 
-    def _by_service(self, snapshot: Snapshot, offers: Offer, paces: Floats, plan: Plan | None) -> Plan:
+        Of an earlier *plan* only the choice of jobs counts.
+        """
+        capacity = build_capacity(snapshot, models, plan, batches=False)
+        speed = capacity.configs.speed[capacity.job_class, :, -1]
+        work_s = snapshot.steps_left * snapshot.jobs.step_s[snapshot.queue.job]
+        is_known = self.lengths == "known"
+        left_s = work_s[:, None] / speed if is_known else snapshot.service_s[:, None]
+        speed = speed * discount_restarts(snapshot, capacity, left_s, self.rescale_s, self.horizon_s)
+        if is_known:
+            return plan_from_sizes(snapshot, capacity, allocate_by_length(capacity, speed, work_s), plan)
+        return self._plan_by_service(snapshot, capacity, speed, plan)
+
+    def _plan_by_service(
+        self, snapshot: Snapshot, capacity: Capacity, speed: Floats, plan: Plan | None
+    ) -> Plan:
+        """Return the plan for jobs of unknown length (AFS-P)."""
         served = snapshot.service_gpu_s
-        counts = np.where(offers.held > 0, (served - self.quantum_s * offers.held) / _AHEAD, served)
-        first = np.lexsort((offers.held > 0, counts))
-        level = grow(offers, first, np.log(paces), np.full(len(first), -math.inf))
-        waits = (level < 0) & (offers.pool >= 0)
-        tick_s = math.inf
-        if waits.any() and (runs := np.flatnonzero(level >= 0)).size:
-            gpus = offers.menu.gpus[offers.sort[runs], level[runs]]
+        counts = np.where(capacity.held > 0, (served - self.quantum_s * capacity.held) / _AHEAD, served)
+        first = np.lexsort((capacity.held > 0, counts))
+        size = allocate_greedily(capacity, first, np.log(speed), np.full(len(first), -math.inf))
+        waits = (size < 0) & (capacity.pool >= 0)
+        next_s = math.inf
+        if waits.any() and (runs := np.flatnonzero(size >= 0)).size:
+            gpus = capacity.configs.gpus[capacity.job_class[runs], size[runs]]
             ahead_s = (_AHEAD * served[waits].min() - served[runs]) / gpus + self.quantum_s
-            tick_s = snapshot.now_s + float(ahead_s.min(initial=self.quantum_s, where=ahead_s > 0))
-        return granted(snapshot, offers, level, plan, tick_s=max(tick_s, snapshot.now_s + 1.0))
+            next_s = snapshot.now_s + float(ahead_s.min(initial=self.quantum_s, where=ahead_s > 0))
+        next_s = max(next_s, snapshot.now_s + 1.0)
+        return plan_from_sizes(snapshot, capacity, size, plan, next_decision_s=next_s)
+
+
+def allocate_by_length(capacity: Capacity, speed: Floats, work_s: Floats) -> Ints:
+    """Return the size of every row (-1: none) by the rule of pairs (AFS-L).
+
+    *speed* is by row and size, *work_s* the remaining work of each row in seconds at speed 1.
+    """
+    configs = capacity.configs
+    return _allocate_by_length(
+        speed, work_s, capacity.job_class, capacity.pool, capacity.room, configs.sizes, configs.gpus
+    )
 
 
 @inner
-def _next(i: int, level: int, c: int, room: int, pace: Floats, sizes: Ints, gpus: Ints) -> tuple[int, float]:
-    """The size of a running job's best step within *room* (-1: none), and how much speed it adds per GPU."""
+def _find_best_step(
+    i: int, size: int, c: int, room: int, speed: Floats, sizes: Ints, gpus: Ints
+) -> tuple[int, float]:
+    """Return the size of a running job's best step within *room* (-1: none), and its speed gain per GPU."""
     to, most = -1, 0.0
-    for s in range(level + 1, sizes[c]):
-        more = gpus[c, s] - gpus[c, level]
+    for s in range(size + 1, sizes[c]):
+        more = gpus[c, s] - gpus[c, size]
         if more > room:
             break
-        gain = (pace[i, s] - pace[i, level]) / more
+        gain = (speed[i, s] - speed[i, size]) / more
         if gain > most:
             to, most = s, gain
     return to, most
 
 
 @kernel(F2, F1, I1, I1, I1, I1, I2)
-def by_length(
-    paces: Floats, work_s: Floats, sort: Ints, pool: Ints, room: Ints, sizes: Ints, gpus: Ints
+def _allocate_by_length(
+    speed: Floats, work_s: Floats, job_class: Ints, pool: Ints, room: Ints, sizes: Ints, gpus: Ints
 ) -> Ints:
-    """The size of every row (-1: none) by the rule of pairs.
+    """Return the size of every row (-1: none) by the rule of pairs.
 
-    Of all jobs that no later one beats, the step goes to the one that ends first. Among jobs without
-    GPUs only the shortest can win. Heaps keep the jobs that have GPUs and could use more: what is in them
-    of a job that has grown since is passed over.
+    Of all jobs that no later one beats, the step goes to the first to end. Among jobs without GPUs only the
+    shortest can win. Heaps hold the jobs that have GPUs and could use more; entries of a job that has grown
+    since are skipped.
     """
-    count = len(sort)
-    level = np.full(count, -1, dtype=np.int64)
+    count = len(job_class)
+    size = np.full(count, -1, dtype=np.int64)
     to = np.full(count, -1, dtype=np.int64)  # the size of a job's next step
-    early = np.empty(count)  # what the step is worth if the other ends later
+    early = np.empty(count)  # value of the step if the other job ends later
     length_s = np.empty(count)
     for i in range(count):
-        length_s[i] = work_s[i] / paces[i, 0]
+        length_s[i] = work_s[i] / speed[i, 0]
     order = np.argsort(length_s, kind="mergesort")
     for k in range(len(room)):
         free = room[k]
         waiting = 0
-        by_late = [(0.0, 0, 0)]  # the largest first: what a step is worth if the other ends earlier
-        by_early = [(0.0, 0, 0)]  # the largest first, of those whom somebody beats
-        by_end = [(0.0, 0, 0)]  # the first to end, of those whom perhaps nobody beats
+        by_late = [(0.0, 0, 0)]  # the largest first: value of a step if the other job ends earlier
+        by_early = [(0.0, 0, 0)]  # the largest first, of jobs that another beats
+        by_end = [(0.0, 0, 0)]  # the first to end, of jobs that perhaps no other beats
         by_late.pop()
         by_early.pop()
         by_end.pop()
         while True:
             while waiting < count:
                 i = order[waiting]
-                if pool[i] == k and gpus[sort[i], 0] <= free:
+                if pool[i] == k and gpus[job_class[i], 0] <= free:
                     break
                 waiting += 1
-            best = 1.0 / gpus[sort[order[waiting]], 0] if waiting < count else 0.0
+            best = 1.0 / gpus[job_class[order[waiting]], 0] if waiting < count else 0.0
             while len(by_late) > 0 and to[by_late[0][1]] != by_late[0][2]:
                 heappop(by_late)
             if len(by_late) > 0:
@@ -138,7 +163,7 @@ def by_length(
             while len(by_early) > 0 and -by_early[0][0] >= best:
                 _, i, s = heappop(by_early)
                 if to[i] == s:
-                    heappush(by_end, (work_s[i] / paces[i, level[i]], i, s))
+                    heappush(by_end, (work_s[i] / speed[i, size[i]], i, s))
             at = -1
             while at < 0 and len(by_end) > 0:
                 _, i, s = heappop(by_end)
@@ -149,20 +174,20 @@ def by_length(
                 else:
                     heappush(by_early, (-early[i], i, s))
             if at >= 0:
-                more = gpus[sort[at], to[at]] - gpus[sort[at], level[at]]
+                more = gpus[job_class[at], to[at]] - gpus[job_class[at], size[at]]
                 if more <= free:
                     free -= more
-                    level[at] = to[at]
+                    size[at] = to[at]
             elif waiting < count:
                 at = order[waiting]
                 waiting += 1
-                free -= gpus[sort[at], 0]
-                level[at] = 0
+                free -= gpus[job_class[at], 0]
+                size[at] = 0
             else:
                 break
-            to[at], gain = _next(at, level[at], sort[at], free, paces, sizes, gpus)
+            to[at], gain = _find_best_step(at, size[at], job_class[at], free, speed, sizes, gpus)
             if to[at] >= 0:
-                early[at] = gain / paces[at, level[at]]
-                heappush(by_late, (-gain / paces[at, to[at]], at, to[at]))
+                early[at] = gain / speed[at, size[at]]
+                heappush(by_late, (-gain / speed[at, to[at]], at, to[at]))
                 heappush(by_early, (-early[at], at, to[at]))
-    return level
+    return size

@@ -1,4 +1,4 @@
-"""With which batch size a job is cheapest, on the GPUs and under the cap it is given."""
+"""Stage that chooses the cheapest batch size of each job for its GPUs and power cap."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from wattline.policy.chain import asked
 
 @dataclass(frozen=True)
 class Batch:
-    """Stage: jobs that allow it are trained with the batch size at which they cost least (Zeus, NSDI 2023).
+    """Stage: train jobs that allow it with the batch size that costs least (You et al., NSDI 2023, "Zeus").
 
         cost = (η · P + (1 − η) · P_max) / progress
 
-    Progress is what the models say of a batch size: samples per second, times what a sample of a larger batch
-    still teaches. Sizes are the one that was asked for and its doubles, up to the job's `max_batch`. A job
-    that has started keeps its batch, as another would be a restart; what a stage before has chosen stays.
-    *Deviates:* the original tries batch sizes from one recurrence of a job to the next, which is what
-    `wattline.batch_size.bayesian` does outside of the scheduler; here the models are asked.
+    Progress is predicted by the models: samples per second, times the statistical efficiency of the batch
+    size. Sizes are the requested one and its doubles, up to the job's `max_batch`. A job that has started
+    keeps its batch, as another would need a restart; a batch that an earlier stage has chosen stays.
+    *Deviates:* the original tries batch sizes from one recurrence of a job to the next, which
+    `wattline.batch_size.bayesian` does outside the scheduler; here the models predict the cost.
     """
 
     eta: float = 0.5
@@ -42,24 +42,24 @@ class Batch:
             raise ConfigError(f"eta must be between 0 and 1, got {self.eta}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
+        """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = asked(snapshot) if plan is None else plan
         jobs, queue = snapshot.jobs, snapshot.queue
         job = queue.job[plan.row]
         batch = np.zeros(len(plan), dtype=np.int64) if plan.batch is None else plan.batch.copy()
-        has = _has(snapshot)[plan.row]
-        batch = np.where(has >= 0, np.where(batch > 0, batch, has), batch)
-        free = (jobs.max_batch[job] > jobs.batch[job]) & (jobs.batch[job] > 0) & (batch == 0) & (has < 0)
+        running = _find_running_batches(snapshot)[plan.row]
+        batch = np.where(running >= 0, np.where(batch > 0, batch, running), batch)
+        free = (jobs.max_batch[job] > jobs.batch[job]) & (jobs.batch[job] > 0) & (batch == 0) & (running < 0)
         alone = np.bincount(plan.group, minlength=len(queue))[plan.group] == 1
-        kind = _kinds(snapshot, plan)
-        sort, example = sorts(jobs)
+        kind = _find_kinds(snapshot, plan)
+        job_class, example = sorts(jobs)
         for p in np.flatnonzero(free & alone).tolist():
-            batch[p] = _cheapest(
+            batch[p] = _choose_batch(
                 models,  # type: ignore[arg-type]  # models are frozen
                 jobs,
                 snapshot.nodes,
                 self,
-                int(example[sort[job[p]]]),
+                int(example[job_class[job[p]]]),
                 int(kind[p]),
                 int(plan.gpus[p]),
                 0 if plan.cap_w is None else int(plan.cap_w[p]),
@@ -67,16 +67,16 @@ class Batch:
         return replace(plan, batch=batch) if batch.any() else plan
 
 
-def _has(snapshot: Snapshot) -> Ints:
-    """By row of the queue the batch of a job that runs; -1: it does not."""
-    found = np.full(len(snapshot.queue), -1, dtype=np.int64)
+def _find_running_batches(snapshot: Snapshot) -> Ints:
+    """Return the batch of each row of the queue; -1: it does not run."""
+    batch = np.full(len(snapshot.queue), -1, dtype=np.int64)
     rows = np.searchsorted(snapshot.queue.job, snapshot.leases.job)
-    found[rows] = snapshot.leases.batch
-    return found
+    batch[rows] = snapshot.leases.batch
+    return batch
 
 
-def _kinds(snapshot: Snapshot, plan: Plan) -> Ints:
-    """The kind of GPU of each entry: what the plan says, or the first that the job accepts."""
+def _find_kinds(snapshot: Snapshot, plan: Plan) -> Ints:
+    """Return the kind of GPU of each entry: that of the plan, or the first that the job accepts."""
     accepts = snapshot.queue.block[ACCEPTS, plan.row].astype(np.int64)
     bits = (accepts[:, None] >> np.arange(len(snapshot.nodes.kind.names))) & 1
     first = np.argmax(bits, axis=1).astype(np.int64)
@@ -86,14 +86,14 @@ def _kinds(snapshot: Snapshot, plan: Plan) -> Ints:
 
 
 @lru_cache(maxsize=4096)
-def _cheapest(
+def _choose_batch(
     models: Models, jobs: Jobs, nodes: Nodes, stage: Batch, job: int, kind: int, gpus: int, cap_w: int
 ) -> int:
-    """The batch size to choose for a job of that sort; 0: as asked."""
-    asked_for, most = int(jobs.batch[job]), int(jobs.max_batch[job])
+    """Return the cheapest batch size for a job of that class; 0: as requested."""
+    requested, most = int(jobs.batch[job]), int(jobs.max_batch[job])
     sizes = [0]
-    while asked_for * 2 ** len(sizes) <= most:
-        sizes.append(asked_for * 2 ** len(sizes))
+    while requested * 2 ** len(sizes) <= most:
+        sizes.append(requested * 2 ** len(sizes))
     same = np.ones(len(sizes), dtype=np.int64)
     name = nodes.kind.names[kind]
     here = nodes.kind.codes == kind

@@ -1,15 +1,17 @@
-"""At what power cap a job is cheapest, on the GPUs it is given."""
+"""Stage that chooses the cheapest power cap of each job for its GPUs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
+from wattline.core.leases import LEASE_JOB, LEASE_NODE
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
@@ -17,32 +19,32 @@ from wattline.core.queue import ACCEPTS, JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.jit import F2, I1, I2, kernel
+from wattline.jit import F2, I1, I2, kernel, record
 from wattline.measurement.devices import DEVICES
 from wattline.models.configurations import Menu, menu
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import sorts
 from wattline.policy.chain import asked
 
-_ODD = -1  # a cap or a batch that the menu does not know
+_UNLISTED = -1  # a cap or a batch that is not among the configurations
 _LOOSEST = 1 << 62
-_AS_ASKED = np.empty(0, dtype=np.int64)
+_AS_REQUESTED = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Cap:
-    """Stage: every job runs at the power cap at which it costs least (You et al., NSDI 2023, "Zeus").
+    """Stage: run every job at the power cap at which it costs least (You et al., NSDI 2023, "Zeus").
 
-        cost = (η · P + (1 − η) · P_max) / speed,    P: what its GPUs draw, P_max: their largest cap
+        cost = (η · P + (1 − η) · P_max) / speed,    P: power draw of its GPUs, P_max: their largest cap
 
     *eta* 1 counts energy only, 0 time only. Caps under which a job takes more than *slowdown* times as long
-    as without one are left out. The rest of the plan stays as it is; where a stage before has set a cap the
-    tighter one holds, and jobs on the same GPUs get the loosest of theirs. Who waits is capped for the
-    cluster's kind of GPU, or, of several, for the first that it accepts; if it then starts on another, this
-    is put right when the policy is asked next. With *known* 1 jobs whose watts nobody knows are left alone:
-    a job that runs may find its own cap.
-    *Deviates:* the original tries caps while a job runs, here the models are asked; the batch sizes that it
-    explores from one recurrence of a job to the next are left alone.
+    as without one are left out. The rest of the plan stays as it is; where an earlier stage has set a cap
+    the tighter one holds, and jobs on the same GPUs get the loosest of theirs. A waiting job is capped for
+    the cluster's kind of GPU, or, of several, for the first that it accepts; if it then starts on another,
+    the next decision corrects the cap. With *known* 1 only jobs with a known power draw are capped: a job
+    that runs may search its own cap.
+    *Deviates:* the original tries caps while a job runs, here the models predict the cost; the batch sizes
+    that it explores from one recurrence of a job to the next are left to other stages.
     """
 
     eta: float = 0.5
@@ -56,94 +58,101 @@ class Cap:
             raise ConfigError(f"slowdown must be at least 1, got {self.slowdown}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
+        """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = asked(snapshot) if plan is None else plan
         jobs, nodes = snapshot.jobs, snapshot.nodes
-        ways = menu(models, jobs, nodes)
-        batches, caps = _on_the_menu(ways, nodes, self)
-        cap_w, kind, odd, shared = _look_up(
+        configs = menu(models, jobs, nodes)
+        cap_w, kind, unlisted, shared = _look_up_caps(
             plan.row,
             plan.gpus,
             plan.group,
-            _AS_ASKED if plan.batch is None else plan.batch,
+            _AS_REQUESTED if plan.batch is None else plan.batch,
             snapshot.queue.block,
             snapshot.leases.block,
             nodes.kind.codes,
-            ways.sort,
-            ways.gpus,
-            batches,
-            caps,
+            _choose_caps(configs, nodes, self),
         )
-        if odd:
-            self._ask(models, snapshot, plan, kind, cap_w)
+        if unlisted:
+            self._fill_unlisted(models, snapshot, plan, kind, cap_w)
         if self.known:
-            metered = _metered(models, jobs, nodes)  # type: ignore[arg-type]
+            metered = _find_metered(models, jobs, nodes)  # type: ignore[arg-type]
             cap_w = np.where(metered[snapshot.queue.job[plan.row], kind], cap_w, 0)
         if plan.cap_w is not None:
             cap_w = _or_none(np.minimum(_or_loosest(plan.cap_w), _or_loosest(cap_w)))
         if shared:
-            cap_w = _together(plan.group, cap_w, len(snapshot.queue))
+            cap_w = _merge_groups(plan.group, cap_w, len(snapshot.queue))
         return replace(plan, cap_w=cap_w) if plan.cap_w is not None or cap_w.any() else plan
 
-    def _ask(self, models: Models, snapshot: Snapshot, plan: Plan, kind: Ints, cap_w: Ints) -> None:
-        """Fill in the caps of sizes and batches that are not on the menu."""
+    def _fill_unlisted(self, models: Models, snapshot: Snapshot, plan: Plan, kind: Ints, cap_w: Ints) -> None:
+        """Fill in the caps of sizes and batches that are not among the configurations."""
         jobs, nodes = snapshot.jobs, snapshot.nodes
-        ways = menu(models, jobs, nodes)
-        examples = _examples(ways)
-        for p in np.flatnonzero(cap_w == _ODD).tolist():
+        configs = menu(models, jobs, nodes)
+        examples = _find_examples(configs)
+        for p in np.flatnonzero(cap_w == _UNLISTED).tolist():
             on, gpus = int(kind[p]), int(plan.gpus[p])
-            job = int(examples[ways.sort[int(snapshot.queue.block[JOB, plan.row[p]]), on]])
+            job = int(examples[configs.sort[int(snapshot.queue.block[JOB, plan.row[p]]), on]])
             batch = 0 if plan.batch is None else int(plan.batch[p])
-            cap_w[p] = _off_the_menu(models, jobs, nodes, self, job, on, gpus, batch)  # type: ignore[arg-type]
+            cap_w[p] = _choose_unlisted_cap(models, jobs, nodes, self, job, on, gpus, batch)  # type: ignore[arg-type]
 
-    def _cheapest(self, speed: Floats, gpu_w: Floats, cap_w: Ints, max_w: float) -> Ints:
-        """The best of the caps along the last axis, of which the last is none; of equals the loosest."""
+    def choose_cheapest(self, speed: Floats, gpu_w: Floats, cap_w: Ints, max_w: float) -> Ints:
+        """Return the cheapest cap along the last axis, of which the last is none; of equals the loosest."""
         cost = sample_cost(speed, gpu_w, eta=self.eta, max_w=max_w)
         cost = np.where(speed * self.slowdown >= speed[..., -1:], cost, np.inf)
         best = cost.shape[-1] - 1 - np.argmin(cost[..., ::-1], axis=-1)
         return np.take_along_axis(cap_w, best[..., None], axis=-1)[..., 0]
 
 
+class _CapTable(NamedTuple):
+    """Cheapest caps: *job_class* by job and kind, the others by job class and size."""
+
+    job_class: Ints
+    gpus: Ints
+    batch: Ints  # `_UNLISTED`: it depends on the cap
+    cap_w: Ints
+
+
 @lru_cache(maxsize=8)
-def _on_the_menu(ways: Menu, nodes: Nodes, stage: Cap) -> tuple[Ints, Ints]:
-    """By sort and size the batch, where one is best at all caps (else `_ODD`), and the cap to choose."""
-    batch = np.where((ways.batch == ways.batch[..., -1:]).all(axis=-1), ways.batch[..., -1], _ODD)
+def _choose_caps(configs: Menu, nodes: Nodes, stage: Cap) -> _CapTable:
+    batch = np.where(
+        (configs.batch == configs.batch[..., -1:]).all(axis=-1), configs.batch[..., -1], _UNLISTED
+    )
     caps = np.empty_like(batch)
-    sorts = len(ways.gpus) // len(nodes.kind.names)
+    classes = len(configs.gpus) // len(nodes.kind.names)
     for code, name in enumerate(nodes.kind.names):
-        here = slice(code * sorts, (code + 1) * sorts)
-        gpu_w = ways.watts[here] / ways.gpus[here, :, None]
-        caps[here] = stage._cheapest(ways.speed[here], gpu_w, ways.cap_w[here], _max_w(name))
-    return np.ascontiguousarray(batch), caps
+        here = slice(code * classes, (code + 1) * classes)
+        gpu_w = configs.watts[here] / configs.gpus[here, :, None]
+        caps[here] = stage.choose_cheapest(configs.speed[here], gpu_w, configs.cap_w[here], _max_w(name))
+    return _CapTable(configs.sort, configs.gpus, np.ascontiguousarray(batch), caps)
 
 
 def _max_w(kind: str) -> float:
-    return DEVICES[kind].max_cap_w if kind in DEVICES else 1.0  # there is nothing to choose then
+    """Return the largest cap of a kind of GPU."""
+    return DEVICES[kind].max_cap_w if kind in DEVICES else 1.0  # an unknown device has no caps to choose from
 
 
 @lru_cache(maxsize=8)
-def _metered(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
-    """By job and kind of GPU, whether anybody knows what it draws there."""
-    sort, example = sorts(jobs)
-    said = [models.watts(jobs, Grants.of(example, jobs.gpus[example], kind=k)) for k in nodes.kind.names]
-    return np.asarray(np.isfinite(np.stack(said, axis=1))[sort])
+def _find_metered(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
+    """Return by job and kind of GPU whether the models know the power draw."""
+    job_class, example = sorts(jobs)
+    watts = [models.watts(jobs, Grants.of(example, jobs.gpus[example], kind=k)) for k in nodes.kind.names]
+    return np.asarray(np.isfinite(np.stack(watts, axis=1))[job_class])
 
 
 @lru_cache(maxsize=8)
-def _examples(ways: Menu) -> Ints:
-    """A job of each sort."""
-    jobs = np.empty(len(ways.gpus), dtype=np.int64)
-    jobs[ways.sort[::-1]] = np.arange(len(ways.sort), dtype=np.int64)[::-1, None]
+def _find_examples(configs: Menu) -> Ints:
+    """Return a job of each class."""
+    jobs = np.empty(len(configs.gpus), dtype=np.int64)
+    jobs[configs.sort[::-1]] = np.arange(len(configs.sort), dtype=np.int64)[::-1, None]
     return jobs
 
 
 @lru_cache(maxsize=4096)
-def _off_the_menu(
+def _choose_unlisted_cap(
     models: Models, jobs: Jobs, nodes: Nodes, stage: Cap, job: int, kind: int, gpus: int, batch: int
 ) -> int:
-    """The cap to choose for a size or a batch that is not on the menu."""
-    ways = menu(models, jobs, nodes)
-    cap_w = np.ascontiguousarray(ways.cap_w[ways.sort[job, kind], 0])
+    """Return the cheapest cap for a size or a batch that is not among the configurations."""
+    configs = menu(models, jobs, nodes)
+    cap_w = np.ascontiguousarray(configs.cap_w[configs.sort[job, kind], 0])
     here = nodes.kind.codes == kind
     same = np.ones(len(cap_w), dtype=np.int64)
     grants = Grants.of(
@@ -158,27 +167,28 @@ def _off_the_menu(
     gpu_w = models.watts(jobs, grants)
     gpu_w = np.where(np.isnan(gpu_w), np.where(cap_w > 0, np.minimum(cap_w, busy_w), busy_w), gpu_w)
     speed = models.speed(jobs, grants)
-    return int(stage._cheapest(speed, gpu_w, cap_w, _max_w(nodes.kind.names[kind])))
+    return int(stage.choose_cheapest(speed, gpu_w, cap_w, _max_w(nodes.kind.names[kind])))
 
 
-def _together(group: Ints, cap_w: Ints, queued: int) -> Ints:
-    """The loosest cap of each group, for all of it."""
+def _merge_groups(group: Ints, cap_w: Ints, queued: int) -> Ints:
+    """Return the loosest cap of each group for all its members."""
     loosest = np.zeros(queued, dtype=np.int64)
     np.maximum.at(loosest, group, _or_loosest(cap_w))
     return _or_none(loosest[group])
 
 
 def _or_loosest(cap_w: Ints) -> Ints:
-    """Caps that can be compared: none is a very large one."""
+    """Return caps that can be compared: no cap is a very large one."""
     return np.where(cap_w == 0, _LOOSEST, cap_w)
 
 
 def _or_none(cap_w: Ints) -> Ints:
+    """Return caps as plans have them: 0 is none."""
     return np.where(cap_w == _LOOSEST, 0, cap_w)
 
 
-@kernel(I1, I1, I1, I1, F2, I2, I1, I2, I2, I2, I2)
-def _look_up(
+@kernel(I1, I1, I1, I1, F2, I2, I1, record(_CapTable, I2, I2, I2, I2))
+def _look_up_caps(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
@@ -186,37 +196,34 @@ def _look_up(
     block: Floats,
     leases: Ints,
     node_kind: Ints,
-    sort: Ints,
-    gpus: Ints,
-    batches: Ints,
-    caps: Ints,
+    table: _CapTable,
 ) -> tuple[Ints, Ints, bool, bool]:
-    """Cap and kind of every entry of the plan; whether some are not on the menu, or share their GPUs."""
+    """Return cap and kind of every entry, whether some caps are unlisted, and whether jobs share GPUs."""
     held_in = np.full(block.shape[1], -1, dtype=np.int64)
     i = 0
     for r in range(leases.shape[1]):
-        while block[JOB, i] < leases[0, r]:
+        while block[JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        held_in[i] = node_kind[leases[2, r]]
-    cap_w = np.full(len(plan_row), _ODD, dtype=np.int64)
+        held_in[i] = node_kind[leases[LEASE_NODE, r]]
+    cap_w = np.full(len(plan_row), _UNLISTED, dtype=np.int64)
     kind = np.zeros(len(plan_row), dtype=np.int64)
-    odd = shared = False
+    unlisted = shared = False
     for p in range(len(plan_row)):
         i = plan_row[p]
         k = held_in[i]
         if k < 0:
             accepts = int(block[ACCEPTS, i])
             k = 0
-            while k + 1 < sort.shape[1] and not (accepts >> k) & 1:
+            while k + 1 < table.job_class.shape[1] and not (accepts >> k) & 1:
                 k += 1
         kind[p] = k
-        c = sort[int(block[JOB, i]), k]
+        c = table.job_class[int(block[JOB, i]), k]
         batch = plan_batch[p] if len(plan_batch) > 0 else 0
-        for s in range(gpus.shape[1]):
-            if gpus[c, s] == plan_gpus[p]:
-                if batches[c, s] == batch:
-                    cap_w[p] = caps[c, s]
+        for s in range(table.gpus.shape[1]):
+            if table.gpus[c, s] == plan_gpus[p]:
+                if table.batch[c, s] == batch:
+                    cap_w[p] = table.cap_w[c, s]
                 break
-        odd = odd or cap_w[p] == _ODD
+        unlisted = unlisted or cap_w[p] == _UNLISTED
         shared = shared or plan_group[p] != i
-    return cap_w, kind, odd, shared
+    return cap_w, kind, unlisted, shared

@@ -1,4 +1,4 @@
-"""How much of the host a job should have beside its GPUs."""
+"""Stage that sets the cores and memory that a job should have beside its GPUs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wattline.policy.chain import asked
 
 @dataclass(frozen=True)
 class Demand:
-    """Stage: every job demands the least cores and memory with which it has *keep* of its best speed.
+    """Stage: demand the least cores and memory with which each job has *keep* of its best speed.
 
-    Policies behind it reckon with the speed that jobs have then (Mohan et al., OSDI 2022, "Synergy").
-    Whether they get it is up to the placer: `greedy` and `tune-published` go by it, `tune` knows better,
-    and `pack` and `buddy` give everybody its proportional share.
+    Later stages count with the speed that jobs then have (Mohan et al., OSDI 2022, "Synergy"). The placer
+    decides whether jobs get it: `greedy` and `tune-published` use the demand, `tune` finds better shares
+    itself, and `pack` and `buddy` give each job its proportional share.
     """
 
     keep: float = 0.98
@@ -31,14 +31,14 @@ class Demand:
             raise ConfigError(f"keep must be above 0 and at most 1, got {self.keep}")
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-        """The plan; see `wattline.policy.chain.Stage`."""
+        """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = asked(snapshot) if plan is None else plan
-        # Who has less than it demands may get more when somebody ends.
-        return replace(plan, host=demanded(plan, snapshot, models, self.keep), lasts=False)
+        # A job that has less than it demands may get more when another ends, so the plan is not stable.
+        return replace(plan, host=compute_demand(plan, snapshot, models, self.keep), lasts=False)
 
 
-def demanded(plan: Plan, snapshot: Snapshot, models: Models, keep: float) -> Ints:
-    """The least of the host with which each entry of the plan has *keep* of its best speed."""
-    known = needs(models, snapshot.jobs, snapshot.nodes)
-    sets = known.sets[snapshot.queue.job[plan.row], 0]
-    return np.asarray(np.take(known.host, saturating(known, keep)[sets], axis=1))
+def compute_demand(plan: Plan, snapshot: Snapshot, models: Models, keep: float) -> Ints:
+    """Return the least of the host with which each entry of the plan has *keep* of its best speed."""
+    sensitivity = needs(models, snapshot.jobs, snapshot.nodes)
+    sets = sensitivity.sets[snapshot.queue.job[plan.row], 0]
+    return np.asarray(np.take(sensitivity.host, saturating(sensitivity, keep)[sets], axis=1))
