@@ -6,7 +6,7 @@
 Requires the `test` extra (hypothesis, pytest).
 """
 
-from wattline.testing.backend import BackendContract
+from wattline.testing.backend import BackendContract, JobBehaviour
 from wattline.testing.meter import MeterContract
 from wattline.testing.placer import PlacerContract
 from wattline.testing.policy import PolicyContract
@@ -15,6 +15,7 @@ from wattline.testing.trace import TraceContract
 
 __all__ = [
     "BackendContract",
+    "JobBehaviour",
     "MeterContract",
     "PlacerContract",
     "PolicyContract",

@@ -60,3 +60,7 @@ class AttemptRecord:
     def started(self) -> bool:
         """True once processes were started for it."""
         return self.state not in ("queued", "refused")
+
+    def number(self, job: str) -> int:
+        """Return the number of this attempt among those of a job, from 1."""
+        return int(self.event_files[job].parent.name)

@@ -67,12 +67,15 @@ class AttemptTable:
     def build_leases(self, records: Mapping[str, JobRecord]) -> Leases:
         """Return the leases that jobs hold in their current attempts."""
         columns: list[tuple[int, ...]] = []
-        for attempt in self.attempts:
-            held = [records[job].row for job in attempt.jobs if self.holds_lease(attempt, job, records)]
+        leaders: dict[tuple[object, ...], int] = {}  # jobs that are packed on the same GPUs are one group
+        holders = self.lease_holders(records)
+        for attempt, record in holders:
+            place = (attempt.allocation, attempt.gpus) if attempt.gpus else (id(attempt),)
+            leaders[place] = min(leaders.get(place, record.row), record.row)
+        for attempt, record in holders:
+            place = (attempt.allocation, attempt.gpus) if attempt.gpus else (id(attempt),)
             s = attempt.settings
             settings = (s.cap_w, s.batch, s.mcpus, s.mem_mib, 0)
-            columns += [
-                (row, min(held), node, gpus, *settings) for row in held for node, gpus in attempt.allocation
-            ]
+            columns += [(record.row, leaders[place], *one, *settings) for one in attempt.allocation]
         block = np.array(sorted(columns), dtype=np.int64).reshape(-1, LEASE_ROWS).T
         return Leases(np.ascontiguousarray(block))

@@ -10,11 +10,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from wattline.backend.engine.attempt_monitor import CHECK_INTERVAL_S, AttemptMonitor
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
 from wattline.backend.engine.energy_ledger import ALL, EnergyLedger
@@ -31,11 +31,8 @@ from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
 from wattline.core.events import (
     EVERY_EVENT,
-    LOST,
     METERED,
-    NODE_BACK,
     NODE_LOST,
-    RAN,
     STOPPED,
     Event,
     Events,
@@ -45,10 +42,6 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.snapshot import Snapshot
 
-CHECK_INTERVAL_S = 1.0
-"""Time between two reads of a job's progress."""
-_REPORT_INTERVAL_S = 10.0  # between two RAN events of one attempt, unless its rate changes
-_RATE_CHANGE = 0.1  # relative change of a rate that is reported at once
 _REST = 4.0  # pause after a decision, as a multiple of its CPU time
 _MIN_REST_S, _MAX_REST_S = 0.02, 1.0
 
@@ -83,7 +76,7 @@ class EngineBackend:
         self._exits = JobExits(engine, self._queue, self._attempts, self._ledger, self._recurring, on_event)
         self._mailbox = Mailbox()
         self._interrupted = False
-        self._nodes_down: set[int] = set()
+        self._monitor = AttemptMonitor(engine, self._queue, self._attempts, self._exits, on_event)
         self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
 
     # -- requests, from any thread
@@ -164,7 +157,7 @@ class EngineBackend:
             if self._interrupted:
                 self._interrupted = False
                 return math.inf, rows()
-            self._poll()
+            self._monitor.poll()
             verbs = {event.verb for event in self._queue.events}
             is_last = verbs and not self._attempts.attempts  # no other event follows soon
             if self._queue.read_clock() >= until_s or not wake.isdisjoint(verbs) or is_last:
@@ -261,9 +254,9 @@ class EngineBackend:
         for record in records:
             # What it has used so far was counted by the earlier process.
             self._ledger.add(record.team, -(self.engine.energy_j(record.id) or 0.0))
-            if record.starts < self._attempt_number(attempt, record):
+            if record.starts < attempt.number(record.id):
                 # The earlier process ended before it could report the start.
-                self._record_start(attempt, record, attempt.since_s)
+                self._monitor.record_start(attempt, record, attempt.since_s)
 
     def initial_state(self, seed: int = 0) -> Snapshot:
         """Start a new job table, and return the snapshot from which a loop goes on."""
@@ -271,10 +264,10 @@ class EngineBackend:
         for attempt in self._attempts.attempts:
             attempt.reported_s, attempt.reported_rate = -math.inf, 0.0
         records = self._queue.records
-        running = [self._ran_event(*pair) for pair in self._attempts.lease_holders(records)]
+        running = [self._monitor.ran_event(*pair) for pair in self._attempts.lease_holders(records)]
         leases = self._attempts.build_leases(records)
         now_s = self._queue.now_s
-        self._queue.events += [Event(NODE_LOST, node, now_s) for node in sorted(self._nodes_down)]
+        self._queue.events += [Event(NODE_LOST, node, now_s) for node in sorted(self._monitor.nodes_down)]
         return build_initial_state(self.jobs, self.nodes, now_s, queued, leases, running, seed)
 
     # -- requests, in the loop's thread
@@ -305,19 +298,9 @@ class EngineBackend:
         record.cancelled = True
         started = [attempt for attempt in self._attempts.of_job(job) if attempt.started]
         for attempt in started:
-            self._end_job(attempt, job, "cancel")
+            self._monitor.end_job(attempt, job, "cancel")
         if not started:
             self._exits.finish(record, "CANCELLED", "It was cancelled before it started.")
-
-    def _end_job(self, attempt: AttemptRecord, job: str, reason: Literal["cancel", "budget"]) -> None:
-        """Ask a running job to end; an array goes on without it."""
-        if len(attempt.jobs) == 1:
-            attempt.end_reason = reason
-            self.engine.stop(attempt)
-        else:
-            attempt.leaving[job] = reason
-            with suppress(OSError):  # the array's session looks for this file
-                (attempt.progress[job].path.parent / "cancel").touch()
 
     def _withdraw(self, job: str) -> None:
         record = self._queue.records.get(job)
@@ -360,7 +343,7 @@ class EngineBackend:
             attempt.settings = replace(attempt.settings, cap_w=cap_w)
             self.engine.start(attempt, records, earlier, first)
             self._attempts.add(attempt)
-            self._update(attempt)
+            self._monitor.update(attempt)
             first = first or attempt
 
     def _stop(self, job: str) -> None:
@@ -381,123 +364,6 @@ class EngineBackend:
         if attempt.started:
             for job in attempt.jobs:
                 self._on_event("retuned", job, {"cap_w": cap_w, "cpus": attempt.cpus})
-
-    # -- events of the engine
-
-    def _poll(self) -> None:
-        self._queue.read_clock()
-        ended = True
-        while ended:  # the GPUs of attempts that ended let queued ones start
-            for attempt in self._attempts.attempts:
-                if attempt.state == "queued":
-                    attempt.since_s = self._queue.now_s  # it has used no time yet
-            self._handle_node_changes()
-            self.engine.poll(self._attempts.attempts)
-            ended = sum(self._update(attempt) for attempt in list(self._attempts.attempts)) > 0
-        self._queue.add_due()
-
-    def _update(self, attempt: AttemptRecord) -> bool:
-        """Handle the state of an attempt; return whether it is over."""
-        if attempt.state == "refused":
-            self._exits.refuse(attempt)
-            return True
-        if attempt.started and not attempt.progress:
-            self._on_start(attempt)
-            if attempt.state == "running":
-                return False
-        if attempt.state in ("ended", "vanished"):
-            self._exits.end(attempt)
-            return True
-        if attempt.state == "running" and self._queue.now_s - attempt.checked_s >= CHECK_INTERVAL_S:
-            self._check_progress(attempt)
-        return False
-
-    def _handle_node_changes(self) -> None:
-        for node, is_up in self.engine.node_changes():
-            if is_up:
-                self._nodes_down.discard(node)
-            else:
-                self._nodes_down.add(node)
-                self._lose_node(node)
-            verb = NODE_BACK if is_up else NODE_LOST
-            self._queue.events.append(Event(verb, node, self._queue.now_s))
-
-    def _lose_node(self, node: int) -> None:
-        """End the attempts on a node that went down; their jobs are back in the queue."""
-        lost = [one for one in self._attempts.attempts if any(node == where for where, _ in one.allocation)]
-        for attempt in lost:
-            if attempt.started:
-                self.engine.kill(attempt)  # on its other nodes
-                attempt.state, attempt.exit, attempt.failure = "vanished", None, "node_lost"
-                self._update(attempt)
-                continue
-            for job in list(attempt.jobs):
-                record = self._queue.records[job]
-                self._exits.leave(attempt, job)
-                self._queue.report(LOST, record, record.completed_fraction)
-
-    def _on_start(self, attempt: AttemptRecord) -> None:
-        attempt.since_s = self._queue.now_s
-        attempt.is_array = len(attempt.jobs) > 1
-        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
-        for job in attempt.jobs:
-            record = self._queue.records[job]
-            self._record_start(attempt, record, attempt.since_s)
-            if self._attempts.holds_lease(attempt, job, self._queue.records):
-                self._queue.events.append(self._ran_event(attempt, record))
-
-    def _record_start(self, attempt: AttemptRecord, record: JobRecord, at_s: float) -> None:
-        record.starts = self._attempt_number(attempt, record)
-        record.first_start_s = at_s if math.isnan(record.first_start_s) else record.first_start_s
-        data = {
-            "attempt": record.starts,
-            "gpus": list(attempt.gpus),
-            "kind": self.nodes.kind.word(attempt.node),
-            "cap_w": attempt.settings.cap_w,
-            "batch": attempt.settings.batch,
-            "cpus": attempt.cpus,
-            "fused_with": [job for job in attempt.jobs if job != record.id],
-        }
-        self._on_event("started", record.id, data)
-
-    def _attempt_number(self, attempt: AttemptRecord, record: JobRecord) -> int:
-        return int(attempt.event_files[record.id].parent.name)
-
-    def _check_progress(self, attempt: AttemptRecord) -> None:
-        """Read the progress of all jobs of an attempt."""
-        now_s = self._queue.now_s
-        attempt.checked_s = now_s
-        self.engine.sample_energy()
-        attempt.power_w = self.engine.power_w(attempt)
-        for job, progress in list(attempt.progress.items()):
-            if job not in attempt.jobs or not progress.read():
-                continue
-            if attempt.is_array and progress.ended:
-                self._exits.end_member(attempt, job)
-                continue
-            if not self._attempts.holds_lease(attempt, job, self._queue.records):
-                continue
-            record = self._queue.records[job]
-            budget_j, used_j = record.spec.max_joules, self.engine.energy_j(job)
-            if budget_j is not None and (used_j or 0.0) + (record.energy_j or 0.0) > budget_j:
-                self._end_job(attempt, job, "budget")
-            self._report_rate(attempt, record, progress.rate or 0.0)
-
-    def _report_rate(self, attempt: AttemptRecord, record: JobRecord, rate: float) -> None:
-        now_s = self._queue.now_s
-        elapsed_s = now_s - attempt.reported_s
-        changed = abs(rate - attempt.reported_rate) > _RATE_CHANGE * max(attempt.reported_rate, 1e-12)
-        if rate > 0 and elapsed_s >= (CHECK_INTERVAL_S if changed else _REPORT_INTERVAL_S):
-            attempt.reported_s, attempt.reported_rate = now_s, rate
-            self._queue.events.append(self._ran_event(attempt, record))
-
-    def _ran_event(self, attempt: AttemptRecord, record: JobRecord) -> Event:
-        progress, table = attempt.progress.get(record.id), self._queue.table
-        fraction = None if progress is None else progress.fraction
-        steps = table.steps(record, record.completed_fraction if fraction is None else fraction)
-        steps_per_s = table.steps_per_s(record, None if progress is None else progress.rate)
-        power_w = (self.engine.power_w(attempt) or 0.0) / max(self._attempts.sharing(attempt), 1)
-        return Event(RAN, record.row, self._queue.now_s, steps, steps_per_s, power_w)
 
     # -- energy
 

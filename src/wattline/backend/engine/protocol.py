@@ -16,8 +16,8 @@ class Engine(Protocol):
 
     `EngineBackend` calls it from one thread. An engine keeps whatever it needs per attempt by the identity of
     the `AttemptRecord`, from `start` or `adopt` until `release` has been called for all its jobs. It writes
-    the record's fields that are marked so, in `start`, `adopt`, `poll` and `retune` only. Calls must not block
-    for long: an engine that talks to a remote scheduler does that in threads of its own.
+    the record's fields that are marked so, in `start`, `adopt`, `poll` and `retune` only. Calls must not
+    block for long: an engine that talks to a remote scheduler does that in threads of its own.
     """
 
     @property

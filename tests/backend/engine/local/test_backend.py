@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from wattline.backend.engine.local.attempt import Attempt
 from wattline.backend.engine.local.backend import Local
 from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
 from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, each
-from wattline.testing import BackendContract
+from wattline.core.protocols import Backend
+from wattline.core.snapshot import Snapshot
+from wattline.testing import BackendContract, JobBehaviour
 
 
 def job(name: str, *words: str, **more: Any) -> JobRecord:
@@ -99,17 +101,38 @@ def path_of(tmp_path: Path, job: str, name: str = "rank0.log", attempt: int = -1
     return attempt_folders(tmp_path, job)[attempt] / name
 
 
-class TestLocal(BackendContract):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        self.made = 0
+COMMANDS = {
+    "finishes": "true",
+    "fails": "exit 3",
+    "runs": '[ "$WATTLINE_RESTART_COUNT" != 0 ] || exec sleep 1000',
+}
 
-    def make(self) -> Local:
-        self.made += 1
-        backend = Local(self.folder / str(self.made), "simulated:1xa100")
-        backend.submit([job("0", "sleep 0.3"), job("1", "true")])
+
+class TestLocal(BackendContract):
+    multi_node = False
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> Iterator[None]:
+        self.root = tmp_path
+        yield
+        for folder in tmp_path.glob("jobs/*/attempts/*"):
+            Attempt(folder).kill()
+            Attempt(folder).wait(30)
+
+    def make(self, jobs: Sequence[JobBehaviour], nodes: int = 1, *, losing_nodes: bool = False) -> Backend:
+        self.jobs = jobs
+        backend = Local(self.root, "simulated:2xa100")
+        backend.submit(self._records())
         return backend
+
+    def restart(self, backend: Backend, state: Snapshot) -> tuple[Backend, Snapshot]:
+        backend.close()
+        again = Local(self.root, "simulated:2xa100")
+        again.adopt(self._records())
+        return again, again.initial_state()
+
+    def _records(self) -> list[JobRecord]:
+        return [job(str(row), COMMANDS[behaviour]) for row, behaviour in enumerate(self.jobs)]
 
 
 def test_a_job_gets_the_variables_of_torchrun_and_its_gpus(machine: Machine, tmp_path: Path) -> None:

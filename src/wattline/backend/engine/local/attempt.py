@@ -7,9 +7,9 @@
 
 All that is known of an attempt is in its folder, so a service that was killed finds everything again. An
 attempt that was written and never claimed can be declared void, and then no supervisor that starts late runs
-it. The supervisor is forked twice and becomes a child of the system's init process, so it need not be collected
-here. (In a container, run an init. Under systemd use KillMode=process, or a restart of the service kills the
-jobs with it.)
+it. The supervisor is forked twice and becomes a child of the system's init process, so it need not be
+collected here. (In a container, run an init. Under systemd use KillMode=process, or a restart of the service
+kills the jobs with it.)
 """
 
 from __future__ import annotations

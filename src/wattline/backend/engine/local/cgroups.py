@@ -6,8 +6,8 @@ kills the job for using too much memory.
 
     v2       below the service's own cgroup, if it may be divided (root's, or systemd's `Delegate=yes`). Only
              a cgroup without processes may limit those below it, so if the service's process is in it, it
-             moves to `wattline-self`. Cores by cpuset, else by cpu.max and affinity; memory by memory.max, no swap,
-             and the kernel kills the whole job, not one data loader that the rest would wait for
+             moves to `wattline-self`. Cores by cpuset, else by cpu.max and affinity; memory by memory.max,
+             no swap, and the kernel kills the whole job, not one data loader that the rest would wait for
     v1       below the top of each hierarchy, as Slurm does it: only root can. Cores by cpuset, memory by
              memory.limit_in_bytes, with swap included where the kernel counts it
     neither  CPU affinity, and RLIMIT_DATA (see `rank_process` for what that does not count)

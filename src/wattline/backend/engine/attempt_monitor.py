@@ -1,0 +1,162 @@
+"""Attempts under way: their starts, progress and ends, and the nodes that they run on."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Literal
+
+from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.attempt_table import AttemptTable
+from wattline.backend.engine.job_exits import JobExits, OnEvent
+from wattline.backend.engine.job_queue import JobQueue
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.progress import ProgressReader
+from wattline.backend.engine.protocol import Engine
+from wattline.core.events import LOST, NODE_BACK, NODE_LOST, RAN, Event
+
+CHECK_INTERVAL_S = 1.0
+"""Time between two reads of a job's progress."""
+_REPORT_INTERVAL_S = 10.0  # between two RAN events of one attempt, unless its rate changes
+_RATE_CHANGE = 0.1  # relative change of a rate that is reported at once
+
+
+class AttemptMonitor:
+    """Polls the engine, and turns the changes that it finds into events of jobs and nodes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: JobQueue,
+        attempts: AttemptTable,
+        exits: JobExits,
+        on_event: OnEvent,
+    ) -> None:
+        self._engine, self._queue, self._attempts = engine, queue, attempts
+        self._exits, self._on_event = exits, on_event
+        self.nodes_down: set[int] = set()
+
+    def poll(self) -> None:
+        """Poll the engine, handle all changes, and let jobs arrive that are due for a retry."""
+        self._queue.read_clock()
+        ended = True
+        while ended:  # the GPUs of attempts that ended let queued ones start
+            for attempt in self._attempts.attempts:
+                if attempt.state == "queued":
+                    attempt.since_s = self._queue.now_s  # it has used no time yet
+            self._handle_node_changes()
+            self._engine.poll(self._attempts.attempts)
+            ended = sum(self.update(attempt) for attempt in list(self._attempts.attempts)) > 0
+        self._queue.add_due()
+
+    def update(self, attempt: AttemptRecord) -> bool:
+        """Handle the state of an attempt; return whether it is over."""
+        if attempt.state == "refused":
+            self._exits.refuse(attempt)
+            return True
+        if attempt.started and not attempt.progress:
+            self._on_start(attempt)
+            if attempt.state == "running":
+                return False
+        if attempt.state in ("ended", "vanished"):
+            self._exits.end(attempt)
+            return True
+        if attempt.state == "running" and self._queue.now_s - attempt.checked_s >= CHECK_INTERVAL_S:
+            self._check_progress(attempt)
+        return False
+
+    def _handle_node_changes(self) -> None:
+        for node, is_up in self._engine.node_changes():
+            if is_up:
+                self.nodes_down.discard(node)
+            else:
+                self.nodes_down.add(node)
+                self._lose_node(node)
+            verb = NODE_BACK if is_up else NODE_LOST
+            self._queue.events.append(Event(verb, node, self._queue.now_s))
+
+    def _lose_node(self, node: int) -> None:
+        """End the attempts on a node that went down; their jobs are back in the queue."""
+        lost = [one for one in self._attempts.attempts if any(node == where for where, _ in one.allocation)]
+        for attempt in lost:
+            if attempt.started:
+                self._engine.kill(attempt)  # on its other nodes
+                attempt.state, attempt.exit, attempt.failure = "vanished", None, "node_lost"
+                self.update(attempt)
+                continue
+            for job in list(attempt.jobs):
+                record = self._queue.records[job]
+                self._exits.leave(attempt, job)
+                self._queue.report(LOST, record, record.completed_fraction)
+
+    def _on_start(self, attempt: AttemptRecord) -> None:
+        attempt.since_s = self._queue.now_s
+        attempt.is_array = len(attempt.jobs) > 1
+        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        for job in attempt.jobs:
+            record = self._queue.records[job]
+            self.record_start(attempt, record, attempt.since_s)
+            if self._attempts.holds_lease(attempt, job, self._queue.records):
+                self._queue.events.append(self.ran_event(attempt, record))
+
+    def record_start(self, attempt: AttemptRecord, record: JobRecord, at_s: float) -> None:
+        """Update a job that was started, and pass that on as an event."""
+        record.starts = attempt.number(record.id)
+        record.first_start_s = at_s if math.isnan(record.first_start_s) else record.first_start_s
+        data = {
+            "attempt": record.starts,
+            "gpus": list(attempt.gpus),
+            "kind": self._engine.nodes.kind.word(attempt.node),
+            "cap_w": attempt.settings.cap_w,
+            "batch": attempt.settings.batch,
+            "cpus": attempt.cpus,
+            "fused_with": [job for job in attempt.jobs if job != record.id],
+        }
+        self._on_event("started", record.id, data)
+
+    def _check_progress(self, attempt: AttemptRecord) -> None:
+        """Read the progress of all jobs of an attempt."""
+        now_s = self._queue.now_s
+        attempt.checked_s = now_s
+        self._engine.sample_energy()
+        attempt.power_w = self._engine.power_w(attempt)
+        for job, progress in list(attempt.progress.items()):
+            if job not in attempt.jobs or not progress.read():
+                continue
+            if attempt.is_array and progress.ended:
+                self._exits.end_member(attempt, job)
+                continue
+            if not self._attempts.holds_lease(attempt, job, self._queue.records):
+                continue
+            record = self._queue.records[job]
+            budget_j, used_j = record.spec.max_joules, self._engine.energy_j(job)
+            if budget_j is not None and (used_j or 0.0) + (record.energy_j or 0.0) > budget_j:
+                self.end_job(attempt, job, "budget")
+            self._report_rate(attempt, record, progress.rate or 0.0)
+
+    def _report_rate(self, attempt: AttemptRecord, record: JobRecord, rate: float) -> None:
+        now_s = self._queue.now_s
+        elapsed_s = now_s - attempt.reported_s
+        changed = abs(rate - attempt.reported_rate) > _RATE_CHANGE * max(attempt.reported_rate, 1e-12)
+        if rate > 0 and elapsed_s >= (CHECK_INTERVAL_S if changed else _REPORT_INTERVAL_S):
+            attempt.reported_s, attempt.reported_rate = now_s, rate
+            self._queue.events.append(self.ran_event(attempt, record))
+
+    def ran_event(self, attempt: AttemptRecord, record: JobRecord) -> Event:
+        """Return the `RAN` event of a job now: its steps, rate and power draw."""
+        progress, table = attempt.progress.get(record.id), self._queue.table
+        fraction = None if progress is None else progress.fraction
+        steps = table.steps(record, record.completed_fraction if fraction is None else fraction)
+        steps_per_s = table.steps_per_s(record, None if progress is None else progress.rate)
+        power_w = (self._engine.power_w(attempt) or 0.0) / max(self._attempts.sharing(attempt), 1)
+        return Event(RAN, record.row, self._queue.now_s, steps, steps_per_s, power_w)
+
+    def end_job(self, attempt: AttemptRecord, job: str, reason: Literal["cancel", "budget"]) -> None:
+        """Ask a running job to end; an array goes on without it."""
+        if len(attempt.jobs) == 1:
+            attempt.end_reason = reason
+            self._engine.stop(attempt)
+        else:
+            attempt.leaving[job] = reason
+            with suppress(OSError):  # the array's session looks for this file
+                (attempt.progress[job].path.parent / "cancel").touch()
