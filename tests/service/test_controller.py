@@ -4,6 +4,7 @@ import os
 import pwd
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,27 @@ def test_concurrent_submissions_with_one_key_submit_once(tmp_path: Path) -> None
         assert set(ids) == {"1"}
         with pytest.raises(Conflict):
             submit_text(controller, "run: 'false'", key="k")
+
+
+def test_a_key_that_is_used_between_a_look_and_a_submission_submits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_controller(tmp_path) as controller:
+        read, looked = controller.store.idempotent_submission, threading.Event()
+
+        def read_slowly(key: str) -> tuple[str, list[str]] | None:
+            found, first = read(key), not looked.is_set()
+            looked.set()
+            time.sleep(0.5 if first else 0.0)
+            return found
+
+        monkeypatch.setattr(controller.store, "idempotent_submission", read_slowly)
+        slow = threading.Thread(target=lambda: submit_text(controller, "run: 'true'", key="k"))
+        slow.start()
+        looked.wait()
+        submit_text(controller, "run: 'true'", key="k")
+        slow.join()
+        assert len(controller.store.jobs()) == 1
 
 
 def test_a_full_disk_loses_nothing_and_the_service_recovers(

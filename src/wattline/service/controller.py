@@ -7,7 +7,6 @@ and a job table that holds mostly finished jobs start a new epoch.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -33,7 +32,8 @@ from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
-from wattline.service.submission import build_submissions, record_from_row
+from wattline.service.submission import record_from_row
+from wattline.service.submitter import Submitter
 from wattline.service.view import ControllerView
 
 POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
@@ -89,10 +89,9 @@ class Controller:
             budgets=budgets,
             epoch=self.store.last_epoch(),
         )
-        self._lock = threading.Lock()  # guards the view, the next number, and the keys in progress
+        self._lock = threading.Lock()  # guards the view
         self._job_lock = threading.Lock()  # held from reading a job to the end of its change
-        self._keys_in_progress: dict[str, threading.Event] = {}
-        self._next_number = 1 + self.store.last_job_number()
+        self._submitter = Submitter(self.store, self.backend, self.clock)
         self._stopping = threading.Event()
         self._streams_closed = threading.Event()
         self._reset_meter = threading.Event()
@@ -263,78 +262,8 @@ class Controller:
     def submit(
         self, job: JobFile, user: str, workdir: str = "/", key: str = "", held: bool = False
     ) -> list[JobRow]:
-        """Accept a job or a sweep; when this returns it is on the disk.
-
-        A second submission with the same idempotency *key* returns the jobs of the first; with another job
-        it raises `Conflict`. An empty key is none.
-        """
-        key, request_hash = (f"{user}/{key}" if key else ""), _hash_request(job, workdir)
-        while key:
-            earlier = self._earlier_submission(key, request_hash)
-            if earlier is not None:
-                return earlier
-            with self._lock:
-                in_progress = self._keys_in_progress.get(key)
-                if in_progress is None:
-                    self._keys_in_progress[key] = threading.Event()
-                    break
-            in_progress.wait()
-        try:
-            return self._accept(job, user, workdir, key, request_hash, held)
-        finally:
-            if key:
-                self._keys_in_progress.pop(key).set()
-
-    def _earlier_submission(self, key: str, request_hash: str) -> list[JobRow] | None:
-        earlier = self.store.idempotent_submission(key)
-        if earlier is None:
-            return None
-        earlier_hash, ids = earlier
-        if earlier_hash != request_hash:
-            raise Conflict("this Idempotency-Key was used for another job", "use a new key for each job")
-        return [job for id in ids if (job := self.store.job(id)) is not None]
-
-    def _accept(
-        self, job: JobFile, user: str, workdir: str, key: str, request_hash: str, held: bool
-    ) -> list[JobRow]:
-        expected_s = None if job.recurring is None else self.store.mean_service_s(job.recurring.group)
-        submissions = build_submissions(job, user, workdir, expected_s)
-        with self._lock:
-            first, self._next_number = self._next_number, self._next_number + len(submissions)
-        last = first + len(submissions) - 1
-        ids = [str(number) for number in range(first, last + 1)]
-        now_s = self.clock()
-        sweep = ids[0] if len(ids) > 1 else ""
-        events = [
-            NewEvent(
-                now_s,
-                "accepted",
-                id,
-                {
-                    "name": one.name,
-                    "user": user,
-                    "team": job.team,
-                    "priority": job.priority,
-                    "sweep": sweep,
-                    "submit_s": now_s,
-                    "fuse": one.fuse,
-                    "held": held,
-                    "submission": {"spec": one.spec, "columns": one.columns},
-                },
-            )
-            for id, one in zip(ids, submissions, strict=True)
-        ]
-        if key:
-            data = {"key": key, "request_hash": request_hash, "jobs": ids}
-            events.append(NewEvent(now_s, "idempotency_key", None, data))
-        self.store.append(*events)
-        accepted = self.store.jobs_numbered(first, last)
-        if not held:
-            self.backend.submit([record_from_row(one) for one in accepted])
-            # A cancellation between the append and the submit reached a backend that did not know the job.
-            for id in self.store.cancelled_ids(first, last):
-                self.backend.cancel(id)
-        return accepted
+        """Accept a job or a sweep; see `Submitter.submit`."""
+        return self._submitter.submit(job, user, workdir, key, held)
 
     def job(self, id: str) -> JobRow:
         """Return one job; raise `NotFound` if no job has that id."""
@@ -433,10 +362,6 @@ class Controller:
         """Return the budget with its horizon as a time of day: it counts from when budgets were set."""
         set_s = float(self.store.setting("budgets_s") or self.clock())
         return replace(budget, horizon_s=set_s + budget.horizon_s)
-
-
-def _hash_request(job: JobFile, workdir: str) -> str:
-    return hashlib.sha256(f"{job.model_dump_json()}\n{workdir}".encode()).hexdigest()
 
 
 def _load_library() -> Models:

@@ -1,0 +1,105 @@
+"""Acceptance of submissions: ids, idempotency keys, and the hand-over to the backend."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+
+from wattline.backend.engine.local.backend import Local
+from wattline.errors import Conflict
+from wattline.jobfile import JobFile
+from wattline.service.storage.events import NewEvent
+from wattline.service.storage.projection import JobRow
+from wattline.service.storage.store import Store
+from wattline.service.submission import build_submissions, record_from_row
+
+
+class Submitter:
+    """Accepts jobs from any thread: stores them, then hands them to the backend."""
+
+    def __init__(self, store: Store, backend: Local, clock: Callable[[], float]) -> None:
+        self._store, self._backend, self._clock = store, backend, clock
+        self._lock = threading.Lock()  # guards the next number and the keys in progress
+        self._keys_in_progress: dict[str, threading.Event] = {}
+        self._next_number = 1 + store.last_job_number()
+
+    def submit(
+        self, job: JobFile, user: str, workdir: str = "/", key: str = "", held: bool = False
+    ) -> list[JobRow]:
+        """Accept a job or a sweep; when this returns it is on the disk.
+
+        A second submission with the same idempotency *key* returns the jobs of the first; with another job
+        it raises `Conflict`. An empty key is none.
+        """
+        key, request_hash = (f"{user}/{key}" if key else ""), _hash_request(job, workdir)
+        while key:  # wait for the key first: a look at the store before that may be out of date
+            with self._lock:
+                in_progress = self._keys_in_progress.get(key)
+                if in_progress is None:
+                    self._keys_in_progress[key] = threading.Event()
+                    break
+            in_progress.wait()
+        try:
+            earlier = self._earlier_submission(key, request_hash) if key else None
+            return (
+                earlier if earlier is not None else self._accept(job, user, workdir, key, request_hash, held)
+            )
+        finally:
+            if key:
+                self._keys_in_progress.pop(key).set()
+
+    def _earlier_submission(self, key: str, request_hash: str) -> list[JobRow] | None:
+        earlier = self._store.idempotent_submission(key)
+        if earlier is None:
+            return None
+        earlier_hash, ids = earlier
+        if earlier_hash != request_hash:
+            raise Conflict("this Idempotency-Key was used for another job", "use a new key for each job")
+        return [job for id in ids if (job := self._store.job(id)) is not None]
+
+    def _accept(
+        self, job: JobFile, user: str, workdir: str, key: str, request_hash: str, held: bool
+    ) -> list[JobRow]:
+        expected_s = None if job.recurring is None else self._store.mean_service_s(job.recurring.group)
+        submissions = build_submissions(job, user, workdir, expected_s)
+        with self._lock:
+            first, self._next_number = self._next_number, self._next_number + len(submissions)
+        last = first + len(submissions) - 1
+        ids = [str(number) for number in range(first, last + 1)]
+        now_s = self._clock()
+        sweep = ids[0] if len(ids) > 1 else ""
+        events = [
+            NewEvent(
+                now_s,
+                "accepted",
+                id,
+                {
+                    "name": one.name,
+                    "user": user,
+                    "team": job.team,
+                    "priority": job.priority,
+                    "sweep": sweep,
+                    "submit_s": now_s,
+                    "fuse": one.fuse,
+                    "held": held,
+                    "submission": {"spec": one.spec, "columns": one.columns},
+                },
+            )
+            for id, one in zip(ids, submissions, strict=True)
+        ]
+        if key:
+            data = {"key": key, "request_hash": request_hash, "jobs": ids}
+            events.append(NewEvent(now_s, "idempotency_key", None, data))
+        self._store.append(*events)
+        accepted = self._store.jobs_numbered(first, last)
+        if not held:
+            self._backend.submit([record_from_row(one) for one in accepted])
+            # A cancellation between the append and the submit reached a backend that did not know the job.
+            for id in self._store.cancelled_ids(first, last):
+                self._backend.cancel(id)
+        return accepted
+
+
+def _hash_request(job: JobFile, workdir: str) -> str:
+    return hashlib.sha256(f"{job.model_dump_json()}\n{workdir}".encode()).hexdigest()
