@@ -70,7 +70,7 @@ class Session:
         self.process = _ProcessSession(self, options)
         if self.process.ranks.count > 1:
             raise NotFusible(f"an array runs in one process, got {self.process.ranks.count} ranks")
-        told, warn_once = self.process.told, self.process._tell_once
+        environment, warn_once = self.process.told, self.process._tell_once
         self._arrays = [array, *(part for part in parts if isinstance(part, FusedArray))]
         for part in parts:
             if isinstance(part, Scaler):
@@ -80,12 +80,13 @@ class Session:
         self.members: list[Member] = (
             [job.member(config, job is jobs[0], warn_once) for job, config in zip(jobs, configs, strict=True)]
             if jobs
-            else number_members(configs, told.events, told.job, warn_once)
+            else number_members(configs, environment.events, environment.job, warn_once)
         )
-        self._job_events = Events(
-            None if jobs or size == 1 else told.events, told.job, warn_once
-        )  # of the job that all members form
-        folder = told.checkpoints or (Path(options["checkpoints"]) if options.get("checkpoints") else None)
+        events = None if jobs or size == 1 else environment.events
+        self._job_events = Events(events, environment.job, warn_once)  # of the job that all members form
+        folder = environment.checkpoints or (
+            Path(options["checkpoints"]) if options.get("checkpoints") else None
+        )
         folders = {job.id: job.checkpoint for job in jobs}
         if folder is not None and not jobs:
             folders = {m.id: folder if size == 1 else folder / f"member{m.id}" for m in self.members}
@@ -160,9 +161,9 @@ class Session:
         A sum kept by the script would have the wrong length after a member leaves in the middle of an epoch.
         """
         for name, value in values.items():
-            values_ = self._member_values(name, value)
-            total, count = self._sums.get(name, (torch.zeros_like(values_), 0))
-            self._sums[name] = total + values_, count + 1
+            row = self._member_values(name, value)
+            total, count = self._sums.get(name, (torch.zeros_like(row), 0))
+            self._sums[name] = total + row, count + 1
 
     def report(self, **metrics: Any) -> list[bool]:
         """Report metrics, one value per member or one for all; return which members reached the target.
