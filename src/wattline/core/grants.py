@@ -56,7 +56,7 @@ class Grants:
         return len(self.job)
 
     def keys(self, sort: Ints) -> list[tuple[object, ...]]:
-        """Return each entry as a hashable key; *sort* is the class of each job, by row of `Jobs`."""
+        """Return each entry as a hashable key; *job_class* is the class of each job, by row of `Jobs`."""
         company = (self.members, self.fused)
         numbers = (sort[self.job], self.gpus, self.nodes, *company, self.cap_w, self.batch, *self.host)
         kinds = [self.kind.names[code] for code in self.kind.codes.tolist()]

@@ -226,7 +226,7 @@ def advance_queue(
 def advance_nodes(
     node_gpus: Ints,
     was_up: Bools,
-    was_quiet_s: Floats,
+    was_idle_since_s: Floats,
     planned: Ints,
     leases: Ints,
     actions: Actions,
@@ -251,22 +251,22 @@ def advance_nodes(
             switched = True
         elif verb == METERED:
             metered = True
-    free = np.zeros(len(node_gpus), dtype=np.int64)
+    free_gpus = np.zeros(len(node_gpus), dtype=np.int64)
     for n in range(len(node_gpus)):
         if up[n]:
-            free[n] = node_gpus[n]
+            free_gpus[n] = node_gpus[n]
     for r in range(leases.shape[1]):
         node = leases[LEASE_NODE, r]
         if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and up[node]:
-            free[node] -= leases[LEASE_GPUS, r]
-    quiet_s = was_quiet_s.copy()
+            free_gpus[node] -= leases[LEASE_GPUS, r]
+    idle_since_s = was_idle_since_s.copy()
     for r in range(planned.shape[1]):
-        quiet_s[planned[LEASE_NODE, r]] = now_s  # a lease may have started and ended since
+        idle_since_s[planned[LEASE_NODE, r]] = now_s  # a lease may have started and ended since
     for n in range(len(node_gpus)):
-        if free[n] < node_gpus[n] and up[n]:
-            quiet_s[n] = math.inf
+        if free_gpus[n] < node_gpus[n] and up[n]:
+            idle_since_s[n] = math.inf
         elif up[n] and not was_up[n]:
-            quiet_s[n] = now_s  # the jobs it was switched on for need time to start
+            idle_since_s[n] = now_s  # the jobs it was switched on for need time to start
         else:
-            quiet_s[n] = min(quiet_s[n], now_s)
-    return free, quiet_s, switched, metered
+            idle_since_s[n] = min(idle_since_s[n], now_s)
+    return free_gpus, idle_since_s, switched, metered

@@ -99,7 +99,7 @@ def round_line(jobs: Jobs, now_s: float, events: Events, actions: Actions, held:
 
 
 def begins_words(begins: Snapshot) -> dict[str, Any]:
-    """Return *begins* as JSON data for the header of a run that starts from it; see `read_initial_state`."""
+    """Return *initial_state* as JSON data for the header of a log; `read_initial_state` reads it."""
     queue = [[None if math.isnan(v) else v for v in row] for row in begins.queue.block.tolist()]
     meter = [begins.meter.at_s.tolist(), begins.meter.energy_j.tolist()]
     return {"t": begins.now_s, "queue": queue, "leases": begins.leases.block.tolist(), "meter": meter}

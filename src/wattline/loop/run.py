@@ -60,7 +60,7 @@ def run(
 
     *models* are the policy's predictions (default: jobs behave as their trace records). *trace* and *price*
     (of energy, for reports) go into the header of the log. *progress* is called every 512 decisions with the
-    time and their number. *begins* is the state to start from, see `iterate`.
+    time and their number. *initial_state* is the state to start from, see `iterate`.
     """
     models = Asked() if models is None else models
     place = Pack() if place is None else place
@@ -84,16 +84,16 @@ def turns(
 ) -> Iterator[Turn]:
     """Iterate over the steps of the loop; the loop continues when the next step is requested.
 
-    *begins* is the state to start from, with jobs that have arrived and leases that are held; or the seed of
-    an empty one.
+    *initial_state* is the state to start from, with jobs that have arrived and leases that are held; or the
+    seed of an empty one.
     """
     jobs, nodes = backend.jobs, backend.nodes
     accepts = nodes.accepts(jobs.gpu_kind)
     state = begins if isinstance(begins, Snapshot) else begin(jobs, nodes, begins)
     decision = decide_nothing(state)
-    tick_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
+    next_decision_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
     while not (len(state.queue) == 0 and backend.idle()):
-        now_s, events = backend.wait(tick_s, wake)
+        now_s, events = backend.wait(next_decision_s, wake)
         if now_s == math.inf:
             break  # no event can come any more: the remaining jobs can never run
         if backend.jobs is not jobs:  # jobs were submitted to a service
@@ -113,13 +113,13 @@ def turns(
         if len(actions):
             backend.apply(actions)
         yield Turn(state, events, plan, placement, actions, _find_new_reasons(state, placement))
-        decision, tick_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
-        settled = placement.waiting == 0 and placement.on is None and not placement.unsettled
-        wake = NEWS if plan.lasts and settled else EVERY_EVENT
+        decision, next_decision_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
+        all_placed = placement.waiting == 0 and placement.on is None and not placement.unsettled
+        wake = NEWS if plan.lasts and all_placed else EVERY_EVENT
         if plan.meters:
             wake |= {METERED}
         idle_rounds = idle_rounds + 1 if backend.idle() else 0
-        stuck = idle_rounds > 0 and not len(actions) and _can_never_start(placement, tick_s, state)
+        stuck = idle_rounds > 0 and not len(actions) and _can_never_start(placement, next_decision_s, state)
         if stuck or idle_rounds > _MAX_IDLE_ROUNDS:
             break
 
@@ -149,17 +149,17 @@ def header(
 
 
 def first_round(begins: Snapshot) -> tuple[Events, Actions, Ints]:
-    """Return the first round of a log that starts from *begins*: jobs arrive and start on their leases."""
+    """Return the first round of a log that has an *initial_state*: jobs arrive and start on their leases."""
     queue = begins.queue.job.tolist()
     arrived = rows(*(Event(ARRIVED, job, float(begins.jobs.submit_s[job])) for job in queue))
     return arrived, reconcile(Leases.of((), (), (), ()), begins.leases), _NO_REASONS
 
 
-def _can_never_start(placement: Placement, tick_s: float, state: Snapshot) -> bool:
+def _can_never_start(placement: Placement, next_decision_s: float, state: Snapshot) -> bool:
     """Return True if none of the remaining jobs can start on the empty cluster, now or later."""
     if np.isin(placement.reason, _PERMANENT).all():
         return True
-    return tick_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.wakes_s).any()
+    return next_decision_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.wakes_s).any()
 
 
 def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:

@@ -92,7 +92,7 @@ def advance(
 ) -> Snapshot:
     """Return the state at *now_s*, after *decision* was taken on *snapshot* and *events* occurred since.
 
-    *jobs* are all jobs submitted, *accepts* their GPU kinds from `Nodes.accepted_kinds`.
+    *jobs* are all jobs submitted, *accepted_kinds* their GPU kinds from `Nodes.accepted_kinds`.
     """
     planned = decision.placement.leases.block
     block, leases = advance_queue(
@@ -105,7 +105,7 @@ def advance(
         jobs.gpus,
         accepts,
     )
-    free, quiet_s, switched, metered = advance_nodes(
+    free_gpus, idle_since_s, switched, metered = advance_nodes(
         snapshot.nodes.gpus,
         snapshot.up,
         snapshot.quiet_s,
@@ -115,10 +115,10 @@ def advance(
         events,
         now_s,
     )
-    up, wakes_s = snapshot.up, snapshot.wakes_s
+    up, boot_done_s = snapshot.up, snapshot.wakes_s
     if switched:
-        up, wakes_s = _switch_nodes(snapshot, decision.actions, events)
-    for column in (free, quiet_s):
+        up, boot_done_s = _switch_nodes(snapshot, decision.actions, events)
+    for column in (free_gpus, idle_since_s):
         column.setflags(write=False)
     meter = _add_readings(snapshot.meter, events) if metered else snapshot.meter
     return Snapshot(
@@ -127,10 +127,10 @@ def advance(
         snapshot.nodes,
         Queue(block),
         Leases(leases),
-        free,
+        free_gpus,
         up,
-        wakes_s,
-        quiet_s,
+        boot_done_s,
+        idle_since_s,
         meter,
         snapshot.seed,
     )
@@ -138,18 +138,18 @@ def advance(
 
 def _switch_nodes(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools, Floats]:
     """Return which nodes are up, and when those that were switched off have booted."""
-    up, wakes_s = snapshot.up.copy(), snapshot.wakes_s.copy()
+    up, boot_done_s = snapshot.up.copy(), snapshot.wakes_s.copy()
     off, on = (actions[actions[:, ACTION_VERB] == verb, ACTION_NODE] for verb in (POWER_OFF, POWER_ON))
     up[off] = False
-    wakes_s[off] = math.inf
-    wakes_s[on] = snapshot.now_s + snapshot.nodes.boot_s[on]
+    boot_done_s[off] = math.inf
+    boot_done_s[on] = snapshot.now_s + snapshot.nodes.boot_s[on]
     verbs = events[:, EVENT_VERB]
     for event in each(events[(verbs == NODE_LOST) | (verbs == NODE_BACK)]):
         up[event.job] = event.verb == NODE_BACK
-        wakes_s[event.job] = -math.inf
-    for column in (up, wakes_s):
+        boot_done_s[event.job] = -math.inf
+    for column in (up, boot_done_s):
         column.setflags(write=False)
-    return up, wakes_s
+    return up, boot_done_s
 
 
 def _add_readings(meter: Meter, events: Events) -> Meter:
