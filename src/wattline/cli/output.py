@@ -32,9 +32,9 @@ def print_table(
     """Print a table on stdout; a terminal wraps long cells, or cuts them off without *wrap*.
 
     No *columns*: no header. The columns named in *right* are right-aligned. Outside a terminal the
-    lines are as long as their content and have no colour.
+    lines are as long as their content and plain; NO_COLOR makes them plain in a terminal, too.
     """
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not sys.stdout.isatty():
         print("\n".join(format_table(columns, rows, right)))
         return
     from rich.console import Console
@@ -61,6 +61,7 @@ def _build_table(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(columns))
+    table.header_style = "" if os.environ.get("NO_COLOR") else "bold"
     for name in columns or [""] * max(map(len, rows), default=0):
         table.add_column(
             Text(name),

@@ -115,7 +115,7 @@ def test_the_text_names_enough_cores_and_memory(capsys: pytest.CaptureFixture[st
     assert "  8 cores: 2000 samples/s ± 0.9 %, 40 steps" in err
 
 
-def test_a_job_whose_speed_does_not_depend_on_cores_is_recognised(
+def test_a_speed_that_does_not_depend_on_cores_is_recognised(
     capsys: pytest.CaptureFixture[str], machine: Machine
 ) -> None:
     machine.speed = lambda cpus: 100.0

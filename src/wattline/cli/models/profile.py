@@ -38,7 +38,7 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_measurement_arguments(parser: argparse.ArgumentParser) -> None:
     add, seconds = parser.add_argument, with_unit(parse_seconds)
     add("--cpus", type=positive_int, metavar="N", help="largest number of cores to try (default: all)")
-    add("--grain", type=number, default=1.0, metavar="X", help="smallest step between numbers (default 1)")
+    add("--grain", type=number, default=1.0, metavar="X", help="smallest difference in cores (default 1)")
     add("--points", type=positive_int, default=8, metavar="N", help="measure at most N points (default 8)")
     add(
         "--threshold",
