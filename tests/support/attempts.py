@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.exit_status import Exit
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.launch_file import Launch
-
-from wattline.backend.engine.local.attempt import Attempt
 
 TIMEOUT_S = 30.0
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}
 
 
-def write_attempt(folder: Path, *words: str, **more: Any) -> Attempt:
+def write_attempt(folder: Path, *words: str, **more: Any) -> AttemptProcesses:
     """Write an attempt that can be started."""
     Launch(words, **{"workdir": str(folder.parent), "env": ENV, "grace_s": 20.0, **more}).write(folder)
-    return Attempt(folder)
+    return AttemptProcesses(folder)
 
 
-def start_attempt(folder: Path, script: str, **more: Any) -> Attempt:
+def start_attempt(folder: Path, script: str, **more: Any) -> AttemptProcesses:
     """Start an attempt of a shell script."""
     attempt = write_attempt(folder, "/bin/sh", "-c", script, **more)
     attempt.start()
@@ -36,14 +35,14 @@ def python_command(script: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-u", "-c", script)
 
 
-def wait_for_exit(attempt: Attempt) -> Exit:
+def wait_for_exit(attempt: AttemptProcesses) -> Exit:
     """Wait for the end of an attempt."""
     result = attempt.wait(TIMEOUT_S)
     assert result is not None, attempt.state()
     return result
 
 
-def read_output(attempt: Attempt, rank: int = 0) -> str:
+def read_output(attempt: AttemptProcesses, rank: int = 0) -> str:
     """Return the output of a rank so far."""
     path = attempt.folder / f"rank{rank}.log"
     return path.read_text("utf-8", "replace") if path.exists() else ""

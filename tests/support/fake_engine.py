@@ -12,7 +12,6 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.folder_layout import EVENTS, create_attempt_folder
 from wattline.backend.engine.job_record import JobRecord
-from wattline.backend.engine.protocol import Engine
 from wattline.core.nodes import Nodes
 
 
@@ -201,6 +200,3 @@ def _pairs(attempt: AttemptRecord) -> list[tuple[int, int]]:
 def make_exit(code: int, signal: str | None = None, end_request: Any = None) -> Exit:
     """Return an exit status."""
     return Exit(code, signal, signal, end_request, False, "", 0.0, 1.0, 1.0, 0, 0.0, 0, ())
-
-
-_: type[Engine] = FakeEngine  # checked by mypy

@@ -1,1 +1,1 @@
-"""What runs leases and keeps the time."""
+"""Backends, which run leases and keep the time: the simulator, replay of a run log, and real engines."""

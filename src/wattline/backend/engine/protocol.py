@@ -90,7 +90,8 @@ class Engine(Protocol):
     def release(self, attempt: AttemptRecord, job: str) -> float | None:
         """Remove a job from the attempt and return the joules that it used; None: unmetered.
 
-        After its last job the attempt's GPUs are free, and their power limits are restored.
+        After its last job the attempt's GPUs are free, and their power limits are restored; if it is still
+        queued, it never starts.
         """
         ...
 

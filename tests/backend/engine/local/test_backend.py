@@ -20,7 +20,7 @@ from wattline.backend.engine.folder_layout import attempt_folders
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.backend.engine.local import engine as local_engine
-from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.backend import Local
 from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
 from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, each
@@ -92,8 +92,8 @@ def opened(folder: Path, *args: Any, **more: Any) -> Iterator[Machine]:
     finally:
         for attempt in one.local._attempts.attempts:
             if attempt.started:
-                Attempt(attempt.folder).kill()
-                Attempt(attempt.folder).wait(30)
+                AttemptProcesses(attempt.folder).kill()
+                AttemptProcesses(attempt.folder).wait(30)
         one.local.close()
 
 
@@ -116,8 +116,8 @@ class TestLocal(BackendContract):
         self.root = tmp_path
         yield
         for folder in tmp_path.glob("jobs/*/attempts/*"):
-            Attempt(folder).kill()
-            Attempt(folder).wait(30)
+            AttemptProcesses(folder).kill()
+            AttemptProcesses(folder).wait(30)
 
     def make(self, jobs: Sequence[JobBehaviour], nodes: int = 1, *, losing_nodes: bool = False) -> Backend:
         self.jobs = jobs
@@ -328,7 +328,7 @@ def test_a_restart_finds_running_and_ended_attempts(tmp_path: Path) -> None:
     first.submit(runs, over, new)
     first.do(START, "1", gpus=1, cap_w=200)
     first.do(START, "2", gpus=1)
-    wait_for(lambda: Attempt(attempt_folders(tmp_path, "2")[-1]).state() == "ended")
+    wait_for(lambda: AttemptProcesses(attempt_folders(tmp_path, "2")[-1]).state() == "ended")
     first.local.close()
     again = [job("1", "sleep 60"), job("2", "exit 3"), job("3", "true")]
     with opened(tmp_path, adopt=again) as second:
@@ -351,7 +351,7 @@ def test_a_job_is_retried_after_its_supervisor_was_killed(tmp_path: Path) -> Non
     first.do(START, "1", gpus=1)
     folder = attempt_folders(tmp_path, "1")[-1]
     os.kill(json.loads((folder / "claim.json").read_text())["pid"], signal.SIGKILL)
-    wait_for(lambda: Attempt(folder).state() == "vanished")
+    wait_for(lambda: AttemptProcesses(folder).state() == "vanished")
     first.local.close()
     with opened(tmp_path, adopt=[job("1", "sleep 60")]) as second:
         second.local.initial_state()
@@ -365,8 +365,8 @@ def test_a_reboot_does_not_count_as_a_kill(tmp_path: Path) -> None:
     first.submit(job("1", "sleep 60"))
     first.do(START, "1", gpus=1)
     folder = attempt_folders(tmp_path, "1")[-1]
-    Attempt(folder).kill()
-    Attempt(folder).wait(30)
+    AttemptProcesses(folder).kill()
+    AttemptProcesses(folder).wait(30)
     first.local.close()
     (folder / "exit.json").unlink()
     claim = json.loads((folder / "claim.json").read_text())
@@ -382,14 +382,14 @@ def test_an_unclaimed_attempt_becomes_void_and_its_job_waits(tmp_path: Path) -> 
     first.submit(job("1", "true"))
     first.do(START, "1", gpus=1)
     folder = attempt_folders(tmp_path, "1")[-1]
-    Attempt(folder).wait(30)
+    AttemptProcesses(folder).wait(30)
     first.local.close()
     for name in ("claim.json", "exit.json"):
         (folder / name).unlink()
     with opened(tmp_path, adopt=[job("1", "true")]) as second:
         state = second.local.initial_state()
         assert (len(state.queue), len(state.leases)) == (1, 0)
-        assert Attempt(folder).state() == "void"
+        assert AttemptProcesses(folder).state() == "void"
         second.do(START, "1", gpus=1)
         second.until(FINISHED, "1")
     assert LOST not in [event.verb for event in second.seen]
@@ -505,7 +505,7 @@ def test_a_job_on_gpus_that_are_gone_starts_again(tmp_path: Path) -> None:
         state = second.local.initial_state()
         assert (len(state.queue), len(state.leases)) == (1, 0)
         assert second.data("stopped")[0]["message"] == "Its GPUs are gone."
-        assert Attempt(attempt_folders(tmp_path, "1")[0]).state() == "ended"
+        assert AttemptProcesses(attempt_folders(tmp_path, "1")[0]).state() == "ended"
 
 
 def test_a_requeue_request_without_progress_is_delayed(machine: Machine) -> None:

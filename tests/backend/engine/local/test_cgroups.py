@@ -19,7 +19,7 @@ from support.attempts import (
     wait_until,
     write_attempt,
 )
-from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import PreparedLimits, ResourceLimits
 from wattline.backend.engine.local.rank_process import count_oom_kills
 
@@ -75,7 +75,7 @@ def fake(tmp_path: Path, controllers: str, own: str = "0::/user") -> ResourceLim
     return ResourceLimits(tmp_path / "cgroup", tmp_path / "own")
 
 
-def limited(folder: Path, prepared: PreparedLimits, *words: str, **more: object) -> Attempt:
+def limited(folder: Path, prepared: PreparedLimits, *words: str, **more: object) -> AttemptProcesses:
     attempt = write_attempt(folder, *words, cgroups=prepared.cgroups, cores=prepared.cores, **more)
     attempt.start()
     return attempt

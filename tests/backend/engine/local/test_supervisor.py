@@ -29,7 +29,7 @@ from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH
 from wattline.backend.engine.local.launch_file import ATTEMPT, User
 
 IGNORES = "trap '' TERM; echo up; while :; do sleep 0.05; done"
-UNPRIVILEGED = pwd.getpwnam("nobody")  # the account of that name
+UNPRIVILEGED = pwd.getpwuid(65534)
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 
 
@@ -388,8 +388,8 @@ def test_a_supervisor_survives_the_process_that_started_it(tmp_path: Path) -> No
 import os, signal, sys
 from pathlib import Path
 sys.path[:] = {sys.path}
-from wattline.backend.engine.local.attempt import Attempt
-Attempt(Path({str(attempt.folder)!r})).start()
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
+AttemptProcesses(Path({str(attempt.folder)!r})).start()
 os.killpg(0, signal.SIGKILL)
 """
     controller = subprocess.run([sys.executable, "-c", script], start_new_session=True, check=False)

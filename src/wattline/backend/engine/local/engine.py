@@ -13,7 +13,7 @@ from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_record import JobRecord
-from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import ResourceLimits
 from wattline.backend.engine.local.gpu_allocator import GpuAllocator
 from wattline.backend.engine.local.launcher import launch, read_lease
@@ -33,7 +33,7 @@ class _Held:
 
     jobs: list[JobRecord] = field(default_factory=list)  # to start; empty: it was adopted
     after: list[AttemptRecord] = field(default_factory=list)
-    processes: Attempt | None = None  # None: not started
+    processes: AttemptProcesses | None = None  # None: not started
     pidfd: int | None = None
     stopping: bool = False
     cap_w: int = 0
@@ -119,7 +119,7 @@ class LocalEngine:
             attempt.state, attempt.message = "refused", str(error)
             return
         attempt.state = "running"
-        held.processes = Attempt(attempt.folder)
+        held.processes = AttemptProcesses(attempt.folder)
         held.pidfd = held.processes.pidfd()
 
     def find(self, folder: Path) -> AttemptRecord | None:
@@ -128,14 +128,14 @@ class LocalEngine:
         if lease is None:
             return None
         attempt, _ = lease
-        processes = Attempt(attempt.folder)
+        processes = AttemptProcesses(attempt.folder)
         if processes.state() == "new":
             processes.void()  # fails if a supervisor claims it now
         return None if processes.state() == "void" else attempt
 
     def adopt(self, attempt: AttemptRecord) -> bool:
         """Watch the processes of an attempt, and continue its energy from the counters of its start."""
-        processes = Attempt(attempt.folder)
+        processes = AttemptProcesses(attempt.folder)
         if max(attempt.gpus) >= len(self.machine.meter.gpus):
             _logger.warning(
                 "jobs %s ran on GPUs that are gone; they are ended and start again",
@@ -167,7 +167,7 @@ class LocalEngine:
             elif attempt.state == "queued" and self._can_start(attempt):
                 self._launch(attempt)
 
-    def _end(self, attempt: AttemptRecord, processes: Attempt, has_exit: bool) -> None:
+    def _end(self, attempt: AttemptRecord, processes: AttemptProcesses, has_exit: bool) -> None:
         attempt.exit = processes.exit() if has_exit else None
         if attempt.exit is None:
             processes.kill_leftovers()

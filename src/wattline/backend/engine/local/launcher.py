@@ -21,7 +21,7 @@ from wattline.backend.engine.folder_layout import (
 from wattline.backend.engine.job_environment import build_job_environment
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
-from wattline.backend.engine.local.attempt import Attempt
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import ResourceLimits
 from wattline.backend.engine.local.launch_file import Launch, User
 from wattline.backend.engine.local.machine import Machine
@@ -70,7 +70,7 @@ def launch(
         grace_s=lead.grace_s,
         time_limit_s=lead.time_limit_s,
     ).write(folder)
-    Attempt(folder).start()
+    AttemptProcesses(folder).start()
 
 
 def _build_environments(

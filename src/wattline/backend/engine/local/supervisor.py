@@ -1,8 +1,7 @@
-"""The supervisor process of one attempt: starts its ranks, writes their logs, and records how they ended.
-Linux only.
+"""Supervisor process of one attempt: starts its ranks, logs their output, records their exit. Linux only.
 
-Run as `python -I -S supervisor.py FOLDER` by `Attempt.start`. It uses the standard library and three
-modules of this folder, and starts in about 30 ms. The first process exits as soon as the attempt is
+Run as `python -I -S supervisor.py FOLDER` by `AttemptProcesses.start`. It uses the standard library and
+three modules of this folder, and starts in about 30 ms. The first process exits as soon as the attempt is
 claimed; the second, in a session of its own, stays until the job is over. So the service has no child to
 collect and may be killed at any time. The files in FOLDER are listed in `attempt_files`; rank0.log has both
 streams of rank 0, and rank0.log.1 is older.
@@ -16,8 +15,8 @@ become children of the supervisor (a "subreaper"), which kills its children unti
 are killed, and only this process collects them, so no process id can have been reused. While a job that was
 asked to stop has processes in its group, they keep their grace even if the ranks are gone: a shell dies of
 the signal at once, and the training below it is saving. If the supervisor itself is killed, the kernel
-kills the ranks (PDEATHSIG); what these had started is for `Attempt.kill_leftovers`. A process that the
-kernel cannot kill (a hanging driver or NFS) has not ended, and neither has the attempt.
+kills the ranks (PDEATHSIG); what these had started is for `AttemptProcesses.kill_leftovers`. A process that
+the kernel cannot kill (a hanging driver or NFS) has not ended, and neither has the attempt.
 
 A full disk loses output (`log_lost_bytes`), never the job. Writing exit.json is repeated until it succeeds,
 after 0.1 s at first and every 30 s in the end, or at once after a signal; it is given up only if FOLDER was

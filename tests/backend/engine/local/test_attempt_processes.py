@@ -25,8 +25,8 @@ from support.attempts import (
     write_attempt,
 )
 from wattline.backend.engine.exit_status import Exit
-from wattline.backend.engine.local.attempt import Attempt
 from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH, process_identity
+from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.launch_file import ATTEMPT, Launch
 from wattline.errors import BackendError, ConfigError
 from wattline.meter.caps.process_identity import started
@@ -34,12 +34,12 @@ from wattline.meter.caps.process_identity import started
 WAITS = "echo $$; until [ -e go ]; do sleep 0.01; done"
 
 
-def write_claim(attempt: Attempt, **more: Any) -> None:
+def write_claim(attempt: AttemptProcesses, **more: Any) -> None:
     """Write a claim as a supervisor does."""
     (attempt.folder / CLAIM).write_text(json.dumps({**process_identity(), **more}))
 
 
-def supervisor_of(attempt: Attempt) -> int:
+def supervisor_of(attempt: AttemptProcesses) -> int:
     return int(json.loads((attempt.folder / CLAIM).read_bytes())["pid"])
 
 
@@ -205,7 +205,7 @@ def test_an_attempt_with_an_invalid_claim_never_runs(tmp_path: Path, text: str) 
 
 def test_a_failed_start_reports_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendError, match="No such file"):
-        Attempt(tmp_path / "nothing").start()
+        AttemptProcesses(tmp_path / "nothing").start()
     attempt = write_attempt(tmp_path / "a", "true")
     monkeypatch.setattr(sys, "executable", "/no/python")
     with pytest.raises(BackendError, match="cannot be started"):
@@ -217,7 +217,7 @@ def test_a_failed_start_reports_the_reason(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_invalid_launch_file_is_not_claimed(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path)
+    attempt = AttemptProcesses(tmp_path)
     for text in ("{", "{}"):
         (tmp_path / LAUNCH).write_text(text)
         with pytest.raises(BackendError):

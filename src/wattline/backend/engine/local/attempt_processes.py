@@ -1,7 +1,7 @@
 """An attempt as the service sees it: a folder, in which a supervisor process runs the job.
 
     Launch(("python", "train.py"), "/home/ann", env).write(folder)
-    attempt = Attempt(folder)
+    attempt = AttemptProcesses(folder)
     attempt.start()
     attempt.wait(60.0)
 
@@ -47,7 +47,7 @@ _POLL_S = 0.02  # where the kernel has no file descriptors for processes
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptProcesses:
     """The processes of one attempt, in a folder with its launch.json."""
 
     folder: Path
