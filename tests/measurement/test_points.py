@@ -43,7 +43,7 @@ def test_a_row_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert (profile.path.word(0), profile.line.tolist()) == (str(tmp_path / "p.csv"), [2])
 
 
-def test_what_is_not_said_is_one_or_unknown(tmp_path: Path) -> None:
+def test_missing_settings_are_one_or_unknown(tmp_path: Path) -> None:
     profile = read_profile(
         written(tmp_path / "p.csv", "model,gpu,samples_s,batch\nm,a100,10,\nm,a100,20,8\n")
     )
@@ -113,8 +113,8 @@ def test_a_bad_field_is_named_with_its_place_its_value_and_what_was_expected(
         read_profile(path)
     error = caught.value
     assert (error.path, error.line) == (str(path), 4)
-    said = "empty" if column in ("model", "gpu") else {"1e999": "inf"}.get(value, value)
-    assert re.fullmatch(rf"{column} is '?{re.escape(said)}'?, {re.escape(expected)}", error.problem)
+    written = "empty" if column in ("model", "gpu") else {"1e999": "inf"}.get(value, value)
+    assert re.fullmatch(rf"{column} is '?{re.escape(written)}'?, {re.escape(expected)}", error.problem)
     assert str(error) == f"{path}:4: {error.problem}"
 
 
@@ -217,7 +217,7 @@ def test_a_model_that_looks_like_a_comment_is_not_lost(tmp_path: Path) -> None:
     assert read_profile(tmp_path / "p.csv").model.words() == ["m", "#1"]
 
 
-def test_columns_that_nobody_measured_are_not_written(tmp_path: Path) -> None:
+def test_unmeasured_columns_are_not_written(tmp_path: Path) -> None:
     write_profile(Profile.of(model="m", gpu="t4", watts=[50, 60.5], batch=[8, 16]), tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text() == (
         "model,gpu,gpus,nodes,batch,fuse,watts,n\nm,t4,1,1,8,1,50,1\nm,t4,1,1,16,1,60.5,1\n"

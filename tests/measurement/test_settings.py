@@ -12,7 +12,7 @@ from wattline.measurement.points import Profile
 from wattline.measurement.settings import KNOBS, Settings
 
 
-def test_nobody_says_anything_means_one_gpu_on_one_node_and_the_rest_unset() -> None:
+def test_settings_default_to_one_gpu_on_one_node_and_the_rest_unset() -> None:
     settings = Settings.of()
     assert len(settings) == 1
     assert {k: getattr(settings, k)[0] for k in ("gpus", "nodes", "fuse")} == {
@@ -87,7 +87,7 @@ def test_a_misspelt_knob_gets_a_hint() -> None:
     assert caught.value.hint == "did you mean gpus?"
 
 
-def test_jobs_are_on_as_few_nodes_as_it_takes_where_nobody_says() -> None:
+def test_jobs_use_the_fewest_nodes_by_default() -> None:
     assert Settings.of(gpus=[1, 8, 9, 64]).nodes.tolist() == [1, 1, 2, 8]
     assert Settings.of(gpus=[1, 8, 9, 64], nodes=1).nodes.tolist() == [1, 1, 1, 1]
     profile = Profile.of(model="m", gpu="t4", gpus=[8, 16, 16], nodes=[np.nan, np.nan, 4], samples_s=1.0)

@@ -196,7 +196,7 @@ def test_gpus_that_no_job_can_have_are_found_with_their_line(tmp_path: Path, val
 def test_a_doubled_id_names_both_lines(tmp_path: Path) -> None:
     data = HEADER + GOOD + philly_row("b") + GOOD
     error = problem(tmp_path, data)
-    assert (error.line, error.problem) == (4, "the id 'a' is taken by line 2")
+    assert (error.line, error.problem) == (4, "id 'a' is already used in line 2, expected unique ids")
     trace = read(written(tmp_path, data), skip_bad=True)
     assert trace.jobs.id.tolist() == ["a", "b"]
     assert len(trace.skipped) == 1

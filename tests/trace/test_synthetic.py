@@ -149,7 +149,7 @@ def test_sweeps_come_together_ask_for_the_same_and_have_one_key() -> None:
     assert max(sizes) == 16
 
 
-def test_without_sweeps_nobody_can_be_fused_and_with_them_the_others_stay_as_they_were() -> None:
+def test_sweeps_add_fusion_keys_and_leave_other_jobs_unchanged() -> None:
     plain, some = (synth(count=300, recurring=0.0, sweeps=share) for share in (0.0, 0.3))
     assert set(plain.fuse.words()) == {""}
     alone = np.array([word == "" for word in some.fuse.words()])

@@ -92,7 +92,7 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text() == "id,submit_s,gpus,duration_s\n0,0.5,1,60\n"
 
 
-def test_what_a_job_may_be_given_is_written_if_somebody_said(tmp_path: Path) -> None:
+def test_bounds_of_gpus_and_batch_are_written_where_set(tmp_path: Path) -> None:
     jobs = Jobs.of(
         submit_s=[0, 1],
         gpus=[4, 2],

@@ -1,7 +1,7 @@
-"""How much power a GPU and its node draw, and what can be set, by kind of GPU.
+"""Power, limits and memory of GPUs and their nodes, by GPU kind.
 
 *max_w*, caps, clocks and memory are the vendor's. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU
-server) are measured where *measured* says by whom, see `benchmarks/fit_devices.py`; else they are round
+server) are measured where *measured* names a source, see `benchmarks/fit_devices.py`; else they are round
 guesses, and a GPU that trains is taken to draw three quarters of its limit.
 """
 
@@ -25,7 +25,7 @@ class Device:
     min_clock_mhz: float
     max_clock_mhz: float
     mem_gib: float  # of the smaller one, where a kind was sold with two sizes
-    measured: str = ""  # by whom the watts were measured; "": assumed
+    measured: str = ""  # source of the measured watts; "": assumed
 
     @property
     def max_cap_w(self) -> float:
@@ -55,7 +55,7 @@ DEVICES: dict[str, Device] = {
 
 
 def device(name: str) -> Device:
-    """The built-in device of that name (any case)."""
+    """Return the built-in device of that name (any case)."""
     found = DEVICES.get(name.casefold())
     if found is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which measurements are of the same setting, and do they agree?"""
+"""Merge measurements of the same setting, and check that they agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SURE = 4.0  # standard errors by which contradicting rows must differ, where th
 
 
 def with_batches(rows: Profile) -> Profile:
-    """*rows*, with the usual batch of a GPU where none is said, if others say one."""
+    """Fill missing batch sizes of *rows* with the usual batch per GPU, if other rows have one."""
     each = rows.batch / rows.gpus
     if np.isnan(each).all() or not np.isnan(each).any():
         return rows

@@ -1,4 +1,4 @@
-"""What was measured: a table with one row per measurement, read from and written to CSV."""
+"""Profiles: tables with one row per measurement, read from and written to CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wattline.measurement.settings import KNOBS, UNSET, Settings, fewest_nodes
 
 MEASURED = ("samples_s", "watts", "peak_gib", "n", "stderr")
 COLUMNS = ("model", "gpu", *KNOBS, *MEASURED)
-"""The columns of the CSV, units in their names; those that nobody measured may be left out."""
+"""The columns of the CSV, units in their names; columns that were not measured may be left out."""
 
 _ALSO = {"gpu_kind": "gpu", "gpu kind": "gpu"}
 _WHOLE = frozenset(("gpus", "nodes", "fuse", "n"))
@@ -58,7 +58,7 @@ class Profile(Table):
 
     @classmethod
     def of(cls, *, model: str | Sequence[str], gpu: str | Sequence[str], **columns: Any) -> Profile:
-        """A profile from columns and numbers, which are stretched to one length.
+        """Build a profile from columns and numbers, which are stretched to one length.
 
         Values that no measurement can have raise `ProfileError`; rows count from 1.
         """
@@ -91,11 +91,11 @@ class Profile(Table):
 
     @property
     def settings(self) -> Settings:
-        """How each row was run."""
+        """Settings of each row."""
         return Settings(**{name: getattr(self, name) for name in KNOBS})
 
     def error(self, row: int, problem: str) -> ProfileError:
-        """What is wrong with one row, by its file and line."""
+        """Return the error for one row, with its file and line."""
         return ProfileError(self.path.word(row), int(self.line[row]), problem)
 
 

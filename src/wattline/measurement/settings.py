@@ -1,4 +1,4 @@
-"""How a job is run: the knobs that speed and power depend on."""
+"""The settings of a job that its speed and power depend on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from wattline.core.table import Floats, Ints, Table
 from wattline.errors import ConfigError, did_you_mean
 
 NODE_GPUS = 8
-"""GPUs of a node, where nobody says on how many nodes a job is."""
+"""GPUs per node where the number of nodes is not given."""
 
 UNSET = {"gpus": 1.0, "fuse": 1.0}
-"""What a knob is when nobody says: one; nodes are as few as it takes; the others are nan, "left as it is"."""
+"""Default of each setting: one GPU, the fewest nodes; nan leaves a setting unchanged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class Settings(Table):
 
     @classmethod
     def of(cls, **knobs: Any) -> Settings:
-        """Settings from numbers and columns, which are stretched to one length.
+        """Build settings from numbers and columns, which are stretched to one length.
 
-        Where *nodes* are not said, jobs are on as few as it takes, of `NODE_GPUS` each.
+        Without *nodes*, jobs use the fewest nodes of `NODE_GPUS` each.
         """
         unknown = set(knobs) - set(KNOBS)
         if unknown:
@@ -88,7 +88,7 @@ class Settings(Table):
             )
 
     def followed_by(self, more: Settings) -> Settings:
-        """These rows, then those."""
+        """Return these rows followed by those of *other*."""
         return Settings(
             **{name: np.concatenate((getattr(self, name), getattr(more, name))) for name in KNOBS}
         )
@@ -100,7 +100,7 @@ class Settings(Table):
 
 
 def fewest_nodes(gpus: Floats | Ints) -> Floats:
-    """How many nodes of `NODE_GPUS` it takes."""
+    """Return the fewest nodes of `NODE_GPUS` each."""
     return np.asarray(np.ceil(gpus / NODE_GPUS))
 
 

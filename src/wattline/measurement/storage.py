@@ -1,4 +1,4 @@
-"""How fast is the storage under a folder? Measured once for each node and device, and remembered.
+"""Bandwidth of the storage under a folder, measured once per node and device and cached.
 
 Blocks of the size of a picture are read in a scattered order, several at a time, as the workers of a
 loader do, from a file that was written for it and dropped from the page cache.
@@ -37,7 +37,7 @@ def storage(
     size_mib: int = 256,
     most_s: float = 5.0,
 ) -> Storage:
-    """The storage under *folder*: what is remembered of it, or measured now (*again*: in any case)."""
+    """Return the storage under *folder*: what is remembered of it, or measured now (*again*: in any case)."""
     cache = cache or default_cache()
     name = device(folder)
     known = _remembered(cache)
@@ -49,7 +49,7 @@ def storage(
 
 
 def default_cache() -> Path:
-    """Where bandwidths are remembered: under $XDG_CACHE_HOME, or ~/.cache."""
+    """Return the path of the cache: under $XDG_CACHE_HOME, or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "wattline" / "storage.json"
 
@@ -113,7 +113,7 @@ def _forget(file: int) -> None:
 
 
 def _remembered(cache: Path) -> dict[str, float]:
-    """What the cache holds; one that cannot be read holds nothing."""
+    """Return the contents of the cache; an unreadable cache is empty."""
     try:
         found: Any = json.loads(cache.read_text("utf-8"))
         return {str(name): float(mib_s) for name, mib_s in found["mib_s"].items() if float(mib_s) > 0}
@@ -122,7 +122,7 @@ def _remembered(cache: Path) -> dict[str, float]:
 
 
 def _remember(cache: Path, known: Mapping[str, float]) -> None:
-    """Written beside and renamed, so that who reads at the same time reads all or nothing."""
+    """Write a temporary file and rename it, so that a concurrent reader sees all or nothing."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         beside = cache.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Jobs from the world: traces of clusters in many formats, and made-up ones."""
+"""Traces of clusters in many formats, and synthetic traces, as `Jobs`."""
 
 from wattline.trace.formats.registry import FORMATS
 from wattline.trace.reader import Trace, read, read_trace

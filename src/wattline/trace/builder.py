@@ -1,4 +1,4 @@
-"""How do converted columns become jobs: bad rows out, parts joined, ids unique, clock at zero."""
+"""Build `Jobs` from parsed columns: drop bad rows, join parts, check ids, start the clock at zero."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from wattline.trace.row_reader import Report
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """Columns on their way to `Jobs`. Work is *duration_s*, or *steps* of *step_s*; None: not known."""
+    """Parsed columns before they become `Jobs`.
+
+    Work is *duration_s*, or *steps* of *step_s*; None: unknown.
+    """
 
     id: list[str]
     submit_s: Floats
@@ -48,23 +51,23 @@ class Draft:
 
 
 def seconds_per_step(chunk: Chunk, steps: Floats, duration_s: Floats, field: str) -> Floats:
-    """Seconds per step of jobs that did *steps* in *duration_s*, which is in the column *field*."""
+    """Return the seconds per step of jobs that did *steps* in *duration_s*, read from the column *field*."""
     chunk.reject(duration_s <= 0, lambda row: f"{field} is {chunk.words(field)[row]!r}, expected above 0")
     return np.maximum(duration_s, 1e-9) / np.maximum(steps, 1.0)
 
 
-def settled(chunk: Chunk, draft: Draft, report: Report) -> tuple[Draft, Ints]:
-    """The rows of *draft* that are jobs, and their lines; the bad ones are reported in order."""
+def drop_bad_rows(chunk: Chunk, draft: Draft, report: Report) -> tuple[Draft, Ints]:
+    """Return the rows of *draft* that are jobs, and their lines; report the bad rows in order."""
     keep = ~chunk.ignored
     for row in sorted(chunk.problems):
         if not chunk.ignored[row]:
             keep[row] = False
             report(TraceError(chunk.label, int(chunk.line[row]) or None, chunk.problems[row]))
-    return (draft, chunk.line) if keep.all() else (_rows(draft, keep), chunk.line[keep])
+    return (draft, chunk.line) if keep.all() else (_select_rows(draft, keep), chunk.line[keep])
 
 
-def unique(label: str, draft: Draft, line: Ints, report: Report) -> Draft:
-    """*draft* without the rows whose id an earlier row has; each is reported."""
+def drop_duplicate_ids(label: str, draft: Draft, line: Ints, report: Report) -> Draft:
+    """Return *draft* without rows that repeat the id of an earlier row; report each of them."""
     if len(set(draft.id)) == len(draft):
         return draft
     seen: dict[str, int] = {}
@@ -72,50 +75,50 @@ def unique(label: str, draft: Draft, line: Ints, report: Report) -> Draft:
     for row, name in enumerate(draft.id):
         if name in seen:
             keep[row] = False
-            problem = f"the id {name!r} is taken by line {seen[name]}"
+            problem = f"id {name!r} is already used in line {seen[name]}, expected unique ids"
             report(TraceError(label, int(line[row]) or None, problem))
         seen.setdefault(name, int(line[row]))
-    return _rows(draft, keep)
+    return _select_rows(draft, keep)
 
 
-def joined(parts: Sequence[Draft]) -> Draft:
-    """All rows of *parts*, one after the other; a column that only some parts have is filled up."""
+def concatenate_drafts(parts: Sequence[Draft]) -> Draft:
+    """Return all rows of *parts* in order; fill a column that only some parts have."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
     for field in fields(Draft):
-        columns[field.name] = _joined_column(field.name, parts)
+        columns[field.name] = _concatenate_column(field.name, parts)
     return Draft(**columns)
 
 
-def within(draft: Draft, stem: str) -> Draft:
-    """*draft* as one of several members of a tar: ids say which, and so does the team if unknown."""
+def qualify_ids(draft: Draft, stem: str) -> Draft:
+    """Prefix the ids of *draft* with the name of its tar member, which is also the team if unknown."""
     team = Labels.same(stem, len(draft)) if draft.team is None else draft.team
     return replace(draft, id=[f"{stem}/{name}" for name in draft.id], team=team)
 
 
-def from_first_submission(draft: Draft) -> Draft:
-    """*draft* with its clock at zero when the first job is submitted."""
+def shift_to_first_submission(draft: Draft) -> Draft:
+    """Return *draft* with its clock at zero at the first submission."""
     start_s = draft.submit_s.min()
     deadline_s = None if draft.deadline_s is None else draft.deadline_s - start_s
     return replace(draft, submit_s=draft.submit_s - start_s, deadline_s=deadline_s)
 
 
-def finished(draft: Draft) -> Jobs:
-    """The jobs, in order of submission."""
+def build_jobs(draft: Draft) -> Jobs:
+    """Return the jobs in order of submission."""
     return Jobs.of(**{field.name: getattr(draft, field.name) for field in fields(Draft)})
 
 
-def _rows(draft: Draft, keep: Bools) -> Draft:
-    def kept(column: Any) -> Any:
+def _select_rows(draft: Draft, keep: Bools) -> Draft:
+    def select(column: Any) -> Any:
         if isinstance(column, list):
             return [value for value, stays in zip(column, keep.tolist(), strict=True) if stays]
         return None if column is None else column[keep]
 
-    return Draft(**{field.name: kept(getattr(draft, field.name)) for field in fields(Draft)})
+    return Draft(**{field.name: select(getattr(draft, field.name)) for field in fields(Draft)})
 
 
-def _joined_column(name: str, parts: Sequence[Draft]) -> Any:
+def _concatenate_column(name: str, parts: Sequence[Draft]) -> Any:
     columns = [getattr(part, name) for part in parts]
     known = [column for column in columns if column is not None]
     if not known:
@@ -125,7 +128,7 @@ def _joined_column(name: str, parts: Sequence[Draft]) -> Any:
     sizes = [len(part) for part in parts]
     if isinstance(known[0], Labels):
         filled = [Labels.same("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
-        return _joined_labels(filled)
+        return _concatenate_labels(filled)
     missing = np.inf if name == "deadline_s" else 0
     blank = known[0].dtype
     return np.concatenate(
@@ -133,7 +136,7 @@ def _joined_column(name: str, parts: Sequence[Draft]) -> Any:
     )
 
 
-def _joined_labels(parts: Sequence[Labels]) -> Labels:
+def _concatenate_labels(parts: Sequence[Labels]) -> Labels:
     seen: dict[str, int] = {}
     codes = []
     for part in parts:

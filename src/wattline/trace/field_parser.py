@@ -1,7 +1,7 @@
-"""What do the fields of some rows say: words, numbers and times, whole columns at a time.
+"""Parse the fields of a chunk of rows, whole columns at a time: words, numbers and times.
 
-Every conversion answers a full column; rows that make no sense are noted beside it with the field,
-its value and what was expected, and are left out (or raised) once the chunk is complete.
+Every conversion returns a full column. Invalid rows are recorded with the field, its value and what was
+expected, and are dropped (or raised) once the chunk is complete.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from wattline.errors import TraceError
 GPUS = "a whole number of GPUs, at least 1"
 SECONDS = "a number of seconds, at least 0"
 MOMENT = "a time such as 2024-05-31 13:45:00"
-_LARGEST = 1e12  # no count is above it; products of two counts still fit into 64 bits
+_LARGEST = 1e12  # largest count; products of two counts still fit into 64 bits
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = len("2024-05-31 13:45:00")
 
 
 class Chunk:
-    """Consecutive rows of one text, as columns of strings, with notes on rows that drop out.
+    """Consecutive rows of one text as columns of strings, with the problems found in them.
 
-    The notes grow while a format converts the columns; a row both ignored and bad counts as ignored.
+    Problems are added while a format converts the columns; a row both ignored and bad counts as ignored.
     """
 
     def __init__(
@@ -38,29 +38,29 @@ class Chunk:
         problems: dict[int, str] | None = None,
     ) -> None:
         self.label = label
-        self.first = first  # rows of the text before this chunk
+        self.first = first  # number of rows of the text before this chunk
         self.line = line  # 1-based; 0: unknown
         self.texts = texts
         self.problems = {} if problems is None else problems
-        self._torn = list(self.problems)  # rows that could not be split: bad whatever they seem to say
+        self._unsplit = list(self.problems)  # rows that could not be split: always bad
         self.ignored: Bools = np.zeros(len(line), dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self.line)
 
     def has(self, *names: str) -> bool:
-        """Whether all these columns exist."""
+        """Return whether all these columns exist."""
         return all(name in self.texts for name in names)
 
     def words(self, name: str) -> Sequence[str]:
-        """A column as it stands."""
+        """Return a column of unparsed words."""
         if name not in self.texts:
             found = ", ".join(self.texts)
             raise TraceError(self.label, 1, f"the column {name} is missing", f"the columns are: {found}")
         return self.texts[name]
 
     def labels(self, name: str) -> Labels | None:
-        """A column of words that repeat; None where the column does not exist."""
+        """Return a column of repeated words; None if the column does not exist."""
         return Labels.of(self.texts[name]) if name in self.texts else None
 
     def numbers(
@@ -71,7 +71,7 @@ class Chunk:
         high: float = math.inf,
         missing: dict[str, float] | None = None,
     ) -> Floats:
-        """A column of finite numbers from *low* to *high*; *missing* words mean these numbers."""
+        """Return a column of finite numbers from *low* to *high*; *missing* maps words to numbers."""
         words = self.words(name)
         absent = missing or {}
         try:
@@ -81,30 +81,30 @@ class Chunk:
         good = np.isfinite(values) & (values >= low) & (values <= high)
         if absent and not good.all():
             good |= np.array([word in absent for word in words])
-        return self._settled(name, values, good, expected)
+        return self._reject_invalid(name, values, good, expected)
 
     def seconds(self, name: str) -> Floats:
-        """A column of durations or relative times, none negative."""
+        """Return a column of durations or relative times, none negative."""
         return self.numbers(name, SECONDS, low=0.0)
 
     def whole(self, name: str, expected: str, low: float, missing: dict[str, float] | None = None) -> Ints:
-        """A column of whole numbers, at least *low*."""
+        """Return a column of whole numbers, at least *low*."""
         values = self.numbers(name, expected, low, _LARGEST, missing)
         whole = values == np.floor(values)
-        return self._settled(name, values, whole, expected).astype(np.int64)
+        return self._reject_invalid(name, values, whole, expected).astype(np.int64)
 
     def gpus(self, name: str) -> Ints:
-        """A column of GPUs, at least one each."""
+        """Return a column of GPU counts, at least one each."""
         return self.whole(name, GPUS, low=1)
 
     def gpus_or_none(self, name: str) -> Ints:
-        """A column of GPUs where 0 means that the job needs none: such rows are ignored."""
+        """Return a column of GPU counts, where 0 means that the job needs none: such rows are ignored."""
         values = self.whole(name, "a whole number of GPUs, at least 0", low=0, missing={"": 0.0})
         self.ignore(values == 0)
         return np.maximum(values, 1)
 
     def moments(self, name: str, missing: Sequence[str] = ("",)) -> Floats:
-        """A column of wall-clock times as seconds since 1970 (UTC unless it says otherwise).
+        """Return a column of wall-clock times as seconds since 1970 (UTC unless it says otherwise).
 
         *missing* words become nan and are no error.
         """
@@ -117,10 +117,10 @@ class Chunk:
                 pass
         values = np.array([moment(word) for word in words])
         good = np.isfinite(values) | np.array([word == "NaT" for word in words], dtype=np.bool_)
-        return self._settled(name, values, good, MOMENT)
+        return self._reject_invalid(name, values, good, MOMENT)
 
     def ids(self, name: str) -> list[str]:
-        """A column of names of jobs, none empty."""
+        """Return a column of job ids, none empty."""
         words = list(self.words(name))
         if not all(words):
             self.reject(np.array([not word for word in words]), lambda row: f"{name} is empty")
@@ -131,7 +131,7 @@ class Chunk:
         return [str(self.first + row) for row in range(len(self))]
 
     def not_before(self, late_name: str, late: Floats, early_name: str, early: Floats) -> None:
-        """Reject rows whose times run backwards."""
+        """Reject rows in which one time is before another."""
         self.reject(
             late < early,
             lambda row: (
@@ -149,9 +149,9 @@ class Chunk:
     def ignore(self, rows: Bools) -> None:
         """Note that rows are right but no GPU jobs."""
         self.ignored |= rows
-        self.ignored[self._torn] = False
+        self.ignored[self._unsplit] = False
 
-    def _settled(self, name: str, values: Floats, good: Bools, expected: str) -> Floats:
+    def _reject_invalid(self, name: str, values: Floats, good: Bools, expected: str) -> Floats:
         if good.all():
             return values
         words = self.words(name)
@@ -160,7 +160,7 @@ class Chunk:
 
 
 def _plain(word: str) -> bool:
-    """Whether numpy may parse it: it warns of time zones and takes words such as "now"."""
+    """Return whether numpy may parse *word*: it warns of time zones and accepts words such as "now"."""
     return word == "NaT" or (len(word) == _STAMP and word[13] == word[16] == ":")
 
 

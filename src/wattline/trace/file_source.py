@@ -1,6 +1,6 @@
-"""Which bytes does a path name: a plain file, a .gz, a tar, or one member of a tar.
+"""Open a trace file: plain, .gz, a tar, or one member of a tar.
 
-What a file is packed in is read off its first bytes, never off its name.
+The packing is recognised by the first bytes, not by the name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SUFFIXES = (".gz", ".tgz", ".tar", ".csv", ".tsv", ".txt", ".trace", ".json", "
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """One text to read: what messages call it, its short name, its bytes."""
+class ArchiveMember:
+    """One text to read: its name in messages, its short name, its bytes."""
 
     label: str
     stem: str
@@ -37,36 +37,36 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """What a path holds; *packed* says that the members come out of a tar."""
+class TraceFile:
+    """The contents of a path; *packed*: the members come from a tar."""
 
     name: str
     sha256: str
     packed: bool
-    members: tuple[Member, ...]
+    members: tuple[ArchiveMember, ...]
 
 
-def open_source(path: str) -> Source:
-    """Read and unpack what *path* names; `archive.tar.gz#member.csv` names one member of a tar."""
+def open_trace_file(path: str) -> TraceFile:
+    """Read and unpack *path*; `archive.tar.gz#member.csv` selects one member of a tar."""
     file, _, wanted = (path, "", "") if "#" not in path or Path(path).exists() else path.rpartition("#")
-    raw = _bytes(file)
-    data = _inflated(file, raw)
+    raw = _read_bytes(file)
+    data = _decompress(file, raw)
     name, sha256 = _stem(file), hashlib.sha256(raw).hexdigest()
     if data[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
         if wanted:
             raise TraceError(file, None, f"is not a tar, so it has no member {wanted!r}")
-        return Source(name, sha256, False, (Member(path, name, data),))
-    members = _untarred(file, data)
+        return TraceFile(name, sha256, False, (ArchiveMember(path, name, data),))
+    members = _list_tar(file, data)
     if not wanted:
-        return Source(name, sha256, True, members)
+        return TraceFile(name, sha256, True, members)
     chosen = tuple(m for m in members if m.label == f"{file}#{wanted}")
     if not chosen:
         known = ", ".join(m.label.rpartition("#")[2] for m in members)
         raise TraceError(file, None, f"has no member {wanted!r}", f"its members are: {known}")
-    return Source(f"{name}#{chosen[0].stem}", sha256, False, chosen)
+    return TraceFile(f"{name}#{chosen[0].stem}", sha256, False, chosen)
 
 
-def _bytes(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     if Path(path).is_dir():
         raise TraceError(path, None, "is a directory, expected a file")
     try:
@@ -79,7 +79,7 @@ def _bytes(path: str) -> bytes:
     return raw
 
 
-def _inflated(label: str, data: bytes) -> bytes:
+def _decompress(label: str, data: bytes) -> bytes:
     for magic, what in _FOREIGN.items():
         if data.startswith(magic):
             raise TraceError(label, None, f"is {what}", "unpack it, or pack it as .gz or .tar.gz")
@@ -94,7 +94,7 @@ def _inflated(label: str, data: bytes) -> bytes:
     return inflated
 
 
-def _untarred(path: str, data: bytes) -> tuple[Member, ...]:
+def _list_tar(path: str, data: bytes) -> tuple[ArchiveMember, ...]:
     members = []
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
@@ -103,8 +103,8 @@ def _untarred(path: str, data: bytes) -> tuple[Member, ...]:
                 body = tar.extractfile(info) if info.isreg() and not name.name.startswith(".") else None
                 if body is not None and info.size:
                     label = f"{path}#{info.name}"
-                    members.append(Member(label, _stem(info.name), _inflated(label, body.read())))
-            # tarfile stops without a word at a header it cannot read; past a true end are only zeros.
+                    members.append(ArchiveMember(label, _stem(info.name), _decompress(label, body.read())))
+            # tarfile stops silently at a header it cannot read; after a true end there are only zeros.
             if data[tar.offset :].strip(b"\0"):
                 raise tarfile.ReadError("a member's header cannot be read")
     except (tarfile.TarError, EOFError, OSError) as problem:

@@ -1,4 +1,4 @@
-"""What is a format: how its text is recognised, cut into rows, and mapped to columns."""
+"""The definition of a trace format: how text is recognised, split into rows and mapped to columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.row_reader import Report
 
 _HEAD_BYTES = 1 << 16
@@ -23,7 +23,7 @@ class Head:
 
     @classmethod
     def of(cls, data: bytes) -> Head:
-        """The beginning of *data*; bytes that are no text show as replacement characters."""
+        """Return the beginning of *data*; bytes that are no text show as replacement characters."""
         return cls(data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace"))
 
     @cached_property
@@ -33,7 +33,7 @@ class Head:
         return tuple(line for line in lines if line.strip())[:20]
 
     def fields(self, delimiter: str) -> tuple[str, ...]:
-        """The first line, cut at *delimiter*; empty fields where there is nothing."""
+        """Return the fields of the first line, split at *delimiter*."""
         try:
             row = next(csv.reader(self.lines[:1], delimiter=delimiter), [])
         except csv.Error:
@@ -43,16 +43,16 @@ class Head:
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of trace. *wall_clock*: its times are dates or epochs, not seconds from a start."""
+    """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start."""
 
     name: str
     says: str
     recognises: Callable[[Head], bool]
-    chunks: Callable[[Member, Report], Iterator[Chunk]]
+    chunks: Callable[[ArchiveMember, Report], Iterator[Chunk]]
     draft: Callable[[Chunk], Draft]
     wall_clock: bool = False
 
 
 def header_has(*names: str) -> Callable[[Head], bool]:
-    """A recogniser of comma separated text whose header has all these columns."""
+    """Return a recogniser of comma-separated text with all these columns in its header."""
     return lambda head: set(names) <= set(head.fields(","))

@@ -1,6 +1,6 @@
-"""Where do rows begin and end: text cut into chunks of columns, each row with its true line.
+"""Split text into chunks of columns, each row with its line number.
 
-Chunks keep the memory flat: only one of them exists as Python strings at a time.
+Only one chunk at a time exists as Python strings, so memory stays constant.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import numpy as np
 from wattline.core.table import Ints
 from wattline.errors import TraceError
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 
 Report = Callable[[TraceError], None]
-"""What happens with a bad row: raised, or noted and the row dropped."""
+"""Called with the error of a bad row: raises it, or records it so that the row is dropped."""
 
 _ROWS = 1 << 10  # so few that a chunk stays in the processor's cache: larger ones take twice the time
 
 
 def delimited(
-    member: Member, report: Report, delimiter: str = ",", names: Sequence[str] | None = None
+    member: ArchiveMember, report: Report, delimiter: str = ",", names: Sequence[str] | None = None
 ) -> Iterator[Chunk]:
-    """The rows of separated values; *names* of the columns, by default those of the first row."""
+    """Yield chunks of separated values; *names* of the columns, by default those of the first row."""
     rows = csv.reader(_text(member, report), delimiter=delimiter)
     # Only a quoted field can go on in the next line.
-    yield from _chunks(member.label, rows, _lines_of if b'"' in member.data else _one_each, names)
+    yield from _chunks(member.label, rows, _count_lines if b'"' in member.data else _count_one_line, names)
 
 
 def split_lines(
-    member: Member,
+    member: ArchiveMember,
     report: Report,
     split: Callable[[str], list[str]],
     names: Sequence[str] | None = None,
 ) -> Iterator[Chunk]:
-    """The rows of a text in which one line is one row and quotes mean nothing; no fields: no row."""
+    """Yield chunks of a text with one row per line and without quoting; a line without fields is no row."""
     rows = (split(line.rstrip("\r\n")) for line in _text(member, report))
-    yield from _chunks(member.label, rows, _one_each, names)
+    yield from _chunks(member.label, rows, _count_one_line, names)
 
 
-def _text(member: Member, report: Report) -> io.TextIOWrapper:
-    """The text as a stream; lines that are not UTF-8 are reported and left blank."""
+def _text(member: ArchiveMember, report: Report) -> io.TextIOWrapper:
+    """Return the text as a stream; report lines that are not UTF-8 and leave them blank."""
     data = member.data
     if not data.isascii():
         try:
@@ -54,7 +54,7 @@ def _text(member: Member, report: Report) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
 
 
-def _decodable(member: Member, report: Report) -> Iterator[bytes]:
+def _decodable(member: ArchiveMember, report: Report) -> Iterator[bytes]:
     for number, line in enumerate(member.data.split(b"\n"), 1):
         try:
             line.decode("utf-8")
@@ -65,12 +65,12 @@ def _decodable(member: Member, report: Report) -> Iterator[bytes]:
         yield line
 
 
-def _one_each(rows: list[list[str]]) -> Ints:
+def _count_one_line(rows: list[list[str]]) -> Ints:
     return np.ones(len(rows), dtype=np.int64)
 
 
-def _lines_of(rows: list[list[str]]) -> Ints:
-    """How many lines each row takes."""
+def _count_lines(rows: list[list[str]]) -> Ints:
+    """Return the number of lines of each row."""
     texts = ("".join(row) for row in rows)
     return np.array([1 + t.count("\n") + t.count("\r") - t.count("\r\n") for t in texts], dtype=np.int64)
 
@@ -82,12 +82,12 @@ def _chunks(
     names: Sequence[str] | None,
 ) -> Iterator[Chunk]:
     line, first = 1, 0
-    while block := _taken(label, rows, lines_of, line):
+    while block := _take_block(label, rows, lines_of, line):
         spans = lines_of(block)
         lines = line + np.cumsum(spans) - spans
         line += int(spans.sum())
         if min(map(len, block)) < 2:
-            full = [i for i, row in enumerate(block) if _says_something(row)]
+            full = [i for i, row in enumerate(block) if _has_content(row)]
             block, lines = [block[i] for i in full], lines[full]
         if names is None and block:
             names = _header(label, block.pop(0), int(lines[0]))
@@ -97,7 +97,7 @@ def _chunks(
             first += len(block)
 
 
-def _taken(
+def _take_block(
     label: str, rows: Iterator[list[str]], lines_of: Callable[[list[list[str]]], Ints], line: int
 ) -> list[list[str]]:
     block: list[list[str]] = []
@@ -109,7 +109,7 @@ def _taken(
     return block
 
 
-def _says_something(row: list[str]) -> bool:
+def _has_content(row: list[str]) -> bool:
     return len(row) > 1 or (len(row) == 1 and row[0].strip() != "")
 
 

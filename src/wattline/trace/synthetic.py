@@ -1,4 +1,4 @@
-"""What jobs come without a trace: a seeded stream that looks like a training cluster's.
+"""Synthetic traces: a seeded stream of jobs that resembles a training cluster.
 
 Arrivals are Poisson; run times are Philly-like, mostly minutes to hours with a tail of days; most
 jobs want one GPU. Each property draws from its own stream, so that changing one leaves the others.
@@ -19,13 +19,13 @@ from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import ConfigError
 
 GPU_MIX = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
-"""GPUs asked for, and the share of jobs that ask for so many."""
+"""Requested GPUs, and the share of jobs that request so many."""
 
 MODELS = (
     ("resnet18", 128), ("resnet50", 64), ("vgg16", 64), ("inception3", 64),
     ("bert", 64), ("gpt2", 128), ("transformer", 128), ("deepspeech2", 32),
 )  # fmt: skip
-"""Models that jobs train, equally often, and their batch sizes."""
+"""Models and their batch sizes, drawn with equal probability."""
 
 _SHORT = (0.8, 1.5, 3.0)  # share of jobs, and the range of log10(minutes) they run
 _LONG = (0.2, 3.0, 4.0)
@@ -48,7 +48,7 @@ def synth(
     urgent: float = 0.1,
     sweeps: float = 0.0,
 ) -> Jobs:
-    """*count* made-up jobs; the same *seed* gives the same jobs in any process.
+    """Return *count* synthetic jobs; the same *seed* gives the same jobs in any process.
 
     Without *jobs_per_hour* they arrive so fast that on average they ask for *load* times the GPU time
     that *gpus_total* GPUs have. The shares *deadlines*, *recurring* and *urgent* of the jobs have a
@@ -66,7 +66,7 @@ def synth(
 
     swept, leader, fuse = _sweeps(draws(12), draws(13), sweeps)
     first, key = _recurrences(draws(0), draws(1), recurring, swept, leader)
-    gpus = _chosen(draws(2), gpu_mix)[first]
+    gpus = _choose_gpus(draws(2), gpu_mix)[first]
     spread = np.random.default_rng([seed, 3]).standard_normal(count) * _SPREAD - _SPREAD**2 / 2
     again = first != np.arange(count)
     duration_s = _durations_s(draws(4), draws(5))[first] * np.where(again, np.exp(spread), 1.0)
@@ -82,16 +82,16 @@ def synth(
         deadline_s=np.where(draws(10) < deadlines, np.round(submit_s + slack * duration_s, 3), np.inf),
         priority=np.where(draws(11)[leader] < urgent, 1.0, 0.0),
         batch=np.array([batch for _, batch in MODELS], dtype=np.int64)[model],
-        team=_named("team", user % teams),
-        user=_named("user", user),
+        team=_label("team", user % teams),
+        user=_label("user", user),
         model=Labels(model, tuple(name for name, _ in MODELS)),
         key=key,
         fuse=fuse,
     )
 
 
-def parameters(text: str) -> dict[str, Any]:
-    """What `count=500,seed=3,gpu_mix=1:0.5|8:0.5` sets, checked against the parameters of `synth`."""
+def parse_parameters(text: str) -> dict[str, Any]:
+    """Parse `count=500,seed=3,gpu_mix=1:0.5|8:0.5` into parameters of `synth`."""
     known = inspect.signature(synth).parameters
     chosen: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
@@ -103,13 +103,15 @@ def parameters(text: str) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"synth: {name} has no value, expected {name}=…", hint)
         try:
-            chosen[name] = _parsed(name, value, known[name].default)
+            chosen[name] = _parse_value(name, value, known[name].default)
         except ValueError:
-            raise ConfigError(f"synth: {name} is {value!r}, which makes no sense for it", hint) from None
+            raise ConfigError(
+                f"synth: {name} is {value!r}, expected a value like its default", hint
+            ) from None
     return chosen
 
 
-def _parsed(name: str, value: str, default: Any) -> Any:
+def _parse_value(name: str, value: str, default: Any) -> Any:
     if name == "gpu_mix":
         pairs = (pair.split(":") for pair in value.split("|"))
         return {int(gpus): float(share) for gpus, share in pairs}
@@ -139,7 +141,7 @@ def _check(
 
 
 def _sweeps(length: Floats, which: Floats, sweeps: float) -> tuple[Bools, Ints, Labels]:
-    """For every job whether it is in a sweep, the first of that (or itself), and the fusion key."""
+    """Return for every job whether it is in a sweep, the first job of it (or itself), and the fusion key."""
     count, (least, most) = len(length), _SWEEP
     starts = np.cumsum(least + (length * (most - least + 1)).astype(np.int64))
     run = np.searchsorted(starts, np.arange(count), side="right")  # of jobs that follow each other
@@ -155,7 +157,7 @@ def _sweeps(length: Floats, which: Floats, sweeps: float) -> tuple[Bools, Ints, 
 def _recurrences(
     draw: Floats, which: Floats, recurring: float, swept: Bools, leader: Ints
 ) -> tuple[Ints, Labels]:
-    """For every job the first job of its kind (that of its sweep if it recurs never), and its key."""
+    """Return for every job the first job of its recurrence or sweep, and its recurrence key."""
     recurs = (draw < recurring) & ~swept
     groups = max(1, round(len(draw) * recurring / _EACH_RECURS))
     group = np.where(recurs, (which * groups).astype(np.int64), groups + leader)
@@ -164,7 +166,7 @@ def _recurrences(
     return first[code].astype(np.int64), Labels(np.where(recurs, group, groups), tuple(names))
 
 
-def _chosen(draw: Floats, mix: Mapping[int, float]) -> Ints:
+def _choose_gpus(draw: Floats, mix: Mapping[int, float]) -> Ints:
     gpus, shares = np.array(list(mix), dtype=np.int64), np.array(list(mix.values()))
     edges = np.cumsum(shares) / shares.sum()
     return np.asarray(gpus[np.minimum(np.searchsorted(edges, draw, side="right"), len(gpus) - 1)])
@@ -187,5 +189,5 @@ def _jobs_per_s(jobs_per_hour: float | None, load: float, gpus_total: int, mix: 
     return load * gpus_total / (mean_s * mean_gpus)
 
 
-def _named(word: str, code: Ints) -> Labels:
+def _label(word: str, code: Ints) -> Labels:
     return Labels(code, tuple(f"{word}-{i}" for i in range(int(code.max()) + 1)))

@@ -1,4 +1,4 @@
-"""How much work is a job that a trace gives only by name: what the library and a few fits say of it."""
+"""Work of jobs that a trace gives only by name, from the library and a few fits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from wattline.measurement.settings import Settings
 from wattline.models.library import library
 
 
-def known(source: str) -> tuple[str, ...]:
-    """The models that *source* measured."""
+def list_models(source: str) -> tuple[str, ...]:
+    """Return the models that *source* measured."""
     return tuple(dict.fromkeys(w.model for w in library().workloads if w.source.name == source))
 
 
-def samples_s(source: str, gpu: str, model: Labels, settings: Settings) -> Floats:
-    """Samples per second as *source* measured them on *gpu*; nan for models that it did not measure."""
+def predict_samples_s(source: str, gpu: str, model: Labels, settings: Settings) -> Floats:
+    """Return samples per second as *source* measured them on *gpu*; nan for other models."""
     speed = np.full(len(model), np.nan)
     for code, name in enumerate(model.names):
         here = np.flatnonzero(model.codes == code)
@@ -37,8 +37,8 @@ def _steps() -> dict[str, dict[str, float]]:
     return tomllib.loads(files("wattline.trace").joinpath("pollux_steps.toml").read_text("utf-8"))
 
 
-def pollux_steps(application: Labels, batch: Floats) -> Floats:
-    """Whole iterations to the target at a constant *batch*: at_one·batch^-power; nan where unknown."""
+def predict_pollux_steps(application: Labels, batch: Floats) -> Floats:
+    """Return whole iterations to the target at a constant *batch*: at_one·batch^-power; nan where unknown."""
     fits = [_steps().get(name, {}) for name in application.names]
     at_one, power = (
         np.array([fit.get(key, np.nan) for fit in fits])[application.codes] for key in ("at_one", "power")

@@ -1,4 +1,4 @@
-"""How is a trace kept: our own CSV, byte for byte the same for the same jobs."""
+"""Write jobs as Wattline's own CSV, byte for byte the same for the same jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wattline.trace.formats.plain_csv import WORDS
 def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:
     """Write *jobs* as the format `csv`, compressed if *path* ends in .gz; reading gives equal jobs.
 
-    Columns that say nothing of any job are left out.
+    Columns with default values only are left out.
     """
     columns = _columns(jobs)
     text = _text(columns, csv.QUOTE_MINIMAL)
@@ -42,26 +42,28 @@ def _text(columns: Mapping[str, Iterable[Any]], quoting: Literal[0, 1]) -> str:
 
 
 def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
-    columns: dict[str, Iterable[Any]] = {"id": jobs.id.tolist(), "submit_s": _exact(jobs.submit_s)}
+    columns: dict[str, Iterable[Any]] = {"id": jobs.id.tolist(), "submit_s": _format_exactly(jobs.submit_s)}
     columns["gpus"] = jobs.gpus.tolist()
     if jobs.whole.any():
         if not jobs.whole.all():
-            raise InputError("some jobs count steps and others seconds, which no trace can say")
-        columns |= {"steps": _exact(jobs.steps), "step_s": _exact(jobs.step_s)}
+            raise InputError(
+                "some jobs count steps and others seconds, expected the same for all jobs of a trace"
+            )
+        columns |= {"steps": _format_exactly(jobs.steps), "step_s": _format_exactly(jobs.step_s)}
     else:
-        columns["duration_s"] = _exact(jobs.duration_s)
+        columns["duration_s"] = _format_exactly(jobs.duration_s)
     if np.isfinite(jobs.deadline_s).any():
-        columns["deadline_s"] = _exact(jobs.deadline_s)
+        columns["deadline_s"] = _format_exactly(jobs.deadline_s)
     if jobs.late_per_h.any():
-        columns["late_per_h"] = _exact(jobs.late_per_h)
+        columns["late_per_h"] = _format_exactly(jobs.late_per_h)
     if jobs.priority.any():
-        columns["priority"] = _exact(jobs.priority)
+        columns["priority"] = _format_exactly(jobs.priority)
     for name in ("batch", "min_gpus", "max_gpus", "max_batch"):
         if getattr(jobs, name).any():
             columns[name] = getattr(jobs, name).tolist()
     for name in ("noise", "cpus", "mem_gib"):
         if getattr(jobs, name).any():
-            columns[name] = _exact(getattr(jobs, name))
+            columns[name] = _format_exactly(getattr(jobs, name))
     for name in WORDS:
         words = getattr(jobs, name).words()
         if any(words):
@@ -69,6 +71,6 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
     return columns
 
 
-def _exact(values: Floats) -> list[str]:
-    """The shortest text that reads back as the same number; nothing for infinity."""
+def _format_exactly(values: Floats) -> list[str]:
+    """Return the shortest text that reads back as the same number; "" for infinity."""
     return ["" if v == np.inf else repr(int(v)) if v == int(v) else repr(v) for v in values.tolist()]

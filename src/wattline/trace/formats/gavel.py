@@ -1,6 +1,6 @@
-"""How do Gavel's traces read, and Shockwave's: tab separated, a job type and its steps.
+"""Traces of Gavel and Shockwave: tab-separated, a job type and its steps.
 
-Three layouts, told apart by the number of columns. Only the one of Shockwave has durations; elsewhere
+Three layouts, distinguished by the number of columns. Only the one of Shockwave has durations; elsewhere
 the seconds per step are predicted for V100s from the job type, its batch and its GPUs.
 """
 
@@ -18,7 +18,7 @@ from wattline.measurement.settings import Settings
 from wattline.trace import work_estimates
 from wattline.trace.builder import Draft, seconds_per_step
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
@@ -42,7 +42,7 @@ def _recognises(head: Head) -> bool:
     return 2 * sum(len(row) in _LAYOUTS and " " in row[1] for row in rows) > len(rows)
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     widths = [line.count("\t") + 1 for line in Head.of(member.data).lines]
     width = max(widths, key=widths.count, default=0)
     if width not in _LAYOUTS:
@@ -70,7 +70,7 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _types(chunk: Chunk) -> tuple[Labels, Ints]:
-    """`ResNet-50 (batch size 64)` is the family ResNet-50 with batch 64; some families have no batch."""
+    """Split `ResNet-50 (batch size 64)` into family and batch; some families have no batch."""
     types = Labels.of(chunk.words("job_type"))
     matches = [_TYPE.fullmatch(name) for name in types.names]
     families = [name if match is None else match[1] for name, match in zip(types.names, matches, strict=True)]
@@ -83,8 +83,10 @@ def _step_s(chunk: Chunk, family: Labels, batch: Ints, gpus: Ints, steps: Floats
         return seconds_per_step(chunk, steps, chunk.seconds("duration"), "duration")
     each = np.maximum(batch, 1).astype(np.float64)  # of one GPU; families without a batch count steps
     settings = Settings.of(gpus=gpus, batch=each * gpus)
-    step_s = each / work_estimates.samples_s("gavel", "v100", family, settings)  # of all GPUs together
-    known = ", ".join(work_estimates.known("gavel"))
+    step_s = each / work_estimates.predict_samples_s(
+        "gavel", "v100", family, settings
+    )  # of all GPUs together
+    known = ", ".join(work_estimates.list_models("gavel"))
     chunk.reject(
         np.isnan(step_s),
         lambda row: f"job_type is {chunk.words('job_type')[row]!r}, expected one of {known}",
@@ -93,7 +95,7 @@ def _step_s(chunk: Chunk, family: Labels, batch: Ints, gpus: Ints, steps: Floats
 
 
 def _deadlines_s(chunk: Chunk, submit_s: Floats, duration_s: Floats) -> Floats:
-    """An SLO is how many times its run time a job may take in all; below 0 there is none."""
+    """Return the deadlines: an SLO is a multiple of the run time; below 0 there is none."""
     slo = chunk.numbers("SLO", "a multiple of the run time, or -1")
     return np.where(slo < 0, math.inf, submit_s + slo * duration_s)
 

@@ -1,4 +1,4 @@
-"""How does SenseTime's Helios read: one row per job with dates, CPU-only jobs among them."""
+"""SenseTime's Helios trace: one row per job with dates; CPU-only jobs are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do Microsoft's ITP traces read, and those that ElasticFlow made of them with models and deadlines."""
+"""Microsoft's ITP traces, and those that ElasticFlow derived from them with models and deadlines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _present(chunk: Chunk, names: tuple[str, ...]) -> str:
-    """Which of several names for one thing the header uses."""
+    """Return the name that the header uses for a column with several names."""
     return next((name for name in names if chunk.has(name)), names[0])
 
 

@@ -1,4 +1,4 @@
-"""How do Muri's traces read: ElasticFlow-like rows whose times are in milliseconds."""
+"""Muri's traces: rows like ElasticFlow's with times in milliseconds."""
 
 from __future__ import annotations
 

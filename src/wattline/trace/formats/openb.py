@@ -1,4 +1,4 @@
-"""How does Alibaba's openb 2023 read: pods with GPUs, kinds and seconds.
+"""Alibaba's openb 2023 trace: pods with GPUs, GPU kinds and seconds.
 
 A share of a GPU (gpu_milli below 1000) counts as a whole one. A pod runs from when it was scheduled
 to when it was deleted; pods without GPUs or that were never scheduled are ignored.
@@ -13,14 +13,14 @@ import numpy as np
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head, header_has
 from wattline.trace.row_reader import Report, delimited
 
 _TIMES = ("creation_time", "scheduled_time", "deletion_time")
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     header = Head.of(member.data).fields(",")
     absent = [name for name in _TIMES if name not in header]
     if absent:

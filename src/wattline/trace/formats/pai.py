@@ -1,4 +1,4 @@
-"""How does Alibaba's PAI 2020 read: the task table, or a sample of it with seconds and GPUs.
+"""Alibaba's PAI 2020 trace: the task table, or a sample of it with seconds and GPUs.
 
 The table has no submission time, so a task counts as submitted when it started. GPUs are planned in
 hundredths per instance; a share of a GPU counts as a whole one.
@@ -13,7 +13,7 @@ import numpy as np
 from wattline.core.table import Ints, Labels
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
@@ -35,7 +35,7 @@ def _has_header(fields: tuple[str, ...]) -> bool:
     return {"job_name", "task_name", "inst_num", "plan_gpu", "start_time", "end_time"} <= set(fields)
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     fields = Head.of(member.data).fields(",")
     headed = _has_header(fields) or "start_s" in fields
     return delimited(member, report, names=None if headed else _TABLE)

@@ -1,4 +1,4 @@
-"""How does Microsoft's own Philly log read: a JSON list of jobs, each with its attempts.
+"""Microsoft's Philly job log: a JSON list of jobs, each with its attempts.
 
 A job runs as long as its attempts together; what lies between two attempts is waiting, not work. It
 asks for the most GPUs that an attempt held. Attempts that never began, or had not ended when the log
@@ -19,7 +19,7 @@ from wattline.core.table import Ints
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk, moment
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report
 
@@ -32,7 +32,7 @@ def _recognises(head: Head) -> bool:
     return head.text.lstrip().startswith("[") and '"attempts"' in head.text and '"jobid"' in head.text
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     text = _decoded(member)
     try:
         entries = json.loads(text)
@@ -46,7 +46,7 @@ def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
         yield _chunk(member.label, entries, _lines(text, len(entries)))
 
 
-def _decoded(member: Member) -> str:
+def _decoded(member: ArchiveMember) -> str:
     try:
         return member.data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -56,7 +56,7 @@ def _decoded(member: Member) -> str:
 
 
 def _lines(text: str, count: int) -> Ints:
-    """The line of each job's "jobid"; unknown (0) unless every job has exactly one."""
+    """Return the line of each job's "jobid"; unknown (0) unless every job has exactly one."""
     starts = [match.start() for match in _JOB_ID.finditer(text)]
     if len(starts) != count:
         return np.zeros(count, dtype=np.int64)
@@ -65,7 +65,7 @@ def _lines(text: str, count: int) -> Ints:
 
 
 def _chunk(label: str, entries: list[Any], line: Ints) -> Chunk:
-    """The jobs as columns of words; what a job's attempts amount to is in two made-up columns."""
+    """Return the jobs as columns of words; what a job's attempts amount to is in two made-up columns."""
     problems: dict[int, str] = {}
     columns: dict[str, list[str]] = {name: [] for name in (*_WORDS, "gpus", "duration_s")}
     for row, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""How does a Philly job list in CSV read: one row per job, submission in seconds, `vc` as team."""
+"""A Philly job list in CSV: one row per job, submission in seconds, `vc` as team."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does our own CSV read: a header that names columns of `Jobs`, the unneeded ones left out."""
+"""Wattline's own CSV: a header that names columns of `Jobs`; unneeded columns may be missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
@@ -37,7 +37,7 @@ def _recognises(head: Head) -> bool:
     return len(named & {"submit_s", "gpus", "duration_s", "steps", "step_s"}) >= 2
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     _check_header(member.label, Head.of(member.data).fields(","))
     return delimited(member, report)
 
@@ -64,17 +64,17 @@ def _draft(chunk: Chunk) -> Draft:
         submit_s=chunk.numbers("submit_s", "a number of seconds"),
         gpus=chunk.gpus("gpus"),
         **_work(chunk),
-        **_wishes(chunk),
+        **_requests(chunk),
         **_labels(chunk),
     )
 
 
 def _labels(chunk: Chunk) -> dict[str, Any]:
-    return {name: chunk.labels(_called(chunk, name)) for name in WORDS}
+    return {name: chunk.labels(_column_name(chunk, name)) for name in WORDS}
 
 
-def _called(chunk: Chunk, name: str) -> str:
-    """What *chunk* calls the column *name*."""
+def _column_name(chunk: Chunk, name: str) -> str:
+    """Return the name that *chunk* uses for the column *name*."""
     return next((alias for alias, own in ALIASES.items() if own == name and chunk.has(alias)), name)
 
 
@@ -87,40 +87,40 @@ def _work(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _wishes(chunk: Chunk) -> dict[str, Any]:
-    wishes: dict[str, Any] = {}
+def _requests(chunk: Chunk) -> dict[str, Any]:
+    requests: dict[str, Any] = {}
     if chunk.has("deadline_s"):
         none = {"": math.inf, "inf": math.inf}
-        wishes["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
-    if chunk.has(late := _called(chunk, "late_per_h")):
+        requests["deadline_s"] = chunk.numbers("deadline_s", "a number of seconds, or nothing", missing=none)
+    if chunk.has(late := _column_name(chunk, "late_per_h")):
         expected = "money for each hour late, at least 0, or nothing"
-        wishes["late_per_h"] = chunk.numbers(late, expected, low=0.0, missing={"": 0.0})
+        requests["late_per_h"] = chunk.numbers(late, expected, low=0.0, missing={"": 0.0})
     if chunk.has("priority"):
-        wishes["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
+        requests["priority"] = chunk.numbers("priority", "a number", missing={"": 0.0})
     for name, unit in _COUNTED.items():
         if chunk.has(name):
-            wishes[name] = chunk.whole(name, f"a whole number of {unit}, at least 0", 0, {"": 0.0})
+            requests[name] = chunk.whole(name, f"a whole number of {unit}, at least 0", 0, {"": 0.0})
     for name, unit in (("noise", "samples"), ("cpus", "cores"), ("mem_gib", "GiB")):
         if chunk.has(name):
             expected = f"a number of {unit}, at least 0"
-            wishes[name] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
-    _check_bounds(chunk, wishes)
-    return wishes
+            requests[name] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
+    _check_bounds(chunk, requests)
+    return requests
 
 
-def _check_bounds(chunk: Chunk, wishes: dict[str, Any]) -> None:
-    """A job that asks for more or less than it says it can be given is a slip of somebody's."""
-    known = {"gpus": chunk.gpus("gpus"), "batch": 0, **wishes}
+def _check_bounds(chunk: Chunk, requests: dict[str, Any]) -> None:
+    """Reject jobs that request fewer or more GPUs or samples than their own bounds allow."""
+    known = {"gpus": chunk.gpus("gpus"), "batch": 0, **requests}
     for name, of, sign in (("min_gpus", "gpus", 1), ("max_gpus", "gpus", -1), ("max_batch", "batch", -1)):
-        if name in wishes:
-            bad = (wishes[name] > 0) & (sign * wishes[name] > sign * known[of])
+        if name in requests:
+            bad = (requests[name] > 0) & (sign * requests[name] > sign * known[of])
             bound = "most" if sign > 0 else "least"
-            found, said = chunk.words(name), f"expected at {bound} {of}, or nothing"
-            chunk.reject(bad, partial(_complain, name, found, said))
+            values, expected = chunk.words(name), f"expected at {bound} {of}, or nothing"
+            chunk.reject(bad, partial(_describe_problem, name, values, expected))
 
 
-def _complain(name: str, found: Sequence[str], expected: str, row: int) -> str:
-    return f"{name} is {found[row]!r}, {expected}"
+def _describe_problem(name: str, values: Sequence[str], expected: str, row: int) -> str:
+    return f"{name} is {values[row]!r}, {expected}"
 
 
 PLAIN_CSV = Format(

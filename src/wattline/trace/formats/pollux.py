@@ -1,4 +1,4 @@
-"""How do Pollux' workloads read: an application, its replicas and its batch, and no durations.
+"""Pollux' workloads: an application, its replicas and its batch, without durations.
 
 Iterations to finish and seconds per iteration are predicted from fits to the authors' measurements.
 """
@@ -23,8 +23,8 @@ def _draft(chunk: Chunk) -> Draft:
     batch = chunk.whole("batch_size", "a whole number of samples, at least 1", 1)
     application = Labels.of(chunk.words("application"))
     settings = Settings.of(gpus=gpus, nodes=np.ceil(gpus / _NODE_GPUS), batch=batch)
-    step_s = batch / work_estimates.samples_s("pollux", "t4", application, settings)
-    known = ", ".join(work_estimates.known("pollux"))
+    step_s = batch / work_estimates.predict_samples_s("pollux", "t4", application, settings)
+    known = ", ".join(work_estimates.list_models("pollux"))
     chunk.reject(
         np.isnan(step_s), lambda row: f"application is {application.word(row)!r}, expected one of {known}"
     )
@@ -32,7 +32,9 @@ def _draft(chunk: Chunk) -> Draft:
         id=chunk.ids("name"),
         submit_s=chunk.seconds("time"),
         gpus=gpus,
-        steps=np.nan_to_num(work_estimates.pollux_steps(application, batch.astype(np.float64)), nan=1.0),
+        steps=np.nan_to_num(
+            work_estimates.predict_pollux_steps(application, batch.astype(np.float64)), nan=1.0
+        ),
         step_s=np.nan_to_num(step_s, nan=1.0),
         batch=batch,
         model=application,

@@ -1,4 +1,4 @@
-"""Which formats are there, and which of them is this text."""
+"""All trace formats, and the recognition of a text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from wattline.trace.formats.sacct import SACCT
 from wattline.trace.formats.swf import SWF
 from wattline.trace.formats.synergy import SYNERGY
 
-_PICKIEST_FIRST = (
+_STRICTEST_FIRST = (
     *(PHILLY, PHILLY_CSV, HELIOS, PAI, OPENB, MURI, ITP, POLLUX, SACCT, GAVEL, SWF, SYNERGY),
     PLAIN_CSV,
 )
 
-FORMATS: dict[str, Format] = {format.name: format for format in _PICKIEST_FIRST}
+FORMATS: dict[str, Format] = {format.name: format for format in _STRICTEST_FIRST}
 """Formats by name, in the order in which a text is offered to them."""
 
 
-def named(name: str) -> Format:
-    """The format of this name."""
+def find_format(name: str) -> Format:
+    """Return the format of this name."""
     if name not in FORMATS:
         near = get_close_matches(name, FORMATS, 1, cutoff=0.0)[0]
         hint = f"the formats are: {', '.join(FORMATS)}"
@@ -38,8 +38,8 @@ def named(name: str) -> Format:
     return FORMATS[name]
 
 
-def recognised(data: bytes) -> Format | None:
-    """The format whose signs *data* bear, if any."""
+def recognise_format(data: bytes) -> Format | None:
+    """Return the format that recognises *data*; None if no format does."""
     head = Head.of(data)
     if not head.lines or "\0" in head.lines[0]:
         return None

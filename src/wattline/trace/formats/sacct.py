@@ -1,4 +1,4 @@
-"""How does Slurm's accounting read: `sacct -P` with a header, any order and choice of columns.
+"""Slurm's accounting: `sacct -P` with a header, any order and choice of columns.
 
 GPUs are those allocated (AllocTRES), else those requested; jobs without any, steps of jobs and jobs
 that have not both started and ended are ignored. Jobs recur when SubmitLine, WorkDir and JobName agree,
@@ -16,7 +16,7 @@ from wattline.core.table import Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, split_lines
 
@@ -30,7 +30,7 @@ def _recognises(head: Head) -> bool:
     return "Submit" in header and not header.isdisjoint(("JobID", "JobIDRaw"))
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     header = Head.of(member.data).fields("|")
     _check_header(member.label, set(header))
     # A pipe in a command line is not escaped; it does no harm where the command line comes last.
@@ -40,7 +40,11 @@ def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
 
 def _check_header(label: str, header: set[str]) -> None:
     if header.isdisjoint(("AllocTRES", "ReqTRES")):
-        raise TraceError(label, 1, "neither AllocTRES nor ReqTRES is there to say how many GPUs")
+        raise TraceError(
+            label,
+            1,
+            "the columns AllocTRES and ReqTRES are both missing, expected one of them for the number of GPUs",
+        )
     if "ElapsedRaw" not in header and not {"Start", "End"} <= header:
         raise TraceError(label, 1, "expected the column ElapsedRaw, or both Start and End")
 
@@ -84,19 +88,19 @@ def _moments(chunk: Chunk, name: str) -> Floats:
 
 
 def _gpus(chunk: Chunk) -> tuple[Ints, Labels]:
-    """GPUs and their kind; jobs that have none are ignored."""
+    """Return GPUs and their kind; ignore jobs without GPUs."""
     nothing: Sequence[str] = ("",) * len(chunk)
     allocated = chunk.words("AllocTRES") if chunk.has("AllocTRES") else nothing
     requested = chunk.words("ReqTRES") if chunk.has("ReqTRES") else nothing
     tres = Labels.of(had or asked for had, asked in zip(allocated, requested, strict=True))
-    found = [_parsed(text) for text in tres.names]
+    found = [_parse_tres(text) for text in tres.names]
     gpus = np.array([count for count, _ in found], dtype=np.int64)[tres.codes]
     chunk.ignore(gpus == 0)
     return np.maximum(gpus, 1), Labels.of(found[code][1] for code in tres.codes.tolist())
 
 
-def _parsed(tres: str) -> tuple[int, str]:
-    """`gres/gpu=4,gres/gpu:a100=4` says the same twice; kinds add up, the bare total is for want of them."""
+def _parse_tres(tres: str) -> tuple[int, str]:
+    """Parse a TRES text: `gres/gpu=4,gres/gpu:a100=4` counts once; the untyped total is the fallback."""
     found = _GPUS.findall(tres)
     kinds = {kind: int(count) for kind, count in found if kind and int(count)}
     bare = sum(int(count) for kind, count in found if not kind)
@@ -104,7 +108,7 @@ def _parsed(tres: str) -> tuple[int, str]:
 
 
 def _keys(chunk: Chunk) -> Labels | None:
-    """None without the command line: a name alone is too little to call two jobs the same."""
+    """Return recurrence keys; None without SubmitLine, as a job name alone does not identify a job."""
     if not chunk.has("SubmitLine"):
         return None
     together = zip(*(chunk.words(name) for name in _KEY if chunk.has(name)), strict=True)

@@ -1,4 +1,4 @@
-"""How does the Standard Workload Format 2.2 read: eighteen numbers per job, -1 for unknown.
+"""The Standard Workload Format 2.2: eighteen numbers per job, -1 for unknown.
 
 Processors are taken for GPUs: those requested, else those allocated. A job runs under an executable
 number; together with the user it says which jobs recur.
@@ -13,7 +13,7 @@ import numpy as np
 from wattline.core.table import Floats, Ints, Labels
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import GPUS, Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, split_lines
 
@@ -27,7 +27,7 @@ _STATUS = {"0": "FAILED", "1": "SUCCEEDED", "2": "PARTIAL", "3": "PARTIAL", "4":
 
 def _recognises(head: Head) -> bool:
     rows = [line.split() for line in head.lines if not line.lstrip().startswith(";")]
-    # A header longer than the lines shown to us still gives itself away.
+    # A long header fills the lines at hand, but names its version.
     version = any(line.replace(" ", "").lower().startswith(";version:2") for line in head.lines)
     fitting = sum(len(row) == len(_NAMES) and _numeric(row) for row in rows)
     return 2 * fitting > len(rows) if rows else version
@@ -37,7 +37,7 @@ def _numeric(row: list[str]) -> bool:
     return all(field.removeprefix("-").replace(".", "", 1).isdigit() for field in row[:3])
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     return split_lines(member, report, _fields, _NAMES)
 
 

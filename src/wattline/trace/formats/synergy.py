@@ -1,4 +1,4 @@
-"""How does a Synergy workload read: job, model, arrival, iterations and GPUs, without a header."""
+"""Synergy workloads: job, model, arrival, iterations and GPUs, without a header."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.table import Labels
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
-from wattline.trace.file_source import Member
+from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
@@ -45,7 +45,7 @@ def _fits(row: list[str]) -> bool:
     return number == [True, False, True, True, True] and row[1].strip() != ""
 
 
-def _chunks(member: Member, report: Report) -> Iterator[Chunk]:
+def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
     return delimited(member, report, names=_NAMES)
 
 
