@@ -283,7 +283,7 @@ def show_run_log(
 
 @router.get("/api/v1/tokens", tags=["tokens"])
 def list_tokens(caller: Caller, tokens: Tokens) -> schemas.TokensResponse:
-    """List tokens by name. Their values are not stored."""
+    """List tokens, oldest first. Their values are not stored."""
     caller.require_role("operator")
     return schemas.TokensResponse(tokens=tokens.list_tokens())
 
