@@ -113,8 +113,8 @@ def test_a_bad_field_is_named_with_its_place_its_value_and_what_was_expected(
         read_profile(path)
     error = caught.value
     assert (error.path, error.line) == (str(path), 4)
-    written = "empty" if column in ("model", "gpu") else {"1e999": "inf"}.get(value, value)
-    assert re.fullmatch(rf"{column} is '?{re.escape(written)}'?, {re.escape(expected)}", error.problem)
+    shown = "empty" if column in ("model", "gpu") else {"1e999": "inf"}.get(value, value)
+    assert re.fullmatch(rf"{column} is '?{re.escape(shown)}'?, {re.escape(expected)}", error.problem)
     assert str(error) == f"{path}:4: {error.problem}"
 
 
