@@ -99,7 +99,7 @@ def _has_room(j: int, c: int, n: int, at: Occupancy, problem: ProblemArrays) -> 
 def _sum_others(j: int, node_type: int, n: int, used: int, at: Occupancy, problem: ProblemArrays) -> float:
     """Return what the jobs of a node except *j* pay if so many of its GPUs are busy."""
     total = 0.0
-    for a in range(at.count[node_type, n]):
+    for a in range(at.job_count[node_type, n]):
         other = at.members[node_type, n, a]
         if other != j:
             total += problem.run_cost[other, at.config[other], used]

@@ -21,8 +21,8 @@ class Occupancy(NamedTuple):
     config: Ints  # of each job; -1: it waits
     node: Ints  # of each job, counted within its type
     used: Ints  # busy GPUs by node type and node
-    members: Ints  # jobs by node type and node; the first *count* entries are valid
-    count: Ints  # number of jobs by node type and node
+    members: Ints  # jobs by node type and node; the first *job_count* entries are valid
+    job_count: Ints  # number of jobs by node type and node
 
 
 def improve(
@@ -41,7 +41,7 @@ def improve(
 def _sum_node_cost(node_type: int, n: int, used: int, at: Occupancy, problem: ProblemArrays) -> float:
     """Return what the jobs of a node pay if so many of its GPUs are busy."""
     total = 0.0
-    for a in range(at.count[node_type, n]):
+    for a in range(at.job_count[node_type, n]):
         j = at.members[node_type, n, a]
         total += problem.run_cost[j, at.config[j], used]
     return total
@@ -49,18 +49,18 @@ def _sum_node_cost(node_type: int, n: int, used: int, at: Occupancy, problem: Pr
 
 @inner
 def _add_member(j: int, node_type: int, n: int, at: Occupancy) -> None:
-    at.members[node_type, n, at.count[node_type, n]] = j
-    at.count[node_type, n] += 1
+    at.members[node_type, n, at.job_count[node_type, n]] = j
+    at.job_count[node_type, n] += 1
 
 
 @inner
 def _remove_member(j: int, node_type: int, n: int, at: Occupancy) -> None:
-    last = at.count[node_type, n] - 1
+    last = at.job_count[node_type, n] - 1
     for a in range(last):
         if at.members[node_type, n, a] == j:
             at.members[node_type, n, a] = at.members[node_type, n, last]
             break
-    at.count[node_type, n] = last
+    at.job_count[node_type, n] = last
 
 
 @inner

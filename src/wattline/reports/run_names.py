@@ -37,7 +37,7 @@ def names(reports: Sequence[Report]) -> tuple[str, ...]:
 def without_knobs(text: str) -> str:
     """Return the text of a policy or placer without its knobs: `las:quantum=60s+keep` as `las+keep`.
 
-    What stands in brackets is left out too, as in `Mine(x=1)`, the text of a class that is not part of Wattline.
+    Text in brackets is left out too, as in `Mine(x=1)`, the text of a class that is not part of Wattline.
     """
     written, depth, in_knobs = [], 0, False
     for letter in text:

@@ -32,7 +32,7 @@ class DeadlineRows(NamedTuple):
 class SizeTable(NamedTuple):
     """Sizes by job class: how many there are, their GPUs and their speed."""
 
-    count: Ints
+    size_count: Ints
     gpus: Ints
     speed: Floats
 
@@ -129,7 +129,7 @@ def _schedule_all(
             continue
         c = rows.job_class[i]
         ends_s, last = np.inf, 0
-        for most in range(sizes.count[c]):
+        for most in range(sizes.size_count[c]):
             if gpus[c, most] > room:
                 break
             ends_s, last = _schedule_job(
@@ -140,7 +140,7 @@ def _schedule_all(
         if ends_s == np.inf:
             return False
         top = most
-        for s in range(most + 1, sizes.count[c]):
+        for s in range(most + 1, sizes.size_count[c]):
             if gpus[c, s] <= room and (way == _WIDE or (way == _STEADY and gpus[c, s] == rows.held[i])):
                 top = s
         if top > most:

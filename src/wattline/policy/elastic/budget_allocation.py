@@ -116,7 +116,7 @@ def _compute_boot_w(more_gpus: int, p: int, taken: Ints, cluster: ClusterRoom) -
     """Return the draw of nodes that must be switched on for more GPUs of kind *p*."""
     on, node_gpus = cluster.on_gpus[p], cluster.boot_gpus[p]
     before = -(-max(0, taken[p] - on) // node_gpus)
-    return cluster.boot_w[p] * (-(-max(0, taken[p] + more_gpus - on) // node_gpus) - before)
+    return float(cluster.boot_w[p] * (-(-max(0, taken[p] + more_gpus - on) // node_gpus) - before))
 
 
 @inner
