@@ -67,7 +67,7 @@ def test_equal_runs_are_both_on_the_front_and_unmetered_ones_never(logs):
 def test_the_table_names_every_run_its_ratios_and_the_method_of_its_joules(logs):
     lines = str(compare(*logs)).splitlines()
     assert lines[0].split()[0] == "policy"
-    assert [line.split()[0] for line in lines[1:4]] == ["fifo", "srtf", "Las"]
+    assert [line.split()[0] for line in lines[1:4]] == ["fifo", "srtf", "las"]
     assert "1.00" in lines[1]
     assert "compared with fifo" in lines[4]
     assert "modelled from" in lines[-1]
