@@ -32,6 +32,27 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--quantum", type=seconds, metavar="T", help="decide only every T, as in 300s (default: at any event)"
     )
+    _add_overhead_arguments(parser)
+    add(
+        "--price",
+        metavar="P",
+        help="price of a kWh: 0.17, prices.csv or prices.csv/1d; adds costs to reports",
+    )
+    add(
+        "--pue",
+        type=number,
+        default=1.0,
+        metavar="X",
+        help="power usage effectiveness: kWh paid for each kWh used (default 1)",
+    )
+    add(
+        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
+    )
+
+
+def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the times lost at restarts and the rates of failures."""
+    add, seconds = parser.add_argument, with_unit(parse_seconds)
     add(
         "--restart-cost",
         type=seconds,
@@ -59,21 +80,6 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="P",
         help="probability that an attempt of a job fails (default 0)",
-    )
-    add(
-        "--price",
-        metavar="P",
-        help="price of a kWh: 0.17, prices.csv or prices.csv/1d; adds costs to reports",
-    )
-    add(
-        "--pue",
-        type=number,
-        default=1.0,
-        metavar="X",
-        help="power usage effectiveness: kWh paid for each kWh used (default 1)",
-    )
-    add(
-        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
     )
 
 
