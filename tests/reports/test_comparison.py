@@ -87,11 +87,12 @@ def test_nothing_cannot_be_compared():
 
 def test_names_are_short_where_that_is_enough(logs):
     found = report(logs[0])
-    knobs = [replace(found, policy=text) for text in ("Las(quantum_s=1.0)", "Las(quantum_s=2.0)", "fifo")]
-    assert names(knobs[1:]) == ("Las", "fifo")
-    assert names(knobs) == ("Las(quantum_s=1.0)", "Las(quantum_s=2.0)", "fifo")
+    knobs = [replace(found, policy=text) for text in ("las:quantum=1s", "las:quantum=2s", "fifo")]
+    assert names(knobs[1:]) == ("las", "fifo")
+    assert names(knobs) == ("las:quantum=1s", "las:quantum=2s", "fifo")
     assert names([found, found]) == ("fifo #1", "fifo #2")
     assert without_knobs("a(b=(1, 2))+c(d)+e") == "a+c+e"
+    assert without_knobs("a:b=1/2,c=3s+d+e:budgets=(Budget.watts(5), Budget.eta(0.5))+f") == "a+d+e+f"
 
 
 def test_the_package_exports_report_and_compare(logs):
