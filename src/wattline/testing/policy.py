@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from wattline.backend.replay import Replay
 from wattline.core.events import EVENT_JOB, EVENT_VERB, FAILED, FINISHED
+from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.core.snapshot import Snapshot
@@ -37,57 +39,25 @@ class PolicyContract:
     place: Placer = Pack()
     models: Models = Asked()
 
-    def run(self, scenario: Scenario, policy: Policy | None = None) -> Log:
-        """Run the scenario and return the log."""
-        cls = type(self)
-        return run(scenario.sim(), policy or _unbind(cls.policy), cls.models, place=_unbind(cls.place))
-
     @_RELAXED
     @given(scenario=scenarios())
-    def test_the_invariants_hold_in_every_run(self, scenario: Scenario) -> None:
-        """Check oversubscription, progress and energy."""
-        log = self.run(scenario)
+    def test_a_run_obeys_every_law(self, scenario: Scenario) -> None:
+        """Check one scenario: three runs serve all checks, because a run costs far more than a check.
+
+        Every decision: the snapshot has the progress of the simulator, is not written to, and future jobs do
+        not matter. The log: no node is oversubscribed, steps and joules add up, every job ends unless it is
+        too large. The same seed gives the same log, and the log can be replayed.
+        """
+        policy, place, models = _unbind(type(self).policy), _unbind(type(self).place), type(self).models
+        sim = scenario.sim()
+        log = run(sim, _CheckedPolicy(policy, sim.steps_done), models, place=place)
         no_node_is_oversubscribed(log)
         every_step_is_counted_once(log)
         energies_add_up(log)
-
-    @_RELAXED
-    @given(scenario=scenarios())
-    def test_every_job_ends_or_can_never_run(self, scenario: Scenario) -> None:
-        """Check that the jobs left over are too large for the cluster."""
-        log = self.run(scenario)
-        ended = np.isin(log.events[:, EVENT_VERB], (FINISHED, FAILED))
-        left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, EVENT_JOB].astype(np.int64))
-        kinds = scenario.nodes.kind
-        size = np.bincount(kinds.codes, scenario.nodes.gpus, len(kinds.names))
-        accepts = scenario.nodes.accepts(log.jobs.gpu_kind)
-        for job in left.tolist():
-            largest = max((s for k, s in enumerate(size) if accepts[job] >> k & 1), default=0)
-            assert log.jobs.gpus[job] > largest, f"job {job} never ended"
-
-    @_RELAXED
-    @given(scenario=scenarios())
-    def test_the_same_seed_gives_the_same_log_and_replays(self, scenario: Scenario) -> None:
-        """Check that a run can be repeated, and replayed from its log."""
-        log, again = self.run(scenario), self.run(scenario)
-        assert _are_equal(log, again)
-        cls = type(self)
-        replayed = run(Replay(log), _unbind(cls.policy), cls.models, place=_unbind(cls.place))
-        assert _are_equal(log, replayed)
-
-    @_RELAXED
-    @given(scenario=scenarios())
-    def test_progress_in_the_snapshot_equals_progress_in_the_simulator(self, scenario: Scenario) -> None:
-        """Check `Snapshot.steps_done` before every decision."""
-        sim = scenario.sim()
-        checker = _ProgressChecker(_unbind(type(self).policy), sim.steps_done)
-        run(sim, checker, type(self).models, place=_unbind(type(self).place))
-
-    @_RELAXED
-    @given(scenario=scenarios())
-    def test_a_policy_does_not_write_to_the_snapshot_nor_read_future_jobs(self, scenario: Scenario) -> None:
-        """Check that plans depend only on jobs that have arrived."""
-        self.run(scenario, _FutureBlind(_unbind(type(self).policy)))
+        _check_that_jobs_end(log, scenario)
+        again = run(scenario.sim(), policy, models, place=place)
+        assert _are_equal(log, again), "two runs with the same seed differ"
+        assert _are_equal(log, run(Replay(log), policy, models, place=place)), "the replay of the log differs"
 
     def test_a_policy_has_a_text_form(self) -> None:
         """Check the text that stands for it in logs and tables."""
@@ -111,45 +81,59 @@ def _are_equal(one: Log, other: Log) -> bool:
     )
 
 
-class _ProgressChecker:
-    """Policy that checks the progress in each snapshot, then calls another policy."""
+def _check_that_jobs_end(log: Log, scenario: Scenario) -> None:
+    """Raise if a job is left over that the cluster is large enough for."""
+    ended = np.isin(log.events[:, EVENT_VERB], (FINISHED, FAILED))
+    left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, EVENT_JOB].astype(np.int64))
+    kinds = scenario.nodes.kind
+    size = np.bincount(kinds.codes, scenario.nodes.gpus, len(kinds.names))
+    accepts = scenario.nodes.accepts(log.jobs.gpu_kind)
+    for job in left.tolist():
+        largest = max((s for k, s in enumerate(size) if accepts[job] >> k & 1), default=0)
+        assert log.jobs.gpus[job] > largest, f"job {job} never ended"
 
-    def __init__(self, policy: Policy, truth: object = None) -> None:
+
+class _CheckedPolicy:
+    """Policy that checks what another policy is given and returns, at every decision."""
+
+    def __init__(self, policy: Policy, true_steps: Callable[[], dict[int, float]]) -> None:
         self.policy = policy
-        self.truth = truth
+        self.true_steps = true_steps
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
-        if callable(self.truth):
-            done = dict(zip(snapshot.queue.job.tolist(), snapshot.steps_done.tolist(), strict=True))
-            for job, steps in self.truth().items():
-                assert np.isclose(done[job], steps, rtol=1e-9, atol=1e-6), (job, done[job], steps)
-        return self.policy(snapshot, models)
+        self._check_progress(snapshot)
+        before = (snapshot.queue.block.copy(), snapshot.leases.block.copy(), snapshot.free.copy())
+        plan = self.policy(snapshot, models)
+        after = (snapshot.queue.block, snapshot.leases.block, snapshot.free)
+        unchanged = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
+        assert unchanged, "the policy wrote to its snapshot"
+        again = self.policy(replace(snapshot, jobs=_change_future(snapshot)), models)
+        same = all(
+            np.array_equal(a, b)
+            for a, b in ((plan.row, again.row), (plan.gpus, again.gpus), (plan.group, again.group))
+        )
+        assert same, "the plan depends on jobs that have not arrived"
+        assert plan.tick_s == again.tick_s, "the next decision depends on jobs that have not arrived"
+        return plan
+
+    def _check_progress(self, snapshot: Snapshot) -> None:
+        done = dict(zip(snapshot.queue.job.tolist(), snapshot.steps_done.tolist(), strict=True))
+        for job, steps in self.true_steps().items():
+            assert np.isclose(done[job], steps, rtol=1e-9, atol=1e-6), (job, done[job], steps)
 
     def __str__(self) -> str:
         return spell(self.policy)
 
 
-class _FutureBlind(_ProgressChecker):
-    """Policy that also calls the other policy with different future jobs and expects the same plan."""
-
-    def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
-        before = (snapshot.queue.block.copy(), snapshot.leases.block.copy(), snapshot.free.copy())
-        plan = self.policy(snapshot, models)
-        after = (snapshot.queue.block, snapshot.leases.block, snapshot.free)
-        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
-        jobs = snapshot.jobs
-        future = np.arange(len(jobs)) > (snapshot.queue.job[-1] if len(snapshot.queue) else -1)
-        other = replace(
-            jobs,
-            gpus=np.where(future, jobs.gpus + 1, jobs.gpus),
-            steps=np.where(future, jobs.steps * 2 + 1, jobs.steps),
-            deadline_s=np.where(future, 0.0, jobs.deadline_s),
-            priority=np.where(future, 99.0, jobs.priority),
-            fuse=replace(jobs.fuse, codes=np.where(future, 0, jobs.fuse.codes)),
-        )
-        again = self.policy(replace(snapshot, jobs=other), models)
-        assert np.array_equal(plan.row, again.row)
-        assert np.array_equal(plan.gpus, again.gpus)
-        assert np.array_equal(plan.group, again.group)
-        assert plan.tick_s == again.tick_s
-        return plan
+def _change_future(snapshot: Snapshot) -> Jobs:
+    """Return the jobs with other values in the rows that have not arrived yet."""
+    jobs = snapshot.jobs
+    future = np.arange(len(jobs)) > (snapshot.queue.job[-1] if len(snapshot.queue) else -1)
+    return replace(
+        jobs,
+        gpus=np.where(future, jobs.gpus + 1, jobs.gpus),
+        steps=np.where(future, jobs.steps * 2 + 1, jobs.steps),
+        deadline_s=np.where(future, 0.0, jobs.deadline_s),
+        priority=np.where(future, 99.0, jobs.priority),
+        fuse=replace(jobs.fuse, codes=np.where(future, 0, jobs.fuse.codes)),
+    )
