@@ -61,7 +61,7 @@ def test_doctor_changes_no_cap(capsys: pytest.CaptureFixture[str], spec: str) ->
 def test_doctor_prints_why_caps_cannot_be_set(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     code, out, _ = run_command(capsys, "doctor", "--meter", f"{spec},denied=yes")
     assert code == 0
-    assert "caps and clocks cannot be set: simulated v100 was told to refuse" in out
+    assert "caps and clocks cannot be set: simulated v100 refuses" in out
     assert run_json_command(capsys, "doctor", "--meter", f"{spec},denied=yes")["gpus"][0]["caps"] is False
 
 
