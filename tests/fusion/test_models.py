@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from support.fusion_equality import (  # noqa: E402
     ALL_WAYS,
+    STEPS,
     B,
     assert_same,
     assert_same_state,
@@ -47,13 +48,7 @@ def trained(name: str, **more: Any) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_train_as_alone(name: str) -> None:
-    trained(name, steps=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_models_train_as_alone_for_twenty_steps(name: str) -> None:
-    trained(name, steps=20)
+    trained(name, steps=STEPS)
 
 
 @pytest.mark.parametrize("name", MODELS)

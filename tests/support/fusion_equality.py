@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from wattline.fusion import FusedArray, Ways, fuse
 
 B = 3
+STEPS = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "test" else 2  # `make test` trains longer
 TOLERANCE = 1e-10
 ALL_WAYS = [Ways(last=last, pointwise=point) for last in (False, True) for point in (False, True)]
 

@@ -14,7 +14,8 @@ from wattline.reports.data.plot_data import Digest, digest
 from wattline.reports.equal_energy import Equal, Swept, format_matches
 from wattline.reports.run_names import names
 from wattline.reports.summary import Report, finite_or_none
-from wattline.reports.text import format_energy, format_money, format_percent, format_seconds, format_table
+from wattline.reports.text import format_energy, format_money, format_percent, format_seconds
+from wattline.text_table import format_table
 
 RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j", "cost")
 """Metrics reported as ratios to the first run; less is better in all of them."""
@@ -86,7 +87,7 @@ class Comparison:
                 cells += (format_value(getattr(r, name)), _format_ratio(ratios[name][i]))
             mark = "*" if self.pareto_front[i] else ""
             rows.append((*cells, format_percent(r.gpu_utilisation), f"{r.preemptions:,}", mark))
-        lines = format_table(header, rows, left=(0, len(header) - 1))
+        lines = format_table(header, rows, right=range(1, len(header) - 1))
         parts = ["\n".join((*lines, *self._list_notes(run_names)))]
         parts += [] if self.equal_energy is None else [format_matches(self.equal_energy, "energy_j")]
         parts += [] if self.equal_jct is None else [format_matches(self.equal_jct, "jct_mean_s")]

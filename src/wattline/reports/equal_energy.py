@@ -8,7 +8,8 @@ from typing import Any
 
 from wattline.reports.knob_search import Figure, KnobMatch
 from wattline.reports.summary import Report, finite_or_none
-from wattline.reports.text import format_energy, format_percent, format_seconds, format_table
+from wattline.reports.text import format_energy, format_percent, format_seconds
+from wattline.text_table import format_table
 
 MATCH_COLUMNS = (
     "baseline",
@@ -58,7 +59,7 @@ class Swept:
             (f"{eta:.3g}", format_seconds(r.jct_mean_s), format_energy(r.energy_j))
             for eta, r in zip(self.etas, self.reports, strict=True)
         ]
-        lines = format_table(("eta", "mean JCT", "energy"), rows, left=())
+        lines = format_table(("eta", "mean JCT", "energy"), rows, right=range(3))
         return "\n".join((f"What eta does to {self.policy}", *lines))
 
 
@@ -123,7 +124,7 @@ class Equal:
 def format_matches(rows: Sequence[Equal], metric: Figure) -> str:
     """Return *rows*, the runs matched in *metric*, as lines of text."""
     columns = MATCH_COLUMNS
-    lines = format_table(columns, [row.cells for row in rows], left=(0, len(columns) - 1))
+    lines = format_table(columns, [row.cells for row in rows], right=range(1, len(columns) - 1))
     return "\n".join((format_match_title(rows, metric), *lines, *list_match_notes(rows, metric)))
 
 

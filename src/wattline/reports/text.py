@@ -78,25 +78,6 @@ def format_money(value: float) -> str:
     return f"{value:,.2f}" if math.isfinite(value) else "-"
 
 
-def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
-) -> list[str]:
-    """Return *header* and *rows* as aligned lines; the columns *left* are flush left, the others right."""
-    from rich.console import Console  # 50 ms, and only tables need it
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
-    for number, title in enumerate(header):
-        table.add_column(Text(title), justify="left" if number in left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(width=10_000, color_system=None, force_terminal=False, force_jupyter=False)
-    with console.capture() as capture:
-        console.print(table)
-    return [line.rstrip() for line in capture.get().splitlines()]
-
-
 def _format_line(name: str, text: str) -> str:
     return f"  {name:<12}{text}"
 

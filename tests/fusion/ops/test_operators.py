@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from support.fusion_equality import ALL_WAYS, assert_same_training  # noqa: E402
+from support.fusion_equality import ALL_WAYS, STEPS, assert_same_training  # noqa: E402
 from support.operator_cases import ALL_CASES, CONVOLUTIONS  # noqa: E402
 from support.operator_cases.base import Case, own_rows  # noqa: E402
 from wattline.fusion import FusionWarning, Ways  # noqa: E402
@@ -18,7 +18,7 @@ from wattline.fusion import FusionWarning, Ways  # noqa: E402
 
 def assert_case_trains_alike(case: Case, **more: Any) -> None:
     with case.expected_warning():
-        assert_same_training(case.make, *case.args, **{"steps": 2, **case.options, **more})
+        assert_same_training(case.make, *case.args, **{"steps": STEPS, **case.options, **more})
 
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
@@ -35,22 +35,15 @@ def supports_per_member_batches(case: Case) -> bool:
     return case.name != "bag of rows with offsets" and not any(isinstance(a, tuple) for a in case.args)
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", list(filter(supports_per_member_batches, ALL_CASES)), ids=str)
-def test_operators_on_a_batch_of_each_member(case: Case, steps: int) -> None:
+def test_operators_on_a_batch_of_each_member(case: Case) -> None:
     expected_warning = (
         pytest.warns(FusionWarning, match="nested") if "nested" in case.name else case.expected_warning()
     )
     with expected_warning:
         assert_same_training(
-            case.make, *own_rows(case.args), **{"steps": steps, **case.options, **per_member_options(case)}
+            case.make, *own_rows(case.args), **{"steps": STEPS, **case.options, **per_member_options(case)}
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_operators_for_twenty_steps(case: Case) -> None:
-    assert_case_trains_alike(case, steps=20)
 
 
 @pytest.mark.parametrize("ways", ALL_WAYS, ids=str)

@@ -18,7 +18,7 @@ from wattline.fusion.lowering.forward import run_forward
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import describe_lowering
-from wattline.grid import grid
+from wattline.text_table import format_table
 
 DIRECT, VMAP, PER_MEMBER, CONTAINER = "direct", "vmap", "per member", "container"
 
@@ -85,9 +85,8 @@ class Explanation:
 
 def table(parts: Sequence[LoweredPart]) -> list[str]:
     """Return one line for each part, under a heading."""
-    rows = [["module", "kind", "how", ""]]
-    rows += [[p.name or "(the model)", p.kind, p.how, p.why] for p in parts]
-    return grid(rows, lambda column: "<")
+    rows = [[p.name or "(the model)", p.kind, p.how, p.why] for p in parts]
+    return format_table(["module", "kind", "how", ""], rows)
 
 
 def explain(model: nn.Module, batch: Any = None) -> Explanation:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from wattline.errors import NotFound
-from wattline.grid import grid
+from wattline.text_table import format_table
 
 
 class State(StrEnum):
@@ -77,13 +77,14 @@ class Result:
             ),
         )
         names = list(dict.fromkeys(name for trial in self.trials for name in trial.config))
-        lines = [["trial", *names, "epochs", "value", "state"]]
+        header = ["trial", *names, "epochs", "value", "state"]
+        lines = []
         for trial in ranked[:rows]:
             values = [_short(trial.config.get(name)) for name in names]
             lines.append(
                 [str(trial.number), *values, str(trial.epochs), _short(trial.value), _describe_state(trial)]
             )
-        text = grid(lines, lambda column: "<" if column == len(names) + 3 else ">")
+        text = format_table(header, lines, right=range(len(names) + 3))
         more = len(self.trials) - rows
         return "\n".join([*text, *([f"and {more} more"] if more > 0 else [])])
 
