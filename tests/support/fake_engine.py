@@ -53,6 +53,7 @@ class FakeEngine:
         self._root, self.cluster = root, cluster
         self._held: dict[AttemptRecord, tuple[list[JobRecord], list[AttemptRecord]]] = {}
         self.calls: list[tuple[str, tuple[str, ...]]] = []  # verb and jobs
+        self.hold_starts = False  # True: attempts stay queued
 
     @property
     def nodes(self) -> Nodes:
@@ -82,7 +83,7 @@ class FakeEngine:
 
     def _start_if_free(self, attempt: AttemptRecord) -> None:
         jobs, after = self._held[attempt]
-        if any(other in self._held for other in after):
+        if self.hold_starts or any(other in self._held for other in after):
             return
         behaviour = jobs[0].spec.command[0]
         if behaviour == "refused":

@@ -111,6 +111,23 @@ def test_a_restart_of_a_job_waits_for_its_earlier_attempt(tmp_path: Path) -> Non
     assert harness.kinds()[3:] == ["ended"]
 
 
+def test_the_trial_of_an_attempt_that_never_ran_is_forgotten(tmp_path: Path) -> None:
+    spec = JobSpec("1", ("runs", "train.py"), group="nightly", batch_sizes=(32, 64), batch=64)
+    harness = Harness(tmp_path, make_job("0", "runs"), JobRecord(spec, JOB_REQUEST, time.time()))
+    memory = harness.backend._recurring._memory
+
+    def count_trials() -> int:
+        return int(memory._connection.execute("SELECT count(*) FROM trial").fetchone()[0])
+
+    harness.engine.hold_starts = True
+    harness.apply((START, 1, 1, 0, 1))
+    (attempt,) = harness.backend._attempts.attempts
+    assert (attempt.state, attempt.settings.batch, count_trials()) == ("queued", 64, 1)
+    harness.backend.withdraw("1")
+    harness.wait()
+    assert (count_trials(), harness.reported) == (0, [])
+
+
 def test_a_refused_attempt_is_retried_and_counts_as_a_kill(tmp_path: Path) -> None:
     harness = Harness(tmp_path, make_job("0", "refused"))
     harness.apply((START, 0, 0, 0, 1))
