@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-_UNLIMITED = 10_000  # characters of a line
+_UNLIMITED = 1 << 20  # characters of a line: a job's command may be long
 
 
 def format_table(

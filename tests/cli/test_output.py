@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from wattline.cli.output import confirm, format_table, print_table, show_log_messages
+from wattline.cli.output import confirm, format_columns, print_table, show_log_messages
 from wattline.errors import ConfigError
 
 COLUMNS = ("job", "name", "why")
@@ -20,15 +20,15 @@ class Terminal(io.StringIO):
 
 
 def test_a_table_is_aligned_and_never_truncated() -> None:
-    assert format_table(COLUMNS, ROWS, right=("job",)) == LINES
+    assert format_columns(COLUMNS, ROWS, right=("job",)) == LINES
 
 
 def test_a_table_without_columns_has_no_header() -> None:
-    assert format_table((), [("name", "x"), ("command", "y")]) == ["name     x", "command  y"]
+    assert format_columns((), [("name", "x"), ("command", "y")]) == ["name     x", "command  y"]
 
 
 def test_a_table_without_rows_has_only_a_header() -> None:
-    assert format_table(COLUMNS, []) == ["job  name  why"]
+    assert format_columns(COLUMNS, []) == ["job  name  why"]
 
 
 def test_a_table_is_plain_outside_a_terminal(

@@ -6,19 +6,16 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattline.errors import ConfigError, WattlineError
+from wattline.text_table import build_table, format_table
 
-if TYPE_CHECKING:  # importing them takes longer than `--help` may
-    from rich.table import Table
-
-    from wattline.trace import Trace
-
-_UNLIMITED = 1 << 20  # characters of a line that is read by a program
+if TYPE_CHECKING:
+    from wattline.trace import Trace  # importing it takes longer than `--help` may
 
 
 def print_json(value: object) -> None:
@@ -27,7 +24,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), wrap: bool = True
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = (), wrap: bool = True
 ) -> None:
     """Print a table on stdout; a terminal wraps long cells, or cuts them off without *wrap*.
 
@@ -35,43 +32,26 @@ def print_table(
     lines are as long as their content and plain; NO_COLOR makes them plain in a terminal, too.
     """
     if not sys.stdout.isatty():
-        print("\n".join(format_table(columns, rows, right)))
+        print("\n".join(format_columns(columns, rows, right)))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_build_table(columns, rows, right, wrap))
-
-
-def format_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
-) -> list[str]:
-    """Return the lines of a table as plain text, as long as their content."""
-    from rich.console import Console
-
-    console = Console(width=_UNLIMITED, color_system=None, force_terminal=False, highlight=False)
-    with console.capture() as capture:
-        console.print(_build_table(columns, rows, right, wrap=False))
-    return [line.rstrip() for line in capture.get().splitlines()]
-
-
-def _build_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], wrap: bool
-) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(columns))
+    table = build_table(columns, rows, _find_columns(columns, right), no_wrap=not wrap)
     table.header_style = "" if os.environ.get("NO_COLOR") else "bold"
-    for name in columns or [""] * max(map(len, rows), default=0):
-        table.add_column(
-            Text(name),
-            justify="right" if name in right else "left",
-            no_wrap=not wrap,
-            overflow="fold" if wrap else "ellipsis",
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))  # as text: brackets in a cell are no markup
-    return table
+    for column in table.columns:
+        column.overflow = "fold" if wrap else "ellipsis"
+    Console(highlight=False).print(table)
+
+
+def format_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
+) -> list[str]:
+    """Return the lines of a table as plain text; the columns named in *right* are right-aligned."""
+    return format_table(columns, rows, _find_columns(columns, right))
+
+
+def _find_columns(columns: Sequence[str], names: Collection[str]) -> list[int]:
+    return [number for number, name in enumerate(columns) if name in names]
 
 
 def print_error(error: WattlineError, in_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wattline.cli.models.workload_data import list_assumptions
 from wattline.cli.models.workload_text import format_percent
-from wattline.cli.output import format_table
+from wattline.cli.output import format_columns
 from wattline.models.workload import Workload
 
 
@@ -38,10 +38,10 @@ def format_prediction(
         ),
     ]
     if settings["cap_w"] is None and settings["clock_mhz"] is None:
-        lines = format_table(("", "as set"), [row[:2] for row in rows], right=("as set",))[1:]  # no header
+        lines = format_columns(("", "as set"), [row[:2] for row in rows], right=("as set",))[1:]  # no header
     else:
         columns = ("", "as set", "unlimited")
-        lines = [*format_table(columns, rows, right=columns[1:]), _describe_saving(limited, unlimited)]
+        lines = [*format_columns(columns, rows, right=columns[1:]), _describe_saving(limited, unlimited)]
     lines += _describe_basis(w, settings)
     return "\n".join([f"{w.model} on {w.gpu}: {_format_settings(settings)}", *(f"  {x}" for x in lines)])
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from wattline.cli.models.workload_data import list_assumptions
-from wattline.cli.output import format_table
+from wattline.cli.output import format_columns
 from wattline.models.power.curves import Curves
 from wattline.models.workload import Workload
 
@@ -112,7 +112,7 @@ def _describe_laws(w: Workload, knob: str, curves: Curves | None) -> list[str]:
         draws = [_format_number(v) for v in curves.watts_law[row].tolist()] if metered else ["not measured"]
         rate = (_format_number(v) for v in [float(curves.bend[row]), *curves.rate_law[row].tolist()])
         rows.append([f"{batch:g}", *rate, *draws])
-    return format_table(columns, rows, right=columns)
+    return format_columns(columns, rows, right=columns)
 
 
 def _format_number(value: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattline.cli.arguments import with_unit
-from wattline.cli.output import format_table, print_json
+from wattline.cli.output import format_columns, print_json
 from wattline.cli.service.connect import add_connection_arguments, connect
 from wattline.cli.service.job_text import (
     LIVE,
@@ -107,7 +107,7 @@ def format_frame(frame: dict[str, Any]) -> str:
     if running:
         rows = [_build_row(job, now_s) for job in running[:_MOST_JOBS]]
         more = [f"and {len(running) - _MOST_JOBS} more"] if len(running) > _MOST_JOBS else []
-        parts.append("\n".join([*format_table(_COLUMNS, rows, right=("job", "gpus", "watts")), *more]))
+        parts.append("\n".join([*format_columns(_COLUMNS, rows, right=("job", "gpus", "watts")), *more]))
     pending = frame["waiting"]
     lines = [f"{number:>6}  {sanitize(reason) or '-'}" for reason, number in pending.items()]
     parts.append("\n".join([f"{pluralize(sum(pending.values()), 'job')} waiting", *lines]))
@@ -139,7 +139,7 @@ def _format_gpus(cluster: dict[str, Any], running: list[dict[str, Any]]) -> str:
         of_kind = (job["allocation"]["gpus"] for job in running if job["allocation"]["kind"] == node["kind"])
         used, total = len(set().union(*of_kind)), node["gpus"]
         rows.append((node["name"], node["kind"], f"[{'#' * used}{'.' * (total - used)}]", f"{used}/{total}"))
-    return "\n".join(format_table((), rows)) if rows else "no GPUs"
+    return "\n".join(format_columns((), rows)) if rows else "no GPUs"
 
 
 def _build_row(job: dict[str, Any], now_s: float) -> tuple[str, ...]:
