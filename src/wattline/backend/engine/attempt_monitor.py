@@ -39,14 +39,15 @@ class AttemptMonitor:
     def poll(self) -> None:
         """Poll the engine, handle all changes, and let jobs arrive that are due for a retry."""
         self._queue.read_clock()
-        ended = True
-        while ended:  # the GPUs of attempts that ended let queued ones start
-            for attempt in self._attempts.attempts:
-                if attempt.state == "queued":
-                    attempt.since_s = self._queue.now_s  # it has used no time yet
+        while True:
+            queued = [attempt for attempt in self._attempts.attempts if attempt.state == "queued"]
+            for attempt in queued:
+                attempt.since_s = self._queue.now_s  # it has used no time yet
             self._handle_node_changes()
             self._engine.poll(self._attempts.attempts)
-            ended = sum(self.update(attempt) for attempt in list(self._attempts.attempts)) > 0
+            ended = [attempt for attempt in list(self._attempts.attempts) if self.update(attempt)]
+            if not ended or not queued:
+                break  # else the GPUs of attempts that ended may let queued ones start
         self._queue.add_due()
 
     def update(self, attempt: AttemptRecord) -> bool:
