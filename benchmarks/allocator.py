@@ -1,4 +1,4 @@
-"""What a full plan costs: 2,000 runnable jobs on 10,000 GPUs, then 4 and 16 times as much of both.
+"""CPU time of a full plan: 2,000 runnable jobs on 10,000 GPUs, then 4 and 16 times as much of both.
 
 python benchmarks/allocator.py
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.actions import START
-from wattline.core.events import ARRIVED, RAN, Event, rows
+from wattline.core.actions import ACTION_JOB, ACTION_VERB, START
+from wattline.core.events import ARRIVED, EVENT_COLUMNS, EVENT_JOB, RAN, Event, rows
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
@@ -28,7 +28,8 @@ from wattline.placement.buddy.placer import Buddy
 NAMES = ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")
 
 
-def crowd(count: int, seed: int = 0) -> tuple[Jobs, Nodes]:
+def build_jobs_and_nodes(count: int, seed: int = 0) -> tuple[Jobs, Nodes]:
+    """Return random jobs and a cluster of five GPUs for each."""
     rng = np.random.default_rng(seed)
     jobs = Jobs.of(
         submit_s=np.zeros(count),
@@ -40,26 +41,28 @@ def crowd(count: int, seed: int = 0) -> tuple[Jobs, Nodes]:
     return jobs, wl.nodes("a100", count=5 * count // 8)
 
 
-def arrived(jobs: Jobs, nodes: Nodes) -> Snapshot:
-    events = np.zeros((len(jobs), 6))
-    events[:, 1] = np.arange(len(jobs))
+def build_queued_state(jobs: Jobs, nodes: Nodes) -> Snapshot:
+    """Return the state in which all jobs have arrived and wait."""
+    events = np.zeros((len(jobs), EVENT_COLUMNS))
+    events[:, EVENT_JOB] = np.arange(len(jobs))
     state = begin(jobs, nodes)
     return advance(state, decide_nothing(state), 0.0, events, jobs, nodes.accepts(jobs.gpu_kind))
 
 
-def running(state: Snapshot, policy: Policy) -> Snapshot:
-    """Half an hour after the policy's plan was placed."""
+def build_running_state(state: Snapshot, policy: Policy) -> Snapshot:
+    """Return the state half an hour after the policy's plan was placed."""
     from wattline.loop.reconcile import reconcile
 
     placed: Placement = Buddy()(policy(state, library()), state, library())
     actions = reconcile(state.leases, placed.leases)
-    started = np.unique(actions[actions[:, 0] == START, 1])
+    started = np.unique(actions[actions[:, ACTION_VERB] == START, ACTION_JOB])
     ran = rows(*(Event(RAN, int(job), 0.0, 0.0, 1.0, 300.0) for job in started.tolist()))
     accepts = state.nodes.accepts(state.jobs.gpu_kind)
     return advance(state, Decision(placed, actions), 1800.0, ran, state.jobs, accepts)
 
 
-def seconds(policy: Policy, state: Snapshot) -> float:
+def measure_seconds(policy: Policy, state: Snapshot) -> float:
+    """Return the CPU seconds of a plan, the least of five."""
     best = math.inf
     for _ in range(5):
         before = time.process_time()
@@ -69,7 +72,7 @@ def seconds(policy: Policy, state: Snapshot) -> float:
 
 
 def main() -> int:
-    watts = {
+    policies = {
         "powerflow": p.PowerFlow(),
         "powerflow:eta=0.5": p.PowerFlow(eta=0.5),
         "powerflow, 3 budgets": p.PowerFlow(
@@ -77,23 +80,23 @@ def main() -> int:
         ),
     }
     good = True
-    for name, policy in watts.items():
-        for held in ("all wait", "all run"):
+    for name, policy in policies.items():
+        for situation in ("all wait", "all run"):
             times = []
             for scale in (1, 4, 16):
-                jobs, nodes = crowd(2000 * scale)
-                state = arrived(jobs, nodes)
-                if held == "all run":
-                    state = running(state, policy)
-                policy(state, library())  # the menu is made once
-                times.append(seconds(policy, state))
+                jobs, nodes = build_jobs_and_nodes(2000 * scale)
+                state = build_queued_state(jobs, nodes)
+                if situation == "all run":
+                    state = build_running_state(state, policy)
+                policy(state, library())  # configurations are built once
+                times.append(measure_seconds(policy, state))
             sizes = [2000 * scale for scale in (1, 4, 16)]
-            fair = [n * math.log2(n) / (sizes[0] * math.log2(sizes[0])) for n in sizes]
+            expected = [n * math.log2(n) / (sizes[0] * math.log2(sizes[0])) for n in sizes]
             grown = [t / times[0] for t in times]
             good = good and times[0] <= 1.0
             print(
-                f"{name:22} {held}: 2,000 jobs on 10,000 GPUs {1000 * times[0]:7.1f} ms; "
-                f"x4 {grown[1]:5.1f}, x16 {grown[2]:5.1f} (n log n: {fair[1]:.1f}, {fair[2]:.1f})"
+                f"{name:22} {situation}: 2,000 jobs on 10,000 GPUs {1000 * times[0]:7.1f} ms; "
+                f"x4 {grown[1]:5.1f}, x16 {grown[2]:5.1f} (n log n: {expected[1]:.1f}, {expected[2]:.1f})"
             )
     return 0 if good else 1
 

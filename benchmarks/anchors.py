@@ -16,7 +16,7 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.events import FINISHED
+from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
 from wattline.papers import Greedy, TunePublished, drf_published, ftf_published, tetris_published
@@ -45,22 +45,24 @@ PUBLISHED_H = {
 }
 
 
-def jct_s(
+def simulate_jct_s(
     jobs: Jobs, servers: int, order: str, place: Placer, demands: bool
 ) -> tuple[dict[str, float], float]:
-    """JCT of each job by id, and when the last was done."""
+    """Return the JCT of each job by id, and the last finish."""
     policy = p.chain(*((p.Demand(keep=1.0),) if demands else ()), *ORDERS[order])
     overheads = wl.Overheads(restart_s=0)
     cluster = wl.nodes("v100", count=servers, gpus=8)
     sim = wl.Sim(jobs, cluster, truth=Published(), quantum_s=300, overheads=overheads)
     log = wl.run(sim, policy, Published(), place=place)
-    done = log.events[log.events[:, 0] == FINISHED]
-    rows = done[:, 1].astype(int)
-    taken = dict(zip(jobs.id[rows].tolist(), (done[:, 2] - jobs.submit_s[rows]).tolist(), strict=True))
-    return taken, float(done[:, 2].max())
+    done = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    rows = done[:, EVENT_JOB].astype(int)
+    at_s = done[:, EVENT_AT_S]
+    jct = dict(zip(jobs.id[rows].tolist(), (at_s - jobs.submit_s[rows]).tolist(), strict=True))
+    return jct, float(at_s.max())
 
 
-def same_jobs(order: str, mechanism: str, taken: dict[str, float]) -> str:
+def format_same_jobs(order: str, mechanism: str, taken: dict[str, float]) -> str:
+    """Return the share of jobs with the published JCT; empty: it is not published."""
     path = DATA / f"jct_synergy_single_{order}_{mechanism}.json"
     if not path.exists():
         return ""
@@ -80,11 +82,11 @@ def main() -> int:
         for mechanism, published_h in by_mechanism.items():
             before = time.process_time()
             demands = mechanism != "fair" or order in ("DRF", "TETRIS")
-            taken, _ = jct_s(jobs, 16, order, PLACERS[mechanism], demands)
+            taken, _ = simulate_jct_s(jobs, 16, order, PLACERS[mechanism], demands)
             cpu_s = time.process_time() - before
             mean_h = float(np.mean(list(taken.values()))) / 3600
             off = abs(mean_h / published_h - 1)
-            same = same_jobs(order, mechanism, taken)
+            same = format_same_jobs(order, mechanism, taken)
             missed |= off > 1e-3
             words = (
                 order,
@@ -101,7 +103,9 @@ def main() -> int:
         ("srtf.log", "SRTF", (19.5, 13.2)),
     ):
         trace = wl.read_trace(DATA / name)
-        last_h = [jct_s(trace, 4, order, PLACERS[m], m != "fair")[1] / 3600 for m in ("fair", "tune")]
+        last_h = [
+            simulate_jct_s(trace, 4, order, PLACERS[m], m != "fair")[1] / 3600 for m in ("fair", "tune")
+        ]
         print(
             f"{name}, {order}, 4x8: last finish {last_h[0]:.1f} -> {last_h[1]:.1f} h, published {published_h}"
         )

@@ -1,4 +1,4 @@
-"""ANDREAS: one decision at N = 100 nodes and J = 450 jobs, and how far heuristics are from the best.
+"""ANDREAS: one decision at N = 100 nodes and J = 450 jobs, and the gap of the heuristics.
 
 python benchmarks/andreas.py
 
@@ -29,33 +29,38 @@ DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "andreas"
 SERVICE = (2.5371e-4, 4.4399e-4)  # money per second late, between these
 
 
-def rows(name: str) -> list[dict[str, str]]:
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Read a table of the public data."""
     with open(DATA / name, encoding="utf-8-sig") as text:
         return list(csv.DictReader(text))
 
 
-def times(name: str, job: str, kind: str, gpus: str, seconds: str) -> dict[str, dict[tuple[str, int], float]]:
+def read_times(
+    name: str, job: str, kind: str, gpus: str, seconds: str
+) -> dict[str, dict[tuple[str, int], float]]:
+    """Return the run times of each job by kind and number of GPUs."""
     found: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
-    for row in rows(name):
+    for row in read_rows(name):
         found[row[job]][row[kind], int(row[gpus])] = float(row[seconds])
     return found
 
 
-def draw(scenario: str, nodes: int, jobs: int, seed: int) -> Instance:
-    """A moment in the middle of a busy day."""
+def draw_instance(scenario: str, nodes: int, jobs: int, seed: int) -> Instance:
+    """Return a random instance in the middle of a busy day."""
     rng = np.random.default_rng(seed)
     if scenario == "servers":
-        known = times("data_server.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
+        known = read_times("data_server.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
         kinds, gpus = ("TESLA", "TURING"), (4, 2)
         price = {
             (row["GPUtype"], int(row["nGPUs"])): float(row["PowerConsumption[W]"]) / 1000 * 0.17168313 * 1.33
-            for row in rows("GPU-cost_server_4-2.csv")
+            for row in read_rows("GPU-cost_server_4-2.csv")
         }
     else:
-        known = times("data_2d10d_filtered.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
+        known = read_times("data_2d10d_filtered.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
         kinds, gpus = ("K80", "M60"), (8, 8)
         price = {
-            (row["GPUtype"], int(row["nGPUs"])): float(row["cost"]) for row in rows("GPU-cost_server.csv")
+            (row["GPUtype"], int(row["nGPUs"])): float(row["cost"])
+            for row in read_rows("GPU-cost_server.csv")
         }
     configs = sorted({config for of_job in known.values() for config in of_job if config[0] in kinds})
     cost_per_s = np.zeros((2, max(gpus) + 1))
@@ -107,22 +112,22 @@ def main() -> None:
             for objective in (to_the_end, rolling):
                 found = []
                 for seed in range(args.seeds):
-                    moment = draw(scenario, nodes, jobs, seed)
-                    charges = objective(moment)
+                    instance = draw_instance(scenario, nodes, jobs, seed)
+                    charges = objective(instance)
                     before = time.process_time()
-                    best = solve(moment, charges)
+                    best = solve(instance, charges)
                     middle = time.process_time()
-                    tried = randomised(moment, charges, 1000, seed)
+                    tried = randomised(instance, charges, 1000, seed)
                     after = time.process_time()
-                    first = greedy(moment, charges)
+                    first = greedy(instance, charges)
                     if best is None:
                         found.append((middle - before, np.nan, after - middle, *[np.nan] * 4))
                         continue
-                    check(moment, best)
+                    check(instance, best)
                     before_s = time.process_time()
-                    searched = improve(moment, charges, randomised(moment, charges, 100, seed))
+                    searched = improve(instance, charges, randomised(instance, charges, 100, seed))
                     search_s = time.process_time() - before_s
-                    off = [way.cost / best.cost - 1 for way in (first, tried, searched)]
+                    off = [assignment.cost / best.cost - 1 for assignment in (first, tried, searched)]
                     found.append((middle - before, best.gap, after - middle, *off, search_s))
                 cpu_s, gap, tries_s, one, many, better, search_s = np.array(found).T
                 words = (scenario, nodes, jobs, objective.__name__)

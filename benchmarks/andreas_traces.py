@@ -1,11 +1,11 @@
-"""ANDREAS: what whole traces cost, in money for energy and for being late.
+"""ANDREAS: the cost of whole traces, in money for energy and lateness.
 
 python benchmarks/andreas_traces.py [--seeds 3] [--only servers] [--restart 60]
 
 Jobs and costs are those of the public data (`$WATTLINE_DATA/andreas`), drawn as the generator of its authors
 does: "servers" has TESLA nodes of 4 GPUs and TURING nodes of 2, "datacenter" K80 and M60 nodes of 8; due
-dates between the fastest and the slowest way to run after submission. Load is the work offered on single
-GPUs over the GPUs there are. Nodes without jobs are off and wake at once. All costs are read from the run's
+dates are between the fastest and the slowest run after submission. Load is the work offered on single
+GPUs over the number of GPUs. Nodes without jobs are off and boot at once. All costs are read from the run's
 log.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from andreas import DATA, SERVICE, rows, times
+from andreas import DATA, SERVICE, read_rows, read_times
 
 import wattline as wl
 from wattline import policy as p
@@ -32,8 +32,8 @@ PRICE = {"servers": wl.Price.flat(0.17168313, pue=1.33), "datacenter": wl.Price.
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
-    """Jobs take what the table says; where it says nothing of a number of GPUs, they are no faster."""
+class TableModels:
+    """Models that read run times from the table; a combination that is not in it is not possible."""
 
     seconds: dict[tuple[str, str, int], float]
     alike: ClassVar[bool] = True
@@ -48,16 +48,16 @@ class Timed:
         return np.array(found)
 
     def watts(self, jobs: Jobs, grants: Grants) -> np.ndarray:
-        """Those of the node."""
+        """Return NaN: the watts of the node count."""
         return np.full(len(grants), np.nan)
 
-    def observe(self, *_: object) -> Timed:
-        """Nothing is learnt."""
+    def observe(self, *_: object) -> TableModels:
+        """Return these models: they learn nothing."""
         return self
 
 
-def cluster(scenario: str, count: int) -> Nodes:
-    def some(kind: str, many: int, gpus: int, base_w: float, busy_w: float) -> Nodes:
+def build_cluster(scenario: str, count: int) -> Nodes:
+    def build_nodes(kind: str, many: int, gpus: int, base_w: float, busy_w: float) -> Nodes:
         watts = {
             "base_w": base_w,
             "idle_w": 0.0,
@@ -72,19 +72,23 @@ def cluster(scenario: str, count: int) -> Nodes:
         kinds = (("tesla", 4, 360.0, 170.0), ("turing", 2, 330.0, 70.0))
     else:
         per_h = {
-            row["GPUtype"]: float(row["cost"]) for row in rows("GPU-cost_server.csv") if row["nGPUs"] == "1"
+            row["GPUtype"]: float(row["cost"])
+            for row in read_rows("GPU-cost_server.csv")
+            if row["nGPUs"] == "1"
         }
         kinds = (("azure-k80", 8, 0.0, 1000 * per_h["K80"]), ("azure-m60", 8, 0.0, 1000 * per_h["M60"]))
     many = ((count + 1) // 2, count // 2)
-    return wl.join_nodes(*(some(kind, n, *rest) for (kind, *rest), n in zip(kinds, many, strict=True) if n))
+    return wl.join_nodes(
+        *(build_nodes(kind, n, *rest) for (kind, *rest), n in zip(kinds, many, strict=True) if n)
+    )
 
 
-def draw(
+def draw_jobs(
     scenario: str, nodes: Nodes, count: int, load: float, weight: float, seed: int
-) -> tuple[Jobs, Timed]:
+) -> tuple[Jobs, TableModels]:
     rng = np.random.default_rng(seed)
     name = "data_server.csv" if scenario == "servers" else "data_2d10d_filtered.csv"
-    known = times(name, "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
+    known = read_times(name, "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
     named = {name.partition("-")[2].upper() or name.upper(): name for name in nodes.kind.names}
     ways = {
         job: {(named[kind], gpus): s for (kind, gpus), s in of_job.items() if kind in named}
@@ -107,11 +111,11 @@ def draw(
         model=Labels.of(drawn),
     )
     table = {(job, kind, gpus): s for job, of_job in ways.items() for (kind, gpus), s in of_job.items()}
-    return jobs, Timed(table)
+    return jobs, TableModels(table)
 
 
-def cost(
-    scenario: str, jobs: Jobs, models: Timed, nodes: Nodes, policy: object, restart_s: float
+def simulate(
+    scenario: str, jobs: Jobs, models: TableModels, nodes: Nodes, policy: object, restart_s: float
 ) -> wl.Report:
     price = PRICE[scenario]
     if hasattr(policy, "price"):
@@ -120,7 +124,7 @@ def cost(
     return wl.report(wl.run(sim, policy, models, place=wl.Power(), price=price))
 
 
-def policies(restart_s: float) -> dict[str, object]:
+def build_policies(restart_s: float) -> dict[str, object]:
     simple = {
         f"{order} {'alone' if alone else 'shared'}": p.FirstPrinciple(order, alone)
         for alone in (1, 0)
@@ -149,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--policy", action="append", help="part of a name of those below")
+    parser.add_argument("--policy", action="append", help="part of a policy's name")
     parser.add_argument("--restart", type=float, default=0.0, help="seconds that a restart costs")
     args = parser.parse_args()
     if not DATA.is_dir():
@@ -157,16 +161,22 @@ def main() -> None:
     for scenario, count, many, load, weight in CASES:
         if args.only not in f"{scenario} {load:g} x{weight:g}":
             continue
-        nodes = cluster(scenario, count)
+        nodes = build_cluster(scenario, count)
         terms = f"load {load:g}, late x{weight:g}, restart {args.restart:g} s"
         print(f"{scenario}: {count} nodes, {many} jobs, {terms}")
         shared = []
-        for name, policy in policies(args.restart).items():
+        for name, policy in build_policies(args.restart).items():
             if args.policy and not any(part in name for part in args.policy):
                 continue
             before = time.process_time()
             seen = [
-                cost(scenario, *draw(scenario, nodes, many, load, weight, seed), nodes, policy, args.restart)
+                simulate(
+                    scenario,
+                    *draw_jobs(scenario, nodes, many, load, weight, seed),
+                    nodes,
+                    policy,
+                    args.restart,
+                )
                 for seed in range(args.seeds)
             ]
             cpu_s = time.process_time() - before

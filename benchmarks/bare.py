@@ -1,4 +1,4 @@
-"""The yardstick: the least that can be called a FIFO simulator, in plain Python."""
+"""The baseline of speed: a minimal FIFO simulator in plain Python."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import deque
 from heapq import heappop, heappush
 
 
-def bare_fifo(submit_s: list[float], gpus: list[int], duration_s: list[float], total_gpus: int) -> float:
-    """Mean JCT of first come, first served without nodes, logs, energy or policies."""
+def simulate_bare_fifo(
+    submit_s: list[float], gpus: list[int], duration_s: list[float], total_gpus: int
+) -> float:
+    """Return the mean JCT of first come, first served without nodes, logs, energy or policies."""
     free, arrived, now_s, jct_s = total_gpus, 0, 0.0, 0.0
     waiting: deque[int] = deque()
     ends: list[tuple[float, int]] = []

@@ -1,7 +1,7 @@
-"""What devices draw, as far as public meters say: the measured figures of profile/devices.py.
+"""Power of devices by public meters: the measured figures of measurement/devices.py.
 
 A100 (SXM, 8 to a server): GPUs by DCGM and servers by IPMI in Acme's clusters. H100 (SXM, 8 to a server):
-node meters of MLPerf Training's power submissions; these also say what GPUs draw that wait for others.
+node meters of MLPerf Training's power submissions; these also show the power of GPUs that wait for others.
 
     python benchmarks/fit_devices.py
 """
@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from published import DATA, rows
+from published import DATA, read_rows
 
 from wattline.measurement.devices import DEVICES
 
 
 def main() -> None:
-    acme()
-    mlperf()
+    fit_a100_from_acme()
+    fit_h100_from_mlperf()
 
 
-def acme() -> None:
+def fit_a100_from_acme() -> None:
     columns = defaultdict(list)
-    for row in rows(DATA / "acme/power_cdf.csv"):
+    for row in read_rows(DATA / "acme/power_cdf.csv"):
         for name, value in row.items():
             columns[name].append(float(value))
     share = np.array(columns["percentile"])
@@ -37,9 +37,9 @@ def acme() -> None:
     print(f"      the rest of a server {base_w:.0f} W")
 
 
-def mlperf() -> None:
+def fit_h100_from_mlperf() -> None:
     runs = defaultdict(list)
-    for row in rows(DATA / "mlperf_power/node_power.csv.gz"):
+    for row in read_rows(DATA / "mlperf_power/node_power.csv.gz"):
         if row["device"].startswith("node_") and row["submitter"] == "smc-ac-power":
             nodes = int(row["system"].partition("x")[0])
             point = [float(row[k]) for k in ("p5_W", "median_W", "p95_W", "logged_s")]
@@ -53,14 +53,12 @@ def mlperf() -> None:
     waits = []
     for (name, nodes), (_, _, watts, seconds) in sorted(middle.items()):
         if nodes > 1 and name in alone:
-            share = alone[name][3] / (
-                nodes * seconds
-            )  # of the time in which GPUs compute, if scaling says so
+            share = alone[name][3] / (nodes * seconds)  # of the time in which GPUs compute, by the scaling
             draw = (watts - base_w) / (alone[name][2] - base_w)
             wait = (draw - share) / (1 - share)
             waits.append((1 - share, draw - share))
             print(
-                f"      {name} on {nodes} nodes: a GPU draws {draw:.2f} of what it draws on one,"
+                f"      {name} on {nodes} nodes: a GPU draws {draw:.2f} of its power on one,"
                 f" computing {share:.2f} of the time: waiting {wait:.2f}"
             )
     x, y = np.array(waits).T

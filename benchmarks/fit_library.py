@@ -1,7 +1,7 @@
-"""What comes with the package: fits every published workload and writes src/wattline/models/library.toml.
+"""Fit every published workload and write src/wattline/models/library.toml.
 
 Reads measurements under $WATTLINE_DATA (default ../shared/data). Only coefficients leave this script, with
-the source, the number of points and the mean error at points left out, of what the file itself predicts.
+the source, the number of points and the held-out error of the predictions of the file itself.
 
     python benchmarks/fit_library.py > src/wattline/models/library.toml
 """
@@ -30,8 +30,8 @@ HEADER = """\
 # measured: the least and the most of each knob (batch, cpus and mem_gib per GPU). Where a model was measured
 # by several sources on one kind of GPU, the first is found by its name alone, all by "source/name".
 # cap_w, clock_mhz: a row per local batch size. Against caps, rate and watts are ramps (low, slope, start,
-# end, soft; model/ramp.py); against clocks, rate is fixed, work, top, soft (model/pace.py) and watts are
-# still, per_mhz, knee, rise (model/volts.py). bend is what the law of the speed misses at a batch size.
+# end, soft; models/power/soft_ramp.py); against clocks, rate is fixed, work, top, soft (clock_speed.py) and
+# watts are still, per_mhz, knee, rise (clock_power.py). bend corrects the speed model at a batch size.
 """
 SOURCES = ("zeus", "elasticflow", "perseus", "gavel", "pollux", "synergy")
 
@@ -43,23 +43,24 @@ def main() -> None:
 
 
 def fit_source(source: str) -> Iterator[Workload]:
-    for profile in getattr(published, source)():
+    for profile in getattr(published, f"read_{source}")():
         try:
-            found = through_file(profile)
+            found = fit_and_reload(profile)
         except NotFitted:
-            found = constant(profile)  # one measurement: a speed, but nothing that could be varied
-        errors = held_out(profile, through_file)
+            found = build_constant(profile)  # one measurement: a speed, but no knob
+        errors = held_out(profile, fit_and_reload)
         where = Source(source, len(profile), errors.samples_error, errors.watts_error)
         print(f"{source} {found.model} {found.gpu} {where}", file=sys.stderr)
         yield replace(found, source=where)
 
 
-def through_file(profile: Profile) -> Workload:
-    """The fit as somebody sees it who has the file only."""
+def fit_and_reload(profile: Profile) -> Workload:
+    """Return the fit as it is read back from the file."""
     return reread(fit_workload(profile))
 
 
-def constant(profile: Profile) -> Workload:
+def build_constant(profile: Profile) -> Workload:
+    """Return a workload of constant speed, from one measurement."""
     gpu = profile.gpu.word(0)
     speed = Speed(sample_s=float(profile.settings.local_batch[0] * profile.gpus[0] / profile.samples_s[0]))
     throttle = Throttle(gpu, np.ones(1), np.full(1, np.nan))

@@ -1,4 +1,4 @@
-"""How many iterations to the target: fits what the Pollux reader predicts with.
+"""Fit the iterations to the target, with which the Pollux reader predicts durations.
 
 Reads the validation runs under $WATTLINE_DATA (default ../shared/data) and prints
 src/wattline/trace/pollux_steps.toml; only fitted coefficients leave this script.
@@ -9,7 +9,7 @@ src/wattline/trace/pollux_steps.toml; only fitted coefficients leave this script
 from __future__ import annotations
 
 import numpy as np
-from published import DATA, rows
+from published import DATA, read_rows
 
 from wattline.core.table import Floats
 
@@ -26,14 +26,14 @@ def main() -> None:
         batch, steps = [], []
         for path in sorted(folder.glob("validation-*.csv")):
             batch.append(float(path.stem.partition("-")[2]))
-            steps.append(float(list(rows(path))[-1]["iteration"]))
+            steps.append(float(list(read_rows(path))[-1]["iteration"]))
         x, y = np.log(batch), np.log(steps)
         slope, offset = np.polyfit(x, y, 1)
         print(f'\n["{folder.name}"]\nat_one = {np.exp(offset):.4g}\npower = {-slope:.4g}')
-        print(f"points = {len(y)}\nerror = {left_out(x, y):.3f}")
+        print(f"points = {len(y)}\nerror = {compute_left_out_error(x, y):.3f}")
 
 
-def left_out(x: Floats, y: Floats) -> float:
+def compute_left_out_error(x: Floats, y: Floats) -> float:
     errors = []
     for one in range(len(y)):
         rest = np.arange(len(y)) != one

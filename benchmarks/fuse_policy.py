@@ -1,10 +1,10 @@
-"""What fusing sweeps does to a cluster: `POLICY+fuse` against `POLICY`, on made-up sweeps.
+"""Effect of fusing sweeps on a cluster: `POLICY+fuse` against `POLICY`, on synthetic sweeps.
 
     python benchmarks/fuse_policy.py [--seeds 5] [--count 400] [--policy fifo las] [--sweeps 0.5]
 
-Ratios below 1 are better with fusing: geometric mean over the seeds, and the range. *serial* is what each
-further member adds to a step (`wattline.models.Array`): 0.65 is what is assumed of arrays that nobody
-measured, 0.2 about what compiled arrays of small transformers did on a CPU. A GPU is taken to draw the same
+Ratios below 1 are better with fusing: geometric mean over the seeds, and the range. *serial* is the share of
+a step that each further member adds (`wattline.models.array_speed`): 0.65 is assumed for unmeasured arrays,
+0.2 is about the value of compiled arrays of small transformers on a CPU. A GPU is assumed to draw the same
 with an array as with one job; on a GPU nothing was measured.
 """
 
@@ -24,33 +24,35 @@ CLUSTER, GPUS = "4xv100:8", 32
 LOST = 1.005
 
 
-def simulated(jobs: wl.Jobs, policy: str, serial: float) -> wl.Report:
+def simulate(jobs: wl.Jobs, policy: str, serial: float) -> wl.Report:
     truth = Asked(array=Array(serial))
     log = wl.run(wl.Sim(jobs, wl.parse_cluster(CLUSTER), truth=truth), wl.parse_policy(policy), truth)
     return wl.report(log)
 
 
-def told(ratios: Sequence[float]) -> str:
+def format_ratios(ratios: Sequence[float]) -> str:
     return f"{np.exp(np.mean(np.log(ratios))):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
-def compared(seeds: int, count: int, sweeps: float, policies: Sequence[str], loads: Sequence[float]) -> None:
+def print_comparison(
+    seeds: int, count: int, sweeps: float, policies: Sequence[str], loads: Sequence[float]
+) -> None:
     print(f"{count} jobs, {sweeps:.0%} in sweeps, on {CLUSTER}; {seeds} seeds")
     heads = [f"{name:>18}" for name in FIGURES]
     print(f"{'policy':6} {'load':>5} {'serial':>6}", *heads, f"{'fused':>7} {'width':>5}  where it loses")
     for load in loads:
-        made = f"synth:count={count},sweeps={sweeps},gpus_total={GPUS},load={load}"
-        jobs = [wl.read_trace(f"{made},seed={seed}") for seed in range(seeds)]
+        source = f"synth:count={count},sweeps={sweeps},gpus_total={GPUS},load={load}"
+        jobs = [wl.read_trace(f"{source},seed={seed}") for seed in range(seeds)]
         for policy in policies:
-            plain = [simulated(trace, policy, 1.0) for trace in jobs]
+            plain = [simulate(trace, policy, 1.0) for trace in jobs]
             for serial in (0.65, 0.2):
-                fused = [simulated(trace, f"{policy}+fuse", serial) for trace in jobs]
+                fused = [simulate(trace, f"{policy}+fuse", serial) for trace in jobs]
                 cells, lost = [], []
                 for name, figure in FIGURES.items():
                     ratios = [
                         getattr(b, figure) / getattr(a, figure) for a, b in zip(plain, fused, strict=True)
                     ]
-                    cells.append(f"{told(ratios):>18}")
+                    cells.append(f"{format_ratios(ratios):>18}")
                     lost += [f"{name} seed {seed} {r:.2f}" for seed, r in enumerate(ratios) if r > LOST]
                 share = sum(r.fused_jobs for r in fused) / (count * seeds)
                 width = np.nanmean([r.array_width_mean for r in fused])
@@ -70,7 +72,7 @@ def main() -> None:
     parser.add_argument("--policy", nargs="+", default=["fifo", "las"])
     parser.add_argument("--load", nargs="+", type=float, default=[0.7, 1.0, 2.0])
     args = parser.parse_args()
-    compared(args.seeds, args.count, args.sweeps, args.policy, args.load)
+    print_comparison(args.seeds, args.count, args.sweeps, args.policy, args.load)
 
 
 if __name__ == "__main__":

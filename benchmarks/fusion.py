@@ -1,14 +1,14 @@
-"""How much faster an array trains than its members one after another, on the CPU.
+"""Speed of an array against its members one after another, on the CPU.
 
     python benchmarks/fusion.py                  all models at width 8
     python benchmarks/fusion.py --curve          widths 1 to 32, as a table and out/fusion_widths.html
 
-Steps are forward, backward and Adam; every member has its own batches. All ways are interleaved in one
-run, and the median is of at least 7. Ratios are of samples per second, summed over members. The baselines: a
-plain loop over the members with default Adam, and the same compiled (torch.compile of the whole step, or of
-forward and update by themselves, whichever is faster). Compiled steps are one member's, called for each,
+Steps are forward, backward and Adam; every member has its own batches. All runs are interleaved in one
+process, and the median is of at least 7. Ratios are of samples per second, summed over members. The
+baselines: a plain loop over the members with default Adam, and the same compiled (the faster of torch.compile
+of the whole step, and of forward and update separately). Compiled steps are one member's, called for each,
 which leaves its weights in the cache and so favours them. "Ours, not fused" is our own compiled step, one
-member after another: what "auto" falls back to, and the strictest baseline.
+member after another: the fallback of "auto", and the strictest baseline.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     names = args.models.split(",")
     if args.curve:
-        curve(names, args.rounds)
+        measure_curve(names, args.rounds)
         return
     for seed in range(args.seeds):
         for name in names:
@@ -59,23 +59,23 @@ def main() -> None:
 
 def compare(name: str, width: int, rounds: int, seed: int) -> None:
     case = CASES[name]
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     models = [case.build() for _ in range(width)]
-    xs, ys = (torch.stack(column) for column in zip(*(case.batch(chance) for _ in models), strict=True))
+    xs, ys = (torch.stack(column) for column in zip(*(case.batch(generator) for _ in models), strict=True))
     runs: dict[str, Run] = {
-        "serial": serial(models, case, xs, ys),
-        "compiled whole": serial_compiled(case, xs, ys),
-        "compiled parts": serial_compiled_parts(case, xs, ys),
-        "vmap": by_vmap(models, case, xs, ys),
+        "serial": build_serial_run(models, case, xs, ys),
+        "compiled whole": build_compiled_run(case, xs, ys),
+        "compiled parts": build_compiled_parts_run(case, xs, ys),
+        "vmap": build_vmap_run(models, case, xs, ys),
     }
     steps = {}
     for label, wide in (("ours, not fused", 1), ("fused", None), ("fused, auto", "auto")):
-        steps[label] = step = array_step(models, case, wide)
+        steps[label] = step = build_array_step(models, case, wide)
         if wide == 1:
             step.way = Way(1, None, compiled=True)
         runs[label] = lambda step=step: step(xs, ys, members=True)
-    times = interleaved(runs, rounds)
+    times = time_interleaved(runs, rounds)
     base, compiled = times["serial"], min(times["compiled whole"], times["compiled parts"])
     print(f"\n{name}, width {width}, seed {seed}: {1e3 * base / width:.3f} ms a step of one member, serially")
     for label, step_s in times.items():
@@ -95,8 +95,8 @@ def compare(name: str, width: int, rounds: int, seed: int) -> None:
         print(f"    tried {1e3 * t.step_s:9.3f} ms  compiled in {t.compile_s:4.0f} s  {t.way}")
 
 
-def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """The median seconds of a call of each, in turns."""
+def time_interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """Return the median seconds of a call of each run, interleaved."""
     counts = {}
     for label, run in runs.items():
         for _ in range(4):
@@ -114,7 +114,7 @@ def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     return {label: statistics.median(seen) for label, seen in times.items()}
 
 
-def serial(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
+def build_serial_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
     pairs = [(model, torch.optim.Adam(model.parameters())) for model in models]
 
     def run() -> None:
@@ -126,7 +126,7 @@ def serial(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
     return run
 
 
-def serial_compiled(case: Case, xs: Tensor, ys: Tensor) -> Run:
+def build_compiled_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
     model = case.build()
     optimiser = torch.optim.Adam(model.parameters())
 
@@ -143,8 +143,8 @@ def serial_compiled(case: Case, xs: Tensor, ys: Tensor) -> Run:
     return run
 
 
-def serial_compiled_parts(case: Case, xs: Tensor, ys: Tensor) -> Run:
-    """Forward and backward, and the update, each compiled: what most users do."""
+def build_compiled_parts_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
+    """Compile forward with backward, and the update, separately, as most users do."""
     model = case.build()
     optimiser = torch.optim.Adam(model.parameters())
     loss = torch.compile(lambda x, y: case.loss(model(x), y), fullgraph=True)
@@ -159,8 +159,8 @@ def serial_compiled_parts(case: Case, xs: Tensor, ys: Tensor) -> Run:
     return run
 
 
-def by_vmap(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
-    """What PyTorch's own documentation of ensembles does."""
+def build_vmap_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
+    """Return the step of PyTorch's own documentation of ensembles."""
     params, buffers = torch.func.stack_module_state(models)
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     optimiser = torch.optim.Adam(leaves.values())
@@ -176,34 +176,34 @@ def by_vmap(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
     return run
 
 
-def array_step(models: list[nn.Module], case: Case, width: int | str | None) -> fusion.Step:
+def build_array_step(models: list[nn.Module], case: Case, width: int | str | None) -> fusion.Step:
     array = fusion.fuse(models)
     return fusion.train_step(array, case.loss, fusion.Adam(array), width=width)
 
 
-def curve(names: list[str], rounds: int) -> None:
-    """Samples per second against the serial loop, by width."""
+def measure_curve(names: list[str], rounds: int) -> None:
+    """Measure samples per second against the serial loop, by width."""
     widths = [1, 2, 4, 8, 16, 32]
     found: dict[str, list[float]] = {}
     for name in names:
         case = CASES[name]
         found[name] = []
         for width in widths:
-            chance = torch.Generator().manual_seed(0)
+            generator = torch.Generator().manual_seed(0)
             models = [case.build() for _ in range(width)]
-            xs, ys = (torch.stack(c) for c in zip(*(case.batch(chance) for _ in models), strict=True))
-            step = array_step(models, case, None)
+            xs, ys = (torch.stack(c) for c in zip(*(case.batch(generator) for _ in models), strict=True))
+            step = build_array_step(models, case, None)
             runs: dict[str, Run] = {
-                "serial": serial(models, case, xs, ys),
+                "serial": build_serial_run(models, case, xs, ys),
                 "fused": lambda step=step, xs=xs, ys=ys: step(xs, ys, members=True),
             }
-            times = interleaved(runs, rounds)
+            times = time_interleaved(runs, rounds)
             found[name].append(times["serial"] / times["fused"])
             print(f"{name:14s} width {width:3d}  {found[name][-1]:6.2f} x serial", flush=True)
-    draw(widths, found)
+    write_curve_page(widths, found)
 
 
-def draw(widths: list[int], found: dict[str, list[float]]) -> None:
+def write_curve_page(widths: list[int], found: dict[str, list[float]]) -> None:
     import plotly.graph_objects as go
 
     figure = go.Figure()

@@ -45,7 +45,7 @@ class Transform(nn.Module):
 
 
 class Features(nn.Module):
-    """What PointNet knows of each point, and of the whole cloud."""
+    """PointNet's features of each point, and of the whole cloud."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,23 +109,23 @@ class Segmenter(nn.Module):
         return self.head(torch.cat([whole.unsqueeze(2).expand(-1, -1, x.shape[2]), points], 1))  # type: ignore[no-any-return]
 
 
-def generator() -> nn.Module:
-    """DCGAN's, for 64×64 pictures."""
+def build_generator() -> nn.Module:
+    """Build DCGAN's generator of 64×64 pictures."""
     layers: list[nn.Module] = []
     for a, b, stride, pad in ((100, 512, 1, 0), (512, 256, 2, 1), (256, 128, 2, 1), (128, 64, 2, 1)):
         layers += [nn.ConvTranspose2d(a, b, 4, stride, pad, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
     return nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
 
 
-def discriminator() -> nn.Module:
-    """DCGAN's, for 64×64 pictures."""
+def build_discriminator() -> nn.Module:
+    """Build DCGAN's discriminator of 64×64 pictures."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
     for a, b in ((64, 128), (128, 256), (256, 512)):
         layers += [nn.Conv2d(a, b, 4, 2, 1, bias=False), nn.BatchNorm2d(b), nn.LeakyReLU(0.2)]
     return nn.Sequential(*layers, nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Flatten(0))
 
 
-def supervised(
+def make_supervised(
     build: Callable[[], nn.Module], target: tuple[int, ...], classes: int, batch: int
 ) -> Callable[..., object]:
     def make(width: int, amp: bool) -> tuple[Callable[[], object], int]:
@@ -140,9 +140,9 @@ def supervised(
     return make
 
 
-def gan(width: int, amp: bool) -> tuple[Callable[[], object], int]:
-    g = fusion.fuse([generator().cuda() for _ in range(width)])
-    d = fusion.fuse([discriminator().cuda() for _ in range(width)])
+def make_gan(width: int, amp: bool) -> tuple[Callable[[], object], int]:
+    g = fusion.fuse([build_generator().cuda() for _ in range(width)])
+    d = fusion.fuse([build_discriminator().cuda() for _ in range(width)])
     opt_g, opt_d = (fusion.Adam(a, lr=2e-4, betas=(0.5, 0.999)) for a in (g, d))
     real = torch.randn(64, 3, 64, 64, device="cuda")
     ones, zeros = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
@@ -165,14 +165,14 @@ def gan(width: int, amp: bool) -> tuple[Callable[[], object], int]:
 
 
 WORKLOADS = {
-    "PointNet classification": supervised(Classifier, (), 16, 32),
-    "PointNet segmentation": supervised(Segmenter, (2500,), 4, 32),
-    "DCGAN": gan,
+    "PointNet classification": make_supervised(Classifier, (), 16, 32),
+    "PointNet segmentation": make_supervised(Segmenter, (2500,), 4, 32),
+    "DCGAN": make_gan,
 }
 
 
-def rate(name: str, width: int, amp: bool, seconds: float) -> float:
-    """Samples per second of an array."""
+def measure_rate(name: str, width: int, amp: bool, seconds: float) -> float:
+    """Return the samples per second of an array."""
     run, samples = WORKLOADS[name](width, amp)  # type: ignore[misc]
     for _ in range(5):
         run()
@@ -185,12 +185,20 @@ def rate(name: str, width: int, amp: bool, seconds: float) -> float:
     return count * samples / (time.perf_counter() - start_s)
 
 
-def processes(name: str, count: int, amp: bool, seconds: float) -> float:
-    """Samples per second of *count* processes that share the GPU; nan where one of them failed."""
-    words = [sys.executable, __file__, "--one", name, "--seconds", str(seconds), *(["--amp"] if amp else [])]
-    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    said = [(process.communicate()[0], process.returncode) for process in running]
-    return float("nan") if any(code for _, code in said) else sum(float(text) for text, _ in said)
+def measure_processes(name: str, count: int, amp: bool, seconds: float) -> float:
+    """Return the samples per second of *count* processes that share the GPU; nan where one failed."""
+    command = [
+        sys.executable,
+        __file__,
+        "--one",
+        name,
+        "--seconds",
+        str(seconds),
+        *(["--amp"] if amp else []),
+    ]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    results = [(process.communicate()[0], process.returncode) for process in running]
+    return float("nan") if any(code for _, code in results) else sum(float(text) for text, _ in results)
 
 
 def main() -> None:
@@ -201,24 +209,24 @@ def main() -> None:
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(
-            "fusion_gpu.py: PyTorch sees no CUDA GPU here, and these tables are of one (fusion.py: the CPU)"
+            "fusion_gpu.py: PyTorch finds no CUDA GPU, which these tables need; for the CPU run fusion.py"
         )
     if args.one:
-        print(rate(args.one, 1, args.amp, args.seconds))
+        print(measure_rate(args.one, 1, args.amp, args.seconds))
         return
     print(f"{torch.cuda.get_device_name()}, {'bfloat16' if args.amp else 'float32'}")
     for name in WORKLOADS:
-        alone = rate(name, 1, args.amp, args.seconds)
+        alone = measure_rate(name, 1, args.amp, args.seconds)
         print(f"\n{name}: {alone:.1f} samples/s alone\n  jobs  processes  array   GiB")
         for width in WIDTHS:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             try:
-                fused = rate(name, width, args.amp, args.seconds)
+                fused = measure_rate(name, width, args.amp, args.seconds)
             except torch.cuda.OutOfMemoryError:
                 print(f"  {width:4d}  the array does not fit")
                 break
-            beside = processes(name, width, args.amp, args.seconds)
+            beside = measure_processes(name, width, args.amp, args.seconds)
             peak = torch.cuda.max_memory_allocated() / 2**30
             print(f"  {width:4d}  {beside / alone:9.2f}  {fused / alone:5.2f}  {peak:5.1f}")
 

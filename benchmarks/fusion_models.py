@@ -14,7 +14,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and what a step of it is trained on."""
+    """A model, its batches and its loss."""
 
     build: Callable[[], nn.Module]
     batch: Callable[[torch.Generator], Batch]
@@ -73,18 +73,18 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embed(tokens)).mean(1))  # type: ignore[no-any-return]
 
 
-def tiny() -> nn.Module:
-    """A few thousand weights."""
+def build_tiny_mlp() -> nn.Module:
+    """Build an MLP of a few thousand weights."""
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
 
 
-def mlp() -> nn.Module:
-    """784-128-10."""
+def build_mlp() -> nn.Module:
+    """Build an MLP 784-128-10."""
     return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def cnn_norm() -> nn.Module:
-    """Two convolutions with batch norm, for small photographs."""
+def build_cnn_norm() -> nn.Module:
+    """Build two convolutions with batch norm, for small photographs."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -99,22 +99,26 @@ def cnn_norm() -> nn.Module:
     )
 
 
-def _numbers(shape: tuple[int, ...], classes: int) -> Callable[[torch.Generator], Batch]:
-    def batch(chance: torch.Generator) -> Batch:
-        return torch.randn(shape, generator=chance), torch.randint(0, classes, shape[:1], generator=chance)
+def _make_random_batch(shape: tuple[int, ...], classes: int) -> Callable[[torch.Generator], Batch]:
+    def batch(generator: torch.Generator) -> Batch:
+        return torch.randn(shape, generator=generator), torch.randint(
+            0, classes, shape[:1], generator=generator
+        )
 
     return batch
 
 
-def _tokens(chance: torch.Generator) -> Batch:
-    return torch.randint(0, 1000, (16, 32), generator=chance), torch.randint(0, 10, (16,), generator=chance)
+def _draw_tokens(generator: torch.Generator) -> Batch:
+    return torch.randint(0, 1000, (16, 32), generator=generator), torch.randint(
+        0, 10, (16,), generator=generator
+    )
 
 
 CASES = {
-    "tiny MLP": Case(tiny, _numbers((32, 16), 4)),
-    "MLP": Case(mlp, _numbers((64, 784), 10)),
-    "CNN": Case(Cnn, _numbers((32, 1, 28, 28), 10)),
-    "CNN+norm": Case(cnn_norm, _numbers((32, 3, 32, 32), 10)),
-    "PointNet": Case(PointNet, _numbers((16, 3, 256), 10)),
-    "transformer": Case(Encoder, _tokens),
+    "tiny MLP": Case(build_tiny_mlp, _make_random_batch((32, 16), 4)),
+    "MLP": Case(build_mlp, _make_random_batch((64, 784), 10)),
+    "CNN": Case(Cnn, _make_random_batch((32, 1, 28, 28), 10)),
+    "CNN+norm": Case(build_cnn_norm, _make_random_batch((32, 3, 32, 32), 10)),
+    "PointNet": Case(PointNet, _make_random_batch((16, 3, 256), 10)),
+    "transformer": Case(Encoder, _draw_tokens),
 }

@@ -1,11 +1,11 @@
-"""How much sooner tuning ends when trials are trained as one array.
+"""Time of hyper-parameter search with trials as one array, against one trial at a time.
 
 python benchmarks/fusion_tuning.py [--trials 32] [--epochs 27] [--seeds 3] [--width 8]
 
-An MLP that tells two moons apart: learning rate, weight decay and the scale of its first weights are tuned by
-random search and by ASHA, one trial at a time and in arrays, both with compiled steps, by turns. Seconds are
-of the whole call; the ratio in parentheses is without compiling, as in a longer search. In random search the
-best value must be the same; ASHA stops other trials when others come first.
+An MLP that separates two moons: learning rate, weight decay and the scale of its first weights are tuned by
+random search and by ASHA, one trial at a time and in arrays, both with compiled steps, alternately. Seconds
+are of the whole call; the ratio in parentheses is without compiling, as in a longer search. In random search
+the best value must be the same; the trials that ASHA stops depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SPACE = {
 }
 
 
-def moons(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Two half circles, one inside the other, with noise."""
-    chance = torch.Generator().manual_seed(seed)
+def draw_moons(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return points of two half circles, one inside the other, with noise."""
+    generator = torch.Generator().manual_seed(seed)
     label = torch.arange(count) % 2
-    angle = math.pi * torch.rand(count, generator=chance)
+    angle = math.pi * torch.rand(count, generator=generator)
     x = torch.where(label == 0, angle.cos(), 1 - angle.cos())
     y = torch.where(label == 0, angle.sin(), 0.5 - angle.sin())
-    return torch.stack([x, y], 1) + 0.2 * torch.randn(count, 2, generator=chance), label
+    return torch.stack([x, y], 1) + 0.2 * torch.randn(count, 2, generator=generator), label
 
 
 def build(config: dict[str, Any]) -> nn.Module:
-    """A small MLP, its first weights scaled."""
+    """Build a small MLP, its first weights scaled."""
     model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     with torch.no_grad():
         model[0].weight.mul_(config["scale"])
@@ -50,9 +50,9 @@ def build(config: dict[str, Any]) -> nn.Module:
 
 
 def objective(shared: Mapping[str, Any]) -> fusion.Objective:
-    """Training on one half of the points, judged by the other."""
-    inputs, labels = moons(1024, 0)
-    held_inputs, held_labels = moons(1024, 1)
+    """Return the objective: training on one half of the points, evaluated on the other."""
+    inputs, labels = draw_moons(1024, 0)
+    held_inputs, held_labels = draw_moons(1024, 1)
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         for part in torch.randperm(len(inputs)).split(32):
@@ -66,19 +66,19 @@ def objective(shared: Mapping[str, Any]) -> fusion.Objective:
     )
 
 
-def timed(sampler: str, width: int, seed: int, trials: int, epochs: int) -> tuple[Result, float, float]:
-    """The result, seconds, and seconds of compiling among them."""
+def measure(sampler: str, width: int, seed: int, trials: int, epochs: int) -> tuple[Result, float, float]:
+    """Return the result, its seconds, and the seconds of compiling among them."""
     compile_s = 0.0
-    made = Step.made
+    get_step_function = Step.get_step_function
 
-    def watched(self: Step, *args: Any) -> Any:
+    def measured(self: Step, *args: Any) -> Any:
         nonlocal compile_s
         before_s = self.compile_s
-        call = made(self, *args)
+        call = get_step_function(self, *args)
         compile_s += self.compile_s - before_s
         return call
 
-    Step.made = watched  # type: ignore[method-assign]
+    Step.get_step_function = measured  # type: ignore[method-assign]
     try:
         start_s = time.perf_counter()
         result = fusion.tune(
@@ -86,7 +86,7 @@ def timed(sampler: str, width: int, seed: int, trials: int, epochs: int) -> tupl
         )
         return result, time.perf_counter() - start_s, compile_s
     finally:
-        Step.made = made  # type: ignore[method-assign]
+        Step.get_step_function = get_step_function  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -98,11 +98,11 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{args.trials} trials of up to {args.epochs} epochs, {torch.get_num_threads()} threads")
     print("sampler  seed  alone s  array s  ratio  (compiled)  epochs       best value")
-    timed("random", 1, 0, 1, 1)  # the compiler itself is loaded
+    measure("random", 1, 0, 1, 1)  # load the compiler
     for sampler in ("random", "asha"):
         for seed in range(args.seeds):
-            one, one_s, one_compile_s = timed(sampler, 1, seed, args.trials, args.epochs)
-            many, many_s, many_compile_s = timed(sampler, args.width, seed, args.trials, args.epochs)
+            one, one_s, one_compile_s = measure(sampler, 1, seed, args.trials, args.epochs)
+            many, many_s, many_compile_s = measure(sampler, args.width, seed, args.trials, args.epochs)
             steady = (one_s - one_compile_s) / (many_s - many_compile_s)
             epochs = [sum(trial.epochs for trial in result.trials) for result in (one, many)]
             off = max(

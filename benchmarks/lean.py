@@ -1,7 +1,7 @@
-"""Synergy's LAS with its tune in plain Python: what a simulator costs without logs, energy or checks.
+"""Synergy's LAS with its tune in plain Python: a simulator without logs, energy or checks.
 
 Written from a description of the published code, for one-GPU jobs only; `benchmarks/synergy.py --only speed`
-runs it next to ours. It also is a second opinion on the published figure (18.969 h).
+runs it next to Wattline. It also confirms the published figure (18.969 h).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ ROUND_S, GPUS, CORES, GIB = 300.0, 8, 24.0, 500.0
 SHARE = (CORES / GPUS, GIB / GPUS)
 
 
-def mean_jct_h(jobs: Jobs, servers: int) -> float:
-    """Mean JCT in hours."""
+def simulate_mean_jct_h(jobs: Jobs, servers: int) -> float:
+    """Return the mean JCT in hours."""
     left: list[dict[str, Any]] = []
     for row in range(len(jobs)):
         cores, gib, gain = DEMANDS[jobs.model.word(row)]
@@ -37,7 +37,7 @@ def mean_jct_h(jobs: Jobs, servers: int) -> float:
     while left:
         ready = [job for job in left if job["submit"] <= now]
         ready.sort(key=lambda job: (job["served"], job["submit"]))
-        for job in _share_out(ready[: servers * GPUS], servers):
+        for job in _allocate(ready[: servers * GPUS], servers):
             job["done"] = min(job["steps"], job["done"] + math.floor(ROUND_S / (job["step"] / job["speed"])))
             job["served"] += ROUND_S
             if job["done"] >= job["steps"]:
@@ -47,8 +47,8 @@ def mean_jct_h(jobs: Jobs, servers: int) -> float:
     return total / len(jobs) / 3600
 
 
-def _share_out(chosen: list[dict[str, Any]], servers: int) -> list[dict[str, Any]]:
-    """All that a job demands on the first server that has it, else its share, for which others fall back."""
+def _allocate(chosen: list[dict[str, Any]], servers: int) -> list[dict[str, Any]]:
+    """Give each job its demand on the first server that has it, else its share, which others return."""
     free, cores, gib = [GPUS] * servers, [CORES] * servers, [GIB] * servers
     on: list[list[dict[str, Any]]] = [[] for _ in range(servers)]
 

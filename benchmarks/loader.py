@@ -1,4 +1,4 @@
-"""A data loader, item by item: the truth that the memory axis is held against.
+"""Simulation of a data loader, item by item: the reference of the memory axis.
 
 A reader fetches items in random order, from a cache that never evicts or from storage; cores prepare
 them; the GPU takes whole batches. All three run ahead only as far as their queues allow, and every item
@@ -12,7 +12,7 @@ import numpy as np
 
 
 @numba.njit(cache=True)
-def samples_s(
+def simulate_samples_s(
     cores: int,
     cached: float,
     fetch_s: float,
@@ -22,7 +22,7 @@ def samples_s(
     batch: int,
     ahead: int,
 ) -> float:
-    """Samples per second of the second half of the items, with a share of them *cached*."""
+    """Return the samples per second of the second half of the items, with a share of them *cached*."""
     items = len(prepare_s)
     free = np.zeros(cores)
     began, done = np.zeros(items), np.zeros(items)

@@ -1,4 +1,4 @@
-"""The picture of the README: every policy on one synthetic trace, energy against mean JCT.
+"""Draw the picture of the README: every policy on one synthetic trace, energy against mean JCT.
 
 python benchmarks/picture.py docs/policies.svg
 """

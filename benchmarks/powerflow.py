@@ -3,8 +3,8 @@
 python benchmarks/powerflow.py [--loads 0.7,1.5] [--seeds 5] [--count 400] [--jobs 2] [--html front.html]
 
 A seed is a stretch of *count* jobs of the virtual cluster, and the models of jobs that name none. The cluster
-has as many nodes of 8 A100s as make the wanted offered load, but enough for the largest job. PowerFlow is
-placed by `buddy+power`, the baselines by `pack` (as published: nobody switches nodes off), and by
+has as many nodes of 8 A100s as give the requested load, but enough for the largest job. PowerFlow is
+placed by `buddy+power`, the baselines by `pack` (as published: no node is switched off), and by
 `buddy+power` too in the rows marked @power. Energy is all that the cluster draws: jobs, idle GPUs, nodes,
 boots.
 """
@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 import wattline as wl
-from wattline.backend.sim.simulator import Overheads, Sim
+from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
@@ -46,18 +47,18 @@ CELLS = (
 PLAIN = ("fifo", "gandiva", "tiresias", "afs", "pollux")
 BASELINES = (*PLAIN, *(f"{name}+cap" for name in PLAIN))
 KNOWING = ("srtf", "afs:lengths=known", "tiresias@power")
-"""Not asked for: who knows how long jobs last as we do, and who switches nodes off as we do."""
+"""Further baselines: two that know the lengths of jobs, and one that switches nodes off."""
 GRID = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
 
 
 @cache
-def trace(name: str) -> Jobs:
+def read_jobs(name: str) -> Jobs:
     return read(str(Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / TRACES[name])).jobs
 
 
-def case(name: str, team: str, seed: int, load: float, count: int) -> tuple[Jobs, Nodes, float]:
-    """The jobs of a cell, its nodes, and the offered load."""
-    every = trace(name)
+def build_case(name: str, team: str, seed: int, load: float, count: int) -> tuple[Jobs, Nodes, float]:
+    """Return the jobs of a cell, its nodes, and the offered load."""
+    every = read_jobs(name)
     jobs = every.take(np.flatnonzero(every.team.codes == every.team.names.index(team)))
     first = int(np.random.default_rng([seed, 1]).integers(0, max(1, len(jobs) - count + 1)))
     jobs = jobs.take(slice(first, first + count))
@@ -76,9 +77,9 @@ def simulate(policy: object, place: str, jobs: Jobs, nodes: Nodes) -> Report:
 
 
 def measure(job: tuple[str, str, int, float, int, tuple[str, ...]]) -> dict[str, object]:
-    """All runs of one cell and seed."""
+    """Return the results of all runs of one cell and seed."""
     name, team, seed, load, count, baselines = job
-    jobs, nodes, offered = case(name, team, seed, load, count)
+    jobs, nodes, offered = build_case(name, team, seed, load, count)
 
     @cache
     def ours(eta: float) -> Report:
@@ -104,13 +105,13 @@ def measure(job: tuple[str, str, int, float, int, tuple[str, ...]]) -> dict[str,
     return {**about, "rows": rows, "front": front}
 
 
-def show(results: Sequence[dict], baselines: Sequence[str]) -> None:  # type: ignore[type-arg]
+def print_results(results: Sequence[dict], baselines: Sequence[str]) -> None:  # type: ignore[type-arg]
     for cell in dict.fromkeys(r["cell"] for r in results):
         mine = [r for r in results if r["cell"] == cell]
         loads = [r["load"] for r in mine]
         nodes = sorted({r["nodes"] for r in mine})
-        says = f"offered load {min(loads):.2f}-{max(loads):.2f}, {nodes[0]}-{nodes[-1]} nodes"
-        print(f"\n{cell[0]} {cell[1]}: {says}")
+        text = f"offered load {min(loads):.2f}-{max(loads):.2f}, {nodes[0]}-{nodes[-1]} nodes"
+        print(f"\n{cell[0]} {cell[1]}: {text}")
         print("  baseline               JCT h     MWh | at equal energy x better       energy | at equal JCT")
         for text in baselines:
             rows = [r["rows"][text] for r in mine]
@@ -118,12 +119,12 @@ def show(results: Sequence[dict], baselines: Sequence[str]) -> None:  # type: ig
             energy = np.array([row["energy"] for row in rows])
             jct_h, mwh = (np.mean([row[key] for row in rows]) for key in ("jct_h", "kwh"))
             saves = 100 * np.array([row["saves"] for row in rows if "saves" in row])
-            says = (
+            saving = (
                 f" | saves {saves.mean():.1f} % ({saves.min():.1f}-{saves.max():.1f})" if len(saves) else ""
             )
             print(
                 f"  {text:20} {jct_h:7.2f} {mwh / 1000:7.2f} | {better.mean():5.2f} ± {_spread(better):4.2f} "
-                f"({better.min():.2f}-{better.max():.2f})  {energy.min():.2f}-{energy.max():.2f}{says}"
+                f"({better.min():.2f}-{better.max():.2f})  {energy.min():.2f}-{energy.max():.2f}{saving}"
             )
 
 
@@ -144,19 +145,19 @@ def main() -> int:
     baselines = (*BASELINES, *KNOWING)
     good = True
     for load in map(float, args.loads.split(",")):
-        print(f"\n== wanted load {load}, {args.seeds} seeds of {args.count} jobs")
+        print(f"\n== requested load {load}, {args.seeds} seeds of {args.count} jobs")
         work = [(*cell, seed, load, args.count, baselines) for cell in cells for seed in range(args.seeds)]
         with ProcessPoolExecutor(args.jobs) as pool:
             results = list(pool.map(measure, work))
-        show(results, baselines)
-        good = judge(results) and good
+        print_results(results, baselines)
+        good = check_bars(results) and good
         if args.html:
             write_front(results, Path(args.html).with_stem(f"{Path(args.html).stem}-{load:g}"))
     return 0 if good else 1
 
 
-def judge(results: Sequence[dict]) -> bool:  # type: ignore[type-arg]
-    """Whether, on some trace, every baseline is beaten by 1.57 and the weakest by 3.39 on the mean."""
+def check_bars(results: Sequence[dict]) -> bool:  # type: ignore[type-arg]
+    """Return whether, on some trace, the mean gain is 1.57 over every baseline and 3.39 over the weakest."""
     won = False
     for cell in dict.fromkeys(r["cell"] for r in results):
         mine = [r["rows"] for r in results if r["cell"] == cell]
@@ -164,8 +165,8 @@ def judge(results: Sequence[dict]) -> bool:  # type: ignore[type-arg]
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         good = means[least] >= 1.57 and means[most] >= 3.39
         won = won or good
-        says = f"least {means[least]:.2f} against {least}, most {means[most]:.2f} against {most}"
-        print(f"{cell[0]} {cell[1]}: {says}{', both bars met' if good else ''}")
+        text = f"least {means[least]:.2f} against {least}, most {means[most]:.2f} against {most}"
+        print(f"{cell[0]} {cell[1]}: {text}{', both bars met' if good else ''}")
     saves = [100 * r["rows"]["tiresias"]["saves"] for r in results]
     print(
         f"at Tiresias' mean JCT: {np.mean(saves):.1f} % less energy over all cells, least {min(saves):.1f} %"
@@ -174,7 +175,7 @@ def judge(results: Sequence[dict]) -> bool:  # type: ignore[type-arg]
 
 
 def write_front(results: Sequence[dict], path: Path) -> None:  # type: ignore[type-arg]
-    """One plot per cell: our energy-JCT front and the baselines, of seed 0."""
+    """Draw one plot per cell: the energy-JCT front of PowerFlow and the baselines, of seed 0."""
     from plotly.subplots import make_subplots
 
     cells = [r for r in results if r["seed"] == 0]

@@ -1,4 +1,4 @@
-"""What optimistic profiling costs, and how far off it is where it did not measure.
+"""Cost of optimistic profiling, and its error at cells that it did not measure.
 
     python benchmarks/profiling.py [simulated torch]     (both by default; torch takes some minutes)
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from loader import samples_s as loader_samples_s
+from loader import simulate_samples_s
 
 from wattline.core.table import Floats
 from wattline.models.demand import Demand
@@ -30,39 +30,39 @@ SHARES = (0.0, 0.5)
 STORAGE_MIB_S, FILES, BATCH, GPU_S = 20.0, 512, 16, 0.06
 PATIENCE = Patience(warmup=24, most_s=4.0, precision=0.01)
 QUIET = 5.0  # per cent by which tries may differ
-TRIES = 3  # of which the fastest counts: this machine has other users, who only ever make it slower
+TRIES = 3  # of which the fastest counts: other programs only make the machine slower
 
 
 def main() -> int:
-    parts: dict[str, Callable[[], bool]] = {"simulated": simulated, "torch": real}
+    parts: dict[str, Callable[[], bool]] = {"simulated": check_simulated, "torch": check_torch}
     chosen = sys.argv[1:] or list(parts)
     for name in chosen:
         if name not in parts:
-            sys.exit(f"{name} is none of {', '.join(parts)}")
+            sys.exit(f"unknown part {name!r}, expected one of {', '.join(parts)}")
     missed = [name for name in chosen if not parts[name]()]
     print(f"\nbars missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
 
 
-def bar(text: str, met: bool, expected: str) -> bool:
+def check_bar(text: str, met: bool, expected: str) -> bool:
     print(f"  {'met   ' if met else 'MISSED'} {text}, bar {expected}")
     return met
 
 
-def off(believed: Floats, truth: Floats) -> Floats:
-    return np.asarray(100 * np.abs(believed / truth - 1.0))
+def compute_errors(predicted: Floats, truth: Floats) -> Floats:
+    return np.asarray(100 * np.abs(predicted / truth - 1.0))
 
 
 # Simulated loaders
 
 
-def simulated() -> bool:
+def check_simulated() -> bool:
     print(f"20 simulated loaders, {len(CORES)} cores x {len(MEMORY_SHARES)} amounts of memory; errors in %")
     met = True
     for noise in (0.0, NOISE, 2 * NOISE):
         points, cells = [], []
         for seed in range(20):
-            count, errors = loader_errors(seed, noise)
+            count, errors = simulate_loader_errors(seed, noise)
             points.append(count)
             cells.append(errors)
         every = np.concatenate(cells)
@@ -72,13 +72,13 @@ def simulated() -> bool:
             f" measured: mean {every.mean():.2f}, 90th {np.percentile(every, 90):.2f},"
             f" worst {every.max():.2f}; within 3 %: {np.mean(every < 3):.1%}"
         )
-        met &= bar(f"mean error {every.mean():.2f} %", bool(every.mean() < 3), "3 %")
-        met &= bar(f"{ratio:.0f} times less work", ratio >= 10, "10 times")
+        met &= check_bar(f"mean error {every.mean():.2f} %", bool(every.mean() < 3), "3 %")
+        met &= check_bar(f"{ratio:.0f} times less work", ratio >= 10, "10 times")
     return met
 
 
-def loader_errors(seed: int, noise: float) -> tuple[int, Floats]:
-    """How many points were measured, and the errors of all cells that were not."""
+def simulate_loader_errors(seed: int, noise: float) -> tuple[int, Floats]:
+    """Return the number of measured points, and the errors of all other cells."""
     rng = np.random.default_rng(seed)
     batch, items = 64, 64 * 400
     gpu_s = batch / rng.uniform(300, 3000)
@@ -89,19 +89,21 @@ def loader_errors(seed: int, noise: float) -> tuple[int, Floats]:
 
     def run(cores: float, share: float) -> float:
         fetch_s = sample_kib / 1024 / storage_mib_s
-        return float(loader_samples_s(int(cores), share, fetch_s, prepare_s, hit, gpu_s, batch, 4))
+        return float(simulate_samples_s(int(cores), share, fetch_s, prepare_s, hit, gpu_s, batch, 4))
 
     known = Sweep(CORES)(lambda c: run(c, 1.0) * (1 + noise * rng.uniform(-1, 1)))
     cores = np.array(CORES)
-    believed = between(known, cores)
+    predicted = between(known, cores)
     demand = Demand.derived(
-        cores, believed, dataset_gib=dataset_gib, sample_kib=sample_kib, storage_mib_s=storage_mib_s
+        cores, predicted, dataset_gib=dataset_gib, sample_kib=sample_kib, storage_mib_s=storage_mib_s
     )
     plenty = np.array([c not in known for c in CORES])
-    errors = [off(believed, np.array([run(c, 1.0) for c in CORES]))[plenty]]
+    errors = [compute_errors(predicted, np.array([run(c, 1.0) for c in CORES]))[plenty]]
     for share in MEMORY_SHARES:
         gib = np.full(len(cores), share * dataset_gib)
-        errors.append(off(demand.with_memory(believed, gib), np.array([run(c, share) for c in CORES])))
+        errors.append(
+            compute_errors(demand.with_memory(predicted, gib), np.array([run(c, share) for c in CORES]))
+        )
     return len(known), np.concatenate(errors)
 
 
@@ -119,7 +121,7 @@ from wattline.profiler.step_counter import cpus, steps
 folder, cached, mib_s, batch, gpu_s, each = Path(sys.argv[1]), *map(float, sys.argv[2:])
 
 class Storage:
-    """One device: whoever reads waits for those before it."""
+    """One device: a read waits for those before it."""
     def __init__(self):
         self.free_s, self.lock = multiprocessing.Value("d", 0.0, lock=False), multiprocessing.Lock()
     def read(self, path):
@@ -145,24 +147,24 @@ class Pictures(Dataset):
         small = [interpolate(v, size=(160, 160), mode="bicubic", antialias=True)[0] for v in views]
         return (sum(small) / len(small) - 0.45) / 0.22
 
-pictures = Pictures()
-endless = RandomSampler(pictures, replacement=True, num_samples=10**9)  # short epochs would be all stalls
-loader = DataLoader(pictures, batch_size=int(batch), sampler=endless, num_workers=int(each) * cpus())
+dataset = Pictures()
+endless = RandomSampler(dataset, replacement=True, num_samples=10**9)  # short epochs would be all stalls
+loader = DataLoader(dataset, batch_size=int(batch), sampler=endless, num_workers=int(each) * cpus())
 for _ in steps(loader):
     time.sleep(gpu_s)
 '''
 
 
-def real() -> bool:
+def check_torch() -> bool:
     try:
         import torch
     except ImportError:
-        print("\nno torch here: nothing was measured")
+        print("\nPyTorch is not installed: nothing was measured")
         return False
     with limits() as limit, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAIN)
-        sample_kib = pictures(folder / "data")
+        sample_kib = write_pictures(folder / "data")
         print(f"\nPyTorch {torch.__version__} on this machine, {len(limit.cores)} cores, limited by {limit}")
         if len(limit.cores) < 4:
             print(f"  a CPU axis of {len(limit.cores)} points only: nothing between them can be held out")
@@ -170,7 +172,7 @@ def real() -> bool:
         met = True
         for each in (4, 1):
             print(f"  {each} worker{'s' if each > 1 else ''} for each core; samples/s and errors in %")
-            errors, ratio, spread = torch_errors(folder, cores, limit, each, sample_kib)
+            errors, ratio, spread = measure_torch_errors(folder, cores, limit, each, sample_kib)
             text = (
                 f"mean {errors.mean():.2f} %, worst {errors.max():.2f} % of {len(errors)} cells not measured"
             )
@@ -179,18 +181,20 @@ def real() -> bool:
                 f" load average {os.getloadavg()[1]:.1f}"
             )
             if each == 1:
-                print(f"         {text}: a worker that reads does not prepare, and the model thinks it does")
+                print(f"         {text}: a worker that reads does not prepare, but the model assumes so")
                 continue
             if spread > QUIET:
                 print(f"         {text}: this machine is not quiet enough for a bar of 3 %")
             else:
-                met &= bar(text, bool(errors.mean() < 3), "mean 3 %")
-            met &= bar(f"{ratio:.0f} times less work than {len(cores)} x 10 cells", ratio >= 10, "10 times")
+                met &= check_bar(text, bool(errors.mean() < 3), "mean 3 %")
+            met &= check_bar(
+                f"{ratio:.0f} times less work than {len(cores)} x 10 cells", ratio >= 10, "10 times"
+            )
     return met
 
 
-def pictures(folder: Path) -> float:
-    """Half random, half the same: they pack to about three quarters; the mean size of a file in KiB."""
+def write_pictures(folder: Path) -> float:
+    """Write files that compress to about three quarters; return their mean size in KiB."""
     import zlib
 
     folder.mkdir()
@@ -202,10 +206,10 @@ def pictures(folder: Path) -> float:
     return float(np.mean([file.stat().st_size for file in folder.iterdir()]) / 1024)
 
 
-def torch_errors(
+def measure_torch_errors(
     folder: Path, cores: tuple[float, ...], limit: Limits, each: int, sample_kib: float
 ) -> tuple[Floats, float, float]:
-    """Errors of the cells that were not measured, how much less work it was, and how much tries differ."""
+    """Return the errors of unmeasured cells, the saved work, and the spread of tries."""
 
     def run(cpus: float, share: float) -> float:
         words = (str(folder / "data"), share, STORAGE_MIB_S, BATCH, GPU_S, each)
@@ -229,10 +233,10 @@ def torch_errors(
         cells = [f"all {plenty[row]:.1f}"]
         for share in SHARES if each > 1 else SHARES[1:]:
             truth = run(c, share)
-            believed = float(demand.with_memory(plenty[row : row + 1], np.array([share * dataset_gib]))[0])
-            error = 100 * abs(believed / truth - 1)
+            predicted = float(demand.with_memory(plenty[row : row + 1], np.array([share * dataset_gib]))[0])
+            error = 100 * abs(predicted / truth - 1)
             errors.append(error)
-            cells.append(f"{share:.0%} {truth:.1f}, estimated {believed:.1f} ({error:.1f})")
+            cells.append(f"{share:.0%} {truth:.1f}, estimated {predicted:.1f} ({error:.1f})")
         print(f"    {c:g} cores: {'; '.join(cells)}")
     took_s = time.monotonic() - began_s
     print(

@@ -1,7 +1,7 @@
-"""Published measurements as profile tables, whatever GPUs the files under $WATTLINE_DATA are of.
+"""Readers of published measurements under $WATTLINE_DATA, as profile tables.
 
-Files are found by pattern and GPU kinds are read from their names or columns, so that the same code
-reads GPUs it has never heard of.
+Files are found by pattern and GPU kinds are read from their names or columns, so that the same code reads
+any kind of GPU.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ ZEUS = {
 NODE_GPUS = 8  # of ElasticFlow's testbed
 
 
-def rows(path: Path) -> Iterator[dict[str, str]]:
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if path.suffix == ".gz" else data
     return csv.DictReader(text.decode().splitlines())
 
 
-def table(model: str, gpu: str, points: list[dict[str, float]]) -> Profile:
+def build_profile(model: str, gpu: str, points: list[dict[str, float]]) -> Profile:
     return Profile.of(model=model, gpu=gpu, **{k: np.array([p[k] for p in points]) for k in points[0]})
 
 
-def zeus_curves(data: Path = DATA) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(GPU, name, columns cap W, epoch s, W) of every curve against the power limit."""
+def read_zeus_curves(data: Path = DATA) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield (GPU, name, columns cap W, epoch s, W) of every curve against the power limit."""
     for path in sorted(data.glob("zeus/summary_power_*.csv")):
         curves = defaultdict(list)
-        for row in rows(path):
+        for row in read_rows(path):
             name = "-".join((row["dataset"], row["network"], row["optimizer"], row["batch_size"]))
             curves[name].append([float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power")])
         for name, points in sorted(curves.items()):
             yield path.stem.removeprefix("summary_power_"), name, np.array(sorted(points))
 
 
-def zeus(data: Path = DATA) -> Iterator[Profile]:
-    """Batch size × power limit of six trainings; of two optimisers the one that reached the target."""
-    trained = {(r["dataset"], r["optimizer"]) for r in rows(data / "zeus/summary_train.csv")}
+def read_zeus(data: Path = DATA) -> Iterator[Profile]:
+    """Yield batch size × power limit of six trainings; of two optimisers the one that reached the target."""
+    trained = {(r["dataset"], r["optimizer"]) for r in read_rows(data / "zeus/summary_train.csv")}
     for path in sorted(data.glob("zeus/summary_power_*.csv")):
         found = defaultdict(list)
-        for row in rows(path):
+        for row in read_rows(path):
             if (row["dataset"], row["optimizer"]) in trained:
                 examples = ZEUS.get(row["dataset"], ("", 1))[1]
                 found[row["dataset"]].append(
@@ -71,15 +71,17 @@ def zeus(data: Path = DATA) -> Iterator[Profile]:
                     }
                 )
         for dataset, points in sorted(found.items()):
-            yield table(ZEUS.get(dataset, (dataset, 1))[0], path.stem.removeprefix("summary_power_"), points)
+            yield build_profile(
+                ZEUS.get(dataset, (dataset, 1))[0], path.stem.removeprefix("summary_power_"), points
+            )
 
 
-def elasticflow(data: Path = DATA) -> Iterator[Profile]:
-    """Global batch × number of GPUs of the ElasticFlow models."""
+def read_elasticflow(data: Path = DATA) -> Iterator[Profile]:
+    """Yield global batch × number of GPUs of the ElasticFlow models."""
     for folder in sorted(data.glob("elasticflow/throughputs_*")):
         for path in sorted(folder.glob("*.csv")):
             points = []
-            for row in rows(path):
+            for row in read_rows(path):
                 batch = float(row.pop("global_batch_size"))
                 points += [
                     {
@@ -91,14 +93,14 @@ def elasticflow(data: Path = DATA) -> Iterator[Profile]:
                     for gpus, speed in row.items()
                     if speed and float(speed) > 0
                 ]
-            yield table(path.stem, folder.name.removeprefix("throughputs_").lower(), points)
+            yield build_profile(path.stem, folder.name.removeprefix("throughputs_").lower(), points)
 
 
-def perseus_stages(data: Path = DATA) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(GPU, name, columns clock MHz, s, J) of every pipeline stage against the SM clock."""
+def read_perseus_stages(data: Path = DATA) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield (GPU, name, columns clock MHz, s, J) of every pipeline stage against the SM clock."""
     curves = defaultdict(list)
     for path in sorted(data.glob("perseus/stage_profile_freq*.csv*")):
-        for row in rows(path):
+        for row in read_rows(path):
             name = "-".join((row["model"], row["stage"], row["instruction"]))
             point = [float(row[k]) for k in ("frequency_mhz", "time_s", "energy_J")]
             curves[row["gpu"], name].append(point)
@@ -106,13 +108,13 @@ def perseus_stages(data: Path = DATA) -> Iterator[tuple[str, str, np.ndarray]]:
         yield gpu, name, np.array(sorted(points))
 
 
-def perseus(data: Path = DATA) -> Iterator[Profile]:
-    """One stage of a large model against the clock (the mean of all stages), and caps on four PCIe GPUs."""
+def read_perseus(data: Path = DATA) -> Iterator[Profile]:
+    """Yield the mean stage of a large model against the clock, and caps on four PCIe GPUs."""
     sums: dict[tuple[str, str], dict[float, np.ndarray]] = defaultdict(
         lambda: defaultdict(lambda: np.zeros(2))
     )
     stages: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for gpu, name, points in perseus_stages(data):
+    for gpu, name, points in read_perseus_stages(data):
         model, stage, _ = name.rsplit("-", 2)
         stages[gpu, model].add(stage)
         for clock, seconds, joules in points.tolist():
@@ -123,10 +125,10 @@ def perseus(data: Path = DATA) -> Iterator[Profile]:
             {"batch": 1.0, "clock_mhz": clock, "samples_s": count / seconds, "watts": joules / seconds}
             for clock, (seconds, joules) in sorted(clocks.items())
         ]
-        yield table(f"{model}-stage", gpu.removesuffix("_sxm"), points)
+        yield build_profile(f"{model}-stage", gpu.removesuffix("_sxm"), points)
     for path in sorted(data.glob("perseus/*_zeus_global.csv")):
         found = defaultdict(list)
-        for row in rows(path):
+        for row in read_rows(path):
             found[row["model_name"]].append(
                 {
                     "gpus": 4.0,
@@ -137,18 +139,18 @@ def perseus(data: Path = DATA) -> Iterator[Profile]:
                 }
             )
         for model, points in sorted(found.items()):
-            yield table(f"{model}-pipeline", f"{path.name.partition('_')[0].lower()}-pcie", points)
+            yield build_profile(f"{model}-pipeline", f"{path.name.partition('_')[0].lower()}-pcie", points)
 
 
-def synergy_matrices(data: Path = DATA) -> Iterator[tuple[str, dict[tuple[float, float], float], float]]:
-    """(model, {(cores, GB): samples/s}, batch) of one GPU, at three cores per GPU of the server."""
+def read_synergy_matrices(data: Path = DATA) -> Iterator[tuple[str, dict[tuple[float, float], float], float]]:
+    """Yield (model, {(cores, GB): samples/s}, batch) of one GPU, at three cores per GPU of the server."""
     batch, step_s = {}, {}
-    for row in rows(data / "synergy/model_profiles.csv"):
+    for row in read_rows(data / "synergy/model_profiles.csv"):
         if (row["cpu_gpu_ratio"], row["gpus_profiled"], row["used_by_simulator"]) == ("3", "1", "1"):
             batch[row["model"]] = float(row["batch_per_gpu"])
             step_s[row["model"]] = float(row["iter_time_s_at_proportional"])
     matrices: dict[str, dict[tuple[float, float], float]] = defaultdict(dict)
-    for row in rows(data / "synergy/sensitivity_matrices.csv"):
+    for row in read_rows(data / "synergy/sensitivity_matrices.csv"):
         model = row["model"]
         if (row["cpu_gpu_ratio"], row["gpus_profiled"]) == ("3", "1") and model in batch:
             cell = float(row["cpus_per_gpu"]), float(row["mem_gb_per_gpu"])
@@ -157,22 +159,22 @@ def synergy_matrices(data: Path = DATA) -> Iterator[tuple[str, dict[tuple[float,
         yield model, matrix, batch[model]
 
 
-def synergy(data: Path = DATA) -> Iterator[Profile]:
-    """Cores × memory of one V100, with an eighth of the 500 MB/s that its server reads from storage."""
+def read_synergy(data: Path = DATA) -> Iterator[Profile]:
+    """Yield cores × memory of one V100, with an eighth of the 500 MB/s of its server's storage."""
     read_mib_s = 500e6 / 8 / 2**20
-    for model, matrix, batch in synergy_matrices(data):
+    for model, matrix, batch in read_synergy_matrices(data):
         points = [
             {"batch": batch, "cpus": cores, "mem_gib": gb, "read_mib_s": read_mib_s, "samples_s": speed}
             for (cores, gb), speed in sorted(matrix.items())
         ]
         name = model.replace("res", "resnet") if re.fullmatch(r"res\d+", model) else model
-        yield table(name, "v100", points)
+        yield build_profile(name, "v100", points)
 
 
-def gavel(data: Path = DATA) -> Iterator[Profile]:
-    """Batch per GPU × number of GPUs, together on one node or each on its own; steps of all GPUs count."""
+def read_gavel(data: Path = DATA) -> Iterator[Profile]:
+    """Yield batch per GPU × number of GPUs, on one node or one node each; steps of all GPUs count."""
     found = defaultdict(list)
-    for row in rows(data / "gavel/isolated_throughputs.csv"):
+    for row in read_rows(data / "gavel/isolated_throughputs.csv"):
         if row["table"] != "physical_cluster" or float(row["steps_per_s"]) <= 0:
             continue
         family, _, rest = row["job_type"].partition(" (batch size ")
@@ -187,17 +189,17 @@ def gavel(data: Path = DATA) -> Iterator[Profile]:
                 }
             )
     for (family, gpu), points in sorted(found.items()):
-        yield table(family, gpu, points)
+        yield build_profile(family, gpu, points)
 
 
-def pollux(data: Path = DATA) -> Iterator[Profile]:
-    """Batch per GPU × placements over nodes of four T4s; the mean of placements of as many GPUs and nodes."""
+def read_pollux(data: Path = DATA) -> Iterator[Profile]:
+    """Yield batch per GPU × GPUs and nodes of four T4s; equal placements are averaged."""
     for path in sorted(data.glob("pollux/traces/*/placements.csv")):
         steps = defaultdict(list)
-        for row in rows(path):
+        for row in read_rows(path):
             place = float(sum(map(int, row["placement"]))), float(len(row["placement"]))
             steps[*place, float(row["local_bsz"])].append(float(row["step_time"]))
-        for row in rows(path.with_name("scalability.csv")):
+        for row in read_rows(path.with_name("scalability.csv")):
             place = float(row["num_replicas"]), float(row["num_nodes"])
             steps[*place, float(row["local_bsz"])].append(float(row["step_time"]))
         points = [
@@ -210,4 +212,4 @@ def pollux(data: Path = DATA) -> Iterator[Profile]:
             }
             for (gpus, nodes, local), seconds in sorted(steps.items())
         ]
-        yield table(path.parent.name, "t4", points)
+        yield build_profile(path.parent.name, "t4", points)

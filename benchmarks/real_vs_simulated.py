@@ -1,11 +1,11 @@
-"""The same small workload as real processes and in the simulator: do JCT and energy agree?
+"""JCT and energy of the same small workload as real processes and in the simulator.
 
     python benchmarks/real_vs_simulated.py [--seeds 3]
 
-Real: the service runs scripts with a session on simulated GPUs, whose steps take and draw what the library
-says. Simulated: the same jobs, arrivals, policy and placer in `Sim`, with the library as the truth and one
-number besides: the seconds that a process needs before its first step, measured with one job alone. Both
-write run logs; figures are `wattline.reports`'s of the two.
+Real: the service runs scripts with a session on simulated GPUs; time and power of a step are those
+of the library. Simulated: the same jobs, arrivals, policy and placer in `Sim`, with the library as the truth
+and one further number: the seconds of a process before its first step, measured with one job alone. Figures
+come from the run logs of both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
-from wattline.core.events import FINISHED, METERED
+from wattline.core.events import EVENT_VERB, FINISHED, METERED
 from wattline.core.jobs import Jobs
 from wattline.jobfile import read_document
 from wattline.loop.log_reader import read_log
@@ -43,8 +43,8 @@ with wattline.Session(aim='none', batch_size={BATCH}) as run:
 """
 
 
-def drawn(seed: int, count: int) -> list[tuple[float, str, int, float]]:
-    """Arrival, model, steps and seconds of each job."""
+def draw_jobs(seed: int, count: int) -> list[tuple[float, str, int, float]]:
+    """Return arrival, model, steps and seconds of each job."""
     rng = np.random.default_rng(seed)
     models = library()
     jobs = []
@@ -56,16 +56,16 @@ def drawn(seed: int, count: int) -> list[tuple[float, str, int, float]]:
     return jobs
 
 
-def real(jobs: list[tuple[float, str, int, float]], policy: str, folder: Path) -> Path:
-    """The log of the service; jobs are submitted when they arrive."""
+def run_service(jobs: list[tuple[float, str, int, float]], policy: str, folder: Path) -> Path:
+    """Submit jobs when they arrive; return the log of the service."""
     served = Controller(folder, gpus=GPUS, policy=policy, place="pack")
     served.start()
     began_s = time.monotonic()
     for at_s, model, steps, seconds in jobs:
         time.sleep(max(began_s + at_s - time.monotonic(), 0.0))
-        words = [sys.executable, "-c", SCRIPT, str(steps)]
-        asks = {"gpus": 1, "time": f"{seconds + 30:.3f}s"}
-        document = {"run": words, "model": model, "batch_size": BATCH, "resources": asks}
+        command = [sys.executable, "-c", SCRIPT, str(steps)]
+        resources = {"gpus": 1, "time": f"{seconds + 30:.3f}s"}
+        document = {"run": command, "model": model, "batch_size": BATCH, "resources": resources}
         served.submit(read_document({**document, "env": {"OMP_NUM_THREADS": "1"}}, model), "", "/")
     while served.store.has_live_jobs():
         time.sleep(0.1)
@@ -80,11 +80,11 @@ def real(jobs: list[tuple[float, str, int, float]], policy: str, folder: Path) -
     return path
 
 
-def figures(log: object, jobs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds from arrival to end, and joules, of each job."""
+def read_figures(log: object, jobs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds from arrival to end, and joules, of each job."""
     jct_s, energy_j = np.zeros(jobs), np.zeros(jobs)
     events = log.events  # type: ignore[attr-defined]
-    for verb, job, at_s, _, _, used_j in events[events[:, 0] != METERED].tolist():
+    for verb, job, at_s, _, _, used_j in events[events[:, EVENT_VERB] != METERED].tolist():
         if verb == FINISHED:
             jct_s[int(job)] = at_s - log.jobs.submit_s[int(job)]  # type: ignore[attr-defined]
             energy_j[int(job)] = used_j
@@ -92,16 +92,16 @@ def figures(log: object, jobs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare(seed: int, policy: str, count: int) -> tuple[float, float, float, float]:
-    """Of JCT: how far off each is, at the median and at most, and pairs in another order; energy in sum."""
+    """Return the median and largest error of JCT, the share of pairs in another order, and that of energy."""
     from wattline.placement.parser import parse_placer
     from wattline.policy.parser import parse_policy
 
-    jobs = drawn(seed, count)
+    jobs = draw_jobs(seed, count)
     with tempfile.TemporaryDirectory() as folder:
-        alone = real(jobs[:1], policy, Path(folder) / "alone")
-        start_s = float(figures(read_log(alone), 1)[0][0]) - jobs[0][3]
-        log = read_log(real(jobs, policy, Path(folder) / "all"))
-    is_s, is_j = figures(log, count)
+        alone = run_service(jobs[:1], policy, Path(folder) / "alone")
+        start_s = float(read_figures(read_log(alone), 1)[0][0]) - jobs[0][3]
+        log = read_log(run_service(jobs, policy, Path(folder) / "all"))
+    is_s, is_j = read_figures(log, count)
     table = Jobs.of(
         submit_s=log.jobs.submit_s - log.jobs.submit_s[0],
         gpus=[1] * count,
@@ -111,20 +111,22 @@ def compare(seed: int, policy: str, count: int) -> tuple[float, float, float, fl
     )
     sim = Sim(replace(table, cpus=log.jobs.cpus, mem_gib=log.jobs.mem_gib), log.nodes, library(),
               overheads=Overheads(start_s=start_s))  # fmt: skip
-    would_s, would_j = figures(run(sim, parse_policy(policy), library(), place=parse_placer("pack")), count)
+    would_s, would_j = read_figures(
+        run(sim, parse_policy(policy), library(), place=parse_placer("pack")), count
+    )
     off = np.abs(would_s / is_s - 1)
     pairs = list(combinations(range(count), 2))
     apart = [(a, b) for a, b in pairs if abs(is_s[a] - is_s[b]) > 0.05 * is_s.max()]
     other = np.mean([(is_s[a] < is_s[b]) != (would_s[a] < would_s[b]) for a, b in apart])
     energy = float(would_j.sum() / is_j.sum() - 1)
-    said = (
+    parts = (
         f"JCT off {100 * np.median(off):.1f} % (median), {100 * off.max():.1f} % (most)",
         f"mean JCT {100 * (would_s.mean() / is_s.mean() - 1):+.1f} %",
         f"other order {100 * other:.1f} % of pairs",
         f"energy {100 * energy:+.1f} %",
         f"a process starts in {start_s:.2f} s",
     )
-    print(f"seed {seed} {policy:<22}", "; ".join(said), flush=True)
+    print(f"seed {seed} {policy:<22}", "; ".join(parts), flush=True)
     return float(np.median(off)), float(off.max()), float(other), energy
 
 

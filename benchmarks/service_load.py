@@ -1,8 +1,8 @@
-"""How the service bears load: submissions through its API, a long queue, and a day in minutes.
+"""The service under load: submissions through its API, a long queue, and a day in minutes.
 
     python benchmarks/service_load.py submit          10,000 submissions at 100/s: latency, none lost
     python benchmarks/service_load.py queue           20,000 pending jobs: seconds of a decision
-    python benchmarks/service_load.py soak            jobs that come and go for minutes: memory
+    python benchmarks/service_load.py soak            jobs that arrive and end for minutes: memory
 
 The service runs in its own process, as users run it; the caller is this one.
 """
@@ -27,12 +27,12 @@ from wattline.jobfile import read_document
 from wattline.service.controller import Controller
 
 GPUS = "simulated:8xa100"
-MODELS = ("resnet50", "vgg16", "bert", "gpt2", "inception3", "deepspeech2", "nobody-knows")
+MODELS = ("resnet50", "vgg16", "bert", "gpt2", "inception3", "deepspeech2", "unknown-model")
 
 
 @contextmanager
-def service(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
-    """A service that listens: its process, where, and the token."""
+def run_service(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+    """Run a service; yield its process, its address and its token."""
     command = [sys.executable, "-m", "wattline", "serve", "--dir", str(folder), "--port", "0"]
     served = subprocess.Popen(
         [*command, "--rate", "1000000", *options],
@@ -52,24 +52,27 @@ def service(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
 
 
 class Caller:
-    """A connection that stays."""
+    """A persistent connection."""
 
     def __init__(self, url: str, token: str) -> None:
         self._connection = http.client.HTTPConnection(url, timeout=60)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, object]:
-        """What it answers."""
+    def send(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, object]:
+        """Send a request; return the status and the body of the answer."""
         text = None if body is None else json.dumps(body)
         self._connection.request(method, f"/api/v1{path}", text, {**self._headers, **headers})
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read() or b"null")
 
 
-def submit(count: int, rate: float, callers: int = 8) -> None:
-    """Submissions at a steady rate, whether or not the last was answered."""
-    with tempfile.TemporaryDirectory() as folder, service(Path(folder), "--gpus", GPUS) as (_, url, token):
-        Caller(url, token).ask("GET", "/cluster")
+def measure_submissions(count: int, rate: float, callers: int = 8) -> None:
+    """Submit at a steady rate, without waiting for answers."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run_service(Path(folder), "--gpus", GPUS) as (_, url, token),
+    ):
+        Caller(url, token).send("GET", "/cluster")
         due: queue.Queue[float | None] = queue.Queue()
         took_s: list[float] = []
         ids: list[str] = []
@@ -79,10 +82,10 @@ def submit(count: int, rate: float, callers: int = 8) -> None:
             caller = Caller(url, token)
             while (at_s := due.get()) is not None:
                 job = {"run": ["sleep", "3600"], "resources": {"gpus": 8}}
-                status, said = caller.ask("POST", "/jobs", job)
+                status, body = caller.send("POST", "/jobs", job)
                 took_s.append(time.monotonic() - at_s)  # from when it should have been sent
                 if status == 201:
-                    ids.append(said["jobs"][0]["id"])  # type: ignore[index]
+                    ids.append(body["jobs"][0]["id"])  # type: ignore[index]
                 else:
                     wrong.append(status)
 
@@ -99,7 +102,7 @@ def submit(count: int, rate: float, callers: int = 8) -> None:
         for thread in threads:
             thread.join()
         seconds = time.monotonic() - began_s
-        kept = _count(Caller(url, token))
+        stored = _count_jobs(Caller(url, token))
         took_s.sort()
         ms = [1000 * took_s[int(q * (len(took_s) - 1))] for q in (0.5, 0.9, 0.99, 1.0)]
         print(f"{count} submissions in {seconds:.1f} s ({count / seconds:.0f}/s), {len(wrong)} refused")
@@ -109,43 +112,43 @@ def submit(count: int, rate: float, callers: int = 8) -> None:
             *(f"{name} {one:.1f} " for name, one in zip(names, ms, strict=True)),
             "(bar: p99 ≤ 50)",
         )
-        print(f"accepted {len(set(ids))}, kept {kept}, lost {len(set(ids)) - kept}")
+        print(f"accepted {len(set(ids))}, stored {stored}, lost {len(set(ids)) - stored}")
 
 
-def _count(caller: Caller) -> int:
-    _, said = caller.ask("GET", "/cluster")
-    return sum(said["jobs"].values())  # type: ignore[index]
+def _count_jobs(caller: Caller) -> int:
+    _, body = caller.send("GET", "/cluster")
+    return sum(body["jobs"].values())  # type: ignore[index]
 
 
-def long_queue(count: int) -> None:
-    """How long one decision takes while so many wait, as the service measures itself."""
+def measure_long_queue(count: int) -> None:
+    """Measure one decision while *count* jobs wait, by the figure of the service."""
     for policy in ("auto", "powerflow+fuse", "priority", "srtf", "fifo"):
         place = "tune" if policy == "auto" else "pack"
         options = ("--gpus", GPUS, "--policy", policy, "--place", place)
-        with tempfile.TemporaryDirectory() as folder, service(Path(folder), *options) as (_, url, token):
+        with tempfile.TemporaryDirectory() as folder, run_service(Path(folder), *options) as (_, url, token):
             caller = Caller(url, token)
-            for part in range(20):  # of many sorts
+            for part in range(20):  # of several job classes
                 model, gpus = MODELS[part % len(MODELS)], 2 ** (part % 4)
                 sweep = {"run": "sleep ${n}", "matrix": {"n": f"1..{count // 20}"}, "model": model}
                 sizes = {"gpus": f"1..{gpus}", "time": f"{1 + part}h"}
-                asks = {"resources": sizes, "batch_size": 16 << part % 3, "elastic": part % 2 == 0}
-                status, _ = caller.ask("POST", "/jobs", {**sweep, **asks})
+                request = {"resources": sizes, "batch_size": 16 << part % 3, "elastic": part % 2 == 0}
+                status, _ = caller.send("POST", "/jobs", {**sweep, **request})
                 assert status == 201, status
             decided_s = []
-            for _ in range(12):  # each cancels one that waits: a reason to decide again
-                caller.ask("POST", "/jobs", {"run": "sleep 1", "resources": {"gpus": 1}})
+            for _ in range(12):  # a new job requires a new decision
+                caller.send("POST", "/jobs", {"run": "sleep 1", "resources": {"gpus": 1}})
                 time.sleep(1.0)
-                _, said = caller.ask("GET", "/cluster")
-                decided_s.append(said["decision_s"])  # type: ignore[index]
-            pending = said["jobs"]["PENDING"]  # type: ignore[index]
+                _, body = caller.send("GET", "/cluster")
+                decided_s.append(body["decision_s"])  # type: ignore[index]
+            pending = body["jobs"]["PENDING"]  # type: ignore[index]
             decided_s.sort()
             middle, most = decided_s[len(decided_s) // 2], decided_s[-1]
-            said_s = f"decision {middle:.3f} s, most {most:.3f} s (bar: ≤ 1)"
-            print(f"{policy:<16} {pending} pending: {said_s}", flush=True)
+            text = f"decision {middle:.3f} s, most {most:.3f} s (bar: ≤ 1)"
+            print(f"{policy:<16} {pending} pending: {text}", flush=True)
 
 
-def soak(seconds: float, day_s: float = 86_400.0) -> None:
-    """A day in *seconds*, on a clock that runs so much faster; jobs come and go all the time."""
+def run_soak(seconds: float, day_s: float = 86_400.0) -> None:
+    """Run a day in *seconds*, on a faster clock, with jobs that arrive and end all the time."""
     began_s, start_s = time.monotonic(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         served = Controller(
@@ -164,9 +167,9 @@ def soak(seconds: float, day_s: float = 86_400.0) -> None:
                     served.cancel(job.id)
             if past_s >= seconds / 24 * len(sizes):
                 sizes.append(_resident_mib(os.getpid()))
-                over = sum(n for state, n in counts.items() if state not in ("PENDING", "RUNNING"))
+                ended = sum(n for state, n in counts.items() if state not in ("PENDING", "RUNNING"))
                 print(
-                    f"hour {len(sizes) - 1:2d}: {over:6d} jobs over, {counts.get('SUCCEEDED', 0)} ran,"
+                    f"hour {len(sizes) - 1:2d}: {ended:6d} jobs ended, {counts.get('SUCCEEDED', 0)} ran,"
                     f" epoch {served.view().epoch}, {sizes[-1]:.0f} MiB",
                     flush=True,
                 )
@@ -193,11 +196,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0)
     args = parser.parse_args()
     if args.what == "submit":
-        submit(args.count or 10_000, args.rate)
+        measure_submissions(args.count or 10_000, args.rate)
     elif args.what == "queue":
-        long_queue(args.count or 20_000)
+        measure_long_queue(args.count or 20_000)
     else:
-        soak(args.seconds)
+        run_soak(args.seconds)
 
 
 if __name__ == "__main__":

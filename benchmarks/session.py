@@ -1,10 +1,10 @@
-"""What the session costs a training loop, for each step.
+"""Cost of the session in a training loop, for each step.
 
 python benchmarks/session.py [--rounds 15]
 
-An empty loop with and without it, by turns, because steps of a real job differ by more than it costs; and the
-share of a real PyTorch step on the CPU. Without a meter it is what the session itself costs; a simulated GPU
-works for every step, which no real one does.
+An empty loop with and without it, alternately, because steps of a real job differ by more than its cost; and
+the share of a real PyTorch step on the CPU. Without a meter it is the cost of the session itself; a simulated
+GPU computes at every step, which no real one does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import wattline
 from wattline.profiler.cap_window import Length
 
 
-def job(width: int, batch: int) -> Callable[[], None]:
-    """One step of training."""
+def build_step(width: int, batch: int) -> Callable[[], None]:
+    """Return a function that trains one step."""
     model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(batch, width)
@@ -37,9 +37,9 @@ def job(width: int, batch: int) -> Callable[[], None]:
     return step
 
 
-def step_s(width: int, batch: int) -> float:
-    """Seconds of a step, the median of many."""
-    step, found = job(width, batch), []
+def measure_step_s(width: int, batch: int) -> float:
+    """Return the median seconds of a step."""
+    step, found = build_step(width, batch), []
     for _ in range(60):
         before = time.perf_counter()
         step()
@@ -47,8 +47,8 @@ def step_s(width: int, batch: int) -> float:
     return statistics.median(found)
 
 
-def own_s(run: wattline.Session, rounds: int, steps: int = 5000) -> list[float]:
-    """What a step of an empty loop costs more with the session, round by round."""
+def measure_overhead_s(run: wattline.Session, rounds: int, steps: int = 5000) -> list[float]:
+    """Return the added seconds of a step of an empty loop with the session, for each round."""
     loader = [torch.zeros(64, 1)] * steps
     epochs, found = run.epochs(10**6), []
     for _ in range(rounds):
@@ -69,7 +69,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["WATTLINE_STATE"] = tempfile.mkdtemp()
-    real_s = {name: step_s(*size) for name, size in (("small", (256, 64)), ("larger", (768, 256)))}
+    real_s = {name: measure_step_s(*size) for name, size in (("small", (256, 64)), ("larger", (768, 256)))}
     simulated = f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={tempfile.mkdtemp()}"
     cases = (
         ("without a meter", "none", Length()),
@@ -78,7 +78,7 @@ def main() -> None:
     )
     for name, meter, window in cases:
         with wattline.Session(meter=meter, batch_size=64, window=window) as run:
-            found = own_s(run, args.rounds)
+            found = measure_overhead_s(run, args.rounds)
         middle, (low, _, high) = statistics.median(found), statistics.quantiles(found)
         shares = ", ".join(
             f"{middle / s:.2%} of a {what} step of {1e3 * s:.1f} ms" for what, s in real_s.items()

@@ -1,10 +1,10 @@
-"""How fast the simulator is: CPU seconds, jobs per CPU-second, peak memory, and ratios to a bare loop.
+"""Speed of the simulator: CPU seconds, jobs per CPU-second, peak memory, and ratios to a bare loop.
 
     python benchmarks/speed.py [--trace FILE] [--cluster 320xv100:8] [--policy fifo ...] [--growth]
 
 The trace defaults to Philly's 82,247 jobs in $WATTLINE_DATA. Ratios are taken in one process, one
-run after the other, because absolute times on shared machines mean little. `--growth` asks for the
-cost of ten times the jobs at the same load.
+run after the other, because absolute times on shared machines mean little. `--growth` measures
+the cost of ten times the jobs at the same load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bare import bare_fifo
+from bare import simulate_bare_fifo
 
 import wattline as wl
 from wattline.policy import ORDERS
@@ -26,7 +26,7 @@ DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data"))
 PHILLY = DATA / "philly" / "philly_jobs.csv.gz"
 
 
-def cpu_of(jobs: wl.Jobs, cluster: wl.Nodes, policy: str) -> tuple[float, wl.Log]:
+def measure_cpu_s(jobs: wl.Jobs, cluster: wl.Nodes, policy: str) -> tuple[float, wl.Log]:
     sim = wl.Sim(jobs, cluster)
     rule = wl.parse_policy(policy)
     before = time.process_time()
@@ -34,25 +34,25 @@ def cpu_of(jobs: wl.Jobs, cluster: wl.Nodes, policy: str) -> tuple[float, wl.Log
     return time.process_time() - before, log
 
 
-def bare_cpu(jobs: wl.Jobs, cluster: wl.Nodes) -> float:
+def measure_bare_cpu_s(jobs: wl.Jobs, cluster: wl.Nodes) -> float:
     columns = jobs.submit_s.tolist(), jobs.gpus.tolist(), jobs.duration_s.tolist()
     before = time.process_time()
-    bare_fifo(*columns, int(cluster.gpus.sum()))
+    simulate_bare_fifo(*columns, int(cluster.gpus.sum()))
     return time.process_time() - before
 
 
-def speed(trace: str, cluster_text: str, policies: list[str]) -> None:
+def print_speed(trace: str, cluster_text: str, policies: list[str]) -> None:
     before = time.process_time()
     jobs = wl.read_trace(trace)
     cluster = wl.parse_cluster(cluster_text)
     cpu_s = time.process_time() - before
     print(f"{Path(trace).name}: {len(jobs)} jobs, read in {cpu_s:.2f} CPU s; {cluster_text}")
-    cpu_of(jobs.take(slice(0, 200)), cluster, "fifo")  # load the compiled kernels
+    measure_cpu_s(jobs.take(slice(0, 200)), cluster, "fifo")  # load the compiled kernels
     words = ("CPU s", "jobs/CPU s", "rounds", "actions", "peak MB", "x bare")
     print(f"{'policy':10}", *(f"{word:>10}" for word in words))
     for policy in policies:
-        bare = bare_cpu(jobs, cluster)
-        cpu, log = cpu_of(jobs, cluster, policy)
+        bare = measure_bare_cpu_s(jobs, cluster)
+        cpu, log = measure_cpu_s(jobs, cluster, policy)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         rate = len(jobs) / cpu
         numbers = (
@@ -67,8 +67,8 @@ def speed(trace: str, cluster_text: str, policies: list[str]) -> None:
         print(f"{'  bare':10} {bare:10.2f} {len(jobs) / bare:10.0f}")
 
 
-def repeated(jobs: wl.Jobs, times: int) -> wl.Jobs:
-    """The same jobs again and again, each time after the last of them must be done."""
+def repeat_jobs(jobs: wl.Jobs, times: int) -> wl.Jobs:
+    """Repeat the jobs, each time after the last of them has ended."""
     period_s = float(jobs.submit_s[-1] + jobs.duration_s.sum() / 64 + jobs.duration_s.max())
     return wl.Jobs.of(
         submit_s=np.concatenate([jobs.submit_s + turn * period_s for turn in range(times)]),
@@ -77,9 +77,9 @@ def repeated(jobs: wl.Jobs, times: int) -> wl.Jobs:
     )
 
 
-def growth(policies: list[str]) -> None:
+def print_growth(policies: list[str]) -> None:
     cluster = wl.parse_cluster("16xv100:8")
-    cpu_of(wl.synth(count=200, seed=0), cluster, "fifo")  # load the compiled kernels
+    measure_cpu_s(wl.synth(count=200, seed=0), cluster, "fifo")  # load the compiled kernels
     print("ten times the jobs, 128 GPUs, CPU ratio of three seeds")
     print("  repeated: the same 3,000 synthetic jobs (load 0.9) once, and ten times one after the other")
     print("  longer:   3,000 and 30,000 synthetic jobs at load 0.8, where the queue grows with the trace")
@@ -87,9 +87,11 @@ def growth(policies: list[str]) -> None:
         again, longer = [], []
         for seed in range(3):
             jobs = wl.synth(count=3_000, seed=seed, load=0.9)
-            once, often = (cpu_of(repeated(jobs, times), cluster, policy)[0] for times in (1, 10))
+            once, often = (measure_cpu_s(repeat_jobs(jobs, times), cluster, policy)[0] for times in (1, 10))
             again.append(often / once)
-            short, long = (cpu_of(wl.synth(count=n, seed=seed), cluster, policy)[0] for n in (3_000, 30_000))
+            short, long = (
+                measure_cpu_s(wl.synth(count=n, seed=seed), cluster, policy)[0] for n in (3_000, 30_000)
+            )
             longer.append(long / short)
         for name, ratios in (("repeated", again), ("longer", longer)):
             print(f"{policy:10} {name:9} x {np.mean(ratios):5.1f} ({', '.join(f'{r:.1f}' for r in ratios)})")
@@ -104,11 +106,11 @@ def main() -> int:
     args = parser.parse_args()
     policies = args.policy or ["fifo", "srtf", "las", "tiresias"]
     if args.growth:
-        growth(policies)
+        print_growth(policies)
     else:
         if not Path(args.trace).exists():
-            sys.exit(f"{args.trace} is missing: set WATTLINE_DATA, or give --trace")
-        speed(args.trace, args.cluster, policies)
+            sys.exit(f"{args.trace} is missing: set WATTLINE_DATA or --trace")
+        print_speed(args.trace, args.cluster, policies)
     return 0
 
 

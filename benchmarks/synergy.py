@@ -1,11 +1,11 @@
-"""Synergy: published mechanisms, the improved tune, the bound, and what they cost.
+"""Synergy: published mechanisms, the improved tune, the bound, and their cost.
 
     python benchmarks/synergy.py                    # everything; about half an hour on two cores
     python benchmarks/synergy.py --only compare --seeds 2
 
 *compare*: mean JCT with the improved tune against the published one, proportional shares and the bound (the
-cluster as one large node), on workloads made as Synergy's generator makes them, in their rounds with free
-restarts and in ours with restarts of 30 s. *saturation*: proportional over tune where the former is past
+cluster as one large node), on workloads like those of Synergy's generator, in rounds with free restarts
+and exact with restarts of 30 s. *saturation*: proportional over tune where the former is past
 saturation. *speed*: jobs per CPU-second, and the optimum.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.events import FINISHED
+from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
@@ -62,8 +62,8 @@ class Case(NamedTuple):
     servers: int
 
 
-def workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int) -> Jobs:
-    """Jobs as Synergy's generator makes them; *load* is of the capacity with proportional shares."""
+def draw_workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int) -> Jobs:
+    """Return jobs like those of Synergy's generator; *load* is of the capacity with proportional shares."""
     rng = np.random.default_rng(seed)
     long = rng.random(count) >= 0.8
     duration_s = 60 * 10 ** np.where(long, rng.uniform(3, 4, count), rng.uniform(1.5, 3, count))
@@ -71,11 +71,11 @@ def workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int
     gap_s = float((duration_s * wide).mean()) / (gpus * load)
     submit_s = np.cumsum(np.ceil(rng.exponential(gap_s, count)))
     task = rng.choice(list(TASKS), count, p=MIXES[mix])
-    turn: defaultdict[str, int] = defaultdict(int)
+    count_of: defaultdict[str, int] = defaultdict(int)
     names = []
     for word in task.tolist():
-        names.append(TASKS[word][turn[word] % len(TASKS[word])])
-        turn[word] += 1
+        names.append(TASKS[word][count_of[word] % len(TASKS[word])])
+        count_of[word] += 1
     step_s = np.array([STEP_S[name] for name in names])
     return Jobs.of(
         submit_s=submit_s,
@@ -88,54 +88,55 @@ def workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int
     )
 
 
-def order(name: str, rounds: bool) -> Policy:
+def build_policy(name: str, rounds: bool) -> Policy:
     stages = {"fifo": (p.fifo, p.preempt), "srtf": (p.srtf,), "las": (p.Las(),)}[name]
     return p.chain(p.Demand(keep=1.0 if rounds else 0.98), *stages)
 
 
-def mean_jct_h(case: Case, jobs: Jobs, place: Placer, one_node: bool = False) -> float:
+def simulate_mean_jct_h(case: Case, jobs: Jobs, place: Placer, one_node: bool = False) -> float:
     rounds = case.mode == "rounds"
     models = Published() if case.models == "speed-up" else library()
     count, gpus = (1, 8 * case.servers) if one_node else (case.servers, 8)
     cluster = wl.nodes("v100", count=count, gpus=gpus, cpus=3.0 * gpus, mem_gib=62.5 * gpus)
     overheads = wl.Overheads(restart_s=0.0 if rounds else 30.0)
     sim = wl.Sim(jobs, cluster, truth=models, quantum_s=300.0 if rounds else None, overheads=overheads)
-    log = wl.run(sim, order(case.order, rounds), models, place=place)
-    done = log.events[log.events[:, 0] == FINISHED]
-    return float(np.mean(done[:, 2] - jobs.submit_s[done[:, 1].astype(int)])) / 3600
+    log = wl.run(sim, build_policy(case.order, rounds), models, place=place)
+    done = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    submit_s = jobs.submit_s[done[:, EVENT_JOB].astype(int)]
+    return float(np.mean(done[:, EVENT_AT_S] - submit_s)) / 3600
 
 
 def compare(case: Case) -> tuple[Case, float, float, float, float]:
-    """Mean JCT with proportional shares, as published, with tune, and its bound."""
-    jobs = workload(case.mix, case.sizes, case.load, case.count, 8 * case.servers, case.seed)
+    """Return the mean JCT with proportional shares, as published, with tune, and its bound."""
+    jobs = draw_workload(case.mix, case.sizes, case.load, case.count, 8 * case.servers, case.seed)
     tune = Tune("greedy", move=0.0 if case.mode == "rounds" else 0.1)
     return (
         case,
-        mean_jct_h(case, jobs, Pack("greedy")),
-        mean_jct_h(case, jobs, TunePublished()),
-        mean_jct_h(case, jobs, tune),
-        mean_jct_h(case, jobs, tune, one_node=True),
+        simulate_mean_jct_h(case, jobs, Pack("greedy")),
+        simulate_mean_jct_h(case, jobs, TunePublished()),
+        simulate_mean_jct_h(case, jobs, tune),
+        simulate_mean_jct_h(case, jobs, tune, one_node=True),
     )
 
 
-def saturation(task: tuple[float, int]) -> tuple[float, int, float, float]:
-    """Mean JCT of jobs 4000-4999 of 6000 on 16 servers under FIFO, with proportional shares and tune."""
+def measure_saturation(task: tuple[float, int]) -> tuple[float, int, float, float]:
+    """Return the mean JCT of jobs 4000-4999 of 6000 under FIFO, with proportional shares and tune."""
     rate, seed = task
     rng_load = rate * 16.8 * 1.0 / 128  # jobs/h times mean hours of a GPU over GPUs
-    jobs = workload("20/70/10", "one GPU", rng_load, 6000, 128, seed)
+    jobs = draw_workload("20/70/10", "one GPU", rng_load, 6000, 128, seed)
     cluster = wl.nodes("v100", count=16, gpus=8)
     found = []
     for place in (Pack("greedy"), Tune("greedy")):
         sim = wl.Sim(jobs, cluster, truth=library(), overheads=wl.Overheads(restart_s=30.0))
         log = wl.run(sim, p.fifo, library(), place=place)
-        done = log.events[log.events[:, 0] == FINISHED]
-        job = done[:, 1].astype(int)
+        done = log.events[log.events[:, EVENT_VERB] == FINISHED]
+        job = done[:, EVENT_JOB].astype(int)
         mine = (job >= 4000) & (job < 5000)
-        found.append(float(np.mean(done[mine, 2] - jobs.submit_s[job[mine]])) / 3600)
+        found.append(float(np.mean(done[mine, EVENT_AT_S] - jobs.submit_s[job[mine]])) / 3600)
     return rate, seed, found[0], found[1]
 
 
-def show_compare(pool: ProcessPoolExecutor, seeds: int, count: int, servers: int) -> None:
+def print_comparison(pool: ProcessPoolExecutor, seeds: int, count: int, servers: int) -> None:
     cases = [
         Case(mix, sizes, load, seed, name, mode, models, count, servers)
         for mode, models in (("rounds", "speed-up"), ("rounds", "matrix"), ("exact", "matrix"))
@@ -166,11 +167,11 @@ def show_compare(pool: ProcessPoolExecutor, seeds: int, count: int, servers: int
     )
 
 
-def show_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
+def print_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
     print("\nFIFO, one-GPU jobs 20/70/10, 128 GPUs, jobs 4000-4999: proportional over tune, mean JCT h")
     tasks = [(rate, seed) for rate in (7.0, 8.0, 9.0, 10.0) for seed in range(seeds)]
     by_rate: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
-    for rate, _, share, tune in pool.map(saturation, tasks):
+    for rate, _, share, tune in pool.map(measure_saturation, tasks):
         by_rate[rate].append((share, tune))
     for rate, rows in by_rate.items():
         share, tune = np.array(rows).T
@@ -181,14 +182,14 @@ def show_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
         )
 
 
-def show_speed() -> None:
+def print_speed() -> None:
     jobs = wl.read_trace(DATA / "anchor_single_1000.csv")
     cluster = wl.nodes("v100", count=16, gpus=8)
     print("\nanchor_single_1000 under LAS + tune, 16x8 V100 (best of 3)")
     times = []
     for _ in range(3):
         before = time.process_time()
-        jct_h = lean.mean_jct_h(jobs, 16)
+        jct_h = lean.simulate_mean_jct_h(jobs, 16)
         times.append(time.process_time() - before)
     print(f"  {'a lean program (lean.py)':32} {len(jobs) / min(times):8.0f} jobs/CPU-s  ({jct_h:.3f} h)")
     for name, models, quantum_s in (
@@ -205,7 +206,7 @@ def show_speed() -> None:
             times.append(time.process_time() - before)
         print(f"  {name:32} {len(jobs) / min(times[1:]):8.0f} jobs/CPU-s  (spread {times[1:]})")
     for count in (128, 5000):
-        jobs = with_shares(workload("20/70/10", "1-8 GPUs", 1.0, count, 128, 0), cluster)
+        jobs = with_shares(draw_workload("20/70/10", "1-8 GPUs", 1.0, count, 128, 0), cluster)
         known = needs(library(), jobs, cluster)
         host = cluster.host.sum(axis=1) * int(np.ceil(jobs.gpus.sum() / 128))
         times = []
@@ -227,11 +228,11 @@ def main() -> None:
     args = parser.parse_args()
     with ProcessPoolExecutor(args.jobs) as pool:
         if args.only in (None, "speed"):
-            show_speed()
+            print_speed()
         if args.only in (None, "saturation"):
-            show_saturation(pool, args.seeds)
+            print_saturation(pool, args.seeds)
         if args.only in (None, "compare"):
-            show_compare(pool, args.seeds, args.count, args.servers)
+            print_comparison(pool, args.seeds, args.count, args.servers)
 
 
 if __name__ == "__main__":

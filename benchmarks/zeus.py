@@ -1,4 +1,4 @@
-"""Batch sizes of recurring jobs: Zeus' rules and ours, on the published trainings and on made-up ones.
+"""Batch sizes of recurring jobs: Zeus' rules and ours, on the published trainings and on random ones.
 
 python benchmarks/zeus.py [--seeds 20] [--made-up 150]
 
@@ -25,7 +25,7 @@ from wattline.errors import ConfigError
 from wattline.testing.recurring import made_up
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "zeus"
-ZEUS = {  # what Zeus' own simulator gives: last-5 energy saved, regret, its least and most
+ZEUS = {  # results of Zeus' own simulator: last-5 energy saved, regret, its least and most
     "v100": {
         "cifar100": (74.8, 10.0, 7.5, 11.8), "imagenet": (19.1, 4.4, 3.3, 5.5),
         "squad": (18.1, 1.7, -0.6, 4.0),
@@ -41,19 +41,19 @@ ZEUS = {  # what Zeus' own simulator gives: last-5 energy saved, regret, its lea
 }  # fmt: skip
 
 
-def column(scores: list[Score], name: str) -> np.ndarray:
+def take_column(scores: list[Score], name: str) -> np.ndarray:
     return np.array([getattr(each, name) for each in scores])
 
 
-def scored(case: Case, optimizer: Optimizer[Any], seeds: int) -> list[Score]:
+def score_seeds(case: Case, optimizer: Optimizer[Any], seeds: int) -> list[Score]:
     return [score(case, replay(case, optimizer, seed)) for seed in range(seeds)]
 
 
-def spread(values: np.ndarray) -> str:
+def format_spread(values: np.ndarray) -> str:
     return f"{np.nanmean(values):.1f} ({np.nanmin(values):.1f}..{np.nanmax(values):.1f})"
 
 
-def anchors(found: list[Case]) -> None:
+def print_anchors(found: list[Case]) -> None:
     print("7a: gpu, dataset, default J and s, oracle b and W, its J and s, % of energy, time and cost saved")
     for case in found:
         base = case.run(case.default, -1)
@@ -66,32 +66,35 @@ def anchors(found: list[Case]) -> None:
         )
 
 
-def published(found: list[Case], seeds: int) -> None:
+def print_published(found: list[Case], seeds: int) -> None:
     print(f"\n7b and ours, {seeds} seeds: last-5 energy saved in %, regret, within 10 % from, default regret")
     means: list[tuple[float, ...]] = []
     took_s, recurrences = 0.0, 0
     for case in found:
-        zeus = scored(case, Zeus(), seeds)
+        zeus = score_seeds(case, Zeus(), seeds)
         before_s = time.process_time()
-        ours = scored(case, Recurring(), seeds)
+        ours = score_seeds(case, Recurring(), seeds)
         took_s += time.process_time() - before_s
         recurrences += seeds * case.recurrences
         known = ZEUS.get(case.gpu, {}).get(case.name)
-        said = "" if known is None else f" [spec {known[0]:.1f}, {known[1]:.1f} ({known[2]}..{known[3]})]"
-        apart = column(ours, "last_energy") - column(zeus, "last_energy")
+        spec = "" if known is None else f" [spec {known[0]:.1f}, {known[1]:.1f} ({known[2]}..{known[3]})]"
+        apart = take_column(ours, "last_energy") - take_column(zeus, "last_energy")
         error = apart.std() / np.sqrt(seeds)
         bound = default_regret(case)
         figures = [
-            float(np.nanmean(column(of, name))) for name in ("regret", "settles10") for of in (zeus, ours)
+            float(np.nanmean(take_column(of, name)))
+            for name in ("regret", "settles10")
+            for of in (zeus, ours)
         ]
-        never = int(np.isnan(column(ours, "settles10")).sum())
+        never = int(np.isnan(take_column(ours, "settles10")).sum())
         marks = [" LESS ENERGY SAVED"] * bool(apart.mean() < -2 * error - 1e-9)
         marks += [" MORE REGRET THAN ZEUS"] * (figures[1] > figures[0])
         marks += [" WORSE THAN THE DEFAULT"] * (figures[1] > bound + 1)
         print(
-            f"{case.gpu:>5} {case.name:13} zeus {spread(column(zeus, 'last_energy')):>20}"
-            f" ours {spread(column(ours, 'last_energy')):>20} ({apart.mean():+.2f} ± {error:.2f})"
-            f" | zeus {spread(column(zeus, 'regret')):>18}{said} ours {spread(column(ours, 'regret')):>18}"
+            f"{case.gpu:>5} {case.name:13} zeus {format_spread(take_column(zeus, 'last_energy')):>20}"
+            f" ours {format_spread(take_column(ours, 'last_energy')):>20} ({apart.mean():+.2f} ± {error:.2f})"
+            f" | zeus {format_spread(take_column(zeus, 'regret')):>18}{spec}"
+            f" ours {format_spread(take_column(ours, 'regret')):>18}"
             f" | zeus {figures[2]:5.1f} ours {figures[3]:5.1f} never {never}"
             f" | default {bound:.1f}{''.join(marks)}"
         )
@@ -102,7 +105,7 @@ def published(found: list[Case], seeds: int) -> None:
     print(f"1,000 recurrences of ours: {1000 * took_s / recurrences:.2f} CPU s")
 
 
-def invented(count: int) -> None:
+def print_random_cases(count: int) -> None:
     rows, failed = [], 0
     for seed in range(count):
         case = made_up(10_000 + seed)
@@ -115,7 +118,7 @@ def invented(count: int) -> None:
         rows.append((zeus.regret, ours.regret, zeus.settles10, ours.settles10, zeus.settled, ours.settled,
                      default_regret(case)))  # fmt: skip
     zr, our, zc, oc, zs, os_, bound = np.array(rows).T
-    print(f"\n{len(rows)} made-up jobs ({failed} on which Zeus ends with an error left out)")
+    print(f"\n{len(rows)} random jobs ({failed} on which Zeus ends with an error left out)")
     for name, regret, settles, settled in (("zeus", zr, zc, zs), ("ours", our, oc, os_)):
         print(
             f"{name}: regret mean {regret.mean():.2f} median {np.median(regret):.2f}; within 10 % from"
@@ -135,9 +138,9 @@ def main() -> None:
         sys.exit(f"{DATA} is missing: set WATTLINE_DATA")
     tables = read_published(DATA)
     found = [case for gpu in tables.gpus for case in cases(tables, gpu)[0]]
-    anchors(found)
-    published(found, args.seeds)
-    invented(args.made_up)
+    print_anchors(found)
+    print_published(found, args.seeds)
+    print_random_cases(args.made_up)
 
 
 if __name__ == "__main__":
