@@ -40,7 +40,7 @@ class Machine:
         elif text in ("auto", "nvml"):
             meter = _open_nvml()
         else:
-            raise ConfigError(f"--gpus is {text!r}, expected auto, or for example simulated:4xa100")
+            raise ConfigError(f"gpus is {text!r}, expected auto, or for example simulated:4xa100")
         kinds: dict[str, list[int]] = {}
         for index, gpu in enumerate(meter.gpus):
             kinds.setdefault(gpu.kind or gpu.name, []).append(index)
