@@ -30,7 +30,8 @@ compare: .venv/.ok
 
 # Everything, the slow tests and the style included.
 test: system-packages .venv/.ok-test lint
-	HYPOTHESIS_PROFILE=test $(BIN)/python -m pytest -n 2 --durations=10
+	$(BIN)/python -c 'from wattline.jit import compile_kernels; compile_kernels()' # once, for both workers
+	HYPOTHESIS_PROFILE=test $(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
 # Browser and compilers, where this user may install them; see the script.
 system-packages:
@@ -38,7 +39,7 @@ system-packages:
 
 # What takes seconds.
 check: .venv/.ok-test lint
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 lint: .venv/.ok-test
 	$(BIN)/ruff check .

@@ -41,3 +41,12 @@ def test_the_stamp_of_a_kernel_depends_on_what_its_module_imports(tmp_path: Path
 
 def test_the_stamp_of_a_module_is_stable() -> None:
     assert compute_stamp(SOURCE) == compute_stamp(SOURCE)
+
+
+def test_every_module_with_kernels_is_compiled_by_one_call() -> None:
+    code = "import sys; from wattline.jit import compile_kernels; print(compile_kernels(), *sys.modules)"
+    count, *modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(count) > 10
+    assert {"wattline.loop.reconcile", "wattline.placement.pack"} <= set(modules)

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ FLOAT = types.float64
 BOOL = types.boolean
 
 _PACKAGE = Path(__file__).parent
+_KERNEL = re.compile(r"^@kernel\(", re.MULTILINE)
 _IMPORT = re.compile(r"^\s*from (wattline[\w.]*) import", re.MULTILINE)
 
 
@@ -86,7 +88,15 @@ def find(column: NDArray[np.generic], length: int, value: float) -> int:
     return low
 
 
-class _SourceCache(FunctionCache):  # type: ignore[misc]
+def compile_kernels() -> int:
+    """Compile every kernel of the package into the cache on disk; return the number of modules."""
+    modules = [path for path in sorted(_PACKAGE.rglob("*.py")) if _KERNEL.search(path.read_text("utf-8"))]
+    for path in modules:
+        import_module(".".join(("wattline", *path.relative_to(_PACKAGE).with_suffix("").parts)))
+    return len(modules)
+
+
+class _SourceCache(FunctionCache):
     """Numba's cache on disk, valid as long as no source that the kernel may contain has changed.
 
     Numba itself looks at the kernel's own file only, and would run stale code after an edit of another.

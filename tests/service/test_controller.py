@@ -180,9 +180,10 @@ def test_members_of_a_sweep_share_a_fusion_key_only_if_their_script_is_fusible(t
     with run_controller(tmp_path) as controller:
         python = sys.executable
         text = f"run: {python} {SWEEP} lr=${{lr}} seed=0\nmatrix: {{lr: [1, 2, 3, 4]}}\nfuse: 2"
-        keys = [job.fuse for job in submit_text(controller, text, held=True)]
+        members = submit_text(controller, text, held=True)
+        keys = [job.fuse for job in members]
         assert keys[0] == keys[1] != keys[2] == keys[3]
-        assert all(key.endswith("!") for key in keys)
+        assert all(job.submission["columns"]["always_fuse"] for job in members)
         assert {
             job.fuse for job in submit_text(controller, text.replace("fuse: 2", "fuse: off"), held=True)
         } == {""}

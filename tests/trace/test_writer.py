@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
-from wattline.errors import InputError
+from wattline.errors import InputError, TraceError
 from wattline.trace import read, read_trace, synth, write_trace
 
 FLOATS = (
@@ -110,6 +110,18 @@ def test_bounds_of_gpus_and_batch_are_written_where_set(tmp_path: Path) -> None:
         "1,1,2,60,0,0,0,0,0",
     ]
     assert_equal(jobs, read_trace(tmp_path / "a.csv"))
+
+
+def test_jobs_that_are_always_fused_are_written_as_such(tmp_path: Path) -> None:
+    jobs = Jobs.of(
+        submit_s=[0, 1], gpus=[1, 1], duration_s=[60, 60], fuse=["a", "a"], always_fuse=[True, False]
+    )
+    write_trace(jobs, tmp_path / "a.csv")
+    assert_equal(jobs, read_trace(tmp_path / "a.csv"))
+    bad = (tmp_path / "a.csv").read_text().replace("60,1,a", "60,2,a")
+    (tmp_path / "bad.csv").write_text(bad)
+    with pytest.raises(TraceError, match="always_fuse is '2', expected 0 or 1"):
+        read_trace(tmp_path / "bad.csv")
 
 
 def test_jobs_that_count_in_two_units_cannot_be_written(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ class Jobs(Table):
     model: Labels
     gpu_kind: Labels  # accepted kinds, separated by "|"; "": any
     key: Labels  # equal for recurrences of one job; "": unknown
-    fuse: Labels  # equal for jobs that may be fused; a final "!": fuse whenever possible; "": never
+    fuse: Labels  # fusion key, equal for jobs that may be fused; "": never
+    always_fuse: Bools  # fuse whenever possible, even if the forecast shows no gain
     status: Labels  # outcome in the recorded trace; "": unknown
 
     @classmethod
@@ -71,6 +72,7 @@ class Jobs(Table):
         gpu_kind: Sequence[str] | Labels | None = None,
         key: Sequence[str] | Labels | None = None,
         fuse: Sequence[str] | Labels | None = None,
+        always_fuse: Sequence[bool] | Bools | None = None,
         status: Sequence[str] | Labels | None = None,
     ) -> Jobs:
         """Build jobs from columns; give either *duration_s*, or *steps* and *step_s*.
@@ -122,6 +124,7 @@ class Jobs(Table):
             gpu_kind=labels(gpu_kind),
             key=labels(key),
             fuse=labels(fuse),
+            always_fuse=np.asarray(np.zeros(count) if always_fuse is None else always_fuse, dtype=np.bool_),
             status=labels(status),
         )
         jobs.validate()

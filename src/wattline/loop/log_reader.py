@@ -224,7 +224,7 @@ _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST), (int, "a whole number")),
     **dict.fromkeys(("min_gpus", "max_gpus", "max_batch"), (int, "a whole number")),
     "gpus": (int, "a whole number above 0"),
-    "whole": (bool, "true or false"),
+    **dict.fromkeys(("whole", "always_fuse"), (bool, "true or false")),
 }
 """Type of each key and its name in messages; all other keys are numbers."""
 _NUMBER = (float, "a number")

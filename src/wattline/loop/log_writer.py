@@ -44,7 +44,7 @@ ACTION_SETTINGS = ("cap_w", "batch", *HOST)
 
 DEFAULT_JOB_VALUES: dict[str, object] = {
     "step_s": 1.0,
-    "whole": False,
+    **dict.fromkeys(("whole", "always_fuse"), False),
     "deadline_s": float("inf"),
     **dict.fromkeys(("priority", "late_per_h"), 0.0),
     **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),

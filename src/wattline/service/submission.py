@@ -115,6 +115,7 @@ def _build_submission(
         "model": job.model or "",
         "gpu_kind": "|".join(resources.gpu_types),
         "key": "" if recurring is None else recurring.group,
+        "always_fuse": script is not None and job.width is not None,
     }
     fuse = "" if script is None else _fusion_key(spec, columns, script, job, index)
     return Submission(member.name or Path(member.words[0]).name, spec, columns, fuse)
@@ -145,12 +146,12 @@ def _fusion_key(spec: dict[str, Any], columns: dict[str, Any], script: Path, job
     """Return a key that is equal for jobs one process can train.
 
     These have the same script, by content, and differ only in their arguments. With `fuse: N`, every N
-    consecutive members share a key; the `!` at its end means that they are fused whatever the forecast says.
+    consecutive members share a key.
     """
     common = {name: value for name, value in spec.items() if name not in ("command", "config")}
     text = json.dumps([common, columns, list(job.words), job.fuse, str(script)], default=str, sort_keys=True)
     key = hashlib.sha256(text.encode() + script.read_bytes()).hexdigest()[:16]
-    return key if job.width is None else f"{key}-{index // job.width}!"
+    return key if job.width is None else f"{key}-{index // job.width}"
 
 
 def record_from_row(job: JobRow) -> JobRecord:

@@ -44,6 +44,7 @@ class Draft:
     gpu_kind: Labels | None = None
     key: Labels | None = None
     fuse: Labels | None = None
+    always_fuse: Bools | None = None
     status: Labels | None = None
 
     def __len__(self) -> int:

@@ -64,6 +64,8 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
     for name in ("noise", "cpus", "mem_gib"):
         if getattr(jobs, name).any():
             columns[name] = _format_exactly(getattr(jobs, name))
+    if jobs.always_fuse.any():
+        columns["always_fuse"] = jobs.always_fuse.astype(int).tolist()
     for name in WORDS:
         words = getattr(jobs, name).words()
         if any(words):

@@ -199,7 +199,7 @@ def test_two_jobs_of_a_sweep_are_not_fused_if_no_other_job_gains() -> None:
 
 
 def test_a_requested_array_is_formed_whatever_the_forecast() -> None:
-    wanted = sweep(100.0, 100.0, fuse=["a!", "a!"])
+    wanted = sweep(100.0, 100.0, fuse=["a", "a"], always_fuse=[True, True])
     assert groups(play(wanted, FIFO, Asked())) == [["a", "b"]]
     assert groups(play(wanted, FIFO, Asked(), gpus=2)) == [["a"], ["b"]]
 

@@ -317,7 +317,10 @@ def test_sacct_reads_few_columns(tmp_path: Path) -> None:
 
 
 def test_sacct_says_what_is_missing(tmp_path: Path) -> None:
-    assert "AllocTRES nor ReqTRES" in problem(tmp_path, "JobID|Submit|ElapsedRaw\n", "sacct").problem
+    assert (
+        "AllocTRES and ReqTRES are both missing"
+        in problem(tmp_path, "JobID|Submit|ElapsedRaw\n", "sacct").problem
+    )
     assert "ElapsedRaw, or both" in problem(tmp_path, "JobID|Submit|AllocTRES\n", "sacct").problem
 
 

@@ -76,7 +76,7 @@ class Fuse:
             speed = self._find_speeds(snapshot, models, plan, int(lead[0]))
             if len(speed) > 1:
                 forecast = _Forecast.from_plan(snapshot, models, plan, turn) if forecast is None else forecast
-                wanted = snapshot.jobs.fuse.word(int(snapshot.queue.job[plan.row[lead[0]]])).endswith("!")
+                wanted = bool(snapshot.jobs.always_fuse[snapshot.queue.job[plan.row[lead[0]]]])
                 for leader, members in forecast.form_arrays(
                     lead, follow, speed, waits & (similar != one), wanted
                 ):

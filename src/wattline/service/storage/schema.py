@@ -126,7 +126,13 @@ def _data_1_to_2(kind: str, data: dict[str, Any]) -> dict[str, Any]:
     data = _rename_keys(data, _KEYS_1_TO_2.get(kind, {}))
     if kind == "accepted":
         submission = _rename_keys(data["submission"], _SUBMISSION_KEYS_1_TO_2)
-        data["submission"] = {**submission, "spec": _rename_keys(submission["spec"], _SPEC_KEYS_1_TO_2)}
+        # Version 1 marked a requested array by "!" at the end of its fusion key.
+        columns = {**submission["columns"], "always_fuse": data["fuse"].endswith("!")}
+        spec = _rename_keys(submission["spec"], _SPEC_KEYS_1_TO_2)
+        data |= {
+            "submission": {**submission, "spec": spec, "columns": columns},
+            "fuse": data["fuse"].rstrip("!"),
+        }
     return data
 
 

@@ -19,7 +19,7 @@ WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
     *("priority", "batch"),
-    *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib"),
+    *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib", "always_fuse"),
     *WORDS,
 )
 """The columns there are, in the order in which `write_trace` writes them."""
@@ -104,6 +104,11 @@ def _requests(chunk: Chunk) -> dict[str, Any]:
         if chunk.has(name):
             expected = f"a number of {unit}, at least 0"
             requests[name] = chunk.numbers(name, expected, low=0.0, missing={"": 0.0})
+    if chunk.has("always_fuse"):
+        flags = chunk.whole("always_fuse", "0 or 1", 0, {"": 0.0})
+        words = chunk.words("always_fuse")
+        chunk.reject(flags > 1, partial(_describe_problem, "always_fuse", words, "expected 0 or 1"))
+        requests["always_fuse"] = flags > 0
     _check_bounds(chunk, requests)
     return requests
 
