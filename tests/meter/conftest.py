@@ -1,4 +1,4 @@
-"""GPUs to try meters on: simulated ones, and a stub of NVML."""
+"""Fixtures of the meter tests: a stub of NVML, and a state folder per test."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from support.nvml_stub import NvmlStub, compile_stub
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the stub that was compiled for these tests."""
+    """Compile the NVML stub, and return its folder."""
     return compile_stub(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
 def stub(tmp_path: Path, library: Path) -> NvmlStub:
-    """Two GPUs behind NVML's names."""
+    """Return a stub of NVML with two GPUs."""
     return NvmlStub(tmp_path / "nvml.bin", library)
 
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where caps are remembered: nowhere that another test or a person looks at."""
-    monkeypatch.setattr("wattline.meter.caps.guard._told", set())  # what this process has said before
+    """Use a folder of cap records that no other test and no user has."""
+    monkeypatch.setattr("wattline.meter.caps.guard._reported", set())  # warnings of earlier tests
     folder = tmp_path / "state"
     monkeypatch.setenv("WATTLINE_STATE", str(folder))
     monkeypatch.delenv("WATTLINE_METER", raising=False)

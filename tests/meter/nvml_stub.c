@@ -1,7 +1,7 @@
-/* A small library of our own with NVML's names, for the real bindings to load.
+/* A stub of the NVML library for the real bindings to load.
  *
- * It proves which calls are made and what their errors become, not what a GPU does. Its GPUs live in the file
- * STUB_FILE, which tests and other processes map too: see ../support/nvml_stub.py, which has the same layout.
+ * It shows which calls are made and how errors are translated, not how a GPU behaves. The state of its GPUs is
+ * in the file STUB_FILE, which tests and other processes map too; ../support/nvml_stub.py has the same layout.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -16,14 +16,14 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION 
 
 typedef struct {
     char uuid[64];
-    char mig[64];        /* the one part that it has; empty: none */
+    char mig[64];        /* its only MIG instance; empty: none */
     char name[64];
     uint32_t cap_mw, least_mw, most_mw, draw_mw;
-    uint32_t clock_mhz;  /* locked at; 0: free */
+    uint32_t clock_mhz;  /* locked clock; 0: not locked */
     uint32_t lost, denied, counterless;
-    double energy_mj;    /* until at_s */
+    double energy_mj;    /* up to at_s */
     double at_s;
-    uint64_t sets;       /* caps that were set */
+    uint64_t sets;       /* number of caps set */
 } Gpu;
 
 typedef struct {
@@ -39,11 +39,11 @@ static double now_s(void) {
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-static uint32_t draws(const Gpu *g) { return g->draw_mw < g->cap_mw ? g->draw_mw : g->cap_mw; }
+static uint32_t power_mw(const Gpu *g) { return g->draw_mw < g->cap_mw ? g->draw_mw : g->cap_mw; }
 
 static void account(Gpu *g) {
     double now = now_s();
-    if (g->at_s > 0) g->energy_mj += (now - g->at_s) * draws(g);
+    if (g->at_s > 0) g->energy_mj += (now - g->at_s) * power_mw(g);
     g->at_s = now;
 }
 
@@ -72,7 +72,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     return OK;
 }
 
-/* The handle of a part is the address of its name. */
+/* The handle of a MIG instance is the address of its name. */
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     for (unsigned i = 0; i < box->count; i++) {
         Gpu *g = &box->gpu[i];
@@ -94,7 +94,7 @@ int nvmlDeviceGetName(Gpu *g, char *text, unsigned size) { return snprintf(text,
 
 int nvmlDeviceGetPowerUsage(Gpu *g, unsigned *mw) {
     if (g->lost) return GPU_IS_LOST;
-    return *mw = draws(g), OK;
+    return *mw = power_mw(g), OK;
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(Gpu *g, uint64_t *mj) {

@@ -1,4 +1,4 @@
-"""Every meter keeps the contract."""
+"""Every meter fulfils the contract."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class TestReplay(MeterContract):
 
 
 @pytest.mark.slow
-def test_nvml_keeps_the_contract_behind_the_real_bindings(stub: NvmlStub, tmp_path: Path) -> None:
-    """In a process of its own: a library is found by a path that is read when a process starts."""
+def test_nvml_fulfils_the_contract_with_the_real_bindings(stub: NvmlStub, tmp_path: Path) -> None:
+    """Runs in a new process, since the library path is read when a process starts."""
     contract = tmp_path / "test_nvml_contract.py"
     contract.write_text(
         "from wattline.meter import open_meter\n"

@@ -1,4 +1,4 @@
-"""Joules between two moments."""
+"""Energy between two moments."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
-from wattline.meter.energy_window import Window, measure
-from wattline.meter.power_sampler import Integrator
+from wattline.meter.energy_window import Window, measure_energy
+from wattline.meter.power_sampler import PowerIntegrator
 
 
-def virtual(more: str = "") -> Meter:
+def open_virtual(more: str = "") -> Meter:
     return open_meter(f"simulated:2xv100,model=resnet50,batch=128,time=virtual{more}")
 
 
 def test_a_window_sums_the_gpus_and_has_the_meter_s_seconds() -> None:
-    meter = virtual()
+    meter = open_virtual()
     meter.stepped(128)
     before_j, before_s = [gpu.energy_j() for gpu in meter.gpus], meter.now_s()
     window = Window(meter)
@@ -37,8 +37,8 @@ def test_a_window_sums_the_gpus_and_has_the_meter_s_seconds() -> None:
     meter.close()
 
 
-def test_windows_may_overlap_and_ask_for_some_gpus_only() -> None:
-    meter = virtual()
+def test_windows_may_overlap_and_cover_some_gpus_only() -> None:
+    meter = open_virtual()
     outer = Window(meter)
     meter.stepped(128)
     inner = Window(meter, meter.gpus[:1])
@@ -46,25 +46,25 @@ def test_windows_may_overlap_and_ask_for_some_gpus_only() -> None:
     one, both = inner.end(), outer.end()
     assert one.energy_j is not None
     assert both.energy_j == pytest.approx(4 * one.energy_j)
-    assert one.counted_j == one.energy_j, "one process does not share with itself"
+    assert one.counted_j == one.energy_j, "two windows of one process both count"
     meter.close()
 
 
-def test_without_a_meter_energy_is_unknown_and_not_0() -> None:
-    with measure(open_meter("none")) as used:
+def test_without_a_meter_energy_is_none_and_not_0() -> None:
+    with measure_energy(open_meter("none")) as used:
         time.sleep(0.01)
     assert used[0].seconds >= 0.01
     assert (used[0].energy_j, used[0].counted_j, used[0].watts) == (None, None, None)
     assert used[0].method == "unmetered"
 
 
-def test_what_a_block_used_is_known_even_if_it_raises() -> None:
-    meter = virtual()
+def test_the_energy_of_a_block_that_raises_is_known() -> None:
+    meter = open_virtual()
     used = []
 
     def fails() -> None:
         nonlocal used
-        with measure(meter) as used:
+        with measure_energy(meter) as used:
             meter.stepped(128)
             raise ZeroDivisionError
 
@@ -75,7 +75,7 @@ def test_what_a_block_used_is_known_even_if_it_raises() -> None:
 
 
 def test_a_gpu_lost_in_the_middle_counts_until_it_was_last_read() -> None:
-    meter = virtual(",lost=2")
+    meter = open_virtual(",lost=2")
     window = Window(meter)
     meter.stepped(128)
     window.look()
@@ -90,15 +90,15 @@ def test_a_gpu_lost_in_the_middle_counts_until_it_was_last_read() -> None:
 
 
 def test_a_gpu_that_was_never_read_is_unmetered() -> None:
-    meter = virtual(",lost=0")
+    meter = open_virtual(",lost=0")
     used = Window(meter, meter.gpus[1:]).end()
     assert (used.energy_j, used.parts[0].energy_j) == (None, None)
     assert used.lost
     meter.close()
 
 
-def test_two_processes_on_one_gpu_count_its_joules_once(tmp_path: Path) -> None:
-    meter = virtual(f",state={tmp_path / 'gpus'}")
+def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
+    meter = open_virtual(f",state={tmp_path / 'gpus'}")
     code = (
         "import sys\n"
         "from wattline.meter import open_meter\n"
@@ -125,12 +125,12 @@ def test_two_processes_on_one_gpu_count_its_joules_once(tmp_path: Path) -> None:
     assert used.counted_j == used.parts[1].energy_j
     other.kill()
     other.communicate()
-    assert Window(meter).end().parts[0].counted, "the dead do not count"
+    assert Window(meter).end().parts[0].counted, "a dead process holds no claim"
     meter.close()
 
 
-def test_who_has_ended_its_windows_leaves_the_counting_to_others(tmp_path: Path) -> None:
-    meter = virtual(f",state={tmp_path / 'gpus'}")
+def test_after_the_last_window_other_processes_may_count(tmp_path: Path) -> None:
+    meter = open_virtual(f",state={tmp_path / 'gpus'}")
     code = (
         "from wattline.meter import open_meter\n"
         "from wattline.meter.energy_window import Window\n"
@@ -149,7 +149,7 @@ def test_who_has_ended_its_windows_leaves_the_counting_to_others(tmp_path: Path)
     meter.close()
 
 
-def test_the_integral_of_power_is_by_trapezoids_on_its_clock() -> None:
+def test_power_is_integrated_by_trapezoids_on_the_given_clock() -> None:
     moments = iter([(0.0, 100.0), (1.0, 300.0), (1.0, 300.0), (3.0, 100.0)])
     now: list[tuple[float, float]] = []
 
@@ -157,12 +157,12 @@ def test_the_integral_of_power_is_by_trapezoids_on_its_clock() -> None:
         now.append(next(moments))
         return now[-1][1]
 
-    integral = Integrator(power_w, lambda: now[-1][0], period_s=None)
-    assert [integral.energy_j() for _ in range(3)] == [200, 200, 600]
+    integrator = PowerIntegrator(power_w, lambda: now[-1][0], period_s=None)
+    assert [integrator.energy_j() for _ in range(3)] == [200, 200, 600]
 
 
-def test_a_clock_that_jumps_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the time of day; and should a clock go back, nothing is taken away."""
+def test_clock_changes_do_not_affect_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day is not used, and a clock that goes back does not reduce the energy."""
     meter = open_meter("simulated:1xv100,model=resnet50,batch=64")
     window = Window(meter)
     monkeypatch.setattr(time, "time", lambda: 0.0)
@@ -171,25 +171,25 @@ def test_a_clock_that_jumps_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < used.seconds < 60
     meter.close()
     back = iter([10.0, 5.0, 6.0])
-    integral = Integrator(lambda: 100.0, lambda: next(back), period_s=None)
-    assert [integral.energy_j(), integral.energy_j()] == [0, 100]
+    integrator = PowerIntegrator(lambda: 100.0, lambda: next(back), period_s=None)
+    assert [integrator.energy_j(), integrator.energy_j()] == [0, 100]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "nearest"),
     [("nvlm", "nvml"), ("Simulated:1xv100", "simulated"), ("zeus", "zeusd"), ("non", "none")],
 )
-def test_an_unknown_meter_is_refused_with_the_nearest(text: str, says: str) -> None:
+def test_an_unknown_meter_is_refused_with_the_nearest_name(text: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match="unknown meter") as caught:
         open_meter(text)
-    assert caught.value.hint == f"did you mean {says}?"
+    assert caught.value.hint == f"did you mean {nearest}?"
 
 
-def test_the_environment_says_what_auto_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_meter_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_METER", "simulated:1xa40")
     assert open_meter().name == "simulated"
     assert open_meter("none").name == "none"
-    with pytest.raises(ConfigError, match="takes nothing after it"):
+    with pytest.raises(ConfigError, match="takes no options"):
         open_meter("none:really")
     with pytest.raises(MeterError):
         open_meter("nvml")

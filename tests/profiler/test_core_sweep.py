@@ -1,4 +1,4 @@
-"""Which core counts are measured, and what is believed of the others."""
+"""Selection of core counts to measure, and estimates for the others."""
 
 import itertools
 from pathlib import Path
@@ -20,7 +20,7 @@ GRID = np.array(CORES)
 
 @st.composite
 def loaders(draw: st.DrawFn) -> tuple[Demand, float]:
-    """A loader, and the seconds that its GPU takes for a sample: cores rule up to somewhere."""
+    """Return a loader and the seconds of its GPU per sample: up to some core count the loader is slower."""
     core_s = draw(st.floats(1e-3, 1e-1))
     fixed_s = draw(st.sampled_from((0.0, 0.05, 0.2))) * core_s
     enough = draw(st.floats(0.5, 48.0))
@@ -33,44 +33,44 @@ def speed(loader: tuple[Demand, float], cpus: np.ndarray, mem_gib: float = np.na
     return 1 / np.maximum(demand.sample_s(cpus, np.full(len(cpus), mem_gib)), gpu_s)
 
 
-def off(believed: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    return np.abs(believed / truth - 1.0)
+def relative_error(estimate: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return np.abs(estimate / truth - 1.0)
 
 
-def measured(loader: tuple[Demand, float], noise: float = 0.0, seed: int = 0) -> dict[float, float]:
+def measure_speeds(loader: tuple[Demand, float], noise: float = 0.0, seed: int = 0) -> dict[float, float]:
     rng = np.random.default_rng(seed)
     return Sweep(CORES)(lambda c: float(speed(loader, np.array([c]))[0] * (1 + noise * rng.uniform(-1, 1))))
 
 
-def points(known: dict[float, float]) -> list[Point]:
+def build_points(known: dict[float, float]) -> list[Point]:
     return [Point(c, s, 0.01 * s, 30) for c, s in known.items()]
 
 
-def linear(most: float) -> dict[float, float]:
+def measure_linear(most: float) -> dict[float, float]:
     return Sweep(CORES)(lambda c: min(c, most))
 
 
 def test_all_cores_are_measured_first_and_then_the_fewest() -> None:
-    assert list(linear(99.0))[:2] == [24, 1]
+    assert list(measure_linear(99.0))[:2] == [24, 1]
 
 
 def test_a_job_that_is_as_fast_on_one_core_is_measured_twice() -> None:
     known = Sweep(CORES)(lambda c: 100.0 + c / 10)
     assert list(known) == [24, 1]
     assert Sweep(CORES).is_flat(known)
-    assert not Sweep(CORES).is_flat(linear(4.0))
+    assert not Sweep(CORES).is_flat(measure_linear(4.0))
 
 
-def test_one_core_that_is_all_there_is_is_measured_once() -> None:
+def test_a_machine_with_one_core_is_measured_once() -> None:
     known = Sweep((1.0,))(lambda c: 5.0)
     assert known == {1.0: 5.0}
     assert not Sweep((1.0,)).is_flat(known)
 
 
-def test_the_bend_is_found() -> None:
-    known = linear(8.0)
+def test_a_sharp_bend_is_located() -> None:
+    known = measure_linear(8.0)
     assert len(known) <= 8
-    assert off(between(known, GRID), np.minimum(GRID, 8.0)).max() < 0.03
+    assert relative_error(between(known, GRID), np.minimum(GRID, 8.0)).max() < 0.03
 
 
 @given(loaders(), st.floats(0.0, 0.3))
@@ -89,46 +89,46 @@ def test_intervals_with_nearly_equal_ends_are_left_alone(
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=24, max_size=24), st.integers(2, 24))
-def test_whatever_is_measured_a_sweep_ends_within_its_points(speeds: list[float], most: int) -> None:
-    asked = []
+def test_a_sweep_ends_within_its_points(speeds: list[float], most: int) -> None:
+    requested = []
 
     def measure(cpus: float) -> float:
-        asked.append(cpus)
+        requested.append(cpus)
         return speeds[int(cpus) - 1]
 
     known = Sweep(CORES, points=most)(measure)
-    assert len(asked) == len(set(asked)) == len(known) <= most
-    assert set(asked) <= set(CORES)
-    believed = between(known, GRID)
-    assert np.isfinite(believed).all()
-    assert (believed > 0).all()
-    assert all(believed[int(c) - 1] == s for c, s in known.items())
+    assert len(requested) == len(set(requested)) == len(known) <= most
+    assert set(requested) <= set(CORES)
+    estimate = between(known, GRID)
+    assert np.isfinite(estimate).all()
+    assert (estimate > 0).all()
+    assert all(estimate[int(c) - 1] == s for c, s in known.items())
 
 
 @given(loaders(), st.integers(0, 8))
-def test_a_sweep_that_stopped_goes_on_as_if_it_had_not(loader: tuple[Demand, float], done: int) -> None:
-    whole = measured(loader)
-    some = dict(itertools.islice(whole.items(), done))
-    asked = []
+def test_an_interrupted_sweep_resumes_with_the_same_points(loader: tuple[Demand, float], done: int) -> None:
+    whole = measure_speeds(loader)
+    known = dict(itertools.islice(whole.items(), done))
+    requested = []
 
     def measure(cpus: float) -> float:
-        asked.append(cpus)
+        requested.append(cpus)
         return whole[cpus]
 
-    assert Sweep(CORES)(measure, some) == whole
-    assert asked == list(whole)[done:]
+    assert Sweep(CORES)(measure, known) == whole
+    assert requested == list(whole)[done:]
 
 
 @given(loaders())
 def test_core_counts_that_were_not_measured_are_estimated_within_3_percent(
     loader: tuple[Demand, float],
 ) -> None:
-    assert off(between(measured(loader), GRID), speed(loader, GRID)).max() < 0.03
+    assert relative_error(between(measure_speeds(loader), GRID), speed(loader, GRID)).max() < 0.03
 
 
 @given(loaders(), st.integers(0, 99))
 def test_noise_of_1_percent_stays_noise(loader: tuple[Demand, float], seed: int) -> None:
-    errors = off(between(measured(loader, 0.01, seed), GRID), speed(loader, GRID))
+    errors = relative_error(between(measure_speeds(loader, 0.01, seed), GRID), speed(loader, GRID))
     assert errors.mean() < 0.015
     assert errors.max() < 0.05
 
@@ -137,13 +137,13 @@ def test_noise_of_1_percent_stays_noise(loader: tuple[Demand, float], seed: int)
 def test_the_whole_matrix_is_estimated_within_3_percent_for_a_tenth_of_the_work(
     loader: tuple[Demand, float],
 ) -> None:
-    known = measured(loader)
+    known = measure_speeds(loader)
     assert 10 * len(known) <= len(CORES) * len(MEMORY_SHARES)
     demand, _ = loader
     for share in np.linspace(0, 1, 11):
         mem_gib = float(share * demand.dataset_gib)
-        believed = demand.with_memory(between(known, GRID), np.full(24, mem_gib))
-        assert off(believed, speed(loader, GRID, mem_gib)).max() < 0.03
+        estimate = demand.with_memory(between(known, GRID), np.full(24, mem_gib))
+        assert relative_error(estimate, speed(loader, GRID, mem_gib)).max() < 0.03
 
 
 @pytest.mark.parametrize("count", range(2, 65))
@@ -153,28 +153,34 @@ def test_any_machine_is_profiled_with_a_tenth_of_the_work(count: int) -> None:
 
 
 @given(loaders(), st.sampled_from((1, 4)))
-def test_models_fitted_to_the_table_say_what_the_loader_does(
+def test_models_fitted_to_the_table_match_the_loader(
     tmp_path_factory: pytest.TempPathFactory, loader: tuple[Demand, float], gpus: int
 ) -> None:
     truth, gpu_s = loader
-    known = {c * gpus: s * gpus for c, s in measured(loader).items()}
+    known = {c * gpus: s * gpus for c, s in measure_speeds(loader).items()}
     table = profile(
-        points(known), model="m", gpu="v100", gpus=gpus, batch=32 * gpus, demand=truth, read_mib_s=500.0
+        build_points(known), model="m", gpu="v100", gpus=gpus, batch=32 * gpus, demand=truth, read_mib_s=500.0
     )
     path = tmp_path_factory.mktemp("table") / "p.csv"
     write_profile(table, path)
-    found = fit(read_profile(path)).workloads[0]
+    workload = fit(read_profile(path)).workloads[0]
     for share in (0.0, 0.3, 0.6, 0.9, 1.0):
         mem_gib = float(share * truth.dataset_gib)
-        believed = found.sensitivity(GRID, np.array([mem_gib]))[:, 0]
-        # Within 5 % of the GPU's speed nobody can tell whether cores rule.
-        assert off(believed, speed(loader, GRID, mem_gib)).max() < 0.055, (share, gpu_s)
+        estimate = workload.sensitivity_matrix(GRID, np.array([mem_gib]))[:, 0]
+        # Within 5 % of the GPU's speed it is undecidable whether the cores limit the speed.
+        assert relative_error(estimate, speed(loader, GRID, mem_gib)).max() < 0.055, (share, gpu_s)
 
 
-def test_measured_and_derived_rows_can_be_told_apart(tmp_path: Path) -> None:
+def test_measured_and_derived_rows_can_be_distinguished(tmp_path: Path) -> None:
     demand = Demand(core_s=0.01, storage_s=0.02, dataset_gib=100.0)
     table = profile(
-        points({1.0: 100.0, 2.0: 200.0}), model="m", gpu="v100", gpus=1, batch=8, demand=demand, read_mib_s=50
+        build_points({1.0: 100.0, 2.0: 200.0}),
+        model="m",
+        gpu="v100",
+        gpus=1,
+        batch=8,
+        demand=demand,
+        read_mib_s=50,
     )
     assert len(table) == 2 + 2 * len(MEMORY_SHARES)
     is_measured = np.isnan(table.mem_gib)
@@ -185,8 +191,8 @@ def test_measured_and_derived_rows_can_be_told_apart(tmp_path: Path) -> None:
     assert table.n.tolist() == [30] * 2 + [1] * 20
 
 
-def test_without_a_demand_only_what_was_measured_is_in_the_table() -> None:
-    table = profile(points({2.0: 5.0, 1.0: 4.0}), model="m", gpu="t4", gpus=1, batch=8, demand=None)
+def test_without_a_demand_the_table_has_only_measured_rows() -> None:
+    table = profile(build_points({2.0: 5.0, 1.0: 4.0}), model="m", gpu="t4", gpus=1, batch=8, demand=None)
     assert table.cpus.tolist() == [1, 2]
     assert table.samples_s.tolist() == [4, 5]
     assert np.isnan(table.mem_gib).all()
@@ -197,7 +203,7 @@ def test_fewer_and_more_cores_than_measured_are_in_proportion_and_no_faster() ->
 
 
 @pytest.mark.parametrize(
-    ("knobs", "problem"),
+    ("parameters", "problem"),
     [
         ({"grid": ()}, "grid is"),
         ({"grid": (2.0, 1.0)}, "grid is"),
@@ -206,7 +212,7 @@ def test_fewer_and_more_cores_than_measured_are_in_proportion_and_no_faster() ->
         ({"grid": CORES, "points": 1}, "points is 1, expected at least 2"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(knobs: dict[str, object], problem: str) -> None:
+def test_invalid_sweeps_are_refused(parameters: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Sweep(**knobs)
+        Sweep(**parameters)
     assert problem in str(caught.value)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from support.fusion_equality import assert_same, build_members, integer_tensor, normal_tensor
 from wattline import fusion
-from wattline.train.checkpoint import Checkpoints, Where
+from wattline.train.checkpoint import Checkpoints, TrainingPosition
 
 RATES = [0.01, 0.02, 0.03, 0.04]
 STEPS = 4  # of an epoch
@@ -69,7 +69,7 @@ class PreparedArray:
     def checkpoint_folder(self, name: str) -> Path:
         return self.root / "jobs" / name / "checkpoint"
 
-    def position(self, name: str) -> Where | None:
+    def position(self, name: str) -> TrainingPosition | None:
         return Checkpoints(self.checkpoint_folder(name), None, None).read()
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def train(
         for epoch in run.epochs(epochs):
             for x, y in run.steps(data(epoch)):
                 losses = step(x, y)
-                after_step(run, run.process.where.steps + 1)
+                after_step(run, run.process.position.steps + 1)
             run.report(loss=losses)
             for schedule in parts:
                 schedule.step()

@@ -1,4 +1,4 @@
-"""A real PyTorch job on the CPU, on a simulated GPU whose cap outlives processes."""
+"""A real PyTorch job on the CPU, with a simulated GPU that keeps its cap when a process ends."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SCRIPT = Path(__file__).parent / "trainee.py"
 pytestmark = pytest.mark.slow
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+def build_environment(tmp_path: Path, **more: str) -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith("WATTLINE_")}
     return {
         **keep,
-        "WATTLINE_METER": meter(tmp_path),
+        "WATTLINE_METER": describe_meter(tmp_path),
         "WATTLINE_STATE": str(tmp_path / "state"),
         "WATTLINE_CHECKPOINT_DIR": str(tmp_path / "checkpoints"),
         **more,
     }
 
 
-def meter(tmp_path: Path) -> str:
+def describe_meter(tmp_path: Path) -> str:
     return f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={tmp_path / 'gpus'}"
 
 
-def run(tmp_path: Path, *words: object, **more: str) -> tuple[int, dict[str, list[str]]]:
+def run_script(tmp_path: Path, *words: object, **more: str) -> tuple[int, dict[str, list[str]]]:
     done = subprocess.run(
         [sys.executable, SCRIPT, *map(str, words)],
-        env=environment(tmp_path, **more),
+        env=build_environment(tmp_path, **more),
         capture_output=True,
         text=True,
         timeout=300,
@@ -46,87 +46,89 @@ def run(tmp_path: Path, *words: object, **more: str) -> tuple[int, dict[str, lis
     return done.returncode, {line[0]: line[1].split() if len(line) > 1 else [] for line in lines}
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what must become true; how long that takes is no concern of the test."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition with a generous time limit."""
     for _ in range(3000):
-        if holds():
+        if condition():
             return
         time.sleep(0.02)
-    raise AssertionError("it never became true")
+    raise AssertionError("the condition did not become true")
 
 
-def test_a_real_job_finds_the_best_cap_within_one_epoch(tmp_path: Path) -> None:
-    code, said = run(tmp_path, 700, 1, WATTLINE_AIM="energy")
+def test_a_real_job_sets_the_best_cap_within_one_epoch(tmp_path: Path) -> None:
+    code, output = run_script(tmp_path, 700, 1, WATTLINE_AIM="energy")
     assert code == 0
-    cap_w = float(said["done"][2])
-    gpu = open_meter(meter(tmp_path)).gpus[0]
+    cap_w = float(output["done"][2])
+    gpu = open_meter(describe_meter(tmp_path)).gpus[0]
     assert gpu.cap_range_w()[0] <= cap_w < gpu.cap_range_w()[1]
-    assert gpu.cap_w() == gpu.cap_range_w()[1]  # put back
+    assert gpu.cap_w() == gpu.cap_range_w()[1]  # restored
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The weights of a job to which nothing happened."""
-    code, said = run(tmp_path_factory.mktemp("whole"), 60, 3)
+    """Return the weights of a job that ran without interruption."""
+    code, output = run_script(tmp_path_factory.mktemp("whole"), 60, 3)
     assert code == 0
-    return said["weights"]
+    return output["weights"]
 
 
 @pytest.mark.parametrize("die_at", [1, 37, 101])
-def test_a_job_that_is_killed_leaves_no_cap_and_goes_on_where_it_saved(
+def test_a_killed_job_leaves_no_cap_and_resumes_from_its_checkpoint(
     tmp_path: Path, die_at: int, undisturbed: list[str]
 ) -> None:
-    code, said = run(tmp_path, 60, 3, die_at)
+    code, output = run_script(tmp_path, 60, 3, die_at)
     assert code == -9
-    gpu = open_meter(meter(tmp_path)).gpus[0]
-    until(lambda: gpu.cap_w() == gpu.cap_range_w()[1])  # somebody watched
-    code, said = run(tmp_path, 60, 3)
+    gpu = open_meter(describe_meter(tmp_path)).gpus[0]
+    wait_until(lambda: gpu.cap_w() == gpu.cap_range_w()[1])  # by the watchdog
+    code, output = run_script(tmp_path, 60, 3)
     assert code == 0
-    assert said["done"][0] == "180"
-    # It goes on at the step of its last checkpoint, and ends with the same weights as if nothing had been.
-    assert said["weights"] == undisturbed
-    assert ("resumed" in said) == (die_at > 60)
+    assert output["done"][0] == "180"
+    # It resumes at the step of its last checkpoint, and ends with the weights of an uninterrupted run.
+    assert output["weights"] == undisturbed
+    assert ("resumed" in output) == (die_at > 60)
 
 
-def test_a_job_that_is_asked_to_yield_ends_with_75_and_the_same_weights(
+def test_a_job_asked_to_yield_exits_with_75_and_ends_with_the_same_weights(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
     words = [sys.executable, str(SCRIPT), "60", "3"]
-    with subprocess.Popen(words, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(words, env=build_environment(tmp_path), stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline().startswith("fresh")
         job.terminate()
         assert job.wait(timeout=300) == 75
-    code, said = run(tmp_path, 60, 3)
+    code, output = run_script(tmp_path, 60, 3)
     assert code == 0
-    assert said["weights"] == undisturbed
-    assert said["done"][0] == "180"
+    assert output["weights"] == undisturbed
+    assert output["done"][0] == "180"
 
 
 def test_two_ranks_agree_on_caps_and_on_the_target(tmp_path: Path) -> None:
     two = f"simulated:2xv100,model=resnet50,batch=128,time=virtual,state={tmp_path / 'gpus'}"
     more = {"WATTLINE_METER": two, "WATTLINE_AIM": "energy", "WATTLINE_CHECKPOINT_DIR": ""}
-    first = ranks(tmp_path, 700, 1, **more)
+    first = run_ranks(tmp_path, 700, 1, **more)
     assert float(first[0][2]) < 300.0
-    again = ranks(tmp_path, 700, 1, **more)  # the first rank knows what was measured, and tells the other
+    again = run_ranks(
+        tmp_path, 700, 1, **more
+    )  # the first rank has the measurements, and the other uses its result
     assert {line[2] for line in again} == {line[2] for line in first}
-    ended = ranks(tmp_path, 60, 3, WATTLINE_TARGET="loss<=500", **more)  # which only the first reaches
+    ended = run_ranks(tmp_path, 60, 3, WATTLINE_TARGET="loss<=500", **more)  # only the first rank reaches it
     assert [line[0] for line in ended] == ["60", "60"]
 
 
 def test_two_ranks_on_one_gpu_leave_caps_alone(tmp_path: Path) -> None:
-    done = ranks(tmp_path, 60, 1, WATTLINE_CHECKPOINT_DIR="")
+    done = run_ranks(tmp_path, 60, 1, WATTLINE_CHECKPOINT_DIR="")
     assert [line[0] for line in done] == ["60", "60"]
     assert {line[2] for line in done} == {"300.0"}
 
 
-def ranks(tmp_path: Path, *words: object, **more: str) -> list[list[str]]:
-    """What two ranks say when they are done."""
+def run_ranks(tmp_path: Path, *words: object, **more: str) -> list[list[str]]:
+    """Run the script on two ranks, and return the fields of their last lines."""
     port = 29_500 + os.getpid() % 400
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     done = subprocess.run(
         [*launch, str(SCRIPT), *map(str, words)],
-        env=environment(tmp_path, **more),
+        env=build_environment(tmp_path, **more),
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,4 +1,4 @@
-"""The lines in a training script, without PyTorch where it is not needed."""
+"""Sessions in a training script, without PyTorch where it is not needed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from wattline import Session
 from wattline.batch_size.history import Memory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
-from wattline.profiler.cap_window import Aim, Length, Tried, best, caps_between
-from wattline.train.environment import Target, Told
+from wattline.profiler.cap_window import Aim, Length, Tried, find_best, list_caps
+from wattline.train.environment import JobEnvironment, Target
 
 SHORT = Length(wait=1, warmup=2, steps=5)
 BATCH = np.zeros((64, 3))
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job around us, and a state of our own."""
+def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables of any surrounding job, and use a state folder per test."""
     for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
         monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("wattline.meter.caps.guard._told", set())  # what this process has said before
+    monkeypatch.setattr("wattline.meter.caps.guard._reported", set())  # warnings of earlier tests
 
 
-def gpus(tmp_path: Path, count: int = 1, **more: str) -> str:
+def describe_gpus(tmp_path: Path, count: int = 1, **more: str) -> str:
     words = "".join(f",{name}={value}" for name, value in more.items())
     return f"simulated:{count}xv100,model=resnet50,batch=64,time=virtual,state={tmp_path / 'gpus'}{words}"
 
@@ -45,85 +45,89 @@ def train(run: Session, epochs: int = 1, steps: int = 200) -> None:
         run.report(loss=1.0)
 
 
-def oracle(tmp_path: Path, aim: Aim) -> float:
-    """The best cap, by steps under each of them."""
-    meter = open_meter(gpus(tmp_path / "oracle"))
-    gpu, tried = meter.gpus[0], []
-    for cap_w in caps_between(*gpu.cap_range_w()):
+def measure_best_cap(tmp_path: Path, aim: Aim) -> float:
+    """Return the best cap by a step under each cap."""
+    meter = open_meter(describe_gpus(tmp_path / "oracle"))
+    gpu, measurements = meter.gpus[0], []
+    for cap_w in list_caps(*gpu.cap_range_w()):
         gpu.set_cap(cap_w)
-        began = meter.now_s(), gpu.energy_j()
+        start = meter.now_s(), gpu.energy_j()
         meter.stepped(64)
-        tried.append(Tried(cap_w, 1, meter.now_s() - began[0], gpu.energy_j() - began[1]))
-    return best(tried, aim, gpu.cap_range_w()[1]).cap_w
+        measurements.append(Tried(cap_w, 1, meter.now_s() - start[0], gpu.energy_j() - start[1]))
+    return find_best(measurements, aim, gpu.cap_range_w()[1]).cap_w
 
 
 @pytest.mark.parametrize("aim", ["energy", "cost:0.5", "slowdown:1.1", "watts:180"])
-def test_the_best_cap_is_found_within_one_epoch_and_put_back_at_the_end(tmp_path: Path, aim: str) -> None:
-    with Session(meter=gpus(tmp_path), aim=aim, window=SHORT) as run:
+def test_the_best_cap_is_set_within_one_epoch_and_restored_at_the_end(tmp_path: Path, aim: str) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim=aim, window=SHORT) as run:
         train(run)
-        assert run.caps.sweep is not None
-        assert run.caps.sweep.done
-        assert run.gpus[0].cap_w() == pytest.approx(oracle(tmp_path, Aim.parse(aim)))
-    meter = open_meter(gpus(tmp_path))
+        assert run.caps.search is not None
+        assert run.caps.search.is_done
+        assert run.gpus[0].cap_w() == pytest.approx(measure_best_cap(tmp_path, Aim.parse(aim)))
+    meter = open_meter(describe_gpus(tmp_path))
     assert meter.gpus[0].cap_w() == meter.gpus[0].cap_range_w()[1]
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+def test_measured_caps_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
     for _ in range(2):
-        with Session(meter=gpus(tmp_path), window=SHORT, batch_size=64) as run:
-            assert run.caps.sweep is not None
-            found.append((run.caps.sweep.done, run.caps.sweep.cap_w if run.caps.sweep.done else None))
+        with Session(meter=describe_gpus(tmp_path), window=SHORT, batch_size=64) as run:
+            assert run.caps.search is not None
+            searches.append(
+                (run.caps.search.is_done, run.caps.search.cap_w if run.caps.search.is_done else None)
+            )
             train(run)
             best_w = run.gpus[0].cap_w()
-    assert found == [(False, None), (True, best_w)]
-    with Session(meter=gpus(tmp_path), window=SHORT, batch_size=128) as run:  # another batch is another job
-        assert run.caps.sweep is not None
-        assert not run.caps.sweep.done
+    assert searches == [(False, None), (True, best_w)]
+    with Session(
+        meter=describe_gpus(tmp_path), window=SHORT, batch_size=128
+    ) as run:  # another batch is another job
+        assert run.caps.search is not None
+        assert not run.caps.search.is_done
 
 
-def test_an_observer_tries_caps_and_leaves_what_was_there(tmp_path: Path) -> None:
-    with Session(meter=gpus(tmp_path), aim="energy", window=SHORT, observe=True) as run:
-        before_w = run.caps.free_w[0]
+def test_with_observe_caps_are_tried_and_then_restored(tmp_path: Path) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim="energy", window=SHORT, observe=True) as run:
+        before_w = run.caps.original_w[0]
         train(run)
         assert run.gpus[0].cap_w() == before_w
         assert run.caps.saves is not None
         assert run.caps.saves > 0.05
 
 
-def test_who_may_not_set_caps_is_told_once_and_trains(
+def test_without_permission_to_set_caps_one_warning_is_given_and_training_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Session(meter=gpus(tmp_path, denied="yes"), window=SHORT) as run:
+    with Session(meter=describe_gpus(tmp_path, denied="yes"), window=SHORT) as run:
         train(run, epochs=2)
-        assert run.caps.sweep is None
+        assert run.caps.search is None
         assert run.energy_j is not None
-        assert run.where.steps == 400
-    said = capsys.readouterr().err
-    assert said.count("observed only") == 1
+        assert run.position.steps == 400
+    errors = capsys.readouterr().err
+    assert errors.count("observed only") == 1
 
 
-def test_without_a_meter_energy_is_unknown_and_not_zero(tmp_path: Path) -> None:
+def test_without_a_meter_energy_is_none_and_not_zero(tmp_path: Path) -> None:
     with Session(meter="none") as run:
         train(run)
         assert run.energy_j is None
-        assert run.where.steps == 200
+        assert run.position.steps == 200
 
 
-def test_a_gpu_that_is_lost_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Session(meter=gpus(tmp_path, 2, lost="30"), window=SHORT) as run:
+def test_training_continues_after_a_gpu_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Session(meter=describe_gpus(tmp_path, 2, lost="30"), window=SHORT) as run:
         train(run)
-        assert run.where.steps == 200
+        assert run.position.steps == 200
         assert run.energy_j is not None
     assert "lost" in capsys.readouterr().err
 
 
-def test_two_sessions_on_one_gpu_do_not_count_its_joules_twice(tmp_path: Path) -> None:
-    meter = open_meter(gpus(tmp_path))
-    with Session(meter=gpus(tmp_path), aim="none") as first:
+def test_two_sessions_on_one_gpu_do_not_count_its_energy_twice(tmp_path: Path) -> None:
+    meter = open_meter(describe_gpus(tmp_path))
+    with Session(meter=describe_gpus(tmp_path), aim="none") as first:
         pid = os.fork()
         if pid == 0:  # another process on the same GPU
-            with Session(meter=gpus(tmp_path), aim="none") as second:
+            with Session(meter=describe_gpus(tmp_path), aim="none") as second:
                 train(second, steps=20)
                 os._exit(0 if second.energy_j is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -131,121 +135,121 @@ def test_two_sessions_on_one_gpu_do_not_count_its_joules_twice(tmp_path: Path) -
         assert first.energy_j == pytest.approx(meter.gpus[0].energy_j(), rel=1e-6)
 
 
-def test_a_cap_that_was_ordered_is_set_and_one_out_of_range_is_the_nearest(
+def test_the_requested_cap_is_set_or_the_nearest_in_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for ordered, set_w in (("150", 150.0), ("20", 100.0)):
-        monkeypatch.setenv("WATTLINE_POWER_LIMIT_W", ordered)
-        with Session(meter=gpus(tmp_path)) as run:
+    for requested, set_w in (("150", 150.0), ("20", 100.0)):
+        monkeypatch.setenv("WATTLINE_POWER_LIMIT_W", requested)
+        with Session(meter=describe_gpus(tmp_path)) as run:
             assert run.gpus[0].cap_w() == set_w
-            assert run.caps.sweep is None
+            assert run.caps.search is None
     assert "a cap of 20 W is outside 100 to 300 W" in capsys.readouterr().err
 
 
-def test_the_target_ends_the_run_and_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_target_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_TARGET", "accuracy>=0.6")
-    with Session(meter=gpus(tmp_path), aim="none") as run:
+    with Session(meter=describe_gpus(tmp_path), aim="none") as run:
         for epoch in run.epochs(50):
             for _ in run.steps([BATCH] * 3):
                 pass
             run.report(accuracy=0.1 * epoch)
         assert run.reached
-        assert run.where.epoch == 7
+        assert run.position.epoch == 7
     with (
-        pytest.raises(ConfigError, match=r"report has loss, expected accuracy"),
+        pytest.raises(ConfigError, match=r"report got loss, expected accuracy"),
         Session(meter="none") as run,
     ):
         run.report(loss=1.0)
 
 
-def test_a_run_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Session(meter=gpus(tmp_path), aim="none") as run:
+def test_a_run_over_its_cost_bound_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim="none") as run:
         train(run, epochs=3)
         whole_j = run.cost_j
     monkeypatch.setenv("WATTLINE_MAX_COST_J", str(0.4 * whole_j))
-    with Session(meter=gpus(tmp_path / "b"), aim="none") as run:
+    with Session(meter=describe_gpus(tmp_path / "b"), aim="none") as run:
         train(run, epochs=3)
         assert run.stopped == "cost bound"
         assert 0.4 * whole_j < run.cost_j < 0.6 * whole_j
 
 
-def test_who_is_asked_to_yield_saves_and_goes_on_at_the_same_step(tmp_path: Path) -> None:
+def test_a_job_asked_to_yield_saves_and_resumes_at_the_same_step(tmp_path: Path) -> None:
     seen: list[int] = []
-    kept: dict[str, int] = {"at": 0}
+    state: dict[str, int] = {"at": 0}
 
     def save(path: Path) -> None:
-        path.write_text(json.dumps(kept))
+        path.write_text(json.dumps(state))
 
     def load(path: Path) -> None:
-        kept.update(json.loads(path.read_text()))
+        state.update(json.loads(path.read_text()))
 
-    def go(stop_at: int) -> Session:
+    def run_until(stop_at: int) -> Session:
         with Session(
-            meter=gpus(tmp_path), aim="none", save=save, load=load, checkpoints=tmp_path / "c"
+            meter=describe_gpus(tmp_path), aim="none", save=save, load=load, checkpoints=tmp_path / "c"
         ) as run:
             for _ in run.epochs(3):
                 for batch in run.steps([np.full((64, 1), k) for k in range(10)]):
                     seen.append(int(batch[0, 0]))
-                    kept["at"] += 1
-                    if kept["at"] == stop_at:
+                    state["at"] += 1
+                    if state["at"] == stop_at:
                         os.kill(os.getpid(), signal.SIGTERM)
                 run.report(loss=0.0)
         return run
 
     with pytest.raises(SystemExit) as ended:
-        go(stop_at=14)
+        run_until(stop_at=14)
     assert ended.value.code == 75
     assert seen == [*range(10), *range(4)]
-    kept["at"] = -1  # a new process knows nothing
-    run = go(stop_at=-5)
+    state["at"] = -1  # a new process starts without the state
+    run = run_until(stop_at=-5)
     assert run.resumed
     assert seen == [*range(10)] * 3
-    assert kept["at"] == 30
-    assert run.where.steps == 30
+    assert state["at"] == 30
+    assert run.position.steps == 30
 
 
-def test_energy_and_time_go_on_after_a_restart(tmp_path: Path) -> None:
-    meter = open_meter(gpus(tmp_path))
+def test_energy_and_time_continue_after_a_restart(tmp_path: Path) -> None:
+    meter = open_meter(describe_gpus(tmp_path))
     for epochs in (1, 2):
-        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+        with Session(meter=describe_gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
             train(run, epochs=epochs, steps=20)
     assert run.energy_j == pytest.approx(meter.gpus[0].energy_j(), rel=1e-6)
     assert run.seconds == pytest.approx(meter.now_s(), rel=1e-6)
 
 
-def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_ignored(tmp_path: Path) -> None:
     def save(path: Path) -> None:
         path.write_text("whole")
-        if run.where.epoch == 2:
+        if run.position.epoch == 2:
             raise OSError("No space left on device")
 
     with (
         pytest.raises(OSError, match="No space"),
-        Session(meter=gpus(tmp_path), aim="none", save=save, checkpoints=tmp_path / "c") as run,
+        Session(meter=describe_gpus(tmp_path), aim="none", save=save, checkpoints=tmp_path / "c") as run,
     ):
         train(run, epochs=3, steps=5)
-    with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as again:
-        assert again.where.epoch == 1
+    with Session(meter=describe_gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as again:
+        assert again.position.epoch == 1
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
-    with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+def test_a_broken_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
         train(run, steps=5)
     state = next((tmp_path / "c").glob("*/wattline.json"))
     state.write_text("{")
-    with pytest.raises(InputError, match=r"wattline.json: is no checkpoint"):
-        Session(meter=gpus(tmp_path), checkpoints=tmp_path / "c").__enter__()
+    with pytest.raises(InputError, match=r"wattline.json: not a checkpoint"):
+        Session(meter=describe_gpus(tmp_path), checkpoints=tmp_path / "c").__enter__()
 
 
-def test_a_recurring_job_settles_on_a_cheap_batch_size(tmp_path: Path) -> None:
-    needs = {16: 14, 32: 10, 64: 6, 128: 5, 256: 9, 512: 1000}  # epochs to the target
+def test_a_recurring_job_converges_to_a_cheap_batch_size(tmp_path: Path) -> None:
+    epochs_needed = {16: 14, 32: 10, 64: 6, 128: 5, 256: 9, 512: 1000}  # epochs to the target
     meter, chosen = f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path / 'gpus'}", []
     for _ in range(14):
         with Session(
             meter=meter,
             group="nightly",
             batch_size=32,
-            batch_sizes=tuple(needs),
+            batch_sizes=tuple(epochs_needed),
             target="accuracy>=1",
             aim="none",
         ) as run:
@@ -253,10 +257,10 @@ def test_a_recurring_job_settles_on_a_cheap_batch_size(tmp_path: Path) -> None:
             for epoch in run.epochs(40):
                 for _ in run.steps([np.zeros((run.batch_size, 1))] * (4096 // run.batch_size)):
                     pass
-                run.report(accuracy=(epoch + 1) / needs[run.batch_size])
+                run.report(accuracy=(epoch + 1) / epochs_needed[run.batch_size])
     assert chosen[0] == 32
     assert set(chosen[-4:]) <= {64, 128}
-    # What never gets there is not tried to the end.
+    # A batch size that does not converge is stopped early.
     with Memory.open() as memory:
         assert all(run.epochs < 20 for run in memory.runs("nightly", "v100") if run.batch == 512)
 
@@ -268,10 +272,10 @@ def test_batch_sizes_need_a_group_and_the_default_among_them(tmp_path: Path) -> 
         Session(meter="none", batch_sizes=(1, 2), batch_size=3, group="g").__enter__()
 
 
-def test_progress_is_told_to_who_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_events_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
     monkeypatch.setenv("WATTLINE_JOB_ID", "j7")
-    with Session(meter=gpus(tmp_path), window=SHORT) as run:
+    with Session(meter=describe_gpus(tmp_path), window=SHORT) as run:
         train(run)
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert lines[0]["event"] == "began"
@@ -283,91 +287,93 @@ def test_progress_is_told_to_who_watches(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("BATCH_SIZE", "many", "WATTLINE_BATCH_SIZE is 'many', expected a number above 0"),
         ("BATCH_SIZE", "3.5", "expected a whole number"),
         ("POWER_LIMIT_W", "-3", "WATTLINE_POWER_LIMIT_W is '-3'"),
-        ("TARGET", "accuracy", "target 'accuracy': expected one such as"),
+        ("TARGET", "accuracy", "target is 'accuracy', expected METRIC>=VALUE"),
         ("OBSERVE", "perhaps", "WATTLINE_OBSERVE is 'perhaps'"),
         ("SIGNAL", "SIGKILL", "WATTLINE_SIGNAL is 'SIGKILL'"),
         ("SIGNAL", "SIGWOW", "WATTLINE_SIGNAL is 'SIGWOW'"),
     ],
 )
-def test_a_wrong_environment_is_named(name: str, value: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        Told.read({f"WATTLINE_{name}": value})
+def test_an_invalid_variable_is_an_error_that_names_it(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        JobEnvironment.read({f"WATTLINE_{name}": value})
 
 
-def test_targets_rise_or_fall() -> None:
-    assert Target.parse("wer <= 40").reached(39.0)
-    assert not Target.parse("acc>=0.6").reached(0.59)
-    assert Target.parse("wer<=40").better(41.0, 43.0) == 41.0
+def test_targets_may_be_upper_or_lower_bounds() -> None:
+    assert Target.parse("wer <= 40").is_reached(39.0)
+    assert not Target.parse("acc>=0.6").is_reached(0.59)
+    assert Target.parse("wer<=40").select_better(41.0, 43.0) == 41.0
 
 
-def test_batches_of_any_shape_are_counted(tmp_path: Path) -> None:
+def test_samples_of_batches_of_any_type_are_counted(tmp_path: Path) -> None:
     shapes: list[Any] = [BATCH, (BATCH, 1), [BATCH[:10]], {"x": BATCH[:2]}, "text", ()]
     with Session(meter="none") as run:
         for _ in run.epochs(1):
             for _ in run.steps(shapes):
                 pass
-        assert run.where.samples == 64 + 64 + 10 + 2
+        assert run.position.samples == 64 + 64 + 10 + 2
 
 
-def test_a_memory_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_a_history_that_is_not_a_database_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "memory.db").write_text("this is no database, and long enough to be seen as none" * 30)
-    with pytest.raises(ConfigError, match=r"memory.db: is not a memory of wattline"):
+    with pytest.raises(ConfigError, match=r"memory.db: is not a run history of wattline"):
         Session(meter="none", memory=tmp_path / "memory.db").__enter__()
 
 
 def stop_at(step: int, epochs: int, steps: int, **more: Any) -> Session:
-    """Train until SIGTERM comes in that step."""
+    """Train, and send SIGTERM in that step."""
     with Session(aim="none", **more) as run:
         for _ in run.epochs(epochs):
             for _ in run.steps([BATCH] * steps):
-                if run.where.steps + 1 == step:
+                if run.position.steps + 1 == step:
                     os.kill(os.getpid(), signal.SIGTERM)
             run.report(loss=1.0)
     return run
 
 
-def test_who_is_asked_in_the_last_step_of_an_epoch_ends_between_epochs(tmp_path: Path) -> None:
-    more = {"meter": gpus(tmp_path), "checkpoints": tmp_path / "c"}
+def test_a_job_asked_to_yield_in_the_last_step_exits_between_epochs(tmp_path: Path) -> None:
+    more = {"meter": describe_gpus(tmp_path), "checkpoints": tmp_path / "c"}
     with pytest.raises(SystemExit):
         stop_at(5, 3, 5, **more)
     run = stop_at(-1, 3, 5, **more)
     assert run.resumed
-    assert run.where.steps == 15
+    assert run.position.steps == 15
     with pytest.raises(SystemExit):
         stop_at(3, 1, 5, **{**more, "checkpoints": tmp_path / "d"})
-    assert stop_at(5, 1, 5, **{**more, "checkpoints": tmp_path / "e"}).where.over  # nothing was left to do
+    assert stop_at(
+        5, 1, 5, **{**more, "checkpoints": tmp_path / "e"}
+    ).position.over  # there was no epoch left
 
 
-def test_a_batch_on_which_the_user_breaks_off_counts(tmp_path: Path) -> None:
-    with Session(meter=gpus(tmp_path), aim="none") as run:
+def test_the_batch_at_which_the_user_leaves_the_loop_counts(tmp_path: Path) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim="none") as run:
         for _ in run.epochs(2):
             for number, _ in enumerate(run.steps([BATCH] * 10)):
                 if number == 3:
                     break
-    assert run.where.steps == 8
-    assert run.where.epoch == 2
+    assert run.position.steps == 8
+    assert run.position.epoch == 2
 
 
 def test_only_the_first_loop_of_an_epoch_counts(tmp_path: Path) -> None:
-    with Session(meter=gpus(tmp_path), aim="none") as run:
+    with Session(meter=describe_gpus(tmp_path), aim="none") as run:
         for _ in run.epochs(2):
             for _ in run.steps([BATCH] * 3):
                 pass
             assert len(list(run.steps([BATCH] * 7))) == 7
-    assert run.where.steps == 6
+    assert run.position.steps == 6
 
 
-def test_a_batch_size_that_was_chosen_outlives_a_restart(tmp_path: Path) -> None:
+def test_the_chosen_batch_size_survives_a_restart(tmp_path: Path) -> None:
     more = {
-        "meter": gpus(tmp_path), "checkpoints": tmp_path / "c", "group": "g", "batch_sizes": (32, 64, 128),
-        "batch_size": 64,
+        "meter": describe_gpus(tmp_path), "checkpoints": tmp_path / "c", "group": "g",
+        "batch_sizes": (32, 64, 128), "batch_size": 64,
     }  # fmt: skip
-    with Memory.open() as memory:  # 64 takes long, so that another is tried next
+    with Memory.open() as memory:  # 64 needs many epochs, so that another is tried next
         memory.add("g", "v100", batch=64, reached=True, seconds=100.0, joules=20_000.0, epochs=40)
     with pytest.raises(SystemExit):
         stop_at(3, 2, 5, **more)
@@ -379,10 +385,15 @@ def test_a_batch_size_that_was_chosen_outlives_a_restart(tmp_path: Path) -> None
         assert memory.pending("g", "v100") == []
 
 
-def test_a_crash_says_nothing_of_a_batch_size_and_a_miss_does_not_block_the_next_run(
+def test_a_crash_is_not_recorded_and_a_missed_target_does_not_block_the_next_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more: dict[str, Any] = {"meter": gpus(tmp_path), "group": "g", "batch_sizes": (32, 64), "batch_size": 64}
+    more: dict[str, Any] = {
+        "meter": describe_gpus(tmp_path),
+        "group": "g",
+        "batch_sizes": (32, 64),
+        "batch_size": 64,
+    }
     with pytest.raises(KeyboardInterrupt), Session(**more):
         raise KeyboardInterrupt
     with Memory.open() as memory:
@@ -397,84 +408,84 @@ def test_a_crash_says_nothing_of_a_batch_size_and_a_miss_does_not_block_the_next
     assert "did not reach the target yet" in capsys.readouterr().err
 
 
-def test_a_target_that_was_reached_stays_reached_and_a_recurring_job_begins_anew(tmp_path: Path) -> None:
+def test_a_reached_target_stays_reached_and_a_recurring_job_starts_again(tmp_path: Path) -> None:
     more: dict[str, Any] = {
-        "meter": gpus(tmp_path), "checkpoints": tmp_path / "c", "target": "loss<=1", "aim": "none",
+        "meter": describe_gpus(tmp_path), "checkpoints": tmp_path / "c", "target": "loss<=1", "aim": "none",
     }  # fmt: skip
     for group, steps in (("", 3), ("g", 3)):
         for _ in range(2):
             with Session(group=group, **more) as run:
                 train(run, epochs=5, steps=3)
-            assert run.where.steps == steps
+            assert run.position.steps == steps
     assert not run.resumed
     with Session(**{**more, "target": None}) as run:
         train(run, epochs=5, steps=3)
-    assert run.where.steps == 3  # that it was reached is known
+    assert run.position.steps == 3  # the checkpoint says that the target was reached
     assert run.resumed
 
 
-def test_a_cost_bound_in_the_middle_of_an_epoch_does_not_count_it_as_done(
+def test_an_epoch_cut_off_by_the_cost_bound_is_not_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATTLINE_MAX_COST_J", "1500")
     for bound, epoch, steps in (("1500", 0, None), ("1e9", 1, 2000)):
         monkeypatch.setenv("WATTLINE_MAX_COST_J", bound)
-        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
+        with Session(meter=describe_gpus(tmp_path), aim="none", checkpoints=tmp_path / "c") as run:
             train(run, steps=2000)
-        assert run.where.epoch == epoch
-        assert steps is None or run.where.steps == steps
+        assert run.position.epoch == epoch
+        assert steps is None or run.position.steps == steps
 
 
-def test_a_signal_without_steps_does_what_it_always_does(tmp_path: Path) -> None:
+def test_a_signal_outside_a_training_loop_has_its_usual_effect(tmp_path: Path) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
-        with Session(meter=gpus(tmp_path), aim="none", checkpoints=tmp_path / "c"):
+        with Session(meter=describe_gpus(tmp_path), aim="none", checkpoints=tmp_path / "c"):
             os.kill(os.getpid(), signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_caps_can_be_left_alone_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_disable_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_AIM", "none")
-    with Session(meter=gpus(tmp_path), aim="energy") as run:
-        assert run.caps.sweep is None
+    with Session(meter=describe_gpus(tmp_path), aim="energy") as run:
+        assert run.caps.search is None
 
 
-def test_meters_without_caps_are_read_all_the_same(tmp_path: Path) -> None:
+def test_meters_without_caps_are_read(tmp_path: Path) -> None:
     path = tmp_path / "readings.csv"
     path.write_text("at_s,gpu,power_w,energy_j\n0,0,100,0\n1000000,0,100,100000000\n")
     with Session(meter=f"replay:{path}") as run:
         train(run, steps=5)
-        assert run.caps.sweep is None
+        assert run.caps.search is None
         assert run.energy_j is not None
 
 
-def test_a_state_that_cannot_be_written_ends_no_training(
+def test_training_continues_if_the_state_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "file" / "state"))
-    with Session(meter=gpus(tmp_path)) as run:
+    with Session(meter=describe_gpus(tmp_path)) as run:
         train(run, steps=5)
-    assert run.where.steps == 5
-    assert "nothing is remembered" in capsys.readouterr().err
+    assert run.position.steps == 5
+    assert "results of this job are not stored" in capsys.readouterr().err
 
 
-def test_two_jobs_do_not_share_a_folder_of_checkpoints(tmp_path: Path) -> None:
+def test_two_running_jobs_cannot_share_a_checkpoint_folder(tmp_path: Path) -> None:
     second = Session(meter="none", checkpoints=tmp_path / "c")
     with (
         Session(meter="none", checkpoints=tmp_path / "c"),
-        pytest.raises(ConfigError, match="another job that runs keeps its checkpoints there"),
+        pytest.raises(ConfigError, match="a running job already writes its checkpoints there"),
     ):
         second.__enter__()
 
 
-def test_what_was_measured_for_another_aim_or_other_gpus_is_not_used(tmp_path: Path) -> None:
-    with Session(meter=gpus(tmp_path), aim="time", window=SHORT) as run:
+def test_measurements_for_another_aim_or_other_gpus_are_not_used(tmp_path: Path) -> None:
+    with Session(meter=describe_gpus(tmp_path), aim="time", window=SHORT) as run:
         train(run)
-    for meter, aim in ((gpus(tmp_path), "energy"), (gpus(tmp_path / "two", 2), "time")):
+    for meter, aim in ((describe_gpus(tmp_path), "energy"), (describe_gpus(tmp_path / "two", 2), "time")):
         with Session(meter=meter, aim=aim, window=SHORT) as run:
-            assert run.caps.sweep is not None
-            assert not run.caps.sweep.done
+            assert run.caps.search is not None
+            assert not run.caps.search.is_done

@@ -1,4 +1,4 @@
-"""A small PyTorch job as a user writes it: the model learns y = 2x on the CPU, under simulated GPUs.
+"""A small PyTorch job as a user writes it: the model learns y = 2x on the CPU, with simulated GPUs.
 
 python trainee.py STEPS_PER_EPOCH EPOCHS [die_at]
 """
@@ -21,8 +21,8 @@ model = torch.nn.Linear(4, 1)
 optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def say(*words: object) -> None:
-    """One write, which no other rank's can come into."""
+def print_line(*words: object) -> None:
+    """Print with a single write, so that lines of two ranks do not mix."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -42,16 +42,16 @@ def batches(epoch: int) -> list[torch.Tensor]:
 
 
 with wattline.Session(save=save, load=load, batch_size=64, every_s=5.0) as run:
-    say("resumed" if run.resumed else "fresh", run.where.epoch, run.where.step)
+    print_line("resumed" if run.resumed else "fresh", run.position.epoch, run.position.step)
     for epoch in run.epochs(epochs):
         for batch in run.steps(batches(epoch)):
             loss = ((model(batch) - 2 * batch.sum(1, keepdim=True)) ** 2).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            if run.where.steps == die_at:
+            if run.position.steps == die_at:
                 os.kill(os.getpid(), 9)
         run.report(loss=loss.item() + 1000.0 * run.ranks.rank)
     cap_w = run.gpus[0].cap_w() if run.gpus else 0.0
-    say("done", run.where.steps, run.where.epoch, cap_w, run.energy_j, run.reached, run.stopped)
-    say("weights", model.weight.tolist())
+    print_line("done", run.position.steps, run.position.epoch, cap_w, run.energy_j, run.reached, run.stopped)
+    print_line("weights", model.weight.tolist())

@@ -19,7 +19,7 @@ from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.optim.schedule import Schedule
 from wattline.fusion.rng_state import RngState
 from wattline.meter.caps.record import sync
-from wattline.train.checkpoint import _STATE, _USER, Checkpoints, Where
+from wattline.train.checkpoint import STATE_FILE, USER_STATE, Checkpoints, TrainingPosition
 
 if TYPE_CHECKING:
     from wattline.fusion.member import Member
@@ -90,19 +90,19 @@ class MemberCheckpoints(Checkpoints):
         self._new = self.folder / f".new-{os.getpid()}"
         self._old: list[Path] = []
 
-    def prepare(self, where: Where, state: dict[str, Any]) -> None:
+    def prepare(self, position: TrainingPosition, state: dict[str, Any]) -> None:
         """Write a checkpoint that is not valid yet."""
         for leftover in self.folder.glob(".new-*"):  # of a process that was killed while writing
             shutil.rmtree(leftover, ignore_errors=True)
         self._new.mkdir()
-        torch.save(state, self._new / _USER)
-        (self._new / _STATE).write_text(json.dumps(asdict(where)), encoding="utf-8")
+        torch.save(state, self._new / USER_STATE)
+        (self._new / STATE_FILE).write_text(json.dumps(asdict(position)), encoding="utf-8")
         for path in (*self._new.iterdir(), self._new):
             sync(path)
 
     def commit(self) -> None:
         """Make the prepared checkpoint valid."""
-        self._old = self._all()
+        self._old = self._list_checkpoints()
         last = int(self._old[-1].name) if self._old else 0
         self._new.rename(self.folder / f"{1 + last:08d}")
         sync(self.folder)
@@ -112,16 +112,18 @@ class MemberCheckpoints(Checkpoints):
         for path in self._old:
             shutil.rmtree(path, ignore_errors=True)
 
-    def read_all(self) -> dict[tuple[int, int], tuple[Where, Path]]:
+    def read_all(self) -> dict[tuple[int, int], tuple[TrainingPosition, Path]]:
         """Return the existing checkpoints by epoch and step, the newest last."""
-        checkpoints: dict[tuple[int, int], tuple[Where, Path]] = {}
-        for path in self._all():
+        checkpoints: dict[tuple[int, int], tuple[TrainingPosition, Path]] = {}
+        for path in self._list_checkpoints():
             try:
-                values = json.loads((path / _STATE).read_text(encoding="utf-8"))
-                position = Where(**{field.name: values[field.name] for field in fields(Where)})
+                values = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+                position = TrainingPosition(
+                    **{field.name: values[field.name] for field in fields(TrainingPosition)}
+                )
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(
-                    f"{path / _STATE}: not a checkpoint ({error!r}), expected a file written by wattline",
+                    f"{path / STATE_FILE}: not a checkpoint ({error!r}), expected a file written by wattline",
                     hint=f"remove {path} to start from an older one, or from the beginning",
                 ) from None
             checkpoints.pop((position.epoch, position.step), None)
@@ -141,7 +143,7 @@ class ArrayCheckpoints:
         members: list[Member],
         folders: Mapping[str, Path],
         states: MemberStates,
-        positions: Callable[[], list[Where]],
+        positions: Callable[[], list[TrainingPosition]],
         restart_finished: bool,
     ) -> None:
         self._members, self._states, self._positions, self._restart_finished = (
@@ -166,7 +168,7 @@ class ArrayCheckpoints:
         for folder in self._folders.values():
             folder.release()
 
-    def write(self, where: Where) -> None:
+    def write(self, position: TrainingPosition) -> None:
         """Write checkpoints of all members, or of none."""
         self.write_members(self._members)
 
@@ -182,7 +184,7 @@ class ArrayCheckpoints:
         for folder in written:
             folder.remove_old()
 
-    def read(self) -> Where | None:
+    def read(self) -> TrainingPosition | None:
         """Return the newest position of which all members have a checkpoint; None if there are none.
 
         Raise `NotFusible` if the members are at different steps. Members that have reached their target may
@@ -211,11 +213,11 @@ class ArrayCheckpoints:
             member.resume(position)
         return self._common_position(all_reached=not unfinished)
 
-    def _common_position(self, all_reached: bool) -> Where:
+    def _common_position(self, all_reached: bool) -> TrainingPosition:
         positions = [member.base for member in self._members if all_reached or not member.reached]
         joules = [member.joules for member in self._members if member.joules is not None]
         first = positions[0]
-        return Where(
+        return TrainingPosition(
             epoch=first.epoch,
             step=first.step,
             steps=first.steps,
@@ -232,7 +234,7 @@ class ArrayCheckpoints:
         leader = next((m for m in self._members if not m.reached), self._members[0])
         for index, member in enumerate(self._members):
             if (path := self._folders[member.id].resume_from) is not None:
-                self._states.load(index, path / _USER, is_leader=member is leader)
+                self._states.load(index, path / USER_STATE, is_leader=member is leader)
 
     def release_members(self, members: Sequence[Member]) -> None:
         """Unlock the folders of members that have left."""

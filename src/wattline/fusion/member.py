@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from wattline.errors import ConfigError
-from wattline.train.checkpoint import Where
+from wattline.train.checkpoint import TrainingPosition
 from wattline.train.environment import Target
-from wattline.train.progress_events import Events
+from wattline.train.progress_events import EventWriter
 
 MEMBERS = "WATTLINE_MEMBERS"
 CANCEL = "cancel"
@@ -27,22 +27,22 @@ class Member:
 
     id: str
     config: dict[str, Any]
-    events: Events
+    events: EventWriter
     log: LogFunction
     folder: Path | None = None  # the member's own; a file `cancel` in it cancels the member
-    base: Where = field(default_factory=Where)  # position when this process started
+    base: TrainingPosition = field(default_factory=TrainingPosition)  # position when this process started
     joules: float | None = None
     best: float | None = None
     reached: bool = False
     cancelled: bool = False
     nonfinite: set[str] = field(default_factory=set)  # metrics that have been reported as not finite
 
-    def resume(self, position: Where) -> None:
+    def resume(self, position: TrainingPosition) -> None:
         """Continue from a checkpoint."""
         self.base, self.joules = position, position.joules
         self.best, self.reached = position.best, position.reached
 
-    def position(self, now: Where, start: Where) -> Where:
+    def position(self, now: TrainingPosition, start: TrainingPosition) -> TrainingPosition:
         """Return the member's position, given the process's position *now* and at its *start*."""
         return replace(
             now,
@@ -55,16 +55,16 @@ class Member:
             over=self.reached or now.over,
         )
 
-    def write_event(self, event: str, position: Where, values: Mapping[str, Any]) -> None:
+    def write_event(self, event: str, position: TrainingPosition, values: Mapping[str, Any]) -> None:
         """Write a progress event with the member's position."""
-        self.events.say(event, {**asdict(position), **values})
+        self.events.write(event, {**asdict(position), **values})
 
     def update_best(self, target: Target | None, metrics: Mapping[str, float]) -> None:
         """Update the best metric and whether the target is reached."""
         value = float("nan") if target is None else metrics[target.metric]
         if target is not None and value == value:
-            self.best = target.better(self.best, value)
-            self.reached = self.reached or target.reached(value)
+            self.best = target.select_better(self.best, value)
+            self.reached = self.reached or target.is_reached(value)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class MemberJob:
     def member(self, config: dict[str, Any], is_leader: bool, on_error: LogFunction) -> Member:
         """Return the member; the leader's log is the output of the process."""
         log = _print_line if is_leader else _MemberLog(self.folder / _LOG, on_error)
-        return Member(self.id, config, Events(self.folder / _EVENTS, self.id, on_error), log, self.folder)
+        return Member(
+            self.id, config, EventWriter(self.folder / _EVENTS, self.id, on_error), log, self.folder
+        )
 
 
 def read_member_jobs(size: int, environ: Mapping[str, str] = os.environ) -> list[MemberJob]:
@@ -112,7 +114,7 @@ def number_members(
         Member(
             str(index),
             config,
-            Events(events if is_single else None, job, on_error),
+            EventWriter(events if is_single else None, job, on_error),
             _discard if events is None else _print_line if is_single else _PrefixedPrinter(f"member {index}"),
         )
         for index, config in enumerate(configs)

@@ -30,8 +30,8 @@ from wattline.fusion.member import CANCEL, Member, number_members, read_member_j
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.rng_state import RngState
 from wattline.train import session as train
-from wattline.train.checkpoint import Checkpoints, Where
-from wattline.train.progress_events import Events
+from wattline.train.checkpoint import Checkpoints, TrainingPosition
+from wattline.train.progress_events import EventWriter
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Session:
         self.process = _ProcessSession(self, options)
         if self.process.ranks.count > 1:
             raise NotFusible(f"an array runs in one process, got {self.process.ranks.count} ranks")
-        environment, warn_once = self.process.told, self.process._tell_once
+        environment, warn_once = self.process.environment, self.process._warn_once
         self._arrays = [array, *(part for part in parts if isinstance(part, FusedArray))]
         for part in parts:
             if isinstance(part, Scaler):
@@ -80,10 +80,12 @@ class Session:
         self.members: list[Member] = (
             [job.member(config, job is jobs[0], warn_once) for job, config in zip(jobs, configs, strict=True)]
             if jobs
-            else number_members(configs, environment.events, environment.job, warn_once)
+            else number_members(configs, environment.events, environment.job_id, warn_once)
         )
         events = None if jobs or size == 1 else environment.events
-        self._job_events = Events(events, environment.job, warn_once)  # of the job that all members form
+        self._job_events = EventWriter(
+            events, environment.job_id, warn_once
+        )  # of the job that all members form
         folder = environment.checkpoints or (
             Path(options["checkpoints"]) if options.get("checkpoints") else None
         )
@@ -181,7 +183,7 @@ class Session:
                 f"expected {target.metric}, which has the target"
             )
         self._distribute_energy()
-        fraction = self.process._fraction()
+        fraction = self.process._completed_fraction()
         for index, (member, position) in enumerate(zip(self.members, self._positions(), strict=True)):
             own = {name: row[index] for name, row in values.items()}
             member.update_best(target, own)
@@ -191,7 +193,9 @@ class Session:
             for name in [name for name, value in own.items() if not math.isfinite(value)]:
                 self._warn_nonfinite(member, name, own[name])
         each = {f"{name}.{m.id}": row[i] for name, row in values.items() for i, m in enumerate(self.members)}
-        self._job_events.say("report", {**asdict(self.process.where), "fraction": fraction, "metrics": each})
+        self._job_events.write(
+            "report", {**asdict(self.process.position), "fraction": fraction, "metrics": each}
+        )
         return [member.reached for member in self.members]
 
     def finish(self, index: int) -> None:
@@ -241,10 +245,10 @@ class Session:
         positions = dict(zip(self.members, self._positions(), strict=True))
         for member in leaving:
             how = "cancelled" if member.cancelled else "reached"
-            values = {"fraction": self.process._fraction(), "how": how}
+            values = {"fraction": self.process._completed_fraction(), "how": how}
             member.write_event("ended", positions[member], values)
             member.log(_format_end(how, positions[member]))
-            self._job_events.say("left", {"member": member.id, **values})
+            self._job_events.write("left", {"member": member.id, **values})
         removed = [index for index, member in enumerate(self.members) if member in leaving]
         rows = [index for index, member in enumerate(self.members) if member not in leaving]
         if rows:
@@ -257,7 +261,7 @@ class Session:
 
     def _distribute_energy(self) -> None:
         """Divide the energy used since the last call evenly among the members in the array."""
-        own_j = None if self.process._over else self.process._own_j()
+        own_j = None if self.process._closed else self.process._process_energy_j()
         if own_j is None or not self.members:
             return
         each_j = (own_j - self._distributed_j) / len(self.members)
@@ -265,16 +269,16 @@ class Session:
         for member in self.members:
             member.joules = (member.joules or 0.0) + each_j
 
-    def _positions(self) -> list[Where]:
+    def _positions(self) -> list[TrainingPosition]:
         """Return the position of each member."""
         process = self.process
-        return [member.position(process.where, process._base) for member in self.members]
+        return [member.position(process.position, process._start_position) for member in self.members]
 
     def _write_events(self, event: str, more: dict[str, Any]) -> None:
         """Write an event of the process's session as an event of every member."""
         self._distribute_energy()
-        values = {"fraction": self.process._fraction(), **more}
-        self._job_events.say(event, {**asdict(self.process.where), **values})
+        values = {"fraction": self.process._completed_fraction(), **more}
+        self._job_events.write(event, {**asdict(self.process.position), **values})
         failed = more.get("how") == "failed"
         for index, (member, position) in enumerate(zip(self.members, self._positions(), strict=True)):
             ends_reached = "how" in values and member.reached and not failed
@@ -295,10 +299,10 @@ class Session:
             return
         member.nonfinite.add(name)
         text = f"{name} is {value}: training continues"
-        if self._has_service or self.process.told.events is not None:
+        if self._has_service or self.process.environment.events is not None:
             member.log(text)
         else:
-            self.process._tell(f"member {member.id}: {text}")
+            self.process._warn(f"member {member.id}: {text}")
 
     def _member_values(self, name: str, value: Any) -> Tensor:
         """Return a vector with one number for each member."""
@@ -320,30 +324,30 @@ class _ProcessSession(train.Session):
         super().__init__(**options)
         self._array_session = array_session
 
-    def _say(self, event: str, **more: Any) -> None:
-        self._array_session._write_events(event, more)
+    def _write_event(self, event: str, **fields: Any) -> None:
+        self._array_session._write_events(event, fields)
 
-    def _save_or_leave(self) -> None:
+    def _save_or_yield(self) -> None:
         self._array_session._rng.resume_step()
         self._array_session._update_members(inside=True)
         if not self.stopped:
-            super()._save_or_leave()
+            super()._save_or_yield()
 
-    def _epoch_ended(self, count: int) -> None:
-        if not self._cut:
+    def _end_epoch(self, count: int) -> None:
+        if not self._epoch_interrupted:
             self._array_session._rng.end_epoch()
-        super()._epoch_ended(count)
+        super()._end_epoch(count)
 
-    def _agree(self) -> None:
-        super()._agree()
+    def _synchronize_ranks(self) -> None:
+        super()._synchronize_ranks()
         self._array_session._update_members(inside=False)
 
 
-def _format_position(position: Where) -> str:
+def _format_position(position: TrainingPosition) -> str:
     return f"epoch {position.epoch}, step {position.step}"
 
 
-def _format_end(how: str, position: Where) -> str:
+def _format_end(how: str, position: TrainingPosition) -> str:
     energy = "" if position.joules is None else f", {position.joules:.4g} J"
     outcome = "reached its target" if how == "reached" else how
     return (

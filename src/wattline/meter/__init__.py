@@ -1,4 +1,4 @@
-"""Meters and knobs: what GPUs draw, and the caps that can be set on them, whatever stands behind them."""
+"""Meters: energy, power and power caps of GPUs, read and set through one interface for all drivers."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from wattline.meter.protocol import Gpu, Meter
 __all__ = ["METERS", "Gpu", "Meter", "open_meter"]
 
 METERS = ("auto", "nvml", "rapl", "zeusd", "simulated", "replay", "none")
-"""What the text of a meter begins with."""
+"""Names of the drivers: a meter is written `NAME` or `NAME:OPTIONS`."""
 
 
 def open_meter(text: str = "auto") -> Meter:
-    """The meter that *text* names.
+    """Open the meter that *text* names.
 
-    `auto` is what WATTLINE_METER says, else `nvml` if it works, else `rapl`, else `none`. Others are `nvml`,
-    `rapl`, `zeusd[:SOCKET]`, `simulated:2xv100,model=resnet50,batch=64,time=virtual,state=DIR`,
-    `replay:FILE` and `none`: unmetered.
+    `auto` is the value of WATTLINE_METER if it is set, else `nvml` if it works, else `rapl`, else `none`. The
+    others are `nvml`, `rapl`, `zeusd[:SOCKET]`,
+    `simulated:2xv100,model=resnet50,batch=64,time=virtual,state=DIR`, `replay:FILE` and `none` (unmetered).
     """
     if text == "auto":
         text = os.environ.get("WATTLINE_METER") or "auto"
-    name, _, rest = text.partition(":")
+    name, _, options = text.partition(":")
     if name not in METERS:
         raise ConfigError(
             f"unknown meter {name!r}, expected one of {', '.join(METERS)}",
             did_you_mean(name.casefold(), METERS),
         )
-    return _auto() if name == "auto" else _opener(name)(rest)
+    return _open_auto() if name == "auto" else _load_driver(name)(options)
 
 
-def _auto() -> Meter:
+def _open_auto() -> Meter:
     for name in ("nvml", "rapl"):
         try:
-            found = _opener(name)("")
+            meter = _load_driver(name)("")
         except MeterError:
             continue
-        if found.gpus:
-            return found
-        found.close()
-    return _opener("none")("")
+        if meter.gpus:
+            return meter
+        meter.close()
+    return _load_driver("none")("")
 
 
-def _opener(name: str) -> Callable[[str], Meter]:
-    """Imported when it is asked for: no process pays for meters that it does not use."""
+def _load_driver(name: str) -> Callable[[str], Meter]:
+    """Import a driver when it is needed, so that a process does not load drivers that it does not use."""
     module = import_module(f"wattline.meter.drivers.{'unmetered' if name == 'none' else name}")
-    opener: Callable[[str], Meter] = module.open_text
-    return opener
+    open_driver: Callable[[str], Meter] = module.open_driver
+    return open_driver

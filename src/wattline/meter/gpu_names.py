@@ -1,4 +1,4 @@
-"""Which of the kinds that we know is a GPU, by the name its maker gave it?"""
+"""Mapping of product names to the GPU kinds of `wattline.measurement.devices`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from wattline.measurement.devices import DEVICES
 
 
-def kind_of(name: str) -> str:
-    """The kind as `wattline.measurement.devices` calls it; empty where its watts would be another's."""
+def find_gpu_kind(name: str) -> str:
+    """Return the kind of the GPU with the product name *name*; empty if its power limits would not match."""
     words = set(re.findall(r"[a-z0-9]+", name.casefold().replace("rtx 6000", "rtx6000")))
     if "rtx6000" in words and "ada" in words:
         return ""

@@ -1,4 +1,4 @@
-"""What can be read and set on a GPU, whatever stands behind it."""
+"""Protocols of meters: `Gpu` (readings and settings of one GPU) and `Meter` (the GPUs of a machine)."""
 
 from __future__ import annotations
 
@@ -7,90 +7,92 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Gpu(Protocol):
-    """One GPU. Every method raises a `MeterError` if it is gone, and `NotPermitted` if it may not be."""
+    """One GPU. Every method raises a `MeterError` if the GPU is lost, and `NotPermitted` if it is denied."""
 
     @property
     def index(self) -> int:
-        """Its number as the job sees it."""
+        """Index of the GPU as the job sees it."""
         ...
 
     @property
     def uuid(self) -> str:
-        """What no other GPU has; the same in every process, also after a reboot."""
+        """Unique id, the same in every process and after a reboot."""
         ...
 
     @property
     def name(self) -> str:
-        """As its maker calls it."""
+        """Product name."""
         ...
 
     @property
     def kind(self) -> str:
-        """As `wattline.measurement.devices` calls it; empty: none of these."""
+        """Name in `wattline.measurement.devices`; empty: not listed there."""
         ...
 
     @property
     def method(self) -> str:
-        """How its joules are known, in words for reports: `nvml energy counter`, `simulated` …"""
+        """Description of the energy measurement for reports: `nvml energy counter`, `simulated` …"""
         ...
 
     @property
     def spec(self) -> str:
-        """What `open_meter` finds it with again, in any process: how a cap is restored after us."""
+        """Text with which `open_meter` finds it in any process, to restore a cap after this one has ended."""
         ...
 
     def energy_j(self) -> float:
-        """Joules since some moment that stays the same; never falls."""
+        """Return the joules since a fixed moment; the value never decreases."""
         ...
 
     def power_w(self) -> float:
-        """What it draws now."""
+        """Return the power draw now."""
         ...
 
     def cap_w(self) -> float:
-        """Its power cap."""
+        """Return the power cap."""
         ...
 
     def cap_range_w(self) -> tuple[float, float]:
-        """The least and the largest cap that can be set."""
+        """Return the smallest and the largest cap that can be set."""
         ...
 
     def set_cap(self, watts: float) -> None:
-        """Set its power cap; a `ConfigError` names the range if it is outside."""
+        """Set the power cap; raise a `ConfigError` that names the range if *watts* is outside it."""
         ...
 
     def lock_clock(self, mhz: float | None) -> None:
-        """Hold its clock at *mhz*; None: let it go."""
+        """Lock the clock at *mhz*; None: unlock it."""
         ...
 
     def temperature_c(self) -> float:
-        """How warm it is."""
+        """Return the temperature in degrees Celsius."""
         ...
 
 
 @runtime_checkable
 class Meter(Protocol):
-    """The GPUs of this machine that a job may use, and the clock that goes with their readings."""
+    """The GPUs of this machine that a job may use, and the clock of their readings."""
 
     @property
     def name(self) -> str:
-        """What it is: `nvml`, `rapl`, `zeusd`, `simulated`, `replay`, `none`."""
+        """Name of the driver: `nvml`, `rapl`, `zeusd`, `simulated`, `replay`, `none`."""
         ...
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those that can be read, in the order in which the job sees them; none: unmetered."""
+        """The readable GPUs in the order in which the job sees them; empty: unmetered."""
         ...
 
     def now_s(self) -> float:
-        """Seconds on a clock that never jumps: of this machine, or a simulated one."""
+        """Return the seconds of a monotonic clock: this machine's, or a simulated one."""
         ...
 
     def stepped(self, samples: float) -> None:
-        """A step of so many samples was done. Simulated GPUs let the time pass that it takes on them; for
-        others nothing happens."""
+        """Record a training step of *samples* samples.
+
+        Simulated GPUs let the time of the step pass; other meters do nothing.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of everything; what was set stays set."""
+        """Release all resources; caps and clocks stay as they are set."""
         ...

@@ -1,43 +1,45 @@
-"""Which GPUs may a job use, as CUDA_VISIBLE_DEVICES says?"""
+"""Selection of the GPUs that CUDA_VISIBLE_DEVICES leaves visible to a job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 
-def visible(text: str | None, uuids: Sequence[str], parent: Callable[[str], str | None]) -> tuple[int, ...]:
-    """Places in *uuids* of the GPUs that a job sees, each once, in its order.
+def select_visible_devices(
+    text: str | None, uuids: Sequence[str], find_parent: Callable[[str], str | None]
+) -> tuple[int, ...]:
+    """Return the indices in *uuids* of the GPUs that a job sees, each once, in the job's order.
 
-    *text* is CUDA_VISIBLE_DEVICES (None: not set, all of them): numbers, UUIDs or beginnings of them, and
-    parts of a GPU (`MIG-…`), for which *parent* tells the UUID of the whole. As CUDA does, what comes after
-    something that is not there is not seen. Two parts of one GPU are one GPU: it has one counter.
+    *text* is CUDA_VISIBLE_DEVICES (None: not set, all GPUs): indices, UUIDs or unique prefixes of them, and
+    MIG instances (`MIG-…`), for which *find_parent* returns the UUID of the GPU. As in CUDA, entries after an
+    invalid one are ignored. Two MIG instances of a GPU count as one GPU, which has one energy counter.
     """
     if text is None:
         return tuple(range(len(uuids)))
-    found: list[int] = []
-    for word in (part.strip() for part in text.split(",")):
-        place = _place(word, uuids, parent)
-        if place is None:
+    indices: list[int] = []
+    for entry in (part.strip() for part in text.split(",")):
+        index = _find_index(entry, uuids, find_parent)
+        if index is None:
             break
-        if place not in found:
-            found.append(place)
-    return tuple(found)
+        if index not in indices:
+            indices.append(index)
+    return tuple(indices)
 
 
-def _place(word: str, uuids: Sequence[str], parent: Callable[[str], str | None]) -> int | None:
-    if word.isdecimal():
-        return int(word) if int(word) < len(uuids) else None
-    whole = _whole(word, parent)
-    if not whole:
+def _find_index(entry: str, uuids: Sequence[str], find_parent: Callable[[str], str | None]) -> int | None:
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    prefix = _find_gpu_uuid(entry, find_parent)
+    if not prefix:
         return None
-    near = [place for place, uuid in enumerate(uuids) if uuid.startswith(whole)]
-    return near[0] if len(near) == 1 else None
+    matches = [index for index, uuid in enumerate(uuids) if uuid.startswith(prefix)]
+    return matches[0] if len(matches) == 1 else None
 
 
-def _whole(word: str, parent: Callable[[str], str | None]) -> str | None:
-    """The UUID of the GPU that *word* is, or is a part of."""
-    if word.startswith("MIG-GPU-"):  # as drivers before R470 wrote it: MIG-GPU-uuid/1/0
-        return word.removeprefix("MIG-").partition("/")[0]
-    if word.startswith("MIG-"):
-        return parent(word)
-    return word if word.startswith("GPU-") else None
+def _find_gpu_uuid(entry: str, find_parent: Callable[[str], str | None]) -> str | None:
+    """Return the UUID, or its prefix, of the GPU that *entry* names or is a MIG instance of."""
+    if entry.startswith("MIG-GPU-"):  # the format of drivers before R470: MIG-GPU-uuid/1/0
+        return entry.removeprefix("MIG-").partition("/")[0]
+    if entry.startswith("MIG-"):
+        return find_parent(entry)
+    return entry if entry.startswith("GPU-") else None

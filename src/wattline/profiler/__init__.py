@@ -1,1 +1,1 @@
-"""Measure commands and running jobs."""
+"""Measurement of commands at different core counts, and of running jobs under different power caps."""

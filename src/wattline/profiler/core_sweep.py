@@ -1,15 +1,15 @@
-"""Which core counts are worth measuring, and how fast is a job at the others?
+"""Selection of the core counts to measure, and interpolation of the speed at the others.
 
-Optimistic profiling (Synergy, OSDI'22): only cores are varied, with all memory given, and of the cores
-only a few counts are measured. Both ends first, then some interval is split; one whose ends differ by
-less than *threshold* in speed is left as it is.
+Optimistic profiling (Synergy, OSDI'22): only cores are varied, with all memory available, and only a few
+core counts are measured. Both ends come first, then intervals are split; an interval is left alone if the
+speeds at its ends differ by less than *threshold*.
 
-Seconds per sample over 1/cores are a convex, rising line: cores that work side by side, max(fixed +
-core_s/c, …), see `model.demand`. So a point between two others lies below the chord between them and
-above the lines through their neighbours, and the interval in which the two are furthest apart is split
-first. Outside, more cores never make it slower, and never more than so many times as fast.
+Seconds per sample over 1/cores are a convex, rising curve: cores work in parallel, max(fixed + core_s/c, …),
+see `models.demand`. So a point between two others lies below the chord between them and above the lines
+through their neighbours, and the interval in which these bounds are furthest apart is split first. Outside
+the measured range more cores never reduce the speed, and never increase it more than in proportion.
 
-Deviates: Synergy takes intervals as they come; the order matters where *points* run out.
+*Deviates:* Synergy takes intervals in order; here the order matters if *points* run out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wattline.measurement.points import Profile
 from wattline.models.demand import Demand
 
 MEMORY_SHARES = tuple(tenth / 10 for tenth in range(10))
-"""Of the data set: for how much memory speeds are derived; all of it is what is measured."""
+"""Shares of the data set in memory for which speeds are derived; the full data set is measured."""
 
-_KINKED = 0.7  # how near to the neighbours' lines a point is taken to be: most curves have one sharp bend
+_BEND_WEIGHT = 0.7  # of the lower bound in the estimate: most curves have one sharp bend
 
 
 class _Interval(NamedTuple):
-    """Two neighbouring measured core counts, as x = 1/cores, with bounds on what lies between."""
+    """Two neighbouring measured core counts as x = 1/cores, with bounds on the time between them."""
 
     left: float  # x of fewer cores: the larger one
     right: float
@@ -46,20 +46,20 @@ class _Interval(NamedTuple):
         return np.asarray(self.right_s + share * (self.left_s - self.right_s))
 
     def least_s(self, x: Floats) -> Floats:
-        """The higher of the two neighbours' lines, but never above the chord, nor below both ends."""
+        """Return the lower bound: the higher neighbours' line, limited by the lower end and the chord."""
         from_left = self.left_s + self.left_slope * (x - self.left)
         from_right = self.right_s + self.right_slope * (x - self.right)
         lines_s = np.maximum(np.maximum(from_left, from_right), min(self.left_s, self.right_s))
         return np.minimum(lines_s, self.chord_s(x))
 
-    def unsure(self, x: Floats) -> Floats:
-        """How far apart the bounds are, relative."""
+    def uncertainty(self, x: Floats) -> Floats:
+        """Return the relative distance of the bounds."""
         return np.asarray(self.chord_s(x) / self.least_s(x) - 1.0)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The core counts of *grid* that are worth measuring, at most *points* of them, one after the other."""
+    """Selects core counts of *grid* to measure one after the other, at most *points* of them."""
 
     grid: tuple[float, ...]
     threshold: float = 0.1
@@ -67,7 +67,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not self.grid or min(self.grid) <= 0 or list(self.grid) != sorted(set(self.grid)):
-            raise ConfigError(f"grid is {self.grid}, expected rising numbers of cores above 0")
+            raise ConfigError(f"grid is {self.grid}, expected increasing numbers of cores above 0")
         if not 0 <= self.threshold < 1:
             raise ConfigError(f"threshold is {self.threshold}, expected a share from 0 to below 1")
         if self.points < 2:
@@ -76,14 +76,14 @@ class Sweep:
     def __call__(
         self, measure: Callable[[float], float], known: Mapping[float, float] | None = None
     ) -> dict[float, float]:
-        """Samples per second by cores, *known* ones among them, in the order in which they were measured."""
-        found = dict(known or {})
-        while (cpus := self.next_cpus(found)) is not None:
-            found[cpus] = measure(cpus)
-        return found
+        """Measure until done; return samples per second by cores, in measured order, *known* ones first."""
+        speeds = dict(known or {})
+        while (cpus := self.next_cpus(speeds)) is not None:
+            speeds[cpus] = measure(cpus)
+        return speeds
 
     def next_cpus(self, known: Mapping[float, float]) -> float | None:
-        """What to measure after all that is *known*; None: it is enough."""
+        """Return the next core count to measure given the *known* speeds; None: enough is known."""
         ends = (self.grid[-1], self.grid[0])
         for end in ends:
             if end not in known:
@@ -93,23 +93,23 @@ class Sweep:
         best: tuple[float, float] | None = None
         for part in _intervals(known):
             inside = np.array([c for c in self.grid if 1 / part.left < c < 1 / part.right])
-            differ = part.left_s / part.right_s - 1.0
-            if not len(inside) or abs(differ) < self.threshold:
+            difference = part.left_s / part.right_s - 1.0
+            if not len(inside) or abs(difference) < self.threshold:
                 continue
-            # Where nothing is unsure, the widest: a line that was drawn from few points.
-            worth = float(part.unsure(1 / inside).max()) + 0.1 * float(np.log1p(abs(differ)))
-            if best is None or worth > best[0]:
-                best = worth, _middle(inside, part)
+            # The second term prefers the widest interval if the bounds leave no uncertainty.
+            value = float(part.uncertainty(1 / inside).max()) + 0.1 * float(np.log1p(abs(difference)))
+            if best is None or value > best[0]:
+                best = value, _middle(inside, part)
         return None if best is None else best[1]
 
     def is_flat(self, known: Mapping[float, float]) -> bool:
-        """Whether the fewest cores are as good as the most."""
-        most = known[self.grid[-1]]
-        return len(self.grid) > 1 and most / known[self.grid[0]] - 1.0 < self.threshold
+        """Return True if the fewest cores are nearly as fast as the most."""
+        fastest = known[self.grid[-1]]
+        return len(self.grid) > 1 and fastest / known[self.grid[0]] - 1.0 < self.threshold
 
 
 class Point(NamedTuple):
-    """What was measured with so many cores: samples per second, their standard error, in how many steps."""
+    """Measured speed with *cpus* cores: samples per second, their standard error, and the number of steps."""
 
     cpus: float
     samples_s: float
@@ -118,14 +118,14 @@ class Point(NamedTuple):
 
 
 def between(known: Mapping[float, float], cpus: Floats) -> Floats:
-    """Samples per second at *cpus*: as measured, or nearer to the neighbours' lines than to the chord."""
+    """Return samples per second at *cpus*: measured, or interpolated between the bounds of the interval."""
     cpus = np.asarray(cpus, np.float64)
-    least, most = min(known), max(known)
-    speed = np.where(cpus < least, known[least] * cpus / least, known[most])
+    fewest, most = min(known), max(known)
+    speed = np.where(cpus < fewest, known[fewest] * cpus / fewest, known[most])
     for part in _intervals(known):
-        here = (1 / cpus <= part.left) & (1 / cpus >= part.right)
-        x = 1 / cpus[here]
-        speed[here] = 1.0 / (_KINKED * part.least_s(x) + (1.0 - _KINKED) * part.chord_s(x))
+        inside = (1 / cpus <= part.left) & (1 / cpus >= part.right)
+        x = 1 / cpus[inside]
+        speed[inside] = 1.0 / (_BEND_WEIGHT * part.least_s(x) + (1.0 - _BEND_WEIGHT) * part.chord_s(x))
     for c, samples_s in known.items():
         speed[cpus == c] = samples_s
     return speed
@@ -141,16 +141,16 @@ def profile(
     demand: Demand | None,
     read_mib_s: float = np.nan,
 ) -> Profile:
-    """The table of what was measured, and below it the memory axis of each point where a *demand* tells it.
+    """Return the table of the measured points, and with *demand* of points derived for less memory.
 
-    A measured row has a standard error and no limit of memory, a derived one has a limit and no error.
+    A measured row has a standard error and no memory limit, a derived one has a limit and no error.
     """
     cpus, samples_s, stderr, steps = (np.array(column) for column in zip(*sorted(points), strict=True))
     levels_gib = [share * demand.dataset_gib for share in MEMORY_SHARES] if demand else []
     derived = [
         demand.with_memory(samples_s / gpus, np.full(len(cpus), gib)) * gpus for gib in levels_gib if demand
     ]
-    more = len(derived) * len(cpus)
+    derived_rows = len(derived) * len(cpus)
     return Profile.of(
         model=model,
         gpu=gpu,
@@ -161,8 +161,8 @@ def profile(
         mem_gib=np.repeat([np.nan, *levels_gib], len(cpus)),
         read_mib_s=read_mib_s,
         samples_s=np.concatenate((samples_s, *derived)),
-        n=np.concatenate((np.maximum(steps, 1), np.ones(more))),
-        stderr=np.concatenate((np.where(np.isinf(stderr), np.nan, stderr), np.full(more, np.nan))),
+        n=np.concatenate((np.maximum(steps, 1), np.ones(derived_rows))),
+        stderr=np.concatenate((np.where(np.isinf(stderr), np.nan, stderr), np.full(derived_rows, np.nan))),
     )
 
 
@@ -174,7 +174,7 @@ def _intervals(known: Mapping[float, float]) -> Iterator[_Interval]:
     cpus = sorted(known)
     x, y = 1 / np.array(cpus), 1 / np.array([known[c] for c in cpus])
     slope = (y[:-1] - y[1:]) / (x[:-1] - x[1:])
-    before = np.append(y[0] / x[0], slope)  # cores never help more than so many times
-    after = np.append(slope[1:], 0.0)  # and never hurt
+    before = np.append(y[0] / x[0], slope)  # speed never grows more than in proportion
+    after = np.append(slope[1:], 0.0)  # and never falls
     for i in range(len(cpus) - 1):
         yield _Interval(x[i], x[i + 1], y[i], y[i + 1], before[i], after[i])

@@ -1,11 +1,11 @@
-"""How a job tells that it has done a step, when somebody wants to know.
+"""Counting of training steps for `wattline profile`, called in the profiled script.
 
     for batch in steps(loader):
         ...
 
-`wattline profile` sets WATTLINE_STEPS to a pipe, into which a job writes one byte per step. Without it
-`steps` hands back the loader itself, so that a job that is not profiled pays nothing. Nothing here
-stops a job: whoever listened may have left. Imports nothing but the standard library.
+`wattline profile` sets WATTLINE_STEPS to a pipe, to which the job writes one byte per step. Without it
+`steps` returns the loader itself, at no cost. Errors of the pipe never stop the job, since the profiler may
+have ended. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 PIPE = "WATTLINE_STEPS"
-"""The environment variable with the path into which a job writes a byte for each step."""
+"""Environment variable with the path of the pipe to which a job writes a byte per step."""
 
 CPUS = "WATTLINE_CPUS"
-"""The environment variable with how many cores a job may use, for the workers of its loader."""
+"""Environment variable with the number of cores of a job, for the workers of its data loader."""
 
 T = TypeVar("T")
 
 
 def steps(loader: Iterable[T]) -> Iterable[T]:
-    """The batches of *loader*; a step is told whenever the next one is asked for."""
-    return _Told(loader) if os.environ.get(PIPE) else loader
+    """Return *loader*, counting a step whenever the next batch is requested."""
+    return _CountingLoader(loader) if os.environ.get(PIPE) else loader
 
 
 def step(count: int = 1) -> None:
-    """Tell that *count* steps are done: for loops that have no loader."""
-    global _teller
+    """Count *count* steps, in loops without a loader."""
+    global _pipe_writer
     path = os.environ.get(PIPE)
     if not path:
         return
-    if _teller is None or _teller.pid != os.getpid():
-        _teller = _Teller(path)
-    _teller.tell(count)
+    if _pipe_writer is None or _pipe_writer.pid != os.getpid():
+        _pipe_writer = _PipeWriter(path)
+    _pipe_writer.write(count)
 
 
 def cpus() -> int:
-    """How many cores this job may use: what it was given when profiled, else what it may run on."""
-    given = os.environ.get(CPUS, "")
-    if given.isdigit() and int(given):
-        return int(given)
+    """Return the number of cores this job may use: from the profiler if set, else by CPU affinity."""
+    value = os.environ.get(CPUS, "")
+    if value.isdigit() and int(value):
+        return int(value)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class _Told(Generic[T]):
-    """A loader whose steps are told; in all else the loader itself."""
+class _CountingLoader(Generic[T]):
+    """Wrapper of a loader that counts steps and passes all else through."""
 
     def __init__(self, loader: Iterable[T]) -> None:
         self._loader = loader
@@ -68,29 +68,29 @@ class _Told(Generic[T]):
         return getattr(self._loader, name)
 
 
-class _Teller:
-    """The writing end of the pipe, of one process; of several ranks only the first one tells."""
+class _PipeWriter:
+    """Writing end of the pipe in one process; of several ranks only the first writes."""
 
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
-        self._owed = 0
+        self._pending = 0
         self._pipe = -1
         if os.environ.get("RANK", "0") != "0":
             return
-        with suppress(OSError):  # nobody listens
+        with suppress(OSError):  # the pipe has no reader
             self._pipe = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
 
-    def tell(self, count: int) -> None:
+    def write(self, count: int) -> None:
         if self._pipe < 0:
             return
-        self._owed += count
+        self._pending += count
         try:
-            self._owed -= os.write(self._pipe, b"." * min(self._owed, 4096))
+            self._pending -= os.write(self._pipe, b"." * min(self._pending, 4096))
         except BlockingIOError:
-            pass  # the pipe is full: told with the next one
+            pass  # the pipe is full: written with the next step
         except OSError:
             os.close(self._pipe)
             self._pipe = -1
 
 
-_teller: _Teller | None = None
+_pipe_writer: _PipeWriter | None = None

@@ -1,4 +1,4 @@
-"""The power cap of a job that runs: tried just in time, found once, kept or only observed."""
+"""Power cap of a running job: fixed, found by trying caps while it trains, or left alone."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from contextlib import suppress
 from wattline.errors import MeterError
 from wattline.meter.caps.guard import Hold
 from wattline.meter.protocol import Gpu
-from wattline.profiler.cap_window import Aim, Length, Sweep, Tried, caps_between
+from wattline.profiler.cap_window import Aim, CapSearch, Length, Tried, list_caps
 from wattline.train.ranks import Ranks
 
-Tell = Callable[[str], None]
 
+class CapTuner:
+    """Sets the caps of *gpus* through *guard*: *fixed* if given, else the cap that a search finds by *aim*.
 
-class Caps:
-    """Sets caps on *gpus* through *held*: *fixed* if that is said, else what a sweep finds best by *aim*.
-
-    All *ranks* try the same cap at the same step, and leave caps alone if one of them cannot. *known* is what
-    an earlier run has measured: then nothing is tried. With *observe* caps are tried, and then those that
-    were there come back. No cap is set that is larger than the one that was there.
+    All *ranks* try the same cap at the same step, and leave caps alone if one of them cannot set it. With
+    the *known* measurements of an earlier run no cap is tried. With *observe* caps are tried and then the
+    original ones are restored. No cap above the original one is tried.
     """
 
     def __init__(
         self,
         gpus: Sequence[Gpu],
-        held: Hold,
+        guard: Hold,
         aim: Aim | None,
         *,
         length: Length,
@@ -34,123 +32,128 @@ class Caps:
         observe: bool,
         known: Sequence[Tried],
         fixed: float | None,
-        tell: Tell,
+        warn: Callable[[str], None],
     ) -> None:
-        self._gpus, self._held, self._observe, self._tell, self._ranks = gpus, held, observe, tell, ranks
-        self.sweep: Sweep | None = None
-        self.free_w: tuple[float, ...] = ()  # the caps that were there, GPU by GPU
-        self._broken = False
-        low, high = self._range()
+        self._gpus, self._guard, self._observe, self._warn, self._ranks = gpus, guard, observe, warn, ranks
+        self.search: CapSearch | None = None
+        self.original_w: tuple[float, ...] = ()  # one per GPU
+        self._has_failed = False
+        low, high = self._read_range()
         if fixed is not None:
             if gpus and not observe:
-                self._fix(fixed, low, high)
-        elif aim is not None and ranks.joined:
-            self._begin(aim, low, high, length, known)
+                self._set_fixed(fixed, low, high)
+        elif aim is not None and ranks.is_connected:
+            self._start_search(aim, low, high, length, known)
 
-    def _range(self) -> tuple[float, float]:
-        """The caps that all GPUs of this rank allow; the same twice: none can be set."""
+    def _read_range(self) -> tuple[float, float]:
+        """Return the range of caps that all GPUs of this rank allow; (0, 0): caps cannot be set."""
         with suppress(MeterError):
-            self.free_w = tuple(gpu.cap_w() for gpu in self._gpus)
-            if self.free_w:
+            self.original_w = tuple(gpu.cap_w() for gpu in self._gpus)
+            if self.original_w:
                 low = max(gpu.cap_range_w()[0] for gpu in self._gpus)
-                return low, max(low, min(self.free_w))
+                return low, max(low, min(self.original_w))
         return 0.0, 0.0
 
-    def _fix(self, cap_w: float, low: float, high: float) -> None:
+    def _set_fixed(self, cap_w: float, low: float, high: float) -> None:
         with suppress(MeterError):
             high = max(high, min(gpu.cap_range_w()[1] for gpu in self._gpus))
         if high > 0:
+            nearest_w = min(max(cap_w, low), high)
             if not low <= cap_w <= high:
-                self._tell(f"a cap of {cap_w:g} W is outside {low:g} to {high:g} W; the nearest is set")
-            self._set(min(max(cap_w, low), high))
+                self._warn(
+                    f"a cap of {cap_w:g} W is outside {low:g} to {high:g} W; {nearest_w:g} W is set instead"
+                )
+            self._set(nearest_w)
 
-    def _begin(self, aim: Aim, low: float, high: float, length: Length, known: Sequence[Tried]) -> None:
-        """Begin to try caps, if all ranks can; or set at once what is known to be best."""
+    def _start_search(
+        self, aim: Aim, low: float, high: float, length: Length, known: Sequence[Tried]
+    ) -> None:
+        """Start to try caps if all ranks can, or set the best cap if it is known."""
         ranks = self._ranks
-        low, high = ranks.most(low), -ranks.most(-high)
-        if ranks.anybody(not self._gpus) or high <= low:
+        low, high = ranks.reduce_max(low), -ranks.reduce_max(-high)
+        if ranks.any(not self._gpus) or high <= low:
             return
-        count = int(ranks.total(len(self._gpus)))
-        sweep = Sweep(caps_between(low, high), aim, length, gpus=count, combine=ranks.slowest_and_sum)
+        count = int(ranks.reduce_sum(len(self._gpus)))
+        search = CapSearch(list_caps(low, high), aim, length, gpus=count, combine=ranks.combine_measurement)
         if known:
-            sweep.tried.extend(known)
-            sweep.end()
-        found_w = ranks.of_first(sweep.cap_w if known else 0.0)
-        if found_w > 0:  # the first rank knows, and tells the others
-            self.sweep = sweep if known else None
+            search.measurements.extend(known)
+            search.finish()
+        known_w = ranks.broadcast_first(search.cap_w if known else 0.0)
+        if known_w > 0:  # the first rank has the measurements, and the others use its result
+            self.search = search if known else None
             if not self._observe:
-                self._set(found_w)
+                self._set(known_w)
             return
-        self._set(sweep.cap_w)
-        if ranks.anybody(self._broken):
+        self._set(search.cap_w)
+        if ranks.any(self._has_failed):
             self._restore()
             return
-        self.sweep = sweep
+        self.search = search
 
     @property
-    def trying(self) -> bool:
-        """Whether the best cap is still looked for."""
-        return self.sweep is not None and not self.sweep.done
+    def is_searching(self) -> bool:
+        """True while caps are tried."""
+        return self.search is not None and not self.search.is_done
 
     @property
-    def measuring(self) -> bool:
-        """Whether nothing else should take time now."""
-        return self.sweep is not None and self.sweep.measuring
+    def is_measuring(self) -> bool:
+        """True while a window is measured and nothing else should take time."""
+        return self.search is not None and self.search.is_measuring
 
     @property
-    def wants_reading(self) -> bool:
-        """Whether the next step needs the meter."""
-        return self.sweep is not None and self.sweep.wants_reading
+    def needs_reading(self) -> bool:
+        """True if the next step needs a reading of the meter."""
+        return self.search is not None and self.search.needs_reading
 
-    def stepped(self, now_s: float, energy_j: float | None) -> bool:
-        """A step was done; answers whether the sweep has just ended.
+    def record_step(self, now_s: float, energy_j: float | None) -> bool:
+        """Record a step; return True if the search has just ended.
 
-        A rank that cannot read or set takes part to the end of the window, so that all give up together.
+        A rank that cannot read or set takes part until the window ends, so that all ranks give up together.
         """
-        sweep = self.sweep
-        if sweep is None or sweep.done:
+        search = self.search
+        if search is None or search.is_done:
             return False
-        bad = self._broken or energy_j is None
-        if not sweep.stepped(now_s, math.nan if bad else energy_j or 0.0):
+        is_invalid = self._has_failed or energy_j is None
+        if not search.record_step(now_s, math.nan if is_invalid else energy_j or 0.0):
             return False
-        if math.isnan(sweep.tried[-1].joules):
-            self._tell("no cap is looked for any more: one could not be set or read")
-            self.sweep = None
+        if math.isnan(search.measurements[-1].joules):
+            self._warn("the search for the best cap has ended: a cap could not be set, or energy not read")
+            self.search = None
             self._restore()
             return False
-        if sweep.done and self._observe:
+        if search.is_done and self._observe:
             self._restore()
         else:
-            self._set(sweep.cap_w)
-        return sweep.done
+            self._set(search.cap_w)
+        return search.is_done
 
-    def cut(self) -> None:
-        """Something else took time: a window that had begun begins anew."""
-        if self.sweep is not None:
-            self.sweep.begin_anew()
+    def restart_window(self) -> None:
+        """Restart the window: something other than training took time."""
+        if self.search is not None:
+            self.search.restart_window()
 
-    def epoch_ended(self) -> None:
-        """An epoch has ended."""
-        if self.sweep is not None:
-            self.sweep.epoch_ended()
+    def end_epoch(self) -> None:
+        """Record the end of an epoch."""
+        if self.search is not None:
+            self.search.end_epoch()
 
     @property
     def saves(self) -> float | None:
-        """The share of a step's energy that the best cap saves against what was there; None: unknown."""
-        if self.sweep is None or not self.sweep.done or not self.sweep.tried:
+        """Share of the energy of a step that the best cap saves against the original cap; None: unknown."""
+        if self.search is None or not self.search.is_done or not self.search.measurements:
             return None
-        nearest = min(self.sweep.tried, key=lambda one: abs(one.cap_w - min(self.free_w)))
-        return 1.0 - self.sweep.found.step_j / nearest.step_j if nearest.step_j > 0 else None
+        original = min(self.search.measurements, key=lambda one: abs(one.cap_w - min(self.original_w)))
+        return 1.0 - self.search.best.step_j / original.step_j if original.step_j > 0 else None
 
     def _set(self, watts: float) -> None:
         try:
-            self._broken = not self._held.set_cap(watts) or self._broken
+            self._has_failed = not self._guard.set_cap(watts) or self._has_failed
         except MeterError as error:
-            self._tell(error.message)
-            self._broken = True
+            self._warn(error.message)
+            self._has_failed = True
 
     def _restore(self) -> None:
-        """Every GPU as it was."""
-        for gpu, watts in zip(self._gpus, self.free_w, strict=True):
+        """Set the original cap of every GPU."""
+        for gpu, watts in zip(self._gpus, self.original_w, strict=True):
             with suppress(MeterError):
-                self._held.set_cap(watts, gpu)
+                self._guard.set_cap(watts, gpu)

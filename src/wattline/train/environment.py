@@ -1,4 +1,4 @@
-"""What a job is told by its environment."""
+"""Settings of a job from the WATTLINE_* environment variables."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from wattline.errors import ConfigError
 
 @dataclass(frozen=True)
 class Target:
-    """The metric that decides whether a recurrence has succeeded: `accuracy>=0.6`, `wer<=40`."""
+    """A metric and the value at which a run has succeeded: `accuracy>=0.6`, `wer<=40`."""
 
     metric: str
     value: float
-    falls: bool = False
+    lower_is_better: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """A target from its text."""
-        for sign, falls in ((">=", False), ("<=", True)):
-            metric, found, value = text.partition(sign)
-            if found and metric.strip():
+        """Parse a target such as `accuracy>=0.6`."""
+        for operator, lower_is_better in ((">=", False), ("<=", True)):
+            metric, separator, value = text.partition(operator)
+            if separator and metric.strip():
                 try:
-                    return cls(metric.strip(), float(value), falls)
+                    return cls(metric.strip(), float(value), lower_is_better)
                 except ValueError:
                     break
-        raise ConfigError(f"target {text!r}: expected one such as accuracy>=0.6 or wer<=40")
+        raise ConfigError(
+            f"target is {text!r}, expected METRIC>=VALUE or METRIC<=VALUE, such as accuracy>=0.6"
+        )
 
-    def reached(self, value: float) -> bool:
-        """Whether a value is good enough."""
-        return value <= self.value if self.falls else value >= self.value
+    def is_reached(self, value: float) -> bool:
+        """Return True if *value* reaches the target."""
+        return value <= self.value if self.lower_is_better else value >= self.value
 
-    def better(self, a: float | None, b: float) -> float:
-        """The better of two values."""
+    def select_better(self, a: float | None, b: float) -> float:
+        """Return the better of two values; *a* = None: there is none yet."""
         if a is None:
             return b
-        return min(a, b) if self.falls else max(a, b)
+        return min(a, b) if self.lower_is_better else max(a, b)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the environment says; None or empty: nothing."""
+class JobEnvironment:
+    """Settings from the environment; None or empty: not set."""
 
-    job: str
+    job_id: str
     group: str
     batch_size: int | None
     cap_w: float | None
@@ -56,18 +58,21 @@ class Told:
     aim: str
     observe: bool
     events: Path | None
-    stop: signal.Signals
+    stop_signal: signal.Signals
 
     @classmethod
-    def read(cls, words: Mapping[str, str] = os.environ) -> Told:
-        """From WATTLINE_JOB_ID, GROUP, BATCH_SIZE, POWER_LIMIT_W, CHECKPOINT_DIR, TARGET, MAX_COST_J, AIM,
-        OBSERVE, EVENTS and SIGNAL."""
+    def read(cls, environ: Mapping[str, str] = os.environ) -> JobEnvironment:
+        """Read the settings.
 
-        def word(name: str) -> str:
-            return words.get(f"WATTLINE_{name}", "").strip()
+        They are JOB_ID, GROUP, BATCH_SIZE, POWER_LIMIT_W, CHECKPOINT_DIR, TARGET, MAX_COST_J, AIM,
+        OBSERVE, EVENTS and SIGNAL, each with the prefix WATTLINE_.
+        """
 
-        def number(name: str) -> float | None:
-            text = word(name)
+        def read_text(name: str) -> str:
+            return environ.get(f"WATTLINE_{name}", "").strip()
+
+        def read_number(name: str) -> float | None:
+            text = read_text(name)
             try:
                 value = float(text) if text else None
             except ValueError:
@@ -76,28 +81,28 @@ class Told:
                 raise ConfigError(f"WATTLINE_{name} is {text!r}, expected a number above 0")
             return value
 
-        batch = number("BATCH_SIZE")
+        batch = read_number("BATCH_SIZE")
         if batch is not None and batch != int(batch):
-            raise ConfigError(f"WATTLINE_BATCH_SIZE is {word('BATCH_SIZE')!r}, expected a whole number")
-        name = word("SIGNAL") or "SIGTERM"
+            raise ConfigError(f"WATTLINE_BATCH_SIZE is {read_text('BATCH_SIZE')!r}, expected a whole number")
+        name = read_text("SIGNAL") or "SIGTERM"
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
             raise ConfigError(f"WATTLINE_SIGNAL is {name!r}, expected the name of a signal such as SIGTERM")
         return cls(
-            job=word("JOB_ID") or f"{os.getpid()}",
-            group=word("GROUP"),
+            job_id=read_text("JOB_ID") or f"{os.getpid()}",
+            group=read_text("GROUP"),
             batch_size=None if batch is None else int(batch),
-            cap_w=number("POWER_LIMIT_W"),
-            checkpoints=Path(word("CHECKPOINT_DIR")) if word("CHECKPOINT_DIR") else None,
-            target=Target.parse(word("TARGET")) if word("TARGET") else None,
-            max_cost_j=number("MAX_COST_J"),
-            aim=word("AIM"),
-            observe=_truth("WATTLINE_OBSERVE", word("OBSERVE")),
-            events=Path(word("EVENTS")) if word("EVENTS") else None,
-            stop=signal.Signals[name],
+            cap_w=read_number("POWER_LIMIT_W"),
+            checkpoints=Path(read_text("CHECKPOINT_DIR")) if read_text("CHECKPOINT_DIR") else None,
+            target=Target.parse(read_text("TARGET")) if read_text("TARGET") else None,
+            max_cost_j=read_number("MAX_COST_J"),
+            aim=read_text("AIM"),
+            observe=_parse_flag("WATTLINE_OBSERVE", read_text("OBSERVE")),
+            events=Path(read_text("EVENTS")) if read_text("EVENTS") else None,
+            stop_signal=signal.Signals[name],
         )
 
 
-def _truth(name: str, text: str) -> bool:
+def _parse_flag(name: str, text: str) -> bool:
     known = {"": False, "0": False, "no": False, "false": False, "1": True, "yes": True, "true": True}
     if text.casefold() not in known:
         raise ConfigError(f"{name} is {text!r}, expected 1 or 0")

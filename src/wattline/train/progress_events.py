@@ -1,4 +1,4 @@
-"""What a job tells who watches it: a line of JSON for each thing that happens."""
+"""Progress events of a job: one line of JSON per event, for the service or any other reader."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pathlib import Path
 from typing import Any
 
 
-class Events:
-    """Lines in a file, or in a pipe that somebody reads; without a path nobody watches.
+class EventWriter:
+    """Writes events as lines to a file or a named pipe; without a path it does nothing.
 
-    A job does not wait for who watches it, and does not end because nothing can be written.
+    The job never waits for a reader, and does not fail if an event cannot be written.
     """
 
-    def __init__(self, path: Path | None, job: str, tell: Callable[[str], None]) -> None:
-        self._path, self._job, self._tell = path, job, tell
+    def __init__(self, path: Path | None, job: str, warn: Callable[[str], None]) -> None:
+        self._path, self._job, self._warn = path, job, warn
 
-    def say(self, event: str, words: dict[str, Any]) -> None:
-        """Write one line."""
+    def write(self, event: str, fields: dict[str, Any]) -> None:
+        """Write one event with time and job id."""
         if self._path is None:
             return
-        said = {"at": time.time(), "job": self._job, "event": event, **words}
-        line = json.dumps({name: _plain(value) for name, value in said.items()}) + "\n"
+        all_fields = {"at": time.time(), "job": self._job, "event": event, **fields}
+        line = json.dumps({name: _to_json(value) for name, value in all_fields.items()}) + "\n"
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
         except OSError as error:
-            self._tell(f"nobody is told of progress: {self._path}: {error.strerror}")
+            self._warn(f"progress events cannot be written to {self._path}: {error.strerror}")
             return
         with suppress(OSError):
             os.write(file, line.encode())
         os.close(file)
 
 
-def _plain(value: Any) -> Any:
-    """*value*, or None where JSON has no such number."""
+def _to_json(value: Any) -> Any:
+    """Return *value* with None for numbers that JSON does not have (nan and infinity)."""
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _to_json(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

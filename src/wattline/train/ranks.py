@@ -1,4 +1,4 @@
-"""What several processes of one job agree on; alone, nothing needs agreement."""
+"""Agreement between the ranks of a distributed job; a single process needs none."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from wattline.errors import ConfigError
 
 
 class Ranks:
-    """This process among those of its job, as torchrun numbers them.
+    """This process among the ranks of its job, as numbered by torchrun.
 
-    What is agreed on is agreed by all at the same step: every rank must ask the same questions in the same
-    order. Who has not joined (`torch.distributed` is not initialised) agrees with itself.
+    The methods are collective: every rank must call the same ones in the same order. If `torch.distributed`
+    is not initialised, each rank gets its own value back.
     """
 
     def __init__(self) -> None:
-        self.rank, self.local = _number("RANK", 0), _number("LOCAL_RANK", 0)
-        self.count = _number("WORLD_SIZE", 1)
+        self.rank, self.local_rank = _read_number("RANK", 0), _read_number("LOCAL_RANK", 0)
+        self.count = _read_number("WORLD_SIZE", 1)
 
     @property
-    def first(self) -> bool:
-        """Whether it is the one that speaks for all."""
+    def is_first(self) -> bool:
+        """True on rank 0, which writes events and checkpoints for all."""
         return self.rank == 0
 
     @property
-    def alone(self) -> bool:
-        """Whether there is nobody to agree with."""
-        return self.count == 1 or not self.joined
+    def is_alone(self) -> bool:
+        """True if there are no other ranks to communicate with."""
+        return self.count == 1 or not self.is_connected
 
     @property
-    def joined(self) -> bool:
-        """Whether the ranks can talk to each other."""
+    def is_connected(self) -> bool:
+        """True if the ranks can communicate; always true for a single process."""
         torch: Any = sys.modules.get("torch")
         return self.count == 1 or bool(torch is not None and torch.distributed.is_initialized())
 
-    def most(self, value: float) -> float:
-        """The largest of all."""
+    def reduce_max(self, value: float) -> float:
+        """Return the largest value of all ranks."""
         return self._reduce(value, "MAX")
 
-    def total(self, value: float) -> float:
-        """The sum of all."""
+    def reduce_sum(self, value: float) -> float:
+        """Return the sum of the values of all ranks."""
         return self._reduce(value, "SUM")
 
-    def slowest_and_sum(self, seconds: float, joules: float) -> tuple[float, float]:
-        """The longest time and the sum of the joules of all."""
-        return self.most(seconds), self.total(joules)
+    def combine_measurement(self, seconds: float, joules: float) -> tuple[float, float]:
+        """Return the longest time and the sum of the joules of all ranks."""
+        return self.reduce_max(seconds), self.reduce_sum(joules)
 
-    def anybody(self, flag: bool) -> bool:
-        """Whether it is true of anybody; also a place where all wait for all."""
-        return self.most(float(flag)) > 0
+    def any(self, flag: bool) -> bool:
+        """Return True if *flag* is true on any rank; also serves as a barrier."""
+        return self.reduce_max(float(flag)) > 0
 
-    def of_first(self, number: float) -> float:
-        """The number that the first rank has, which is at least 0."""
-        return self.most(number if self.first else 0.0)
+    def broadcast_first(self, number: float) -> float:
+        """Return the number of rank 0, which must be at least 0."""
+        return self.reduce_max(number if self.is_first else 0.0)
 
-    def _reduce(self, value: float, how: str) -> float:
-        if self.alone:
+    def _reduce(self, value: float, operation: str) -> float:
+        if self.is_alone:
             return value
         torch: Any = sys.modules["torch"]
-        on = f"cuda:{self.local}" if torch.distributed.get_backend() == "nccl" else "cpu"
-        number = torch.tensor([value], dtype=torch.float64, device=on)
-        torch.distributed.all_reduce(number, op=getattr(torch.distributed.ReduceOp, how))
+        device = f"cuda:{self.local_rank}" if torch.distributed.get_backend() == "nccl" else "cpu"
+        number = torch.tensor([value], dtype=torch.float64, device=device)
+        torch.distributed.all_reduce(number, op=getattr(torch.distributed.ReduceOp, operation))
         return float(number.item())
 
 
-def _number(name: str, usual: int) -> int:
+def _read_number(name: str, default: int) -> int:
     text = os.environ.get(name, "")
     if text and not text.isdecimal():
         raise ConfigError(f"{name} is {text!r}, expected a whole number of at least 0")
-    return int(text) if text else usual
+    return int(text) if text else default

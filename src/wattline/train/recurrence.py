@@ -1,4 +1,4 @@
-"""The batch size of a job that runs again and again: chosen for this run, and what came of it remembered."""
+"""Batch size of a recurring job: chosen for this run, with the outcome recorded for the next."""
 
 from __future__ import annotations
 
@@ -10,48 +10,50 @@ from wattline.errors import ConfigError
 
 
 class Recurrence:
-    """One run of *group* on a *kind* of GPU, with one of *batches*."""
+    """One run of the recurring job *group* on a *kind* of GPU."""
 
     def __init__(self, memory: Memory, group: str, kind: str, max_w: float, eta: float) -> None:
         self._memory, self._group, self._kind, self._max_w, self._eta = memory, group, kind, max_w, eta
         self._trial: Trial | None = None
 
     def choose(
-        self, batches: Sequence[int], default: int, max_epochs: int, tell: Callable[[str], None]
+        self, batches: Sequence[int], default: int, max_epochs: int, warn: Callable[[str], None]
     ) -> int:
-        """The batch size of this run, which is under way from now on."""
+        """Choose the batch size of this run, and record the run as started."""
         import numpy as np
 
-        from wattline.batch_size.bayesian import Recurring  # takes scipy
+        from wattline.batch_size.bayesian import Recurring  # imports scipy
 
         if default not in batches:
             raise ConfigError(f"batch_size is {default}, expected one of batch_sizes, {tuple(batches)}")
         self._memory.describe(self._group, Task(tuple(sorted(batches)), default, max_epochs))
         self._tuner = Recurring()
-        with self._memory.writing():  # nobody else chooses meanwhile
+        with self._memory.writing():  # no other run may choose meanwhile
             self._state = self._memory.state(
                 self._group, self._kind, self._tuner, eta=self._eta, max_w=self._max_w
             )
             try:
                 self._trial = self._tuner.next(self._state, np.random.default_rng())
             except ConfigError as error:
-                tell(f"{self._group}: {error.message} yet; it is tried again")
+                warn(f"{self._group}: {error.message} yet; batch size {default} is tried again")
                 self._trial = Trial(default)
             self._memory.begin(self._group, self._kind, self._trial)
         return self._trial.batch
 
-    def given_up(self, batch: int) -> None:
-        """The run ended for a reason that says nothing of its batch size."""
+    def discard(self, batch: int) -> None:
+        """Forget the run: it ended for a reason unrelated to its batch size."""
         self._memory.forget_trial(self._group, self._kind, batch)
 
-    def most_epochs(self, epoch_j: float) -> int | None:
-        """How many epochs this run may take, now that one costs *epoch_j*; None: as many as it wants."""
+    def max_epochs(self, epoch_j: float) -> int | None:
+        """Return the number of epochs that this run may take if one costs *epoch_j*; None: no limit."""
         if self._trial is None or not epoch_j > 0:
             return None
         return self._tuner.epochs(self._state, self._trial, epoch_j)
 
-    def ended(self, batch: int, *, reached: bool, seconds: float, joules: float | None, epochs: int) -> None:
-        """Remember what came of it."""
+    def record_end(
+        self, batch: int, *, reached: bool, seconds: float, joules: float | None, epochs: int
+    ) -> None:
+        """Record the outcome of the run."""
         self._memory.add(
             self._group,
             self._kind,

@@ -20,7 +20,7 @@ def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("wattline.meter.caps.guard._told", set())
+    monkeypatch.setattr("wattline.meter.caps.guard._reported", set())
     monkeypatch.setattr(
         "wattline.fusion.session._CANCEL_POLL_S", 0.0
     )  # cancelled members leave at the next step

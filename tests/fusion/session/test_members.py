@@ -116,7 +116,7 @@ def test_the_loop_ends_when_all_members_are_finished() -> None:
     run, _ = train(
         after_step=lambda run, step: [run.finish(0), run.finish(1), run.finish(2)] if step == 6 else None
     )
-    assert run.process.where.steps == 6
+    assert run.process.position.steps == 6
     assert run.process.reached
 
 
@@ -150,7 +150,7 @@ def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: 
         for epoch in run.epochs(3):
             for x, y in run.steps(data(epoch)):
                 run.add(loss=step(x, y))
-                if run.process.where.steps == 5:
+                if run.process.position.steps == 5:
                     three.cancel("job-0")
             run.report()
     assert run.ids == ["job-1", "job-2"]
@@ -274,8 +274,8 @@ def test_several_arrays_are_saved_and_shrink_together(tmp_path: Path) -> None:
                     two.loss(F.cross_entropy, out, y).sum().backward()
                     first.step()
                     second.step()
-                    interrupt(stop)(run, run.process.where.steps + 1)
-                    if run.process.where.steps == 6:
+                    interrupt(stop)(run, run.process.position.steps + 1)
+                    if run.process.position.steps == 6:
                         run.finish(0)
         return one, two
 

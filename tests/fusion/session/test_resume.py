@@ -30,7 +30,7 @@ from support.fusion_equality import (  # noqa: E402
 )
 from wattline import fusion  # noqa: E402
 from wattline.errors import InputError, NotFusible  # noqa: E402
-from wattline.train.checkpoint import Checkpoints, Where  # noqa: E402
+from wattline.train.checkpoint import Checkpoints, TrainingPosition  # noqa: E402
 
 
 def test_a_stopped_array_resumes_with_the_same_weights(
@@ -147,7 +147,7 @@ def test_random_numbers_and_the_order_of_a_loader_are_resumed(tmp_path: Path) ->
                     optimiser.zero_grad()
                     array.loss(F.cross_entropy, array(x), y).sum().backward()
                     optimiser.step()
-                    interrupt(stop)(run, run.process.where.steps + 1)
+                    interrupt(stop)(run, run.process.position.steps + 1)
         return torch.cat([tensor.flatten() for tensor in array.stacked.values()]).detach()
 
     whole_way = weights("a", 0)
@@ -162,7 +162,7 @@ def test_random_numbers_and_the_order_of_a_loader_are_resumed(tmp_path: Path) ->
 def test_a_checkpoint_that_is_not_of_a_member_is_refused_with_its_path(tmp_path: Path, bad: bytes) -> None:
     checkpoint_folder = Checkpoints(tmp_path / "kept", lambda path: path.write_bytes(bad), None)
     checkpoint_folder.claim()
-    checkpoint_folder.write(Where(epoch=1))
+    checkpoint_folder.write(TrainingPosition(epoch=1))
     checkpoint_folder.release()
     with pytest.raises(InputError, match="not the state of a member"):
         train(1, checkpoints=tmp_path / "kept")

@@ -1,4 +1,4 @@
-"""NVML through NVIDIA's own bindings, against a stub: the calls are right, which says nothing of a GPU."""
+"""Calls of NVML through NVIDIA's bindings, against a stub; no real GPU is involved."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import pytest
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import MeterError
 from wattline.meter import open_meter
-from wattline.meter.gpu_names import kind_of
-from wattline.meter.visible_devices import visible
+from wattline.meter.gpu_names import find_gpu_kind
+from wattline.meter.visible_devices import select_visible_devices
 
-SHOW = "m = open_meter('nvml')\nimport json\nprint(json.dumps([[g.index, g.uuid, g.method] for g in m.gpus]))"
+LIST_GPUS = (
+    "m = open_meter('nvml')\nimport json\nprint(json.dumps([[g.index, g.uuid, g.method] for g in m.gpus]))"
+)
 
 
 def test_a_gpu_is_read(stub: NvmlStub) -> None:
     stub["draw_mw", 0] = 123_000
-    said = stub.run(
+    output = stub.run(
         "import json\n"
         "g = open_meter('nvml').gpus[0]\n"
         "print(json.dumps([g.uuid, g.name, g.kind, g.method, g.power_w(), g.cap_w(), g.cap_range_w(),"
         " g.temperature_c()]))"
     )
     name, method = "NVIDIA A100-SXM4-80GB", "nvml energy counter"
-    assert json.loads(said) == [UUIDS[0], name, "a100", method, 123, 400, [100, 400], 41]
+    assert json.loads(output) == [UUIDS[0], name, "a100", method, 123, 400, [100, 400], 41]
 
 
-SPAN = (
+MEASURE = (
     "import time\n"
     "m = open_meter('nvml'); g = m.gpus[0]\n"
     "t = [m.now_s()]; before = g.energy_j(); t.append(m.now_s())\n"
@@ -38,27 +40,27 @@ SPAN = (
 )
 
 
-def test_the_driver_s_counter_is_what_counts(stub: NvmlStub) -> None:
-    method, joules, least_s, most_s = stub.run(SPAN).split("|")
+def test_energy_is_the_driver_s_counter(stub: NvmlStub) -> None:
+    method, joules, least_s, most_s = stub.run(MEASURE).split("|")
     assert method == "nvml energy counter"
     assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
 
 
-def test_a_cap_clips_what_is_drawn(stub: NvmlStub) -> None:
+def test_a_cap_limits_the_power_draw(stub: NvmlStub) -> None:
     stub.run("g = open_meter('nvml').gpus[1]; g.set_cap(120.5); assert g.power_w() == 120.5, g.power_w()")
     assert (stub["cap_mw", 0], stub["cap_mw", 1]) == (400_000, 120_500)
 
 
 def test_without_a_counter_power_is_integrated_by_a_thread(stub: NvmlStub) -> None:
     stub["counterless", 0] = 1
-    method, joules, least_s, most_s = stub.run(SPAN).split("|")
+    method, joules, least_s, most_s = stub.run(MEASURE).split("|")
     assert method == "nvml power, integrated"
     assert 200 * float(least_s) - 0.01 <= float(joules) <= 200 * float(most_s) + 0.01
 
 
-def test_a_counter_that_falls_goes_on(stub: NvmlStub) -> None:
+def test_energy_continues_after_the_counter_is_reset(stub: NvmlStub) -> None:
     stub["energy_mj", 0] = 5_000_000.0
-    said = stub.run(
+    output = stub.run(
         "import mmap, os, struct\n"
         "g = open_meter('nvml').gpus[0]\n"
         "before = g.energy_j()\n"
@@ -66,12 +68,12 @@ def test_a_counter_that_falls_goes_on(stub: NvmlStub) -> None:
         "struct.pack_into('d', box, 8 + 192 + 32, 0.0)\n"
         "print(before, g.energy_j() - before)"
     )
-    before, more = map(float, said.split())
+    before, increase = map(float, output.split())
     assert before >= 5000
-    assert 0 <= more < 5000
+    assert 0 <= increase < 5000
 
 
-def test_clocks_are_locked_and_let_go(stub: NvmlStub) -> None:
+def test_clocks_are_locked_and_unlocked(stub: NvmlStub) -> None:
     stub.run("open_meter('nvml').gpus[0].lock_clock(1005.4)")
     assert stub["clock_mhz", 0] == 1005
     stub.run("open_meter('nvml').gpus[0].lock_clock(None)")
@@ -79,7 +81,7 @@ def test_clocks_are_locked_and_let_go(stub: NvmlStub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "places"),
+    ("visible", "indices"),
     [
         ("", []),
         ("1", [1]),
@@ -92,38 +94,38 @@ def test_clocks_are_locked_and_let_go(stub: NvmlStub) -> None:
         ("NoDevFiles", []),
     ],
 )
-def test_only_what_cuda_sees_is_seen_in_its_order(stub: NvmlStub, seen: str, places: list[int]) -> None:
-    found = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
-    assert [uuid for _, uuid, _ in found] == [UUIDS[place] for place in places]
-    assert [index for index, _, _ in found] == list(range(len(places)))
+def test_only_visible_gpus_are_listed_in_cuda_order(stub: NvmlStub, visible: str, indices: list[int]) -> None:
+    listed = json.loads(stub.run(LIST_GPUS, CUDA_VISIBLE_DEVICES=visible))
+    assert [uuid for _, uuid, _ in listed] == [UUIDS[index] for index in indices]
+    assert [index for index, _, _ in listed] == list(range(len(indices)))
 
 
 @pytest.mark.parametrize(
-    "seen", ["MIG-part-of-1", f"MIG-{UUIDS[1]}/1/0", f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0"]
+    "visible", ["MIG-part-of-1", f"MIG-{UUIDS[1]}/1/0", f"MIG-{UUIDS[1]}/1/0,MIG-{UUIDS[1]}/2/0"]
 )
-def test_a_part_of_a_gpu_is_metered_as_the_whole_and_once(stub: NvmlStub, seen: str) -> None:
+def test_mig_instances_are_metered_as_the_whole_gpu_once(stub: NvmlStub, visible: str) -> None:
     stub["mig", 1] = b"MIG-part-of-1"
-    ((index, uuid, method),) = json.loads(stub.run(SHOW, CUDA_VISIBLE_DEVICES=seen))
+    ((index, uuid, method),) = json.loads(stub.run(LIST_GPUS, CUDA_VISIBLE_DEVICES=visible))
     assert (index, uuid) == (0, UUIDS[1])
     assert method == "nvml energy counter, of the whole GPU (MIG)"
 
 
-def test_by_its_uuid_a_gpu_is_found_whatever_is_visible(stub: NvmlStub) -> None:
+def test_a_gpu_is_opened_by_uuid_although_it_is_not_visible(stub: NvmlStub) -> None:
     code = f"print([g.uuid for g in open_meter('nvml:{UUIDS[0]}').gpus])"
     assert stub.run(code, CUDA_VISIBLE_DEVICES="1") == f"['{UUIDS[0]}']"
 
 
-def test_without_permission_that_is_said_and_nothing_set(stub: NvmlStub) -> None:
+def test_without_permission_an_error_is_raised_and_nothing_is_set(stub: NvmlStub) -> None:
     stub["denied", 0] = 1
-    said = stub.run(
+    output = stub.run(
         "from wattline.errors import NotPermitted\n"
         "g = open_meter('nvml').gpus[0]\n"
         "for call in (lambda: g.set_cap(200), lambda: g.lock_clock(1000)):\n"
         "    try: call()\n"
         "    except NotPermitted as error: print(error.message, '|', error.hint)"
     )
-    assert said.count("needs an administrator") == 2
-    assert "zeusd" in said
+    assert output.count("needs administrator rights") == 2
+    assert "zeusd" in output
     assert stub["sets", 0] == 0
 
 
@@ -149,16 +151,16 @@ def test_auto_finds_nvml_where_it_works(stub: NvmlStub) -> None:
 
 
 def test_importing_meters_loads_neither_nvml_nor_numpy(stub: NvmlStub) -> None:
-    said = stub.run(
+    output = stub.run(
         "import sys, wattline.meter.caps.guard, wattline.meter.energy_window\n"
         "import wattline.meter.drivers.simulated\n"
         "print(sorted({'pynvml', 'numpy', 'numba'} & set(sys.modules)))"
     )
-    assert said == "[]"
+    assert output == "[]"
 
 
-def test_without_a_driver_nvml_says_so() -> None:
-    with pytest.raises(MeterError, match="NVML does not start"):
+def test_without_a_driver_opening_nvml_is_an_error() -> None:
+    with pytest.raises(MeterError, match="NVML cannot be initialised"):
         open_meter("nvml")
 
 
@@ -178,10 +180,12 @@ def test_without_a_driver_nvml_says_so() -> None:
         ("NVIDIA GeForce RTX 4090", ""),
     ],
 )
-def test_the_kind_is_told_by_the_maker_s_name(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def test_the_kind_is_derived_from_the_product_name(name: str, kind: str) -> None:
+    assert find_gpu_kind(name) == kind
 
 
-def test_without_a_word_on_what_is_visible_all_is() -> None:
-    assert visible(None, ["GPU-a", "GPU-b"], lambda part: None) == (0, 1)
-    assert visible("GPU-", ["GPU-a", "GPU-b"], lambda part: None) == (), "it could be either"
+def test_without_cuda_visible_devices_all_gpus_are_visible() -> None:
+    assert select_visible_devices(None, ["GPU-a", "GPU-b"], lambda instance: None) == (0, 1)
+    assert select_visible_devices("GPU-", ["GPU-a", "GPU-b"], lambda instance: None) == (), (
+        "the prefix is ambiguous"
+    )

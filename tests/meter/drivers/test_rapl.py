@@ -1,4 +1,4 @@
-"""CPU counters, in a tree that looks like the kernel's."""
+"""CPU energy counters, read from a copy of the kernel's folder layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.meter import open_meter
-from wattline.meter.drivers.rapl import Rapl
+from wattline.meter.drivers.rapl import RaplMeter
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_packages_and_their_memory_are_counted_and_nothing_twice(tree: Path) -> None:
+def test_packages_and_their_memory_are_counted_once(tree: Path) -> None:
     meter = open_meter(f"rapl:{tree}")
     assert [gpu.name for gpu in meter.gpus] == ["CPU package 0", "memory of CPU package 0", "CPU package 1"]
     assert all("CPU, not GPU" in gpu.method for gpu in meter.gpus)
@@ -39,8 +39,8 @@ def test_packages_and_their_memory_are_counted_and_nothing_twice(tree: Path) -> 
     meter.close()
 
 
-def test_a_counter_that_begins_anew_goes_on(tree: Path) -> None:
-    meter = Rapl(tree)
+def test_energy_continues_when_the_counter_wraps(tree: Path) -> None:
+    meter = RaplMeter(tree)
     cpu, file = meter.gpus[0], tree / "intel-rapl:0" / "energy_uj"
     readings = []
     for microjoules in (9_000_000, 1_000_000, 9_500_000, 500_000):
@@ -50,16 +50,16 @@ def test_a_counter_that_begins_anew_goes_on(tree: Path) -> None:
     meter.close()
 
 
-def test_power_is_the_mean_since_the_last_look(tree: Path) -> None:
-    meter = Rapl(tree)
+def test_power_is_the_mean_since_the_last_reading(tree: Path) -> None:
+    meter = RaplMeter(tree)
     (tree / "intel-rapl:0" / "energy_uj").write_text("6000000")
     assert meter.gpus[0].power_w() > 0
     assert meter.gpus[0].power_w() >= 0
     meter.close()
 
 
-def test_caps_of_cpus_are_not_ours_to_set(tree: Path) -> None:
-    meter = Rapl(tree)
+def test_caps_and_clocks_of_cpus_are_refused(tree: Path) -> None:
+    meter = RaplMeter(tree)
     for refused in (
         lambda: meter.gpus[0].set_cap(50),
         lambda: meter.gpus[0].lock_clock(1000),
@@ -70,23 +70,23 @@ def test_caps_of_cpus_are_not_ours_to_set(tree: Path) -> None:
     meter.close()
 
 
-def test_where_there_is_nothing_that_is_said(tmp_path: Path, tree: Path) -> None:
+def test_missing_and_broken_counters_are_errors(tmp_path: Path, tree: Path) -> None:
     with pytest.raises(MeterError, match="no RAPL counters"):
-        Rapl(tmp_path)
+        RaplMeter(tmp_path)
     with pytest.raises(ConfigError, match="expected nothing, or a folder"):
         open_meter("rapl:/no/such/folder")
     (tree / "intel-rapl:0" / "energy_uj").write_text("")
     with pytest.raises(MeterError, match="cannot be read"):
-        Rapl(tree)
+        RaplMeter(tree)
 
 
-def test_who_may_not_read_is_told_what_to_do(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_to_read_the_error_names_root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: Path, *args: object) -> str:
         if self.name == "energy_uj":
             raise PermissionError(13, "Permission denied", str(self))
-        return really(self)
+        return original(self)
 
-    really = Path.read_text
+    original = Path.read_text
     monkeypatch.setattr(Path, "read_text", denied)
     with pytest.raises(NotPermitted, match="only be read by root"):
-        Rapl(tree)
+        RaplMeter(tree)

@@ -1,4 +1,4 @@
-"""Simulated GPUs do what the library says."""
+"""Simulated GPUs follow the models of the library."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wattline.meter import Meter, open_meter
 from wattline.models.library import library
 
 
-def virtual(text: str = "1xv100,model=resnet50,batch=64") -> Meter:
+def open_virtual(text: str = "1xv100,model=resnet50,batch=64") -> Meter:
     return open_meter(f"simulated:{text},time=virtual")
 
 
 @pytest.mark.parametrize("cap_w", [100, 175, 250])
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_step_takes_and_draws_what_the_library_says(cap_w: float, gpus: int) -> None:
-    meter = virtual(f"{gpus}xv100,model=resnet50,batch={64 * gpus}")
+def test_a_step_has_the_time_and_power_of_the_library(cap_w: float, gpus: int) -> None:
+    meter = open_virtual(f"{gpus}xv100,model=resnet50,batch={64 * gpus}")
     known = library().find("resnet50", "v100")
     samples_s, watts = known.predict(Settings.of(gpus=gpus, batch=64 * gpus, cap_w=cap_w))
     for gpu in meter.gpus:
@@ -35,28 +35,28 @@ def test_a_step_takes_and_draws_what_the_library_says(cap_w: float, gpus: int) -
     meter.close()
 
 
-def test_virtual_time_passes_with_steps_and_with_nothing_else() -> None:
-    meter = virtual()
+def test_only_steps_advance_virtual_time() -> None:
+    meter = open_virtual()
     assert (meter.now_s(), meter.gpus[0].energy_j()) == (0, 0)
     time.sleep(0.01)
     assert (meter.now_s(), meter.gpus[0].energy_j()) == (0, 0)
     meter.close()
 
 
-def test_one_slow_gpu_makes_all_wait() -> None:
-    meter = virtual("2xv100,model=resnet50,batch=128")
+def test_faster_gpus_wait_for_the_slowest() -> None:
+    meter = open_virtual("2xv100,model=resnet50,batch=128")
     meter.stepped(128)
     fast_s, fast_j = meter.now_s(), meter.gpus[1].energy_j()
     meter.gpus[0].set_cap(100)
     meter.stepped(128)
     slow_s, slow_j = meter.now_s() - fast_s, meter.gpus[1].energy_j() - fast_j
     assert slow_s > 1.2 * fast_s
-    assert fast_j < slow_j < fast_j * slow_s / fast_s, "who waits draws less, but not nothing"
+    assert fast_j < slow_j < fast_j * slow_s / fast_s, "a waiting GPU draws less than a busy one"
     meter.close()
 
 
-def test_a_locked_clock_slows_and_saves_watts() -> None:
-    meter = virtual()
+def test_a_locked_clock_reduces_speed_and_power() -> None:
+    meter = open_virtual()
     meter.stepped(64)
     free_s, free_w = meter.now_s(), meter.gpus[0].power_w()
     meter.gpus[0].lock_clock(800)
@@ -87,26 +87,26 @@ def test_caps_and_counters_are_shared_between_processes(tmp_path: Path) -> None:
 
 
 def test_each_of_two_processes_steps_its_own_gpu(tmp_path: Path) -> None:
-    whole = virtual("2xv100,model=resnet50,batch=128")
-    whole.stepped(128)
+    single = open_virtual("2xv100,model=resnet50,batch=128")
+    single.stepped(128)
     text = f"2xv100,model=resnet50,batch=128,state={tmp_path}"
-    ranks = [virtual(f"{text},gpu={rank}") for rank in (0, 1)]
+    ranks = [open_virtual(f"{text},gpu={rank}") for rank in (0, 1)]
     for rank in ranks:
         rank.stepped(64)
-    everything = virtual(text)
-    assert everything.now_s() == ranks[0].now_s() == ranks[1].now_s() == whole.now_s()
-    assert [g.energy_j() for g in everything.gpus] == [g.energy_j() for g in whole.gpus]
+    everything = open_virtual(text)
+    assert everything.now_s() == ranks[0].now_s() == ranks[1].now_s() == single.now_s()
+    assert [g.energy_j() for g in everything.gpus] == [g.energy_j() for g in single.gpus]
     assert ranks[1].gpus[0].uuid == everything.gpus[1].uuid
-    for meter in (whole, everything, *ranks):
+    for meter in (single, everything, *ranks):
         meter.close()
 
 
 def test_a_job_on_some_of_the_gpus_steps_only_those(tmp_path: Path) -> None:
-    pair = virtual("2xv100,model=resnet50,batch=128")
+    pair = open_virtual("2xv100,model=resnet50,batch=128")
     pair.stepped(128)
-    some = virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path},gpus=1/3")
+    some = open_virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path},gpus=1/3")
     some.stepped(128)
-    every = virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path}")
+    every = open_virtual(f"4xv100,model=resnet50,batch=128,state={tmp_path}")
     assert some.now_s() == pair.now_s()
     assert [gpu.uuid for gpu in some.gpus] == [every.gpus[n].uuid for n in (1, 3)]
     assert [gpu.energy_j() for gpu in some.gpus] == [gpu.energy_j() for gpu in pair.gpus]
@@ -116,20 +116,20 @@ def test_a_job_on_some_of_the_gpus_steps_only_those(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("2xv100,gpus=0/2", "gpus of the simulated meter have 2"),
-        ("2xv100,gpus=1/1", "expected each once"),
+        ("2xv100,gpus=0/2", "gpus of the simulated meter has 2"),
+        ("2xv100,gpus=1/1", "expected each index once"),
         ("2xv100,gpus=1,gpu=0", "expected one of gpus=1"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        virtual(text)
+def test_gpus_that_do_not_exist_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_virtual(text)
 
 
 def test_two_sessions_on_one_gpu_see_one_counter(tmp_path: Path) -> None:
-    first, second = (virtual(f"1xv100,model=resnet50,state={tmp_path}") for _ in range(2))
+    first, second = (open_virtual(f"1xv100,model=resnet50,state={tmp_path}") for _ in range(2))
     first.stepped(64)
     assert second.gpus[0].energy_j() == first.gpus[0].energy_j() > 0
     second.stepped(64)
@@ -139,7 +139,7 @@ def test_two_sessions_on_one_gpu_see_one_counter(tmp_path: Path) -> None:
     second.close()
 
 
-def test_in_real_time_a_step_takes_its_time_and_work_counts_towards_it() -> None:
+def test_in_real_time_a_step_includes_the_time_of_the_work() -> None:
     meter = open_meter("simulated:1xv100,model=resnet50,batch=64")
     known = library().find("resnet50", "v100")
     step_s = 64 / float(known.predict(Settings.of(batch=64, cap_w=300)).samples_s[0])
@@ -158,10 +158,10 @@ def test_in_real_time_a_step_takes_its_time_and_work_counts_towards_it() -> None
 
 
 def test_a_gpu_can_be_lost_and_a_cap_denied() -> None:
-    meter = virtual("2xv100,model=resnet50,lost=2,denied=yes")
-    with pytest.raises(NotPermitted, match="refuse a power cap"):
+    meter = open_virtual("2xv100,model=resnet50,lost=2,denied=yes")
+    with pytest.raises(NotPermitted, match="refuses a power cap"):
         meter.gpus[0].set_cap(200)
-    with pytest.raises(NotPermitted, match="refuse a clock"):
+    with pytest.raises(NotPermitted, match="refuses a clock"):
         meter.gpus[0].lock_clock(1000)
     meter.stepped(64)
     meter.stepped(64)
@@ -173,8 +173,8 @@ def test_a_gpu_can_be_lost_and_a_cap_denied() -> None:
     meter.close()
 
 
-def test_without_a_state_nothing_is_left_behind() -> None:
-    meter = virtual()
+def test_without_a_state_folder_no_file_is_left_behind() -> None:
+    meter = open_virtual()
     folder = Path(meter.gpus[0].spec.rpartition("state=")[2])
     assert folder.is_dir()
     meter.close()
@@ -186,15 +186,15 @@ def test_a_state_of_other_gpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds 2xv100, expected 1xa40"):
         open_meter(f"simulated:1xa40,state={tmp_path}")
     (tmp_path / "gpus.bin").write_bytes(b"something else, and longer than the header of a state")
-    with pytest.raises(ConfigError, match="is not the state"):
+    with pytest.raises(ConfigError, match="is not a state file"):
         open_meter(f"simulated:2xv100,state={tmp_path}")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("", "expected how many of which kind"),
-        ("0xv100", "expected how many of which kind"),
+        ("", "expected count and kind of GPU"),
+        ("0xv100", "expected count and kind of GPU"),
         ("2xv1000", "unknown GPU kind"),
         ("1xv100,modle=resnet50", "does not know 'modle=resnet50'"),
         ("1xv100,batch=", "does not know 'batch='"),
@@ -204,25 +204,25 @@ def test_a_state_of_other_gpus_is_refused(tmp_path: Path) -> None:
         ("1xv100,gpu=1", "expected less than 1"),
     ],
 )
-def test_a_text_that_makes_no_sense_is_refused(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_options_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         open_meter(f"simulated:{text}")
 
 
-def test_what_nobody_measured_is_told_at_once() -> None:
+def test_a_model_without_measurements_is_refused_on_opening() -> None:
     with pytest.raises(NotFitted, match="nothing was measured of 'resnet5000'"):
         open_meter("simulated:1xv100,model=resnet5000")
 
 
-def test_a_batch_far_from_all_that_was_measured_is_refused() -> None:
-    meter = virtual("1xv100,model=resnet50,batch=1000000")
+def test_a_batch_far_from_all_measurements_is_refused() -> None:
+    meter = open_virtual("1xv100,model=resnet50,batch=1000000")
     with pytest.raises(OutOfRange):
         meter.stepped(64)
     meter.close()
 
 
-def test_a_step_of_nothing_is_refused() -> None:
-    meter = virtual()
+def test_a_step_without_samples_is_refused() -> None:
+    meter = open_virtual()
     with pytest.raises(ConfigError, match="expected more than 0"):
         meter.stepped(0)
     meter.close()

@@ -1,4 +1,4 @@
-"""zeusd as its documentation describes it: a server of our own answers like it, not the daemon."""
+"""zeusd as documented: tested against a server written after its documentation, not against the daemon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITES = {
 
 
 class Daemon(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Two GPUs, and what was asked of them."""
+    """Server with two GPUs that records the POST requests."""
 
     daemon_threads = True
 
@@ -38,10 +38,10 @@ class Daemon(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.path = path
         self.groups = ["gpu-control", "gpu-read"]
         self.counter = True
-        self.refuses: tuple[int, str] | None = None
+        self.refusal: tuple[int, str] | None = None
         self.caps = [300_000, 300_000]
         self.energy = [1_000, 2_000]
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         super().__init__(path, Handler)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -86,9 +86,9 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         daemon = self.server
-        daemon.asked.append(self.path)
-        if daemon.refuses is not None:
-            self.answer(daemon.refuses[0], {"errors": {"0": daemon.refuses[1]}})
+        daemon.requests.append(self.path)
+        if daemon.refusal is not None:
+            self.answer(daemon.refusal[0], {"errors": {"0": daemon.refusal[1]}})
         elif set(query) != {"gpu_ids", "block", *WRITES[url.path]}:
             self.answer(400, {"error": "unknown or missing field"})
         else:
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if body:  # a client that needs no more may have left
+        if body:  # without a body the client may already have closed the connection
             self.wfile.write(body)
 
 
@@ -124,12 +124,12 @@ class TestZeusd(MeterContract):
         return open_meter(f"zeusd:{self.daemon.path}")
 
 
-def test_what_is_asked_is_what_the_documentation_names(daemon: Daemon) -> None:
+def test_requests_are_those_of_the_documentation(daemon: Daemon) -> None:
     meter = open_meter(f"zeusd:{daemon.path}")
     meter.gpus[1].set_cap(151.5)
     meter.gpus[0].lock_clock(1005)
     meter.gpus[0].lock_clock(None)
-    assert daemon.asked == [
+    assert daemon.requests == [
         "/gpu/set_power_limit?gpu_ids=1&power_limit_mw=151500&block=true",
         "/gpu/set_gpu_locked_clocks?gpu_ids=0&min_clock_mhz=1005&max_clock_mhz=1005&block=true",
         "/gpu/reset_gpu_locked_clocks?gpu_ids=0&block=true",
@@ -138,7 +138,7 @@ def test_what_is_asked_is_what_the_documentation_names(daemon: Daemon) -> None:
     meter.close()
 
 
-def test_joules_are_those_of_the_counter(daemon: Daemon) -> None:
+def test_energy_is_the_counter_of_the_daemon(daemon: Daemon) -> None:
     gpu = open_meter(f"zeusd:{daemon.path}").gpus[0]
     assert [gpu.energy_j(), gpu.energy_j()] == [1.5, 2.0]
     assert (gpu.method, gpu.kind, gpu.power_w()) == ("zeusd energy counter", "a40", 100)
@@ -152,32 +152,32 @@ def test_without_a_counter_power_is_integrated(daemon: Daemon) -> None:
     meter.close()
 
 
-def test_a_cap_is_held_and_restored_through_the_daemon(daemon: Daemon) -> None:
+def test_a_cap_is_set_and_restored_through_the_daemon(daemon: Daemon) -> None:
     daemon.caps = [250_000, 300_000]
     with hold(open_meter(f"zeusd:{daemon.path}").gpus, 150):
         assert daemon.caps == [150_000, 150_000]
     assert daemon.caps == [250_000, 300_000]
 
 
-def test_who_is_not_let_in_observes(daemon: Daemon) -> None:
-    told: list[str] = []
+def test_refused_requests_are_not_permitted_and_gpus_are_observed(daemon: Daemon) -> None:
+    warnings: list[str] = []
     for status, hint in ((401, "token"), (403, "root"), (404, "gpu-control")):
-        daemon.refuses = status, "no"
+        daemon.refusal = status, "no"
         gpu = open_meter(f"zeusd:{daemon.path}").gpus[0]
         with pytest.raises(NotPermitted) as caught:
             gpu.set_cap(200)
         assert hint in caught.value.hint
-        with hold([gpu], 200, tell=told.append) as held:
-            assert gpu.uuid in held.observing
+        with hold([gpu], 200, tell=warnings.append) as guard:
+            assert gpu.uuid in guard.observing
     assert daemon.caps == [300_000, 300_000]
-    daemon.refuses = 500, "broken"
+    daemon.refusal = 500, "broken"
     with pytest.raises(MeterError, match="broken"):
         gpu.set_cap(200)
 
 
-def test_what_the_daemon_does_not_read_is_read_through_nvml(daemon: Daemon, stub: NvmlStub) -> None:
+def test_values_that_the_daemon_does_not_read_come_from_nvml(daemon: Daemon, stub: NvmlStub) -> None:
     daemon.groups = ["gpu-control"]
-    with pytest.raises(MeterError, match="does not read it, and NVML is not there"):
+    with pytest.raises(MeterError, match="does not read it, and NVML is not available"):
         open_meter(f"zeusd:{daemon.path}").gpus[0].power_w()
     code = (
         "from wattline.meter import open_meter\n"
@@ -195,7 +195,7 @@ def test_what_the_daemon_does_not_read_is_read_through_nvml(daemon: Daemon, stub
     assert daemon.caps == [300_000, 222_000]
 
 
-def test_only_what_cuda_sees_is_seen(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_visible_gpus_are_listed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     (gpu,) = open_meter(f"zeusd:{daemon.path}").gpus
     assert gpu.spec == f"zeusd:{daemon.path},gpu=1"
@@ -207,18 +207,18 @@ def test_only_what_cuda_sees_is_seen(daemon: Daemon, monkeypatch: pytest.MonkeyP
         open_meter(f"zeusd:{daemon.path},gpu=5")
 
 
-def test_where_there_is_no_daemon_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="is not there"):
+def test_a_missing_daemon_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
         open_meter(f"zeusd:{tmp_path / 'nothing'}")
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "nothing"))
-    with pytest.raises(MeterError, match="is not there"):
+    with pytest.raises(MeterError, match="does not exist"):
         open_meter("zeusd")
     (tmp_path / "file").write_text("")
     with pytest.raises(MeterError, match="does not answer"):
         open_meter(f"zeusd:{tmp_path / 'file'}")
 
 
-def test_a_daemon_that_is_gone_is_no_reading(tmp_path: Path) -> None:
+def test_a_reading_after_the_daemon_has_ended_is_an_error(tmp_path: Path) -> None:
     running = Daemon(str(tmp_path / "brief.sock"))
     gpu = open_meter(f"zeusd:{running.path}").gpus[0]
     running.shutdown()

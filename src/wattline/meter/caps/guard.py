@@ -1,12 +1,13 @@
-"""Caps that are put back, whatever happens.
+"""Power caps that are restored however the process ends.
 
-    with hold(meter.gpus) as held:
-        held.set_cap(150)
+    with guard_caps(meter.gpus) as guard:
+        guard.set_cap(150)
 
-Before the first change of a GPU its old cap is on disk. It is put back when the block ends or raises, on
-SIGTERM, SIGINT and SIGHUP, when the interpreter ends, by a watching process when we are killed, and else by
-whoever calls `reap` next. What somebody else has set since is left alone. Who may not set caps, or finds a
-GPU held by another process, is told once and observes.
+The previous cap of a GPU is on disk before the cap is first changed. It is restored when the block ends or
+raises, on SIGTERM, SIGINT and SIGHUP, at interpreter exit, by the watchdog process if this one is killed,
+and otherwise by the next call of `restore_orphaned_caps`. A cap that another program has set meanwhile is
+left alone. Where caps may not be set, or another process holds a GPU, that is reported once and the GPU is
+only observed.
 """
 
 from __future__ import annotations
@@ -25,45 +26,48 @@ from typing import Any
 
 from wattline.errors import NotPermitted, WattlineError
 from wattline.meter.caps.process_identity import myself
-from wattline.meter.caps.record import Record, forget, locked, state_folder, write
-from wattline.meter.caps.restore import Reaped, held_by, put_back, reap, restore
-from wattline.meter.caps.watchdog import Watcher
-from wattline.meter.drivers.options import within
+from wattline.meter.caps.record import Record, lock_records, remove_record, state_folder, write
+from wattline.meter.caps.restore import Reaped, find_record, reap, restore_cap, restore_record
+from wattline.meter.caps.watchdog import Watchdog
+from wattline.meter.drivers.options import check_cap
 from wattline.meter.protocol import Gpu
 
 __all__ = ["Hold", "Reaped", "hold", "reap"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_told: set[str] = set()
-_holds: list[Hold] = []
-_before: dict[signal.Signals, Any] = {}
+_reported: set[str] = set()  # warnings that this process has already given
+_active_guards: list[Hold] = []
+_previous_handlers: dict[signal.Signals, Any] = {}
 
 
 class Hold:
-    """Some GPUs whose caps we may change until this ends; *observing* says why not, GPU by GPU."""
+    """Context in which this process may change the caps of *gpus*, and which restores them.
+
+    *observing* maps the UUID of each GPU that is only observed to the reason.
+    """
 
     def __init__(
-        self, gpus: Iterable[Gpu], watts: float | None, state: Path | None, tell: Callable[[str], None]
+        self, gpus: Iterable[Gpu], watts: float | None, state: Path | None, warn: Callable[[str], None]
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._folder = state or state_folder()
         self._watts = watts
-        self._tell = tell
+        self._warn = warn
         self._records: dict[str, Record] = {}
-        self._watcher: Watcher | None = None
-        self._owner = os.getpid()
-        self._over = False
+        self._watchdog: Watchdog | None = None
+        self._owner_pid = os.getpid()
+        self._restored = False
         self.observing: dict[str, str] = {}
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those that were given."""
+        """The guarded GPUs."""
         return tuple(self._gpus.values())
 
     def __enter__(self) -> Hold:
-        _holds.append(self)
+        _active_guards.append(self)
         atexit.register(self.restore)
-        _listen()
+        _install_signal_handlers()
         if self._watts is not None:
             try:
                 self.set_cap(self._watts)
@@ -77,70 +81,70 @@ class Hold:
     ) -> None:
         self.restore()
         atexit.unregister(self.restore)
-        if self in _holds:
-            _holds.remove(self)
-        _unlisten()
+        if self in _active_guards:
+            _active_guards.remove(self)
+        _remove_signal_handlers()
 
     def set_cap(self, watts: float, gpu: Gpu | None = None) -> bool:
-        """Set a cap, of all GPUs or of one; False: some are only observed.
+        """Set the cap of all GPUs or of one; return False if some are only observed.
 
-        A cap out of range is a `ConfigError`, a GPU that is gone a `MeterError`.
+        Raises `ConfigError` if the cap is out of range, and `MeterError` if a GPU is lost.
         """
         chosen = self.gpus if gpu is None else (self._gpus[gpu.uuid],)
         for one in chosen:
-            self._check(one, watts)
+            self._check_range(one, watts)
         done = [self._set(one, watts) for one in chosen]
         return all(done)
 
-    def _check(self, gpu: Gpu, watts: float) -> None:
+    def _check_range(self, gpu: Gpu, watts: float) -> None:
         """Refuse a cap out of range before any GPU is changed."""
         if gpu.uuid in self.observing:
             return
         try:
-            within(watts, *gpu.cap_range_w(), gpu.name)
+            check_cap(watts, *gpu.cap_range_w(), gpu.name)
         except NotPermitted as error:
-            self._observe(gpu, error.message, error.hint)
+            self._observe_only(gpu, error.message, error.hint)
 
     def _set(self, gpu: Gpu, watts: float) -> bool:
-        if self._over or os.getpid() != self._owner or gpu.uuid in self.observing:
+        if self._restored or os.getpid() != self._owner_pid or gpu.uuid in self.observing:
             return False
         try:
-            with locked(self._folder):
+            with lock_records(self._folder):
                 record = self._claim(gpu, watts)
                 if record is None:
                     return False
                 gpu.set_cap(watts)
-                if self._over:  # a signal came between, and its handler did not end us
+                if self._restored:  # a signal arrived meanwhile, and its handler did not end the process
                     gpu.set_cap(record.before_w)
-                    forget(self._folder, gpu.uuid)
-                return not self._over
+                    remove_record(self._folder, gpu.uuid)
+                return not self._restored
         except NotPermitted as error:
-            self._observe(gpu, error.message, error.hint)
-            self._let_go(gpu)
+            self._observe_only(gpu, error.message, error.hint)
+            self._drop_record(gpu)
         except OSError as error:
-            where = error.filename or self._folder
-            self._observe(
-                gpu, f"its cap cannot be remembered in {where}: {error.strerror}", "set WATTLINE_STATE"
+            path = error.filename or self._folder
+            self._observe_only(
+                gpu, f"its cap cannot be recorded in {path}: {error.strerror}", "set WATTLINE_STATE"
             )
         return False
 
     def _claim(self, gpu: Gpu, watts: float) -> Record | None:
-        """Write down what a cap was and is going to be; None: another process holds the GPU."""
-        mine = self._records.get(gpu.uuid)
-        if mine is not None:
-            record = self._records[gpu.uuid] = replace(mine, set_w=(mine.set_w[-1], watts))
+        """Record the previous and the new cap; None: another process holds the GPU."""
+        own = self._records.get(gpu.uuid)
+        if own is not None:
+            record = self._records[gpu.uuid] = replace(own, set_w=(own.set_w[-1], watts))
             write(self._folder, record, safely=False)
             return record
-        reap(self._folder, lambda left: left.uuid == gpu.uuid)
-        other = held_by(self._folder, gpu.uuid)
-        if other is not None and other.ours(watts) and other.ours(gpu.cap_w()):
-            return None  # who started us has set just that
+        reap(self._folder, lambda orphan: orphan.uuid == gpu.uuid)
+        other = find_record(self._folder, gpu.uuid)
+        if other is not None and other.has_set(watts) and other.has_set(gpu.cap_w()):
+            return None  # the process that started this one has already set the same cap
         if other is not None:
-            self._observe(gpu, f"{_who(other)} holds its cap")
+            self._observe_only(gpu, f"{_describe_owner(other)} holds its cap")
             return None
         before_w = gpu.cap_w()
-        self._watch()
-        # Known here before it is on disk: a signal that comes between must find it.
+        self._start_watchdog()
+        # Keep the record in memory before it is on disk: a signal in between must find it.
         record = self._records[gpu.uuid] = Record(gpu.uuid, gpu.spec, before_w, (before_w, watts), myself())
         try:
             write(self._folder, record, safely=True)
@@ -149,62 +153,62 @@ class Hold:
             raise
         return record
 
-    def _watch(self) -> None:
-        if self._watcher is None:
+    def _start_watchdog(self) -> None:
+        if self._watchdog is None:
             with suppress(OSError):
-                self._watcher = Watcher(self._folder)
-            if self._watcher is None or not self._watcher.ready:
-                self._say(
-                    "no process watches over caps: after kill -9 they stay until the next wattline doctor"
+                self._watchdog = Watchdog(self._folder)
+            if self._watchdog is None or not self._watchdog.ready:
+                self._warn_once(
+                    "the cap watchdog cannot be started: after kill -9 caps stay set until `wattline doctor`"
                 )
 
-    def _observe(self, gpu: Gpu, why: str, hint: str = "") -> None:
+    def _observe_only(self, gpu: Gpu, why: str, hint: str = "") -> None:
         self.observing[gpu.uuid] = why
-        self._say(f"GPU {gpu.index} is observed only: {why}" + (f" ({hint})" if hint else ""))
+        self._warn_once(f"GPU {gpu.index} is observed only: {why}" + (f" ({hint})" if hint else ""))
 
-    def _say(self, text: str) -> None:
-        if text not in _told:
-            _told.add(text)
-            self._tell(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in _reported:
+            _reported.add(text)
+            self._warn(text)
 
-    def _let_go(self, gpu: Gpu) -> None:
+    def _drop_record(self, gpu: Gpu) -> None:
         if self._records.pop(gpu.uuid, None) is not None:
-            with suppress(OSError), locked(self._folder):
-                forget(self._folder, gpu.uuid)
+            with suppress(OSError), lock_records(self._folder):
+                remove_record(self._folder, gpu.uuid)
 
     def release(self, gpu: Gpu) -> None:
-        """Put back the cap of one GPU; it may be set again."""
+        """Restore the cap of one GPU; it may be set again."""
         record = self._records.pop(gpu.uuid, None)
-        if record is not None and os.getpid() == self._owner:
-            with suppress(OSError), locked(self._folder):
-                problem = self._put_back(record)
+        if record is not None and os.getpid() == self._owner_pid:
+            with suppress(OSError), lock_records(self._folder):
+                problem = self._restore(record)
                 if problem:
-                    self._say(f"the cap of GPU {gpu.index} could not be put back: {problem}")
+                    self._warn_once(f"the cap of GPU {gpu.index} could not be restored: {problem}")
 
     def restore(self) -> None:
-        """Put back all caps, once; after this nothing more is set."""
-        if os.getpid() != self._owner:
-            return  # what was forked from us is not us
-        self._over = True
+        """Restore all caps; no cap can be set after this."""
+        if os.getpid() != self._owner_pid:
+            return  # a forked child does not own the caps
+        self._restored = True
         for uuid, record in list(self._records.items()):
             try:
-                with locked(self._folder):
-                    problem = self._put_back(record)
+                with lock_records(self._folder):
+                    problem = self._restore(record)
             except OSError as error:
                 problem = str(error)
-            self._records.pop(uuid, None)  # only now: a signal before this does it all once more
+            self._records.pop(uuid, None)  # last, so that a signal before this restores the cap once more
             if problem:
-                self._say(f"the cap of GPU {self._gpus[uuid].index} could not be put back: {problem}")
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.stop()
+                self._warn_once(f"the cap of GPU {self._gpus[uuid].index} could not be restored: {problem}")
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.stop()
 
-    def _put_back(self, record: Record) -> str:
-        """What went wrong, if anything; a meter that was closed before us is opened again."""
+    def _restore(self, record: Record) -> str:
+        """Restore one cap, through a new meter if ours is already closed; return the problem, or ""."""
         try:
-            restore(self._folder, record, self._gpus[record.uuid])
+            restore_cap(self._folder, record, self._gpus[record.uuid])
         except WattlineError:
-            return put_back(self._folder, record).problem
+            return restore_record(self._folder, record).problem
         return ""
 
 
@@ -214,40 +218,43 @@ def hold(
     state: Path | None = None,
     tell: Callable[[str], None] = lambda text: print(f"wattline: {text}", file=sys.stderr),
 ) -> Hold:
-    """A context in which caps of *gpus* may be set, to *watts* at once if that is said."""
+    """Return a context manager in which caps of *gpus* may be set, and which sets *watts* on entry if given.
+
+    *warn* receives each warning once; *state* is the folder of the cap records.
+    """
     reap(state)
     return Hold(gpus, watts, state, tell)
 
 
-def _who(record: Record) -> str:
+def _describe_owner(record: Record) -> str:
     owner = record.owner
     unsure = "" if owner.lives() else ", which may be dead,"
     return f"process {owner.pid} on {owner.host}{unsure}"
 
 
-def _listen() -> None:
-    """Restore on signals, and then do what would have been done."""
+def _install_signal_handlers() -> None:
+    """Restore caps on signals, then do what the signal did before."""
     if threading.current_thread() is not threading.main_thread():
-        return  # only the main thread may; the watcher is there for the others
+        return  # Python allows it in the main thread only; the watchdog covers the others
     for number in _SIGNALS:
-        if number not in _before and signal.getsignal(number) not in (signal.SIG_IGN, None):
-            _before[number] = signal.signal(number, _signalled)
+        if number not in _previous_handlers and signal.getsignal(number) not in (signal.SIG_IGN, None):
+            _previous_handlers[number] = signal.signal(number, _handle_signal)
 
 
-def _unlisten() -> None:
-    if _holds or threading.current_thread() is not threading.main_thread():
+def _remove_signal_handlers() -> None:
+    if _active_guards or threading.current_thread() is not threading.main_thread():
         return
-    for number in list(_before):
-        if signal.getsignal(number) == _signalled:
-            signal.signal(number, _before.pop(number))
+    for number in list(_previous_handlers):
+        if signal.getsignal(number) == _handle_signal:
+            signal.signal(number, _previous_handlers.pop(number))
 
 
-def _signalled(number: int, frame: FrameType | None) -> None:
-    for held in _holds:
-        held.restore()
-    before = _before.get(signal.Signals(number), signal.SIG_DFL)
-    if callable(before):
-        before(number, frame)
-    elif before == signal.SIG_DFL:
+def _handle_signal(number: int, frame: FrameType | None) -> None:
+    for guard in _active_guards:
+        guard.restore()
+    previous = _previous_handlers.get(signal.Signals(number), signal.SIG_DFL)
+    if callable(previous):
+        previous(number, frame)
+    elif previous == signal.SIG_DFL:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

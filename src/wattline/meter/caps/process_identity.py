@@ -1,4 +1,4 @@
-"""Who is a process, so that others can tell whether it still lives?"""
+"""Identity of a process, by which another process can check whether it is still alive."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Owner:
-    """A process: its number says nothing without when it started, and where numbers are counted."""
+class ProcessIdentity:
+    """A process id with start time, boot and namespace, without which process ids are not unique.
+
+    The field names are the keys of cap records on disk.
+    """
 
     pid: int
-    started: int  # ticks since the machine booted
+    started: int  # clock ticks from boot to the start of the process
     boot: str
-    pids: str  # the namespace of process numbers: containers have their own
+    pids: str  # the namespace of process ids: containers have their own
     host: str
 
     def lives(self) -> bool | None:
-        """Whether it does; None: it cannot be told from here."""
-        if self.boot != _boot():
-            return False if self.host == _host() else None
-        if self.pids != _pids():
+        """Return True if the process is alive, None if that cannot be determined from here."""
+        if self.boot != _read_boot_id():
+            return False if self.host == _hostname() else None
+        if self.pids != _read_pid_namespace():
             return None
         return started(self.pid) == self.started
 
 
-def myself() -> Owner:
-    """This process."""
-    return Owner(os.getpid(), started(os.getpid()) or 0, _boot(), _pids(), _host())
+def myself() -> ProcessIdentity:
+    """Return the identity of this process."""
+    return ProcessIdentity(
+        os.getpid(), started(os.getpid()) or 0, _read_boot_id(), _read_pid_namespace(), _hostname()
+    )
 
 
 def started(pid: int) -> int | None:
-    """When a process started; None: there is none, or it is dead and only waits to be collected."""
+    """Return the clock ticks from boot to the start of a process; None: it does not exist, or is a zombie."""
     if not (_PROC / "self").exists():
-        return _exists(pid)
+        return _probe(pid)
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # its name may have anything in it
+    fields = text.rpartition(")")[2].split()  # the command name before it may contain spaces and brackets
     return None if fields[0] in "ZXx" else int(fields[19])
 
 
-def _exists(pid: int) -> int | None:
-    """0 where a process is, on systems that do not tell more; None: there is none."""
+def _probe(pid: int) -> int | None:
+    """Return 0 if a process exists, on systems without /proc; None: it does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -56,19 +61,19 @@ def _exists(pid: int) -> int | None:
     return 0
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _pids() -> str:
+def _read_pid_namespace() -> str:
     try:
         return os.readlink(_PROC / "self/ns/pid")
     except OSError:
         return ""
 
 
-def _host() -> str:
+def _hostname() -> str:
     return os.uname().nodename

@@ -1,4 +1,4 @@
-"""What a cap was before we changed it, on disk: one file for each GPU, for as long as somebody holds it."""
+"""Records of changed caps on disk: one file per GPU while a process holds its cap."""
 
 from __future__ import annotations
 
@@ -12,47 +12,53 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from wattline.meter.caps.process_identity import Owner
+from wattline.meter.caps.process_identity import ProcessIdentity
 
-SAME_W = 1.0
-"""Caps nearer than this are one cap: drivers round."""
+CAP_TOLERANCE_W = 1.0
+"""Caps closer than this are considered equal, since drivers round."""
 
-_inside = threading.local()
+_local = threading.local()
 
 
 @dataclass(frozen=True)
 class Record:
-    """One GPU whose cap was *before_w*, and is one of *set_w* if nobody else has changed it since."""
+    """Previous and current cap of one GPU.
+
+    The cap was *before_w*, and is one of *set_w* unless another program has changed it since.
+    """
 
     uuid: str
-    spec: str  # opens a meter that has it
+    spec: str  # opens a meter that has the GPU
     before_w: float
     set_w: tuple[float, ...]
-    owner: Owner
+    owner: ProcessIdentity
 
-    def ours(self, cap_w: float) -> bool:
-        """Whether a cap is one that we set."""
-        return any(abs(cap_w - watts) < SAME_W for watts in self.set_w)
+    def has_set(self, cap_w: float) -> bool:
+        """Return True if the owner has set *cap_w*."""
+        return any(abs(cap_w - watts) < CAP_TOLERANCE_W for watts in self.set_w)
 
 
 def state_folder() -> Path:
-    """Where caps are remembered: $WATTLINE_STATE, else wattline in $XDG_STATE_HOME or ~/.local/state."""
-    said = os.environ.get("WATTLINE_STATE")
-    if said:
-        return Path(said)
+    """Return $WATTLINE_STATE, else `wattline` in $XDG_STATE_HOME or ~/.local/state."""
+    folder = os.environ.get("WATTLINE_STATE")
+    if folder:
+        return Path(folder)
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / "wattline"
 
 
 def record_path(folder: Path, uuid: str) -> Path:
-    """The file of one GPU."""
+    """Return the path of the record of one GPU."""
     return folder / f"cap-{re.sub(r'[^A-Za-z0-9._-]', '_', uuid)}.json"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else claims or restores meanwhile; a signal that comes inside finds itself inside."""
-    depth = getattr(_inside, "depth", 0)
+def lock_records(folder: Path) -> Iterator[None]:
+    """Keep other processes from claiming or restoring caps.
+
+    Re-entrant, because a signal handler may run while the lock is held.
+    """
+    depth = getattr(_local, "depth", 0)
     if depth:
         yield
         return
@@ -60,15 +66,15 @@ def locked(folder: Path) -> Iterator[None]:
     file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _inside.depth = 1
+        _local.depth = 1
         yield
     finally:
-        _inside.depth = 0
+        _local.depth = 0
         os.close(file)
 
 
 def write(folder: Path, record: Record, *, safely: bool) -> None:
-    """Put a record in its place, at once; *safely*: it is on the disk before this returns."""
+    """Write a record atomically; with *durable*, return only after it is on the disk."""
     path = record_path(folder, record.uuid)
     new = path.with_suffix(f".{os.getpid()}.new")
     with open(new, "w", encoding="utf-8") as file:
@@ -82,7 +88,7 @@ def write(folder: Path, record: Record, *, safely: bool) -> None:
 
 
 def sync(path: Path) -> None:
-    """What was written to a file or a folder is on the disk."""
+    """Flush a file or a folder to the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -90,27 +96,27 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def read(path: Path) -> Record | None:
-    """The record in a file; None: there is none that can be understood."""
+def read_record(path: Path) -> Record | None:
+    """Return the record in a file; None: there is no valid one."""
     try:
-        said = json.loads(path.read_text("utf-8"))
+        fields = json.loads(path.read_text("utf-8"))
         return Record(
-            uuid=str(said["uuid"]),
-            spec=str(said["spec"]),
-            before_w=float(said["before_w"]),
-            set_w=tuple(float(watts) for watts in said["set_w"]),
-            owner=Owner(**said["owner"]),
+            uuid=str(fields["uuid"]),
+            spec=str(fields["spec"]),
+            before_w=float(fields["before_w"]),
+            set_w=tuple(float(watts) for watts in fields["set_w"]),
+            owner=ProcessIdentity(**fields["owner"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def forget(folder: Path, uuid: str) -> None:
-    """Nobody holds this GPU any more."""
+def remove_record(folder: Path, uuid: str) -> None:
+    """Remove the record of a GPU: its cap is no longer held."""
     record_path(folder, uuid).unlink(missing_ok=True)
 
 
 def records(folder: Path) -> list[Record]:
-    """All that is remembered here, by GPU."""
-    found = (read(path) for path in sorted(folder.glob("cap-*.json")))
-    return [record for record in found if record is not None]
+    """Return all valid records in *folder*, sorted by file name."""
+    all_records = (read_record(path) for path in sorted(folder.glob("cap-*.json")))
+    return [record for record in all_records if record is not None]

@@ -1,4 +1,4 @@
-"""Caps that dead processes left behind are put back."""
+"""Restoration of caps that dead processes left behind."""
 
 from __future__ import annotations
 
@@ -9,31 +9,45 @@ from pathlib import Path
 
 from wattline.errors import WattlineError
 from wattline.meter import Gpu, open_meter
-from wattline.meter.caps.record import Record, forget, locked, read, record_path, records, state_folder
+from wattline.meter.caps.record import (
+    Record,
+    lock_records,
+    read_record,
+    record_path,
+    records,
+    remove_record,
+    state_folder,
+)
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """What became of a cap that was left behind; *problem* is empty if it is as it was before."""
+    """Result of restoring an orphaned cap.
+
+    *restored* is False if another program had changed the cap, or if there was a *problem* (else empty).
+    """
 
     record: Record
     restored: bool
     problem: str = ""
 
 
-def reap(folder: Path | None = None, wanted: Callable[[Record], bool] = lambda record: True) -> list[Reaped]:
-    """Put back the caps (that are *wanted*) of dead owners, as far as nobody has changed them since."""
+def reap(folder: Path | None = None, matches: Callable[[Record], bool] = lambda record: True) -> list[Reaped]:
+    """Restore the caps that dead processes left behind and no other program has changed since.
+
+    Only records for which *matches* returns True are considered.
+    """
     home = folder or state_folder()
-    if not any(record.owner.lives() is False and wanted(record) for record in records(home)):
+    if not any(record.owner.lives() is False and matches(record) for record in records(home)):
         return []
-    with suppress(OSError), locked(home):
-        dead = [r for r in records(home) if r.owner.lives() is False and wanted(r)]
-        return [put_back(home, record) for record in dead]
+    with suppress(OSError), lock_records(home):
+        orphans = [r for r in records(home) if r.owner.lives() is False and matches(r)]
+        return [restore_record(home, record) for record in orphans]
     return []
 
 
-def put_back(folder: Path, record: Record) -> Reaped:
-    """Put back one cap through a meter of our own, whoever holds it."""
+def restore_record(folder: Path, record: Record) -> Reaped:
+    """Restore one cap through a newly opened meter, without checking its owner."""
     try:
         meter = open_meter(record.spec)
     except (WattlineError, OSError) as error:
@@ -42,22 +56,22 @@ def put_back(folder: Path, record: Record) -> Reaped:
         gpu = next((g for g in meter.gpus if g.uuid == record.uuid), None)
         if gpu is None:
             return Reaped(record, False, f"{record.spec!r} has no GPU {record.uuid}")
-        return Reaped(record, restore(folder, record, gpu))
+        return Reaped(record, restore_cap(folder, record, gpu))
     except WattlineError as error:
         return Reaped(record, False, error.message)
     finally:
         meter.close()
 
 
-def restore(folder: Path, record: Record, gpu: Gpu) -> bool:
-    """Put back one cap and forget it; False: somebody else has changed it, and it is left alone."""
-    left = record.ours(gpu.cap_w())
-    if left:
+def restore_cap(folder: Path, record: Record, gpu: Gpu) -> bool:
+    """Restore one cap and remove its record; False: another program has changed it, and it is left alone."""
+    unchanged = record.has_set(gpu.cap_w())
+    if unchanged:
         gpu.set_cap(record.before_w)
-    forget(folder, record.uuid)
-    return left
+    remove_record(folder, record.uuid)
+    return unchanged
 
 
-def held_by(folder: Path, uuid: str) -> Record | None:
-    """Who holds a GPU, dead or alive; None: nobody."""
-    return read(record_path(folder, uuid))
+def find_record(folder: Path, uuid: str) -> Record | None:
+    """Return the record of a GPU, also of a dead owner; None: its cap is not held."""
+    return read_record(record_path(folder, uuid))

@@ -1,7 +1,7 @@
-"""The process that puts caps back when their owner is killed and cannot.
+"""Watchdog process that restores caps when their owner is killed.
 
-It is started by `hold`, in a session of its own, and ignores what a terminal or a scheduler sends to the
-others. It ends when it is told that nothing is left to restore, or restores when the owner is dead.
+`guard_caps` starts it in a session of its own; it ignores the signals that a terminal or a scheduler sends.
+It ends when the owner reports that no cap is left to restore, or after restoring the caps of a dead owner.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 from wattline.meter.caps.process_identity import started
 from wattline.meter.caps.restore import reap
 
-_RUN = "from wattline.meter.caps.watchdog import main; main()"
-_LOOK_MS = 200  # where the kernel does not tell when a process ends
+_CODE = "from wattline.meter.caps.watchdog import main; main()"
+_POLL_MS = 200  # on systems without pidfd
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE")
 
 
-class Watcher:
-    """Another process, for as long as we hold caps."""
+class Watchdog:
+    """Handle of the watchdog process, in the process that holds the caps."""
 
     def __init__(self, folder: Path) -> None:
-        self._owner = os.getpid()
-        since = started(self._owner) or 0
-        # It finds the modules that we find, wherever it was started.
+        self._owner_pid = os.getpid()
+        start_ticks = started(self._owner_pid) or 0
+        # The watchdog imports the same modules, from any working directory.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, str(self._owner), str(since), str(folder.absolute())],
+            [sys.executable, "-c", _CODE, str(self._owner_pid), str(start_ticks), str(folder.absolute())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -40,55 +40,55 @@ class Watcher:
             cwd="/",
         )
         assert self._process.stdout is not None
-        with self._process.stdout as ready:
-            self.ready = ready.read(1) == b"."  # by now it watches us, and ignores signals
+        with self._process.stdout as output:
+            self.ready = output.read(1) == b"."  # it now ignores signals and watches this process
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the watchdog."""
         return self._process.pid
 
     def stop(self) -> None:
-        """Nothing is left to restore. Only who started it may say so, not what was forked from it."""
-        if os.getpid() != self._owner:
+        """End the watchdog: no cap is left to restore. Does nothing in a forked child."""
+        if os.getpid() != self._owner_pid:
             return
         assert self._process.stdin is not None
-        with suppress(OSError), self._process.stdin as told:
-            told.write(b".")
+        with suppress(OSError), self._process.stdin as stdin:
+            stdin.write(b".")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)
 
 
 def main() -> None:
-    """Watch a process (its number, when it started), and restore from a folder: the three arguments."""
+    """Run the watchdog; arguments: process id of the owner, its start ticks, folder of the records."""
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    owner, since, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    owner_pid, start_ticks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     os.write(1, b".")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if died(owner, since):
-        reap(folder, lambda record: record.owner.pid == owner)
+    if wait_for_death(owner_pid, start_ticks):
+        reap(folder, lambda record: record.owner.pid == owner_pid)
 
 
-def died(owner: int, since: int) -> bool:
-    """Wait until a process is dead; False: before that, stdin said that it does not matter any more."""
+def wait_for_death(owner_pid: int, start_ticks: int) -> bool:
+    """Wait until the owner is dead; False: it wrote to stdin that no cap is left to restore."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    end = _end_of(owner)
-    if end is not None:
-        poll.register(end, select.POLLIN)
-    while started(owner) == since:
-        for file, _ in poll.poll(None if end is not None else _LOOK_MS):
+    pidfd = _open_pidfd(owner_pid)
+    if pidfd is not None:
+        poll.register(pidfd, select.POLLIN)
+    while started(owner_pid) == start_ticks:
+        for file, _ in poll.poll(None if pidfd is not None else _POLL_MS):
             if file == 0:
                 if os.read(0, 1):
                     return False
-                poll.unregister(0)  # it has closed everything, or ends just now
+                poll.unregister(0)  # the owner has closed its files, or is about to die
     return True
 
 
-def _end_of(owner: int) -> int | None:
-    """A file that can be read when a process has ended; None: not on this system."""
+def _open_pidfd(pid: int) -> int | None:
+    """Return a file that becomes readable when the process ends; None: not supported here."""
     try:
-        return os.pidfd_open(owner)
+        return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None

@@ -1,10 +1,10 @@
-"""NVIDIA GPUs, read and set through NVML by the bindings that NVIDIA ships (`nvidia-ml-py`).
+"""NVIDIA GPUs, read and set through NVML with NVIDIA's own bindings (`nvidia-ml-py`).
 
     nvml                 the GPUs that CUDA_VISIBLE_DEVICES leaves visible
-    nvml:GPU-12ab…       that one, whatever is visible
+    nvml:GPU-12ab…       this GPU, regardless of CUDA_VISIBLE_DEVICES
 
-Joules are those of the driver's counter; GPUs without one (before Volta) have their power integrated. A
-part of a GPU (MIG) has no meter of its own: the whole GPU is read, once, and the method says so.
+Energy is read from the driver's counter; on GPUs without one (before Volta) power is integrated. A MIG
+instance has no meter of its own: the whole GPU is read, once, and `method` says so.
 """
 
 from __future__ import annotations
@@ -16,204 +16,205 @@ from contextlib import contextmanager
 from typing import Any
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
-from wattline.meter.drivers.options import within
-from wattline.meter.gpu_names import kind_of
-from wattline.meter.power_sampler import Integrator
+from wattline.meter.drivers.options import check_cap
+from wattline.meter.gpu_names import find_gpu_kind
+from wattline.meter.power_sampler import PowerIntegrator
 from wattline.meter.protocol import Gpu
-from wattline.meter.visible_devices import visible
+from wattline.meter.visible_devices import select_visible_devices
 
-_ROOT = "ask an administrator, run as root, or use zeusd"
+_ROOT_HINT = "ask an administrator, run as root, or use zeusd"
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "NOT_FOUND", "UNKNOWN", "UNINITIALIZED", "DRIVER_NOT_LOADED")
-_ABSENT = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
+_UNSUPPORTED = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
 
 
 class NotSupported(MeterError):
-    """This GPU or its driver does not have it."""
+    """The GPU or its driver does not support the call."""
 
     code = "not_supported"
 
 
 @contextmanager
-def _told(nvml: Any, who: str, what: str) -> Iterator[None]:
-    """NVML's errors as ours."""
+def _translate_errors(nvml: Any, device: str, action: str) -> Iterator[None]:
+    """Translate errors of NVML to those of Wattline."""
     try:
         yield
     except nvml.NVMLError as error:
-        raise _ours(nvml, error.value, who, what, str(error)) from None
+        raise _build_error(nvml, error.value, device, action, str(error)) from None
 
 
-def _ours(nvml: Any, value: int, who: str, what: str, text: str) -> MeterError:
+def _build_error(nvml: Any, value: int, device: str, action: str, text: str) -> MeterError:
     def is_one_of(names: tuple[str, ...]) -> bool:
         return value in {getattr(nvml, f"NVML_ERROR_{name}", None) for name in names}
 
     if is_one_of(("NO_PERMISSION",)):
-        return NotPermitted(f"{who}: {what} needs an administrator", _ROOT)
-    if is_one_of(_ABSENT):
-        return NotSupported(f"{who}: {what} is not supported by this GPU or driver")
+        return NotPermitted(f"{device}: {action} needs administrator rights", _ROOT_HINT)
+    if is_one_of(_UNSUPPORTED):
+        return NotSupported(f"{device}: {action} is not supported by this GPU or driver")
     if is_one_of(_LOST):
-        return MeterError(f"{who} is lost: {text}", "nvidia-smi, and a reset of the GPU")
-    return MeterError(f"{who}: {what}: {text}")
+        return MeterError(f"{device} is lost: {text}", "check nvidia-smi, and reset the GPU")
+    return MeterError(f"{device}: {action} failed: {text}")
 
 
 class NvmlGpu:
     """One GPU behind NVML."""
 
-    def __init__(self, nvml: Any, handle: Any, index: int, uuid: str, part: bool) -> None:
+    def __init__(self, nvml: Any, handle: Any, index: int, uuid: str, is_mig: bool) -> None:
         self._nvml, self._handle = nvml, handle
         self.index, self.uuid = index, uuid
         self.spec = f"nvml:{uuid}"
-        self.name = _text(self._ask("its name", nvml.nvmlDeviceGetName))
-        self.kind = kind_of(self.name)
-        self._part = part
-        self._last_j, self._more_j = 0.0, 0.0
-        self._integral: Integrator | None = None
-        self._counts = self._has_counter()
+        self.name = _decode(self._call("reading its name", nvml.nvmlDeviceGetName))
+        self.kind = find_gpu_kind(self.name)
+        self._is_mig = is_mig
+        self._last_j, self._offset_j = 0.0, 0.0
+        self._integrator: PowerIntegrator | None = None
+        self._has_counter = self._detect_counter()
 
     @property
     def method(self) -> str:
-        """The driver's counter, or its power, integrated."""
-        how = "nvml energy counter" if self._counts else "nvml power, integrated"
-        return f"{how}, of the whole GPU (MIG)" if self._part else how
+        """The driver's energy counter, or integrated power."""
+        method = "nvml energy counter" if self._has_counter else "nvml power, integrated"
+        return f"{method}, of the whole GPU (MIG)" if self._is_mig else method
 
     def energy_j(self) -> float:
-        """Joules since the driver was loaded, or since the first look where power is integrated."""
-        if not self._counts:
-            if self._integral is None:
-                self._integral = Integrator(self.power_w)
-            return self._integral.energy_j()
-        read_j = self._ask("its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
-        if read_j < self._last_j:  # the driver was loaded anew
-            self._more_j += self._last_j
+        """Return the joules since the driver was loaded, or since the first call if power is integrated."""
+        if not self._has_counter:
+            if self._integrator is None:
+                self._integrator = PowerIntegrator(self.power_w)
+            return self._integrator.energy_j()
+        read_j = self._call("reading its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
+        if read_j < self._last_j:  # the driver was reloaded
+            self._offset_j += self._last_j
         self._last_j = read_j
-        return float(self._more_j + read_j)
+        return float(self._offset_j + read_j)
 
     def power_w(self) -> float:
-        """As the driver says: a mean of the last moments."""
-        return float(self._ask("its power", self._nvml.nvmlDeviceGetPowerUsage)) / 1e3
+        """Return the driver's power reading, a short moving average."""
+        return float(self._call("reading its power", self._nvml.nvmlDeviceGetPowerUsage)) / 1e3
 
     def cap_w(self) -> float:
-        """Its power limit."""
-        return float(self._ask("its power cap", self._nvml.nvmlDeviceGetPowerManagementLimit)) / 1e3
+        """Return the power limit."""
+        return float(self._call("reading its power cap", self._nvml.nvmlDeviceGetPowerManagementLimit)) / 1e3
 
     def cap_range_w(self) -> tuple[float, float]:
-        """The least and the largest limit."""
-        least, most = self._ask("its power caps", self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
-        return least / 1e3, most / 1e3
+        """Return the smallest and the largest power limit."""
+        constraints = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints
+        min_mw, max_mw = self._call("reading its power cap range", constraints)
+        return min_mw / 1e3, max_mw / 1e3
 
     def set_cap(self, watts: float) -> None:
-        """Set its power limit."""
-        within(watts, *self.cap_range_w(), self.name)
-        self._ask("setting a power cap", self._nvml.nvmlDeviceSetPowerManagementLimit, round(watts * 1e3))
+        """Set the power limit."""
+        check_cap(watts, *self.cap_range_w(), self.name)
+        self._call("setting a power cap", self._nvml.nvmlDeviceSetPowerManagementLimit, round(watts * 1e3))
 
     def lock_clock(self, mhz: float | None) -> None:
-        """Hold the clock of its multiprocessors."""
+        """Lock the clock of the multiprocessors at *mhz*; None: unlock it."""
         if mhz is None:
-            self._ask("letting its clock go", self._nvml.nvmlDeviceResetGpuLockedClocks)
+            self._call("unlocking its clock", self._nvml.nvmlDeviceResetGpuLockedClocks)
         else:
-            self._ask("locking its clock", self._nvml.nvmlDeviceSetGpuLockedClocks, round(mhz), round(mhz))
+            self._call("locking its clock", self._nvml.nvmlDeviceSetGpuLockedClocks, round(mhz), round(mhz))
 
     def temperature_c(self) -> float:
-        """Of the chip."""
+        """Return the temperature of the chip."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
-        return float(self._ask("its temperature", self._nvml.nvmlDeviceGetTemperature, sensor))
+        return float(self._call("reading its temperature", self._nvml.nvmlDeviceGetTemperature, sensor))
 
     def close(self) -> None:
-        """Look no more."""
-        if self._integral is not None:
-            self._integral.stop()
+        """Stop sampling power."""
+        if self._integrator is not None:
+            self._integrator.stop()
 
-    def _has_counter(self) -> bool:
+    def _detect_counter(self) -> bool:
         try:
-            self._ask("its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+            self._call("reading its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         except NotSupported:
             return False
         return True
 
-    def _ask(self, what: str, call: Callable[..., Any], *values: Any) -> Any:
-        with _told(self._nvml, f"GPU {self.index}", what):
-            return call(self._handle, *values)
+    def _call(self, action: str, function: Callable[..., Any], *values: Any) -> Any:
+        with _translate_errors(self._nvml, f"GPU {self.index}", action):
+            return function(self._handle, *values)
 
 
-class Nvml:
+class NvmlMeter:
     """The NVIDIA GPUs of this machine that a job may use."""
 
     name = "nvml"
 
-    def __init__(self, seen: str | None) -> None:
-        self._nvml = _bindings()
+    def __init__(self, visible: str | None) -> None:
+        self._nvml = _import_bindings()
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             raise MeterError(
-                f"NVML does not start: {error}", "is an NVIDIA driver installed and loaded?"
+                f"NVML cannot be initialised: {error}", "check that an NVIDIA driver is installed and loaded"
             ) from None
         try:
-            self._gpus = self._find(seen)
+            self._gpus = self._find_gpus(visible)
         except BaseException:
             self._nvml.nvmlShutdown()
             raise
         self._open = True
 
-    def _find(self, seen: str | None) -> tuple[NvmlGpu, ...]:
+    def _find_gpus(self, visible: str | None) -> tuple[NvmlGpu, ...]:
         nvml = self._nvml
-        with _told(nvml, "NVML", "listing GPUs"):
-            found = [self._listed(place) for place in range(nvml.nvmlDeviceGetCount())]
-        uuids = [uuid for uuid, _ in found]
-        parts: set[str] = set()
+        with _translate_errors(nvml, "NVML", "listing GPUs"):
+            devices = [self._read_device(number) for number in range(nvml.nvmlDeviceGetCount())]
+        uuids = [uuid for uuid, _ in devices]
+        mig_parents: set[str] = set()
 
-        def parent(word: str) -> str | None:
-            whole = self.whole(word)
-            parts.update([whole] if whole else [])
-            return whole
+        def find_parent(instance: str) -> str | None:
+            parent = self.find_mig_parent(instance)
+            mig_parents.update([parent] if parent else [])
+            return parent
 
-        places = visible(seen, uuids, parent)
-        parts |= {
-            word[4:].partition("/")[0] for word in (seen or "").split(",") if word.startswith("MIG-GPU-")
+        selected = select_visible_devices(visible, uuids, find_parent)
+        mig_parents |= {
+            word[4:].partition("/")[0] for word in (visible or "").split(",") if word.startswith("MIG-GPU-")
         }
         return tuple(
-            NvmlGpu(nvml, found[place][1], index, uuids[place], uuids[place] in parts)
-            for index, place in enumerate(places)
-            if uuids[place]
+            NvmlGpu(nvml, devices[number][1], index, uuids[number], uuids[number] in mig_parents)
+            for index, number in enumerate(selected)
+            if uuids[number]
         )
 
-    def _listed(self, place: int) -> tuple[str, Any]:
-        """UUID and handle of a GPU; no UUID: it is there, and lost."""
+    def _read_device(self, number: int) -> tuple[str, Any]:
+        """Return the UUID and the handle of a GPU; the UUID of a lost GPU is empty."""
         nvml = self._nvml
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(place)
-            return _text(nvml.nvmlDeviceGetUUID(handle)), handle
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            return _decode(nvml.nvmlDeviceGetUUID(handle)), handle
         except nvml.NVMLError:
             return "", None
 
-    def whole(self, part: str) -> str | None:
-        """The UUID of the GPU that has a MIG part."""
+    def find_mig_parent(self, instance: str) -> str | None:
+        """Return the UUID of the GPU that has the MIG instance; None: there is none."""
         nvml = self._nvml
         try:
-            mine = nvml.nvmlDeviceGetHandleByUUID(part)
-            return _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mine)))
+            handle = nvml.nvmlDeviceGetHandleByUUID(instance)
+            return _decode(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)))
         except nvml.NVMLError:
             return None
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those that CUDA_VISIBLE_DEVICES leaves, each once."""
+        """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, each once."""
         return self._gpus
 
     @property
     def driver(self) -> str:
-        """The version of the driver."""
-        with _told(self._nvml, "NVML", "the driver's version"):
-            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        """Version of the driver."""
+        with _translate_errors(self._nvml, "NVML", "reading the driver version"):
+            return _decode(self._nvml.nvmlSystemGetDriverVersion())
 
     def now_s(self) -> float:
-        """Seconds of this machine, without jumps."""
+        """Return the seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def stepped(self, samples: float) -> None:
-        """Nothing to do: steps take the time they take."""
+        """Do nothing: real steps take their own time."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Shut NVML down."""
         if self._open:
             self._open = False
             for gpu in self._gpus:
@@ -221,7 +222,7 @@ class Nvml:
             self._nvml.nvmlShutdown()
 
 
-def _bindings() -> Any:
+def _import_bindings() -> Any:
     try:
         import pynvml
     except ImportError:
@@ -229,12 +230,12 @@ def _bindings() -> Any:
     return pynvml
 
 
-def _text(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def open_text(text: str = "") -> Nvml:
-    """The meter `nvml`, of what is visible, or of the UUIDs in *text*."""
-    if text and not all(word.startswith("GPU-") for word in text.split(",")):
-        raise ConfigError(f"the nvml meter has {text!r}, expected nothing, or UUIDs: nvml:GPU-12ab…")
-    return Nvml(text or os.environ.get("CUDA_VISIBLE_DEVICES"))
+def open_driver(options: str = "") -> NvmlMeter:
+    """Open the meter `nvml` with the visible GPUs, or with those listed by UUID in *options*."""
+    if options and not all(word.startswith("GPU-") for word in options.split(",")):
+        raise ConfigError(f"the nvml meter got {options!r}, expected nothing or UUIDs: nvml:GPU-12ab…")
+    return NvmlMeter(options or os.environ.get("CUDA_VISIBLE_DEVICES"))

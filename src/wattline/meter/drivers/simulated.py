@@ -1,13 +1,13 @@
-"""GPUs that are not there, and follow the curves of the library: for tests, and to try things without one.
+"""Simulated GPUs that follow the models of the library, for tests and machines without a GPU.
 
     simulated:2xv100,model=resnet50,batch=64,time=virtual,state=DIR
 
-A GPU that does nothing draws its idle watts. A step of *samples* draws what the library says of the model
-under the present caps and clocks, for as long as it takes there. `time=virtual`: the clock jumps by that,
-and nothing else moves it; `time=real` (the default): we sleep for what is left of it after the work itself.
-*batch* is of all the GPUs together. `state=DIR` keeps caps and counters, for other processes too; without
-it they are gone when the meter is closed. `gpus=0/2` are those of the job, where others have the rest;
-`gpu=2` sees only one of the GPUs, as one process of several does, and steps its share.
+An idle GPU draws its idle power. A step of *samples* takes the time and draws the power that the library
+predicts for the model under the current caps and clocks. With `time=virtual` only steps advance the clock;
+with `time=real` (the default) `stepped` sleeps for the rest of the step time after the work itself. *batch*
+is the batch size of all GPUs together. `state=DIR` keeps caps and counters and shares them with other
+processes; without it they are deleted when the meter is closed. `gpus=0/2` are the GPUs of the job, if other
+jobs use the rest; `gpu=2` shows one GPU only, as to one rank of several, which steps its share.
 
 Faults: `denied=yes` forbids caps and clocks; `lost=5` loses the last GPU after five steps.
 """
@@ -27,27 +27,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.measurement.devices import Device, device
-from wattline.meter.drivers.options import one_of, read_options, whole_number, within
-from wattline.meter.drivers.simulated_state import Row, State
+from wattline.meter.drivers.options import check_cap, check_choice, parse_options, parse_whole_number
+from wattline.meter.drivers.simulated_state import GpuRow, SimulatedGpuState
 from wattline.meter.protocol import Gpu
 
 if TYPE_CHECKING:
-    from wattline.models.workload import Workload  # with numpy, which who only restores a cap does not need
+    from wattline.models.workload import Workload  # imports numpy, which restoring a cap does not need
 
 _OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "denied", "lost")
-_MEANT = "simulated:2xv100,model=resnet50"
+_EXAMPLE = "simulated:2xv100,model=resnet50"
 
 
-class _Pace(NamedTuple):
-    """Of one GPU under its cap: samples per second of all of them, and its own watts."""
+class _StepRate(NamedTuple):
+    """Samples per second of all GPUs if they had this GPU's cap and clock, and the power of this GPU."""
 
     samples_s: float
     watts: float
 
 
 @dataclass(frozen=True)
-class Simulation:
-    """What is simulated; *mine* are the GPUs of the job, *only* the one that this process sees."""
+class SimulationOptions:
+    """Options of the meter; *job_gpus* are the GPUs of the job, *only* the GPU that this process sees."""
 
     device: Device
     count: int
@@ -55,229 +55,245 @@ class Simulation:
     batch: int | None = None
     virtual: bool = False
     state: Path | None = None
-    mine: tuple[int, ...] = ()
+    job_gpus: tuple[int, ...] = ()  # empty = all
     only: int | None = None
     denied: bool = False
     lost_after: int | None = None
 
 
 class SimulatedGpu:
-    """One of them."""
+    """One simulated GPU."""
 
     method = "simulated"
 
-    def __init__(self, meter: Simulated, place: int, index: int) -> None:
-        self._meter, self._place = meter, place
+    def __init__(self, meter: SimulatedMeter, number: int, index: int) -> None:
+        self._meter, self._number = meter, number
         self.index = index
-        self.uuid = f"SIM-{hashlib.sha1(str(meter.folder).encode()).hexdigest()[:12]}-{place}"
-        self.name = f"simulated {meter.what.device.name}"
-        self.kind = meter.what.device.name
+        self.uuid = f"SIM-{hashlib.sha1(str(meter.folder).encode()).hexdigest()[:12]}-{number}"
+        self.name = f"simulated {meter.options.device.name}"
+        self.kind = meter.options.device.name
         self.spec = meter.spec
 
     @property
-    def _row(self) -> Row:
-        self._meter.check(self._place)
-        return self._meter.state.row(self._place)
+    def _row(self) -> GpuRow:
+        self._meter.check_present(self._number)
+        return self._meter.state.read_row(self._number)
 
     def energy_j(self) -> float:
-        """Its counter: idle watts all the time, and what steps draw more."""
+        """Return the energy counter: idle power all the time, plus the extra power of steps."""
         row = self._row
         idle_s = max(self._meter.now_s() - row.at_s, 0.0)
-        return row.energy_j + idle_s * self._meter.what.device.idle_w
+        return row.energy_j + idle_s * self._meter.options.device.idle_w
 
     def power_w(self) -> float:
-        """As in the last step, if that has just been."""
+        """Return the power of the last step for as long as that step took, then the idle power."""
         row = self._row
         busy = row.steps > 0 and self._meter.now_s() <= row.at_s + row.busy_s
-        return row.draw_w if busy else self._meter.what.device.idle_w
+        return row.draw_w if busy else self._meter.options.device.idle_w
 
     def cap_w(self) -> float:
-        """Its power cap."""
+        """Return the power cap."""
         return self._row.cap_w
 
     def cap_range_w(self) -> tuple[float, float]:
-        """As the device's maker says."""
-        return self._meter.what.device.min_cap_w, self._meter.what.device.max_cap_w
+        """Return the smallest and the largest cap of the device."""
+        return self._meter.options.device.min_cap_w, self._meter.options.device.max_cap_w
 
     def set_cap(self, watts: float) -> None:
-        """Set its power cap, for every process that sees it."""
-        self._permitted("a power cap")
-        with self._meter.state.changing(self._place) as row:
-            row.cap_w = within(watts, *self.cap_range_w(), self.name)
+        """Set the power cap, also for other processes that share the state."""
+        self._check_permitted("a power cap")
+        with self._meter.state.change_row(self._number) as row:
+            row.cap_w = check_cap(watts, *self.cap_range_w(), self.name)
 
     def lock_clock(self, mhz: float | None) -> None:
-        """Hold its clock; None: let it go."""
-        self._permitted("a clock")
-        least, most = self._meter.what.device.min_clock_mhz, self._meter.what.device.max_clock_mhz
-        if mhz is not None and not least <= mhz <= most:
+        """Lock the clock at *mhz*; None: unlock it."""
+        self._check_permitted("a clock")
+        low, high = self._meter.options.device.min_clock_mhz, self._meter.options.device.max_clock_mhz
+        if mhz is not None and not low <= mhz <= high:
             raise ConfigError(
-                f"a clock of {mhz:g} MHz is outside what {self.name} takes: {least:g} to {most:g} MHz"
+                f"a clock of {mhz:g} MHz is outside the range of {self.name}: {low:g} to {high:g} MHz"
             )
-        with self._meter.state.changing(self._place) as row:
+        with self._meter.state.change_row(self._number) as row:
             row.clock_mhz = mhz or 0.0
 
     def temperature_c(self) -> float:
-        """Warmer the more it draws."""
+        """Return a temperature that rises with the power draw."""
         return 30.0 + 0.15 * self.power_w()
 
-    def _permitted(self, what: str) -> None:
-        self._meter.check(self._place)
-        if self._meter.what.denied:
-            raise NotPermitted(f"{self.name} was told to refuse {what} (denied=yes)")
+    def _check_permitted(self, what: str) -> None:
+        self._meter.check_present(self._number)
+        if self._meter.options.denied:
+            raise NotPermitted(f"{self.name} refuses {what} (option denied=yes)")
 
 
-class Simulated:
-    """A machine of simulated GPUs that does what one job does."""
+class SimulatedMeter:
+    """A machine of simulated GPUs that runs the steps of one job."""
 
     name = "simulated"
 
-    def __init__(self, what: Simulation) -> None:
-        self.what = what
-        folder = what.state or Path(tempfile.mkdtemp(prefix="wattline-sim-"))
+    def __init__(self, options: SimulationOptions) -> None:
+        self.options = options
+        folder = options.state or Path(tempfile.mkdtemp(prefix="wattline-sim-"))
         self.folder = folder.resolve()
-        self._gone = weakref.finalize(self, shutil.rmtree, self.folder, True) if what.state is None else None
-        real_s = 0.0 if what.virtual else time.monotonic()
-        self.state = State(self.folder, what.device.name, what.count, what.device.max_cap_w, real_s)
-        self._stepped_s = real_s
-        self._paces: dict[tuple[float, float], _Pace] = {}
-        job = what.mine or tuple(range(what.count))
-        self._of = len(job)
-        self._places = job if what.only is None else (what.only,)
-        self._gpus = tuple(SimulatedGpu(self, place, index) for index, place in enumerate(self._places))
-        if what.model:
-            self._workload  # noqa: B018  what cannot be simulated is told at once
+        self._remove_folder = (
+            weakref.finalize(self, shutil.rmtree, self.folder, True) if options.state is None else None
+        )
+        start_s = 0.0 if options.virtual else time.monotonic()
+        device = options.device
+        self.state = SimulatedGpuState(self.folder, device.name, options.count, device.max_cap_w, start_s)
+        self._last_step_s = start_s
+        self._rates: dict[tuple[float, float], _StepRate] = {}
+        job_gpus = options.job_gpus or tuple(range(options.count))
+        self._job_size = len(job_gpus)
+        self._numbers = job_gpus if options.only is None else (options.only,)
+        self._gpus = tuple(SimulatedGpu(self, number, index) for index, number in enumerate(self._numbers))
+        if options.model:
+            self._workload  # noqa: B018  raise now if the model cannot be simulated
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Those that this process sees."""
+        """The GPUs that this process sees."""
         return self._gpus
 
     @property
     def spec(self) -> str:
-        """The text that opens the same GPUs again, all of them."""
-        what = self.what
-        words = [f"{what.count}x{what.device.name}", f"time={'virtual' if what.virtual else 'real'}"]
-        if what.model:
-            words.append(f"model={what.model}")
-        if what.batch is not None:
-            words.append(f"batch={what.batch}")
-        if what.denied:
+        """Text that opens all of these GPUs in another process."""
+        options = self.options
+        words = [f"{options.count}x{options.device.name}", f"time={'virtual' if options.virtual else 'real'}"]
+        if options.model:
+            words.append(f"model={options.model}")
+        if options.batch is not None:
+            words.append(f"batch={options.batch}")
+        if options.denied:
             words.append("denied=yes")
-        if what.lost_after is not None:
-            words.append(f"lost={what.lost_after}")
+        if options.lost_after is not None:
+            words.append(f"lost={options.lost_after}")
         return f"simulated:{','.join(words)},state={self.folder}"
 
     def now_s(self) -> float:
-        """This machine's clock, or the virtual one: how far the steps of anybody on our GPUs have come."""
-        if not self.what.virtual:
+        """Return this machine's monotonic clock, or in virtual time the end of the last step on our GPUs."""
+        if not self.options.virtual:
             return time.monotonic()
-        return max(self.state.row(place).at_s for place in self._places)
+        return max(self.state.read_row(number).at_s for number in self._numbers)
 
     def stepped(self, samples: float) -> None:
-        """Let the time of a step pass, and count its joules."""
+        """Let the time of a step pass, and count its energy."""
         if not samples > 0:
-            raise ConfigError(f"a step of {samples:g} samples, expected more than 0")
-        for place in self._places:
-            self.check(place)
-        paces = [self._pace(self.state.row(place)) for place in self._places]
-        mine = samples * self._of / len(self._places)
-        busy_s = [mine / pace.samples_s for pace in paces]
+            raise ConfigError(f"a step has {samples:g} samples, expected more than 0")
+        for number in self._numbers:
+            self.check_present(number)
+        rates = [self._rate(self.state.read_row(number)) for number in self._numbers]
+        job_samples = samples * self._job_size / len(self._numbers)
+        busy_s = [job_samples / rate.samples_s for rate in rates]
         step_s = max(busy_s)
-        end_s = self._pass(step_s)
-        for place, pace, own_s in zip(self._places, paces, busy_s, strict=True):
-            # Who is faster waits for the others.
-            draw_w = pace.watts * (own_s + self._workload.wait * (step_s - own_s)) / step_s
-            self._count(place, max(draw_w, self.what.device.idle_w), step_s, end_s)
+        end_s = self._pass_time(step_s)
+        for number, rate, own_s in zip(self._numbers, rates, busy_s, strict=True):
+            # Faster GPUs wait for the slowest.
+            draw_w = rate.watts * (own_s + self._workload.wait * (step_s - own_s)) / step_s
+            self._count(number, max(draw_w, self.options.device.idle_w), step_s, end_s)
 
-    def _pass(self, step_s: float) -> float:
-        """When the step is over."""
-        if self.what.virtual:
+    def _pass_time(self, step_s: float) -> float:
+        """Let *step_s* pass, and return the time after it."""
+        if self.options.virtual:
             return self.now_s() + step_s
-        left_s = self._stepped_s + step_s - time.monotonic()
+        left_s = self._last_step_s + step_s - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
-        self._stepped_s = time.monotonic()
-        return self._stepped_s
+        self._last_step_s = time.monotonic()
+        return self._last_step_s
 
-    def _count(self, place: int, draw_w: float, step_s: float, end_s: float) -> None:
-        idle_w = self.what.device.idle_w
-        with self.state.changing(place) as row:
+    def _count(self, number: int, draw_w: float, step_s: float, end_s: float) -> None:
+        idle_w = self.options.device.idle_w
+        with self.state.change_row(number) as row:
             row.energy_j += idle_w * max(end_s - row.at_s, 0.0) + (draw_w - idle_w) * step_s
             row.at_s = max(row.at_s, end_s)
             row.draw_w, row.busy_s = draw_w, step_s
             row.steps += 1
 
-    def _pace(self, row: Row) -> _Pace:
+    def _rate(self, row: GpuRow) -> _StepRate:
         key = row.cap_w, row.clock_mhz
-        if key not in self._paces:
-            self._paces[key] = self._predict(*key)
-        return self._paces[key]
+        if key not in self._rates:
+            self._rates[key] = self._predict(*key)
+        return self._rates[key]
 
-    def _predict(self, cap_w: float, clock_mhz: float) -> _Pace:
+    def _predict(self, cap_w: float, clock_mhz: float) -> _StepRate:
         from wattline.measurement.settings import Settings
 
-        asked = Settings.of(gpus=self._of, batch=self.what.batch, cap_w=cap_w, clock_mhz=clock_mhz or None)
-        samples_s, watts = self._workload.predict(asked)
-        return _Pace(float(samples_s[0]), float(watts[0]) / self._of)
+        settings = Settings.of(
+            gpus=self._job_size, batch=self.options.batch, cap_w=cap_w, clock_mhz=clock_mhz or None
+        )
+        samples_s, watts = self._workload.predict(settings)
+        return _StepRate(float(samples_s[0]), float(watts[0]) / self._job_size)
 
     @cached_property
     def _workload(self) -> Workload:
         from wattline.models.library import library
 
-        known, kind = library(), self.what.device.name
-        if self.what.model:
-            return known.find(self.what.model, kind)
-        found = next((w for w in known.workloads if w.gpu == kind), None)
-        if found is None:
-            raise ConfigError(f"nothing in the library was measured on {kind}", "wattline library list")
-        return found
+        known, kind = library(), self.options.device.name
+        if self.options.model:
+            return known.find(self.options.model, kind)
+        first = next((w for w in known.workloads if w.gpu == kind), None)
+        if first is None:
+            raise ConfigError(f"the library has no measurement on {kind}", "wattline library list")
+        return first
 
-    def check(self, place: int) -> None:
-        """A `MeterError` if that GPU is lost by now."""
-        after = self.what.lost_after
-        if after is not None and place == self.what.count - 1 and self.state.row(place).steps >= after:
-            raise MeterError(f"GPU {place} ({self.what.device.name}) is lost: lost={after}")
+    def check_present(self, number: int) -> None:
+        """Raise a `MeterError` if that GPU is lost."""
+        after = self.options.lost_after
+        if (
+            after is not None
+            and number == self.options.count - 1
+            and self.state.read_row(number).steps >= after
+        ):
+            raise MeterError(f"GPU {number} ({self.options.device.name}) is lost: lost={after}")
 
     def close(self) -> None:
-        """Let go of the state; where nobody named it, it is deleted."""
+        """Close the state file, and delete it unless the option `state` is set."""
         self.state.close()
-        if self._gone is not None:
-            self._gone()
+        if self._remove_folder is not None:
+            self._remove_folder()
 
 
-def open_text(text: str) -> Simulated:
-    """The meter `simulated:` *text*."""
-    return Simulated(parse(text))
+def open_driver(options: str) -> SimulatedMeter:
+    """Open the meter `simulated:` *options*."""
+    return SimulatedMeter(parse_simulation(options))
 
 
-def parse(text: str) -> Simulation:
-    """What *text* says: `2xv100,model=resnet50,…`."""
+def parse_simulation(text: str) -> SimulationOptions:
+    """Parse options such as `2xv100,model=resnet50,…`."""
     first, *words = text.split(",")
     shape = re.fullmatch(r"(?:(\d+)x)?([A-Za-z][\w-]*)", first)
     if shape is None or shape[1] == "0":
-        raise ConfigError(f"the simulated meter has {first!r}, expected how many of which kind", _MEANT)
-    said = read_options("simulated", words, _OPTIONS)
+        raise ConfigError(
+            f"the simulated meter got {first!r}, expected count and kind of GPU", f"write: {_EXAMPLE}"
+        )
+    values = parse_options("simulated", words, _OPTIONS)
     count = int(shape[1] or 1)
-    only = whole_number("simulated", "gpu", said["gpu"]) if "gpu" in said else None
+    only = parse_whole_number("simulated", "gpu", values["gpu"]) if "gpu" in values else None
     if only is not None and only >= count:
         raise ConfigError(f"gpu of the simulated meter is {only}, expected less than {count}")
-    mine = tuple(
-        whole_number("simulated", "gpus", n) for n in said.get("gpus", "").split("/") if "gpus" in said
+    job_gpus = tuple(
+        parse_whole_number("simulated", "gpus", n)
+        for n in values.get("gpus", "").split("/")
+        if "gpus" in values
     )
-    for place in mine:
-        if place >= count or mine.count(place) > 1:
-            raise ConfigError(f"gpus of the simulated meter have {place}, expected each once, below {count}")
-    if only is not None and mine and only not in mine:
-        raise ConfigError(f"gpu of the simulated meter is {only}, expected one of gpus={said['gpus']}")
-    return Simulation(
+    for number in job_gpus:
+        if number >= count or job_gpus.count(number) > 1:
+            raise ConfigError(
+                f"gpus of the simulated meter has {number}, expected each index once, below {count}"
+            )
+    if only is not None and job_gpus and only not in job_gpus:
+        raise ConfigError(f"gpu of the simulated meter is {only}, expected one of gpus={values['gpus']}")
+    return SimulationOptions(
         device=device(shape[2]),
         count=count,
-        model=said.get("model", ""),
-        batch=whole_number("simulated", "batch", said["batch"], 1) if "batch" in said else None,
-        virtual=one_of("simulated", "time", said.get("time", "real"), ("virtual", "real")) == "virtual",
-        state=Path(said["state"]) if "state" in said else None,
-        mine=mine,
+        model=values.get("model", ""),
+        batch=parse_whole_number("simulated", "batch", values["batch"], 1) if "batch" in values else None,
+        virtual=check_choice("simulated", "time", values.get("time", "real"), ("virtual", "real"))
+        == "virtual",
+        state=Path(values["state"]) if "state" in values else None,
+        job_gpus=job_gpus,
         only=only,
-        denied=one_of("simulated", "denied", said.get("denied", "no"), ("yes", "no")) == "yes",
-        lost_after=whole_number("simulated", "lost", said["lost"]) if "lost" in said else None,
+        denied=check_choice("simulated", "denied", values.get("denied", "no"), ("yes", "no")) == "yes",
+        lost_after=parse_whole_number("simulated", "lost", values["lost"]) if "lost" in values else None,
     )

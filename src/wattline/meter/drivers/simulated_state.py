@@ -1,8 +1,7 @@
-"""The caps and counters of simulated GPUs, in a small file that processes share.
+"""Caps and energy counters of simulated GPUs, in a small file shared between processes.
 
-A cap that is left behind stays behind, as on a real GPU, and two sessions see the same counter. The file
-has a header (what it is, the kind, how many) and a row for each GPU; whoever changes it
-locks it.
+As on a real GPU, a cap stays set after the process has ended, and two sessions see the same counter. The
+file has a header (magic number, kind, count) and one row per GPU, and is locked for every change.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from pathlib import Path
 from wattline.errors import ConfigError, MeterError
 
 _MAGIC = b"wattsim1"
-_HEAD = struct.Struct("<8s16sq")
+_HEADER = struct.Struct("<8s16sq")
 _ROW = struct.Struct("<7d")
 
 
 @dataclass
-class Row:
-    """One GPU: *energy_j* until *at_s*, from when on it idles; *draw_w* was drawn in the last *busy_s*."""
+class GpuRow:
+    """One GPU: *energy_j* up to *at_s*, idle since then; *draw_w* is its power in the last *busy_s*."""
 
     cap_w: float
-    clock_mhz: float = 0.0  # 0: not locked
+    clock_mhz: float = 0.0  # 0 = not locked
     energy_j: float = 0.0
     at_s: float = 0.0
     draw_w: float = 0.0
@@ -36,73 +35,74 @@ class Row:
     steps: float = 0.0
 
 
-class State:
-    """The file, opened or made for so many GPUs of a *kind*."""
+class SimulatedGpuState:
+    """The state file of *count* GPUs of a *kind*, created if it does not exist."""
 
     def __init__(self, folder: Path, kind: str, count: int, cap_w: float, now_s: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "gpus.bin"
         self.count = count
-        self._size = _HEAD.size + count * _ROW.size
+        self._size = _HEADER.size + count * _ROW.size
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            with self._locked():
-                self._make_or_check(kind, cap_w, now_s)
+            with self._lock():
+                self._create_or_check(kind, cap_w, now_s)
             self._map = mmap.mmap(self._file, self._size)
         except BaseException:
             os.close(self._file)
             raise
 
-    def _make_or_check(self, kind: str, cap_w: float, now_s: float) -> None:
-        there = os.pread(self._file, _HEAD.size, 0)
-        if not there:
-            rows = (Row(cap_w, at_s=now_s) for _ in range(self.count))
-            head = _HEAD.pack(_MAGIC, kind.encode(), self.count)
-            os.pwrite(self._file, head + b"".join(_ROW.pack(*astuple(row)) for row in rows), 0)
+    def _create_or_check(self, kind: str, cap_w: float, now_s: float) -> None:
+        header = os.pread(self._file, _HEADER.size, 0)
+        if not header:
+            rows = (GpuRow(cap_w, at_s=now_s) for _ in range(self.count))
+            new_header = _HEADER.pack(_MAGIC, kind.encode(), self.count)
+            os.pwrite(self._file, new_header + b"".join(_ROW.pack(*astuple(row)) for row in rows), 0)
             return
-        if len(there) < _HEAD.size or not there.startswith(_MAGIC):
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
             raise ConfigError(
-                f"{self.path} is not the state of simulated GPUs, expected one, or no such file"
+                f"{self.path} is not a state file of simulated GPUs", "remove it, or give another state=DIR"
             )
-        _, name, count = _HEAD.unpack(there)
-        is_kind = name.rstrip(b"\0").decode()
-        if (is_kind, count) != (kind, self.count):
+        _, name, count = _HEADER.unpack(header)
+        file_kind = name.rstrip(b"\0").decode()
+        if (file_kind, count) != (kind, self.count):
             raise ConfigError(
-                f"{self.path} holds {count}x{is_kind}, expected {self.count}x{kind}", "give another state=DIR"
+                f"{self.path} holds {count}x{file_kind}, expected {self.count}x{kind}",
+                "give another state=DIR",
             )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def row(self, place: int) -> Row:
-        """One GPU as it is now."""
+    def read_row(self, number: int) -> GpuRow:
+        """Return the current row of one GPU."""
         self._check_open()
-        with self._locked():
-            return self._row(place)
+        with self._lock():
+            return self._unpack(number)
 
-    def _row(self, place: int) -> Row:
-        return Row(*_ROW.unpack_from(self._map, _HEAD.size + place * _ROW.size))
+    def _unpack(self, number: int) -> GpuRow:
+        return GpuRow(*_ROW.unpack_from(self._map, _HEADER.size + number * _ROW.size))
 
     @contextmanager
-    def changing(self, place: int) -> Iterator[Row]:
-        """One GPU, to be changed by nobody else meanwhile."""
+    def change_row(self, number: int) -> Iterator[GpuRow]:
+        """Yield the row of one GPU under the lock, and write it back when the block ends."""
         self._check_open()
-        with self._locked():
-            row = self._row(place)
+        with self._lock():
+            row = self._unpack(number)
             yield row
-            _ROW.pack_into(self._map, _HEAD.size + place * _ROW.size, *astuple(row))
+            _ROW.pack_into(self._map, _HEADER.size + number * _ROW.size, *astuple(row))
 
     def _check_open(self) -> None:
         if self._map.closed:
             raise MeterError("the meter of these simulated GPUs is closed")
 
     def close(self) -> None:
-        """Let go of the file; what is in it stays."""
+        """Close the file; its content stays."""
         if not self._map.closed:
             self._map.close()
             os.close(self._file)

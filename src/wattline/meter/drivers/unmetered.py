@@ -1,4 +1,4 @@
-"""No meter: nothing is read, and energy is "unmetered", never 0 J."""
+"""The meter `none`: energy is "unmetered", never 0 J."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from wattline.errors import ConfigError
 from wattline.meter.protocol import Gpu
 
 
-class Unmetered:
-    """A machine on which no joules can be told."""
+class UnmeteredMeter:
+    """A machine without energy measurement."""
 
     name = "none"
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """None."""
+        """Always empty."""
         return ()
 
     def now_s(self) -> float:
-        """Seconds of this machine, without jumps."""
+        """Return the seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def stepped(self, samples: float) -> None:
-        """Nothing to do: steps take the time they take."""
+        """Do nothing: real steps take their own time."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
 
-def open_text(text: str = "") -> Unmetered:
-    """The meter `none`."""
-    if text:
-        raise ConfigError(f"the meter none takes nothing after it, and has {text!r}")
-    return Unmetered()
+def open_driver(options: str = "") -> UnmeteredMeter:
+    """Open the meter `none`."""
+    if options:
+        raise ConfigError(f"the meter none takes no options, got {options!r}", "write: none")
+    return UnmeteredMeter()
