@@ -1,4 +1,4 @@
-"""What every placer owes, and every policy with placers that move jobs and switch nodes off."""
+"""Contracts of all placers, and of policies with placers that move jobs and switch nodes off."""
 
 import pytest
 

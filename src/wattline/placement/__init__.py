@@ -1,4 +1,4 @@
-"""Leases: which GPUs, and what of the host beside them. A name here is a name on the command line.
+"""Placers: they turn plans into leases of GPUs and host resources. These names are typed on the command line.
 
 Names are imported when they are first used: some take long to compile the first time.
 """

@@ -1,68 +1,73 @@
-"""What leases say, once it is known who runs where."""
+"""Leases of selected jobs, from their nodes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.leases import (
+    LEASE_BATCH,
+    LEASE_CAP_W,
+    LEASE_GPUS,
+    LEASE_GROUP,
+    LEASE_HOST,
+    LEASE_JOB,
+    LEASE_NODE,
+    LEASE_ROWS,
+    Leases,
+)
 from wattline.core.plan import Placement, Plan
 from wattline.core.queue import JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F2, I1, I2, kernel
-from wattline.placement.selection import LEADER, POOL, REASON, STAYS, Chosen
+from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NO_INTS, NodeEntries, index_leases
+from wattline.placement.selection import LEADER, POOL, REASON, STAYS, Selection
 
-_NOBODY = np.empty(0, dtype=np.int64)
-_NOTHING = np.empty((3, 0), dtype=np.int64)
-
-
-Seats = tuple[Ints, Ints]
-"""Places of those who do not stay: for row i of the queue, entries at[0, i] to at[1, i] of the second.
-
-Its rows are nodes, which rise, and GPUs.
-"""
+_PROPORTIONAL = np.empty((3, 0), dtype=np.int64)
 
 
 def write(
     plan: Plan,
     snapshot: Snapshot,
-    chosen: Chosen,
-    seats: Seats,
-    host: Ints = _NOTHING,
-    unsettled: bool = False,
+    selection: Selection,
+    entries: NodeEntries,
+    host: Ints = _PROPORTIONAL,
+    host_limited: bool = False,
 ) -> Placement:
-    """The placement that gives everybody who was chosen a place, with the cap and batch of its leader.
+    """Return the placement of all selected jobs, with the cap and batch of their leaders.
 
-    *host* is what each GPU of a leader has of it, by row of the queue; empty: all have their share.
+    *entries* are the nodes of leaders that do not stay. *host* is the host resources of each GPU of a
+    leader, by row of the queue; empty: all have their proportional share.
     """
-    placed, changed = _write(
+    block, changed = _build_block(
         plan.row,
-        _NOBODY if plan.cap_w is None else plan.cap_w,
-        _NOBODY if plan.batch is None else plan.batch,
-        chosen.fate,
+        NO_INTS if plan.cap_w is None else plan.cap_w,
+        NO_INTS if plan.batch is None else plan.batch,
+        selection.fate,
         snapshot.queue.block,
         snapshot.leases.block,
-        *seats,
+        *entries,
         host,
     )
-    leases = Leases(placed) if changed else snapshot.leases
-    return Placement(leases, chosen.fate[REASON], chosen.waiting, unsettled=unsettled)
+    leases = Leases(block) if changed else snapshot.leases
+    return Placement(leases, selection.fate[REASON], selection.waiting, unsettled=host_limited)
 
 
 @kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)
-def _write(
+def _build_block(
     plan_row: Ints,
     plan_cap_w: Ints,
     plan_batch: Ints,
-    fate: Ints,
-    block: Floats,
+    outcome: Ints,
+    queue: Floats,
     leases: Ints,
-    seat_at: Ints,
-    seats: Ints,
+    entry_range: Ints,
+    entries: Ints,
     host: Ints,
 ) -> tuple[Ints, bool]:
-    queued = block.shape[1]
-    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
+    """Return the block of the new leases, and whether it differs from the old one."""
+    queued = queue.shape[1]
+    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
     cap_w = np.zeros(queued, dtype=np.int64)
     batch = np.zeros(queued, dtype=np.int64)
     for p in range(len(plan_row)):
@@ -70,44 +75,41 @@ def _write(
             cap_w[plan_row[p]] = plan_cap_w[p]
         if len(plan_batch) > 0:
             batch[plan_row[p]] = plan_batch[p]
-    first = np.zeros(queued + 1, dtype=np.int64)  # old leases by row of the queue
-    r = 0
-    for i in range(queued):
-        first[i] = r
-        while r < leases.shape[1] and leases[0, r] == block[JOB, i]:
-            r += 1
-    first[queued] = r
+    old_start = index_leases(queue, leases)
 
-    rows = 0
+    count = 0
     for i in range(queued):
-        if pool[i] >= 0:
-            lead = leader[i]
-            rows += first[lead + 1] - first[lead] if stays[lead] else seat_at[1, lead] - seat_at[0, lead]
-    placed = np.empty((LEASE_ROWS, rows), dtype=np.int64)
+        if kind_of[i] >= 0:
+            leader = leader_of[i]
+            if stays[leader]:
+                count += old_start[leader + 1] - old_start[leader]
+            else:
+                count += entry_range[1, leader] - entry_range[0, leader]
+    block = np.empty((LEASE_ROWS, count), dtype=np.int64)
     at = 0
     for i in range(queued):
-        if pool[i] < 0:
+        if kind_of[i] < 0:
             continue
-        lead = leader[i]
-        length = first[lead + 1] - first[lead] if stays[lead] else seat_at[1, lead] - seat_at[0, lead]
-        for s in range(length):
-            placed[0, at] = int(block[JOB, i])
-            placed[1, at] = int(block[JOB, lead])
-            if stays[lead]:
-                placed[2, at] = leases[2, first[lead] + s]
-                placed[3, at] = leases[3, first[lead] + s]
+        leader = leader_of[i]
+        start, end = entry_range[0, leader], entry_range[1, leader]
+        if stays[leader]:
+            start, end = old_start[leader], old_start[leader + 1]
+        for s in range(start, end):
+            block[LEASE_JOB, at] = int(queue[JOB, i])
+            block[LEASE_GROUP, at] = int(queue[JOB, leader])
+            if stays[leader]:
+                block[LEASE_NODE, at], block[LEASE_GPUS, at] = leases[LEASE_NODE, s], leases[LEASE_GPUS, s]
             else:
-                placed[2, at] = seats[0, seat_at[0, lead] + s]
-                placed[3, at] = seats[1, seat_at[0, lead] + s]
-            placed[4, at] = cap_w[lead]
-            placed[5, at] = batch[lead]
+                block[LEASE_NODE, at], block[LEASE_GPUS, at] = entries[ENTRY_NODE, s], entries[ENTRY_GPUS, s]
+            block[LEASE_CAP_W, at] = cap_w[leader]
+            block[LEASE_BATCH, at] = batch[leader]
             for h in range(3):
-                placed[6 + h, at] = host[h, lead] if host.shape[1] > 0 else 0
+                block[LEASE_HOST + h, at] = host[h, leader] if host.shape[1] > 0 else 0
             at += 1
-    changed = rows != leases.shape[1]
-    for r in range(rows):
+    changed = count != leases.shape[1]
+    for r in range(count):
         if changed:
             break
         for c in range(LEASE_ROWS):
-            changed = changed or placed[c, r] != leases[c, r]
-    return placed, changed
+            changed = changed or block[c, r] != leases[c, r]
+    return block, changed

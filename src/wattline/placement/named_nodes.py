@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.core.leases import LEASE_ROWS, Leases
+from wattline.core.leases import (
+    LEASE_BATCH,
+    LEASE_CAP_W,
+    LEASE_GPUS,
+    LEASE_GROUP,
+    LEASE_HOST,
+    LEASE_JOB,
+    LEASE_NODE,
+    LEASE_ROWS,
+    Leases,
+)
 from wattline.core.plan import Placement, Plan
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
@@ -12,81 +22,92 @@ from wattline.core.table import Ints
 from wattline.errors import PlanError
 from wattline.placement.selection import NO_ROOM, check_entries
 
-_HELD = REASONS.index(Reason.HELD)
+_NOT_PLANNED = REASONS.index(Reason.HELD)
+# Rows of a lease from LEASE_NODE on.
+_NODE, _GPUS, _CAP_W, _BATCH, _HOST = (
+    row - LEASE_NODE for row in (LEASE_NODE, LEASE_GPUS, LEASE_CAP_W, LEASE_BATCH, LEASE_HOST)
+)
 
 
-def told(plan: Plan, snapshot: Snapshot, node: Ints) -> Placement:
-    """Everybody on the *node* that the plan says, as far as it is up and has the room.
+def place_on_named_nodes(plan: Plan, snapshot: Snapshot, node: Ints) -> Placement:
+    """Return leases on the *node* that the plan names for each job, as far as it is up and has room.
 
-    Where that is not so for all, nobody who runs is stopped for it: it goes on as it is until it can move.
+    A running job that cannot move yet is not stopped: it keeps its lease until it can.
     """
     check_entries(plan, snapshot)
-    _check(node, snapshot)
-    has = _now(snapshot)
+    _check_nodes(node, snapshot)
+    current = _read_current_leases(snapshot)
     leads = plan.group == plan.row
-    wants = np.zeros((len(has), len(plan)), dtype=np.int64)
-    wants[0], wants[1] = node, plan.gpus
-    for row, column in ((2, plan.cap_w), (3, plan.batch)):
-        wants[row] = 0 if column is None else column
+    wanted = np.zeros((len(current), len(plan)), dtype=np.int64)
+    wanted[_NODE], wanted[_GPUS] = node, plan.gpus
+    for row, column in ((_CAP_W, plan.cap_w), (_BATCH, plan.batch)):
+        wanted[row] = 0 if column is None else column
     if plan.host is not None:
-        wants[4:] = plan.host
-    reason = np.full(len(snapshot.queue), _HELD) if plan.reason is None else plan.reason.copy()
+        wanted[_HOST:] = plan.host
+    reason = np.full(len(snapshot.queue), _NOT_PLANNED) if plan.reason is None else plan.reason.copy()
     reason[plan.row] = NO_ROOM
-    given = _seated(plan.row[leads], wants[:, leads], has, np.where(snapshot.up, snapshot.nodes.gpus, 0))
+    room = np.where(snapshot.up, snapshot.nodes.gpus, 0)
+    granted = _resolve_moves(plan.row[leads], wanted[:, leads], current, room)
     for p in np.flatnonzero(~leads).tolist():
-        if int(plan.group[p]) in given:
-            given[int(plan.row[p])] = given[int(plan.group[p])]
-    reason[list(given)] = 0
-    return Placement(_leases(plan, snapshot, given), reason, int(np.count_nonzero(reason)))
+        if int(plan.group[p]) in granted:
+            granted[int(plan.row[p])] = granted[int(plan.group[p])]
+    reason[list(granted)] = 0
+    return Placement(_build_leases(plan, snapshot, granted), reason, int(np.count_nonzero(reason)))
 
 
-def _seated(rows: Ints, wants: Ints, has: Ints, room: Ints) -> dict[int, Ints]:
-    """What each of *rows* of the queue is given: what it *wants*, or what it *has* until that is there."""
-    used = np.bincount(wants[0], wants[1], len(room))
+def _resolve_moves(rows: Ints, wanted: Ints, current: Ints, room: Ints) -> dict[int, Ints]:
+    """Return the lease of each of *rows* of the queue: *wanted*, or *current* until there is room for it.
+
+    Jobs without either are left out.
+    """
+    used = np.bincount(wanted[_NODE], wanted[_GPUS], len(room))
     if (used <= room).all():
-        return {row: wants[:, p] for p, row in enumerate(rows.tolist())}
-    given = {row: has[:, row] for row in rows.tolist() if has[1, row] > 0}
-    room = room - np.bincount(has[0, rows], has[1, rows], len(room)).astype(np.int64)
+        return {row: wanted[:, p] for p, row in enumerate(rows.tolist())}
+    granted = {row: current[:, row] for row in rows.tolist() if current[_GPUS, row] > 0}
+    room = room - np.bincount(current[_NODE, rows], current[_GPUS, rows], len(room)).astype(np.int64)
     moved = True
     while moved:
         moved = False
         for p, row in enumerate(rows.tolist()):
-            now, then = given.get(row), wants[:, p]
-            if now is not None and np.array_equal(now, then):
+            old, new = granted.get(row), wanted[:, p]
+            if old is not None and np.array_equal(old, new):
                 continue
-            back = now[1] if now is not None and now[0] == then[0] else 0
-            if then[1] <= room[then[0]] + back:
-                if now is not None:
-                    room[now[0]] += now[1]
-                room[then[0]] -= then[1]
-                given[row], moved = then, True
-    return given
+            released = old[_GPUS] if old is not None and old[_NODE] == new[_NODE] else 0
+            if new[_GPUS] <= room[new[_NODE]] + released:
+                if old is not None:
+                    room[old[_NODE]] += old[_GPUS]
+                room[new[_NODE]] -= new[_GPUS]
+                granted[row], moved = new, True
+    return granted
 
 
-def _leases(plan: Plan, snapshot: Snapshot, given: dict[int, Ints]) -> Leases:
-    """Leases of what was *given* by row of the queue."""
-    job, rows = snapshot.queue.job, sorted(given)
+def _build_leases(plan: Plan, snapshot: Snapshot, granted: dict[int, Ints]) -> Leases:
+    """Return the leases *granted* by row of the queue."""
+    job, rows = snapshot.queue.job, sorted(granted)
     leader = np.arange(len(job))
     leader[plan.row] = plan.group
     block = np.empty((LEASE_ROWS, len(rows)), dtype=np.int64)
-    block[0], block[1] = job[rows], job[leader[rows]]
+    block[LEASE_JOB], block[LEASE_GROUP] = job[rows], job[leader[rows]]
     for column, row in enumerate(rows):
-        block[2:, column] = given[row]
+        block[LEASE_NODE:, column] = granted[row]
     return snapshot.leases if np.array_equal(block, snapshot.leases.block) else Leases(block)
 
 
-def _now(snapshot: Snapshot) -> Ints:
-    """By row of the queue the node, GPUs, cap, batch and host of a job that leads and runs on one node;
-    elsewhere the GPUs are 0."""
+def _read_current_leases(snapshot: Snapshot) -> Ints:
+    """Return by row of the queue the lease, from `LEASE_NODE` on, of a leader that runs on one node.
+
+    The GPUs of all other jobs are 0.
+    """
     leases = snapshot.leases
-    found = np.zeros((len(leases.block) - 2, len(snapshot.queue)), dtype=np.int64)
+    current = np.zeros((len(leases.block) - LEASE_NODE, len(snapshot.queue)), dtype=np.int64)
     row = np.searchsorted(snapshot.queue.job, leases.job)
-    alone = (leases.job == leases.group) & (np.bincount(row, minlength=len(snapshot.queue))[row] == 1)
-    found[:, row[alone]] = leases.block[2:, alone]
-    return found
+    single = (leases.job == leases.group) & (np.bincount(row, minlength=len(snapshot.queue))[row] == 1)
+    current[:, row[single]] = leases.block[LEASE_NODE:, single]
+    return current
 
 
-def _check(node: Ints, snapshot: Snapshot) -> None:
-    wrong = (node < 0) | (node >= len(snapshot.nodes))
-    if wrong.any():
-        raise PlanError(f"a plan names node {node[np.argmax(wrong)]} of {len(snapshot.nodes)}")
+def _check_nodes(node: Ints, snapshot: Snapshot) -> None:
+    count = len(snapshot.nodes)
+    unknown = (node < 0) | (node >= count)
+    if unknown.any():
+        raise PlanError(f"the plan names node {node[np.argmax(unknown)]}, expected 0 to {count - 1}")

@@ -1,4 +1,4 @@
-"""Which GPUs: best fit, on the fewest nodes, and nobody who stays is moved."""
+"""Best-fit placement on the fewest nodes; jobs that stay are not moved."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, I2, inner, kernel
-from wattline.placement.lease_builder import Seats, write
-from wattline.placement.named_nodes import told
+from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NodeEntries, sort_by_node
+from wattline.placement.lease_builder import write
+from wattline.placement.named_nodes import place_on_named_nodes
 from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, check_backfill, choose
 
 
@@ -21,8 +22,8 @@ class Pack:
     """All GPUs of a job or none, on one GPU kind; the node with the least room that is enough.
 
     A job that fits on no single node takes the fewest nodes that hold it. A job that keeps running
-    keeps its GPUs. Where the plan names nodes, these are taken. *backfill* says who may overtake a job
-    that does not fit; see `wattline.placement.selection.choose`.
+    keeps its GPUs. Where the plan names nodes, these are taken. *backfill* says which jobs may overtake one
+    that does not fit; see `wattline.placement.selection.select_jobs`.
     """
 
     backfill: Backfill = "easy"
@@ -31,26 +32,26 @@ class Pack:
         check_backfill(self.backfill)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, and a reason for everybody without."""
+        """Return leases for the plan, and a reason for every job without."""
         if plan.node is not None:
-            return told(plan, snapshot, plan.node)
-        chosen = choose(plan, snapshot, models, self.backfill)
-        seats = _seats(
+            return place_on_named_nodes(plan, snapshot, plan.node)
+        selection = choose(plan, snapshot, models, self.backfill)
+        entries = _assign_nodes(
             plan.row,
             plan.gpus,
-            chosen.fate,
-            chosen.free,
+            selection.fate,
+            selection.free_gpus,
             snapshot.nodes.kind.codes,
             snapshot.wakes_s,
         )
-        return write(plan, snapshot, chosen, seats)
+        return write(plan, snapshot, selection, entries)
 
 
 @inner
-def _seat(
-    left: int, kind: int, free: Ints, node_kind: Ints, wakes_s: Floats, node: Ints, gpus: Ints, at: int
+def _take_gpus(
+    left: int, kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats, entries: Ints, at: int
 ) -> int:
-    """Take *left* GPUs from *free*, note them from entry *at* on; answers the entry after the last."""
+    """Take *left* GPUs from *free* and write *entries* from *at* on; return the end of the entries."""
     start = at
     while left > 0:
         # The tightest node that holds all that is left, else the one with most room; among equals
@@ -62,48 +63,44 @@ def _seat(
                     if (
                         tight < 0
                         or free[n] < free[tight]
-                        or (free[n] == free[tight] and wakes_s[n] < wakes_s[tight])
+                        or (free[n] == free[tight] and boot_done_s[n] < boot_done_s[tight])
                     ):
                         tight = n
                 elif (
-                    wide < 0 or free[n] > free[wide] or (free[n] == free[wide] and wakes_s[n] < wakes_s[wide])
+                    wide < 0
+                    or free[n] > free[wide]
+                    or (free[n] == free[wide] and boot_done_s[n] < boot_done_s[wide])
                 ):
                     wide = n
         n = tight if tight >= 0 else wide
         take = min(left, free[n])
         free[n] -= take
         left -= take
-        node[at] = n
-        gpus[at] = take
+        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, take
         at += 1
-    for a in range(start + 1, at):  # leases list nodes in ascending order
-        b = a
-        while b > start and node[b - 1] > node[b]:
-            node[b - 1], node[b] = node[b], node[b - 1]
-            gpus[b - 1], gpus[b] = gpus[b], gpus[b - 1]
-            b -= 1
+    sort_by_node(entries, start, at)
     return at
 
 
 @kernel(I1, I1, I2, I1, I1, F1)
-def _seats(
-    plan_row: Ints, plan_gpus: Ints, fate: Ints, free_gpus: Ints, node_kind: Ints, wakes_s: Floats
-) -> Seats:
-    """Nodes for everybody who was chosen and does not stay, in the order of the plan."""
+def _assign_nodes(
+    plan_row: Ints, plan_gpus: Ints, outcome: Ints, free_gpus: Ints, node_kind: Ints, boot_done_s: Floats
+) -> NodeEntries:
+    """Return nodes for the selected leaders that do not stay, in the order of the plan."""
     free = free_gpus.copy()
-    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
-    most = 0  # at most one node per GPU, and each node at most once per job
+    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    count = 0  # at most one node per GPU, and each node at most once per job
     for p in range(len(plan_row)):
         i = plan_row[p]
-        if leader[i] == i and pool[i] >= 0 and not stays[i]:
-            most += min(plan_gpus[p], len(free))
-    seat_at = np.zeros((2, len(pool)), dtype=np.int64)
-    seats = np.empty((2, most), dtype=np.int64)
+        if leader_of[i] == i and kind_of[i] >= 0 and not stays[i]:
+            count += min(plan_gpus[p], len(free))
+    entry_range = np.zeros((2, len(kind_of)), dtype=np.int64)
+    entries = np.empty((2, count), dtype=np.int64)
     at = 0
     for p in range(len(plan_row)):
         i = plan_row[p]
-        if leader[i] == i and pool[i] >= 0 and not stays[i]:
-            seat_at[0, i] = at
-            at = _seat(plan_gpus[p], pool[i], free, node_kind, wakes_s, seats[0], seats[1], at)
-            seat_at[1, i] = at
-    return seat_at, seats
+        if leader_of[i] == i and kind_of[i] >= 0 and not stays[i]:
+            entry_range[0, i] = at
+            at = _take_gpus(plan_gpus[p], kind_of[i], free, node_kind, boot_done_s, entries, at)
+            entry_range[1, i] = at
+    return entry_range, entries

@@ -1,4 +1,4 @@
-"""Which nodes are on: idle ones go off when being on has cost as much as booting again would."""
+"""Switching of idle nodes: one goes off once being on has cost as much energy as booting it again would."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BOOTING = REASONS.index(Reason.BOOTING)
 
 @dataclass(frozen=True)
 class Power:
-    """The leases of *place*, on nodes that are switched off while nobody needs them.
+    """The leases of *place*, on nodes that are switched off while no job needs them.
 
-    A node that nobody uses is switched off when it has been quiet for as long as it must be off to
-    save what booting it costs (the ski-rental rule: whatever comes, that uses at most twice the energy
-    of who knows what comes; Karlin et al., Algorithmica 1988), unless fewer than *spare* GPUs would then be
-    free and on. Nodes are switched on when *place* would let somebody run who waits if they were on:
-    those that it gives to them, and no more. Until then nothing is moved or stopped for it: who runs and
-    would grow into nodes that are off goes on as it is.
+    An unused node is switched off when it has been idle for as long as it must be off to save the energy of
+    booting it (the ski-rental rule: at most twice the energy of a schedule that knows the future; Karlin et
+    al., Algorithmica 1988), unless fewer than *spare* GPUs would then be free and on. Nodes are switched on
+    if *place* would start a waiting job were they on: those that it gives to such jobs, and no more. Until
+    they are up no job is moved or stopped for them: a running job that would grow into nodes that are off
+    keeps its lease.
     """
 
     place: Placer = field(default_factory=Pack)
@@ -41,61 +41,63 @@ class Power:
             raise ConfigError(f"spare must be at least 0, got {self.spare}")
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, a reason for everybody without, and which nodes should be on."""
+        """Return leases for the plan, a reason for every job without, and the nodes that should be on."""
         placement = self.place(plan, snapshot, models)
         gpus, now_s = snapshot.nodes.gpus, snapshot.now_s
-        free = np.where(snapshot.up, gpus, 0) - _leased(placement.leases, len(gpus))
+        free = np.where(snapshot.up, gpus, 0) - _count_leased_gpus(placement.leases, len(gpus))
         needed = np.zeros(len(gpus), dtype=np.bool_)
         reason = placement.reason
-        short = (reason == NO_ROOM) | (reason == OUTRANKED)
+        lacks_room = (reason == NO_ROOM) | (reason == OUTRANKED)
         if plan.node is not None:
-            needed, reason = _as_named(plan, plan.node, snapshot, reason)
-        elif short.any() and (snapshot.wakes_s > -math.inf).any():
-            dream = self.place(plan, _all_awake(snapshot, placement.leases), models)
-            grows = short & snapshot.queue.running & (dream.reason == 0)
+            needed, reason = _find_named_nodes(plan, plan.node, snapshot, reason)
+        elif lacks_room.any() and (snapshot.wakes_s > -math.inf).any():
+            all_on = self.place(plan, _with_all_nodes_up(snapshot, placement.leases), models)
+            grows = lacks_room & snapshot.queue.running & (all_on.reason == 0)
             if grows.any():
-                placement = self.place(_as_it_is(plan, snapshot, grows), snapshot, models)
-                free = np.where(snapshot.up, gpus, 0) - _leased(placement.leases, len(gpus))
-            needed, reason = _for_whom(dream.leases, snapshot, free, short, placement.reason)
+                placement = self.place(_keep_sizes(plan, snapshot, grows), snapshot, models)
+                free = np.where(snapshot.up, gpus, 0) - _count_leased_gpus(placement.leases, len(gpus))
+            needed, reason = _find_needed_nodes(all_on.leases, snapshot, free, lacks_room, placement.reason)
 
         idle = snapshot.up & (free == gpus) & ~needed
-        due_s = np.minimum(snapshot.quiet_s, now_s) + snapshot.nodes.break_even_s
+        off_at_s = np.minimum(snapshot.quiet_s, now_s) + snapshot.nodes.break_even_s
         on = (snapshot.wakes_s < math.inf) | needed
         left = int(free.sum())  # GPUs that are on and free
-        for node in np.flatnonzero(idle & (due_s <= now_s))[::-1].tolist():  # placers begin at the other end
+        for node in np.flatnonzero(idle & (off_at_s <= now_s))[
+            ::-1
+        ].tolist():  # placers fill low numbers first
             if left - gpus[node] >= self.spare:
                 on[node] = False
                 left -= int(gpus[node])
-        soon_s = due_s[idle & on & (left - gpus >= self.spare)]
-        boots_s = snapshot.wakes_s[needed]
+        next_off_s = off_at_s[idle & on & (left - gpus >= self.spare)]
+        boot_done_s = snapshot.wakes_s[needed]
         tick_s = min(
             placement.tick_s,
-            float(soon_s[soon_s > now_s].min(initial=math.inf)),
-            float(boots_s[boots_s > now_s].min(initial=math.inf)),
+            float(next_off_s[next_off_s > now_s].min(initial=math.inf)),
+            float(boot_done_s[boot_done_s > now_s].min(initial=math.inf)),
         )
         return replace(placement, reason=reason, on=on, tick_s=tick_s)
 
 
-def _as_named(plan: Plan, node: Ints, snapshot: Snapshot, reason: Ints) -> tuple[Bools, Ints]:
-    """Nodes that the plan names and that are off, and why each of the queue waits."""
+def _find_named_nodes(plan: Plan, node: Ints, snapshot: Snapshot, reason: Ints) -> tuple[Bools, Ints]:
+    """Return a mask of the nodes that the plan names and that are off, and the reasons of all jobs."""
     needed, reason = np.zeros(len(snapshot.nodes), dtype=np.bool_), reason.copy()
     off = snapshot.wakes_s[node] > -math.inf
     needed[node[off]] = True
-    boots = plan.row[off]
-    reason[boots[reason[boots] == NO_ROOM]] = _BOOTING
+    waits = plan.row[off]
+    reason[waits[reason[waits] == NO_ROOM]] = _BOOTING
     return needed, reason
 
 
-def _leased(leases: Leases, nodes: int) -> Ints:
-    """GPUs of each node that somebody holds."""
+def _count_leased_gpus(leases: Leases, nodes: int) -> Ints:
+    """Return the GPUs of each node that jobs hold."""
     leads = leases.job == leases.group
     return np.bincount(leases.node[leads], leases.gpus[leads], nodes).astype(np.int64)
 
 
-def _all_awake(snapshot: Snapshot, leases: Leases) -> Snapshot:
-    """What would be if *leases* had begun, and all nodes that were switched off were up.
+def _with_all_nodes_up(snapshot: Snapshot, leases: Leases) -> Snapshot:
+    """Return the state as if *leases* had begun and all nodes that are off were up.
 
-    `wakes_s` still says which ones: placers prefer the others.
+    `boot_done_s` still shows which ones are off: placers prefer the others.
     """
     queue = snapshot.queue
     if leases is not snapshot.leases:
@@ -103,40 +105,40 @@ def _all_awake(snapshot: Snapshot, leases: Leases) -> Snapshot:
         block[HELD] = np.bincount(np.searchsorted(queue.job, leases.job), leases.gpus, len(queue))
         queue = Queue(block)
     up = snapshot.usable
-    free = np.where(up, snapshot.nodes.gpus, 0) - _leased(leases, len(up))
+    free = np.where(up, snapshot.nodes.gpus, 0) - _count_leased_gpus(leases, len(up))
     for column in (up, free):
         column.setflags(write=False)
     return replace(snapshot, queue=queue, leases=leases, up=up, free=free)
 
 
-def _for_whom(
-    dreamt: Leases, snapshot: Snapshot, free: Ints, short: Bools, reason: Ints
+def _find_needed_nodes(
+    all_on: Leases, snapshot: Snapshot, free: Ints, lacks_room: Bools, reason: Ints
 ) -> tuple[Bools, Ints]:
-    """Nodes that those need who are *short* of room, and why each of them waits.
+    """Return a mask of the nodes that jobs without room get in the leases *all_on*, and all reasons.
 
-    Also nodes that are off and go to somebody who runs: it moves there to make room. Who gets GPUs
-    that are free already waits for something else, but these nodes should not go off meanwhile.
+    The mask includes nodes that are off and go to running jobs, which move there to make room. A job that
+    gets GPUs that are free already waits for another reason, but its nodes must not go off meanwhile.
     """
-    row = np.searchsorted(snapshot.queue.job, dreamt.job)
+    row = np.searchsorted(snapshot.queue.job, all_on.job)
     needed = np.zeros(len(free), dtype=np.bool_)
-    needed[dreamt.node[short[row] | (snapshot.wakes_s[dreamt.node] > -math.inf)]] = True
-    boots = row[short[row] & (reason[row] != 0) & (free[dreamt.node] < dreamt.gpus)]
+    needed[all_on.node[lacks_room[row] | (snapshot.wakes_s[all_on.node] > -math.inf)]] = True
+    waits = row[lacks_room[row] & (reason[row] != 0) & (free[all_on.node] < all_on.gpus)]
     reason = reason.copy()
-    reason[boots] = _BOOTING
+    reason[waits] = _BOOTING
     return needed, reason
 
 
-def _as_it_is(plan: Plan, snapshot: Snapshot, rows: Bools) -> Plan:
-    """*plan*, in which these rows, that run, keep what they hold."""
+def _keep_sizes(plan: Plan, snapshot: Snapshot, rows: Bools) -> Plan:
+    """Return *plan* with the current GPUs, cap, batch and node of these *rows*, which run."""
     queue, leases = snapshot.queue, snapshot.leases
-    here = np.flatnonzero(rows[plan.row])
-    first = np.searchsorted(leases.job, queue.job[plan.row[here]])
+    at = np.flatnonzero(rows[plan.row])
+    lease = np.searchsorted(leases.job, queue.job[plan.row[at]])
     gpus = plan.gpus.copy()
-    gpus[here] = queue.held[plan.row[here]].astype(np.int64)
+    gpus[at] = queue.held[plan.row[at]].astype(np.int64)
     knobs = {}
     for name in ("cap_w", "batch", "node"):
         column = getattr(plan, name)
         if column is not None:
             knobs[name] = column.copy()
-            knobs[name][here] = getattr(leases, name)[first]
+            knobs[name][at] = getattr(leases, name)[lease]
     return replace(plan, gpus=gpus, **knobs)

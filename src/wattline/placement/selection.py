@@ -1,4 +1,4 @@
-"""Who runs, by number of GPUs alone: placers ask this first, and then look for the nodes."""
+"""Selection of the jobs that run, by number of GPUs alone; placers then find nodes for them."""
 
 from __future__ import annotations
 
@@ -6,48 +6,65 @@ from typing import Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 
+from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import ACCEPTS, HELD, JOB
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
-from wattline.core.table import Bools, Floats, Ints
+from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob, did_you_mean
-from wattline.jit import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
+from wattline.jit import F1, F2, I1, I2, INT, inner, kernel
 from wattline.models.remaining import last_s
+from wattline.placement.kernel_arrays import (
+    NO_INTS,
+    NODE_COLUMNS,
+    PLAN_COLUMNS,
+    NodeColumns,
+    PlanColumns,
+    take_node_columns,
+    take_plan_columns,
+)
 
 Backfill = Literal["none", "easy", "greedy"]
-"""Who may overtake a job that does not fit."""
+"""Jobs that may overtake a job that does not fit; see `select_jobs`."""
 
 NO_ROOM, OUTRANKED = REASONS.index(Reason.NO_ROOM), REASONS.index(Reason.OUTRANKED)
 TOO_BIG, NO_HOST = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.NO_HOST)
-_HELD = REASONS.index(Reason.HELD)
+_NOT_PLANNED = REASONS.index(Reason.HELD)
 _MODES: tuple[str, ...] = get_args(Backfill)
 _NONE, _EASY, _GREEDY = range(3)
-_NO_ENDS = np.empty(0)
-_NOBODY = np.empty(0, dtype=np.int64)
+_NO_TIMES = np.empty(0)
+
+OUTCOME_ROWS = 4
+LEADER, POOL, STAYS, REASON = range(OUTCOME_ROWS)
 
 
-FATE_ROWS = 4
-LEADER, POOL, STAYS, REASON = range(FATE_ROWS)
+class Selection(NamedTuple):
+    """Jobs that run. *outcome* has a column per row of the queue and these rows:
 
-
-class Chosen(NamedTuple):
-    """Who runs. *fate* has one column per row of the queue, and its rows say:
-
-    `LEADER` the row of the queue that leads its group, -1: the plan leaves it out; `POOL` the kind of
-    GPU it runs on, -1: it waits; `STAYS` 1 if it leads a group that keeps its GPUs; `REASON` why it
-    waits. It is one array because every array costs time on its way in and out of compiled code.
+    `OUTCOME_LEADER` the row of the queue that leads its group, -1: not in the plan; `OUTCOME_KIND` the GPU
+    kind it runs on, -1: it waits; `OUTCOME_STAYS` 1 if it leads a group that keeps its GPUs;
+    `OUTCOME_REASON` why it waits. It is one array because every array costs time on its way in and out of
+    compiled code.
     """
 
     fate: Ints
-    free: Ints  # GPUs per node that nobody holds who stays
-    seeking: int  # how many leaders need a place
-    waiting: int  # how many rows have a reason
+    free_gpus: Ints  # by node, without the GPUs of jobs that stay
+    unplaced: int  # number of leaders that need nodes
+    waiting: int  # number of rows with a reason
+
+
+class _KindCapacity(NamedTuple):
+    """GPUs by kind: on nodes that are up, on nodes that are off or booting, and in all."""
+
+    up: Ints
+    off: Ints
+    total: Ints
 
 
 def check_backfill(backfill: str) -> None:
-    """Raise unless it is one of the modes of `choose`."""
+    """Raise unless *backfill* is one of the modes of `select_jobs`."""
     if backfill not in _MODES:
         raise ConfigError(
             f"backfill must be one of {', '.join(_MODES)}, got {backfill!r}",
@@ -56,79 +73,71 @@ def check_backfill(backfill: str) -> None:
 
 
 def choose(
-    plan: Plan, snapshot: Snapshot, models: Models, backfill: Backfill, barred: Ints = _NOBODY
-) -> Chosen:
-    """Walk through the plan and let those run for whom one kind has enough GPUs that are up.
+    plan: Plan, snapshot: Snapshot, models: Models, backfill: Backfill, excluded_kinds: Ints = NO_INTS
+) -> Selection:
+    """Select, in the order of the plan, the jobs for which one GPU kind has enough GPUs that are up.
 
-    *backfill* says who may overtake a job that does not fit: `none` nobody; `greedy` everybody who
-    fits; `easy` those who, by what the models say, do not delay the first job that does not fit
-    (aggressive backfilling with one reservation; Lifka, JSSPP 1995). Under a plan that may stop
-    running jobs nobody who overtakes can delay a job that goes first, so there `easy` reserves
-    nothing. *barred* has, by row of the queue, a bit for each kind on which that job finds no place
-    however many GPUs are free; empty: nobody is.
+    *backfill* says which jobs may overtake one that does not fit: `none` of them; `greedy` all that fit;
+    `easy` those that, by the prediction of the models, do not delay the first job that does not fit
+    (aggressive backfilling with one reservation; Lifka, JSSPP 1995). Under a preemptive plan overtaking
+    cannot delay a job with precedence, so `easy` reserves nothing. *excluded_kinds* has, by row of the queue,
+    a bit for each kind on which the job finds no nodes however many GPUs are free; empty: none is excluded.
     """
-    nodes = snapshot.nodes
     if plan.node is not None:
-        raise PlanError("the plan names nodes, and this placer chooses them itself; pack does not")
+        raise PlanError("the plan names nodes, but this placer chooses nodes itself; type --place pack")
     if plan.kind is not None:
-        barred = _only(plan, plan.kind, barred, len(snapshot.queue))
-    ends_s = _NO_ENDS
+        excluded_kinds = _exclude_other_kinds(plan, plan.kind, excluded_kinds, len(snapshot.queue))
+    columns, nodes = take_plan_columns(plan), take_node_columns(snapshot)
+    remaining_s = _NO_TIMES
     while True:
-        fate, free, seeking, waiting, needs_ends, bad = _choose(
-            plan.row,
-            plan.gpus,
-            plan.group,
-            _NOBODY if plan.reason is None else plan.reason,
-            plan.keeps,
+        outcome, free_gpus, unplaced, waiting, needs_remaining, invalid = _select(
+            columns,
+            nodes,
+            len(snapshot.nodes.kind.names),
+            snapshot.free,
             snapshot.queue.block,
             snapshot.leases.block,
-            snapshot.free,
-            nodes.kind.codes,
-            len(nodes.kind.names),
-            nodes.gpus,
-            snapshot.up,
-            snapshot.wakes_s,
             _MODES.index(backfill),
-            ends_s,
-            barred,
+            remaining_s,
+            excluded_kinds,
         )
-        if bad >= 0:
-            _explain(plan, bad, snapshot)
-        if not needs_ends:
-            return Chosen(fate, free, seeking, waiting)
-        ends_s = last_s(snapshot, models, plan)
+        if invalid >= 0:
+            _raise_plan_error(plan, invalid, snapshot)
+        if not needs_remaining:
+            return Selection(outcome, free_gpus, unplaced, waiting)
+        remaining_s = last_s(snapshot, models, plan)
 
 
-def _only(plan: Plan, kind: Ints, barred: Ints, queued: int) -> Ints:
-    """*barred*, and beside it all kinds but the one that the plan says."""
+def _exclude_other_kinds(plan: Plan, kind: Ints, excluded_kinds: Ints, queued: int) -> Ints:
+    """Return *excluded_kinds* with all kinds added but the one that the plan names for a job."""
     others = np.zeros(queued, dtype=np.int64)
-    good = (plan.row >= 0) & (plan.row < queued) & (kind >= 0)
-    others[plan.row[good]] = ~(1 << kind[good])
-    return others | barred if len(barred) else others
+    valid = (plan.row >= 0) & (plan.row < queued) & (kind >= 0)
+    others[plan.row[valid]] = ~(1 << kind[valid])
+    return others | excluded_kinds if len(excluded_kinds) else others
 
 
 def check_entries(plan: Plan, snapshot: Snapshot) -> None:
-    """Raise unless every entry of *plan* is of a job that waits or runs, with GPUs, and given once."""
-    bad = _wrong(plan.row, plan.gpus, plan.group, len(snapshot.queue))
-    if bad >= 0:
-        _explain(plan, bad, snapshot)
+    """Raise unless every entry of *plan* is a job of the queue, with GPUs, and occurs once."""
+    invalid = _check_entries(plan.row, plan.gpus, plan.group, len(snapshot.queue))
+    if invalid >= 0:
+        _raise_plan_error(plan, invalid, snapshot)
 
 
-def _explain(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
-    """Raise the error of a plan whose entry *at* cannot be."""
+def _raise_plan_error(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
+    """Raise the error of a plan with the invalid entry *at*."""
     row, group, queued = int(plan.row[at]), int(plan.group[at]), len(snapshot.queue)
     if not 0 <= row < queued:
-        raise UnknownJob(f"a plan grants row {row} of a queue of {queued}")
+        raise UnknownJob(f"the plan grants GPUs to row {row} of a queue of {queued} jobs")
     if plan.gpus[at] <= 0:
-        raise PlanError(f"a plan grants {plan.gpus[at]} GPUs to row {row}")
+        raise PlanError(f"the plan grants {plan.gpus[at]} GPUs to row {row}, expected at least 1")
     if np.count_nonzero(plan.row == row) > 1:
-        raise GrantedTwice(f"a plan grants row {row} twice")
-    raise PlanError(f"row {row} of a plan follows row {group}, which leads no group")
+        raise GrantedTwice(f"the plan grants GPUs to row {row} twice")
+    raise PlanError(f"the plan puts row {row} into the group of row {group}, which leads no group")
 
 
 @inner
-def _first_wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
-    """The first entry of a plan that cannot be; -1: none."""
+def _find_invalid_entry(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
+    """Return the first invalid entry of a plan; -1: none is."""
     leads = np.zeros(queued, dtype=np.int64)  # 0 not in the plan, 1 follows, 2 leads
     for p in range(len(plan_row)):
         i = plan_row[p]
@@ -143,45 +152,45 @@ def _first_wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int)
 
 
 @kernel(I1, I1, I1, INT)
-def _wrong(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
-    return _first_wrong(plan_row, plan_gpus, plan_group, queued)
+def _check_entries(plan_row: Ints, plan_gpus: Ints, plan_group: Ints, queued: int) -> int:
+    return _find_invalid_entry(plan_row, plan_gpus, plan_group, queued)
 
 
 @inner
-def _pool_of_rows(block: Floats, leases: Ints, node_kind: Ints) -> Ints:
-    """For every row of the queue the kind of GPU it holds; -1: none."""
-    pool = np.full(block.shape[1], -1, dtype=np.int64)
+def _find_held_kinds(queue: Floats, leases: Ints, node_kind: Ints) -> Ints:
+    """Return by row of the queue the kind of the GPUs that it holds; -1: none."""
+    held_kind = np.full(queue.shape[1], -1, dtype=np.int64)
     i = 0
     for r in range(leases.shape[1]):
-        while block[JOB, i] < leases[0, r]:
+        while queue[JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        pool[i] = node_kind[leases[2, r]]
-    return pool
+        held_kind[i] = node_kind[leases[LEASE_NODE, r]]
+    return held_kind
 
 
 @inner
-def _reservation(
-    need: int, accepts: int, pool: Ints, granted: Ints, room: Ints, asleep: Ints, ends_s: Floats
+def _compute_reservation(
+    need: int, accepted: int, kind_of: Ints, granted: Ints, room: Ints, off_gpus: Ints, remaining_s: Floats
 ) -> tuple[int, float, int]:
-    """Where and in how many seconds *need* GPUs will be free, and how many more will be free then.
+    """Return the kind and the seconds after which *need* GPUs are free, and how many more are free then.
 
-    Nodes that are switched off count as free: they will be switched on for who is next in line.
+    Nodes that are off count as free: they are switched on for the first job in line.
     """
     best, best_s, best_extra = -1, np.inf, 0
-    chosen = np.flatnonzero(pool >= 0)
+    selected = np.flatnonzero(kind_of >= 0)
     for k in range(len(room)):
-        if not (accepts >> k) & 1:
+        if not (accepted >> k) & 1:
             continue
-        free, when_s = room[k] + asleep[k], -np.inf
-        while free < need:  # the next to end, one after the other: few are needed
+        free, when_s = room[k] + off_gpus[k], -np.inf
+        while free < need:  # find the next end one by one: few are needed
             next_s = np.inf
-            for i in chosen:
-                if pool[i] == k and when_s < ends_s[i] < next_s:
-                    next_s = ends_s[i]
+            for i in selected:
+                if kind_of[i] == k and when_s < remaining_s[i] < next_s:
+                    next_s = remaining_s[i]
             if next_s == np.inf:
                 break
-            for i in chosen:
-                if pool[i] == k and ends_s[i] == next_s:
+            for i in selected:
+                if kind_of[i] == k and remaining_s[i] == next_s:
                     free += granted[i]
             when_s = next_s
         if free >= need and when_s < best_s:
@@ -190,195 +199,190 @@ def _reservation(
 
 
 @inner
-def _anybody_fits(start: int, plan_row: Ints, plan_gpus: Ints, block: Floats, room: Ints) -> bool:
-    """Whether somebody from entry *start* of the plan on could run in what is left."""
-    for p in range(start, len(plan_row)):
+def _any_entry_fits(start: int, plan: PlanColumns, queue: Floats, room: Ints) -> bool:
+    """Return whether an entry of the plan from *start* on fits into the *room* that is left."""
+    row, gpus, _, _, _ = plan
+    for p in range(start, len(row)):
         for k in range(len(room)):
-            if room[k] >= plan_gpus[p] and (int(block[ACCEPTS, plan_row[p]]) >> k) & 1:
+            if room[k] >= gpus[p] and (int(queue[ACCEPTS, row[p]]) >> k) & 1:
                 return True
     return False
 
 
 @inner
-def _walk(
-    plan_row: Ints,
-    plan_gpus: Ints,
-    plan_group: Ints,
-    keeps: bool,
-    block: Floats,
-    held_in: Ints,
-    up_gpus: Ints,
-    asleep_gpus: Ints,
-    all_gpus: Ints,
-    mode: int,
-    ends_s: Floats,
-    held_for: Ints,
-    barred: Ints,
-    fate: Ints,
-) -> bool:
-    """Write leader, pool and reason of everybody into *fate*.
+def _can_ever_fit(need: int, accepted: int, total_gpus: Ints) -> bool:
+    """Return whether an accepted kind has *need* GPUs in all."""
+    fits = False
+    for k in range(len(total_gpus)):
+        fits = fits or (total_gpus[k] >= need and (accepted >> k) & 1 == 1)
+    return fits
 
-    Answers whether an `easy` reservation is called for; the call is then repeated with *ends_s*.
-    """
-    queued = block.shape[1]
-    pool, reason = fate[POOL], fate[REASON]
-    fate[LEADER] = -1
-    pool[:] = -1
+
+@inner
+def _prepare_outcome(plan: PlanColumns, queue: Floats, outcome: Ints) -> Ints:
+    """Fill *outcome* for a queue of which no job runs; return by leader the kinds that its group accepts."""
+    row, _, group, plan_reason, _ = plan
+    queued = queue.shape[1]
+    leader_of, reason = outcome[LEADER], outcome[REASON]
+    leader_of[:] = -1
+    outcome[POOL] = -1
+    accepted = np.empty(queued, dtype=np.int64)
     for i in range(queued):
-        reason[i] = _HELD if len(held_for) == 0 else held_for[i]
-    granted = np.zeros(queued, dtype=np.int64)
-    room = up_gpus.copy()
-    accepts = np.empty(queued, dtype=np.int64)  # by a leader: what all of its group accept
-    for i in range(queued):
-        accepts[i] = int(block[ACCEPTS, i])
+        reason[i] = _NOT_PLANNED if len(plan_reason) == 0 else plan_reason[i]
+        accepted[i] = int(queue[ACCEPTS, i])
+    for p in range(len(row)):
+        accepted[group[p]] &= accepted[row[p]]
+        leader_of[row[p]] = group[p]
+    return accepted
+
+
+@inner
+def follow_leaders(plan_row: Ints, plan_group: Ints, outcome: Ints) -> None:
+    """Copy kind and reason of each leader to the members of its group."""
     for p in range(len(plan_row)):
-        accepts[plan_group[p]] &= accepts[plan_row[p]]
-        fate[LEADER, plan_row[p]] = plan_group[p]
-    reserves = mode == _EASY and keeps
+        i, leader = plan_row[p], plan_group[p]
+        if leader != i:
+            outcome[POOL, i], outcome[REASON, i] = outcome[POOL, leader], outcome[REASON, leader]
+
+
+@inner
+def _walk_plan(
+    plan: PlanColumns,
+    queue: Floats,
+    held_kind: Ints,
+    capacity: _KindCapacity,
+    mode: int,
+    remaining_s: Floats,
+    excluded_kinds: Ints,
+    outcome: Ints,
+) -> bool:
+    """Write leader, kind and reason of every job into *outcome*.
+
+    Return whether an `easy` reservation needs *remaining_s*; the call is then repeated with it.
+    """
+    plan_row, plan_gpus, plan_group, _, non_preemptive = plan
+    kind_of, reason = outcome[POOL], outcome[REASON]
+    accepted = _prepare_outcome(plan, queue, outcome)
+    granted = np.zeros(queue.shape[1], dtype=np.int64)
+    room, total_gpus = capacity.up.copy(), capacity.total
+    reserves = mode == _EASY and non_preemptive
     head = -1  # first row of the plan that does not fit
-    head_pool = -1
+    head_kind = -1
     shadow_s, extra = np.inf, 0  # when the head can start; GPUs it leaves over then
-    for turn in range(2 if keeps else 1):
+    for turn in range(2 if non_preemptive else 1):  # running jobs go first unless they may be stopped
         for p in range(len(plan_row)):
             i = plan_row[p]
             if plan_group[p] != i:
-                continue  # goes where its leader goes
-            may = accepts[i] if len(barred) == 0 else accepts[i] & ~barred[i]
-            stays = held_in[i] >= 0 and block[HELD, i] == plan_gpus[p] and (may >> held_in[i]) & 1 == 1
-            if keeps and stays != (turn == 0):
+                continue  # it runs where its leader runs
+            allowed = accepted[i] if len(excluded_kinds) == 0 else accepted[i] & ~excluded_kinds[i]
+            held, need = held_kind[i], plan_gpus[p]
+            stays = held >= 0 and queue[HELD, i] == need and (allowed >> held) & 1 == 1
+            if non_preemptive and stays != (turn == 0):
                 continue
-            need = plan_gpus[p]
             if head >= 0 and mode == _NONE:
                 reason[i] = OUTRANKED
                 continue
-            where = -1
-            if stays and room[held_in[i]] >= need:
-                where = held_in[i]
-            if where < 0:  # also who has to leave its kind
+            kind = -1
+            if stays and room[held] >= need:
+                kind = held
+            if kind < 0:  # includes jobs that lose the kind they hold
                 for k in range(len(room)):
-                    kept = reserves and k == head_pool and ends_s[i] > shadow_s and need > extra
-                    if where < 0 and room[k] >= need and (may >> k) & 1 and not kept:
-                        where = k
-            if where >= 0:
-                if head >= 0 and reserves and where == head_pool and not stays and ends_s[i] > shadow_s:
+                    reserved = reserves and k == head_kind and remaining_s[i] > shadow_s and need > extra
+                    if kind < 0 and room[k] >= need and (allowed >> k) & 1 and not reserved:
+                        kind = k
+            if kind >= 0:
+                if head >= 0 and reserves and kind == head_kind and not stays and remaining_s[i] > shadow_s:
                     extra -= need
-                room[where] -= need
-                pool[i] = where
-                granted[i] = need
-                reason[i] = 0
-                continue
-            possible = False
-            for k in range(len(room)):
-                possible |= all_gpus[k] >= need and (accepts[i] >> k) & 1 == 1
-            if not possible:
+                room[kind] -= need
+                kind_of[i], granted[i], reason[i] = kind, need, 0
+            elif not _can_ever_fit(need, accepted[i], total_gpus):
                 reason[i] = TOO_BIG
             elif head >= 0:
                 reason[i] = OUTRANKED
             else:
                 reason[i] = NO_ROOM
                 head = i
-                if reserves and _anybody_fits(p + 1, plan_row, plan_gpus, block, room):
-                    if len(ends_s) == 0:
+                if reserves and _any_entry_fits(p + 1, plan, queue, room):
+                    if len(remaining_s) == 0:
                         return True
-                    head_pool, shadow_s, extra = _reservation(
-                        need, accepts[i], pool, granted, room, asleep_gpus, ends_s
+                    head_kind, shadow_s, extra = _compute_reservation(
+                        need, accepted[i], kind_of, granted, room, capacity.off, remaining_s
                     )
-    for p in range(len(plan_row)):
-        leader = plan_group[p]
-        if leader != plan_row[p]:
-            pool[plan_row[p]] = pool[leader]
-            reason[plan_row[p]] = reason[leader]
+    follow_leaders(plan_row, plan_group, outcome)
     return False
 
 
 @inner
-def _who_stays(
-    plan_row: Ints,
-    plan_gpus: Ints,
-    block: Floats,
-    held_in: Ints,
-    leases: Ints,
-    fate: Ints,
-    free: Ints,
+def _mark_staying(
+    plan: PlanColumns, queue: Floats, held_kind: Ints, leases: Ints, outcome: Ints, free_gpus: Ints
 ) -> int:
-    """Leaders that keep kind and size keep their GPUs; the others give theirs back to *free*.
+    """Mark leaders that keep their kind and size as staying; add the GPUs of all others to *free_gpus*.
 
-    Answers how many leaders need a place.
+    Return the number of leaders that need nodes.
     """
-    pool, stays = fate[POOL], fate[STAYS]
+    row, gpus, _, _, _ = plan
+    kind_of, stays = outcome[POOL], outcome[STAYS]
     stays[:] = 0
-    seeking = 0
-    for p in range(len(plan_row)):
-        i = plan_row[p]
-        if fate[LEADER, i] == i and pool[i] >= 0:
-            stays[i] = pool[i] == held_in[i] and plan_gpus[p] == block[HELD, i]
-            seeking += 1 - stays[i]
+    unplaced = 0
+    for p in range(len(row)):
+        i = row[p]
+        if outcome[LEADER, i] == i and kind_of[i] >= 0:
+            stays[i] = kind_of[i] == held_kind[i] and gpus[p] == queue[HELD, i]
+            unplaced += 1 - stays[i]
     i = 0
     for r in range(leases.shape[1]):
-        while block[JOB, i] < leases[0, r]:
+        while queue[JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        if leases[0, r] != leases[1, r]:
-            seeking += stays[i]
-            stays[i] = 0  # it ran on the GPUs of somebody else
+        if leases[LEASE_JOB, r] != leases[LEASE_GROUP, r]:
+            unplaced += stays[i]
+            stays[i] = 0  # it ran on the GPUs of another job
         elif stays[i] == 0:
-            free[leases[2, r]] += leases[3, r]
-    return seeking
+            free_gpus[leases[LEASE_NODE, r]] += leases[LEASE_GPUS, r]
+    return unplaced
 
 
-@kernel(I1, I1, I1, I1, BOOL, F2, I2, I1, I1, INT, I1, B1, F1, INT, F1, I1)
-def _choose(
-    plan_row: Ints,
-    plan_gpus: Ints,
-    plan_group: Ints,
-    held_for: Ints,
-    keeps: bool,
-    block: Floats,
-    leases: Ints,
-    free_gpus: Ints,
-    node_kind: Ints,
+@inner
+def _count_gpus(nodes: NodeColumns, kinds: int) -> _KindCapacity:
+    """Return the GPUs of the cluster by kind."""
+    kind, gpus, _, is_up, boot_done_s = nodes
+    up = np.zeros(kinds, dtype=np.int64)
+    off = np.zeros(kinds, dtype=np.int64)
+    total = np.zeros(kinds, dtype=np.int64)
+    for n in range(len(gpus)):
+        total[kind[n]] += gpus[n]
+        if is_up[n]:
+            up[kind[n]] += gpus[n]
+        elif boot_done_s[n] > -np.inf:
+            off[kind[n]] += gpus[n]
+    return _KindCapacity(up, off, total)
+
+
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, I1, F2, I2, INT, F1, I1)
+def _select(
+    plan: PlanColumns,
+    nodes: NodeColumns,
     kinds: int,
-    node_gpus: Ints,
-    up: Bools,
-    wakes_s: Floats,
+    node_free_gpus: Ints,
+    queue: Floats,
+    leases: Ints,
     mode: int,
-    ends_s: Floats,
-    barred: Ints,
+    remaining_s: Floats,
+    excluded_kinds: Ints,
 ) -> tuple[Ints, Ints, int, int, bool, int]:
-    free = free_gpus.copy()
-    fate = np.empty((FATE_ROWS, block.shape[1]), dtype=np.int64)
-    bad = _first_wrong(plan_row, plan_gpus, plan_group, block.shape[1])
-    if bad >= 0:
-        return fate, free, 0, 0, False, bad
-    up_gpus = np.zeros(kinds, dtype=np.int64)
-    asleep_gpus = np.zeros(kinds, dtype=np.int64)
-    all_gpus = np.zeros(kinds, dtype=np.int64)
-    for n in range(len(node_gpus)):
-        all_gpus[node_kind[n]] += node_gpus[n]
-        if up[n]:
-            up_gpus[node_kind[n]] += node_gpus[n]
-        elif wakes_s[n] > -np.inf:
-            asleep_gpus[node_kind[n]] += node_gpus[n]
-    held_in = _pool_of_rows(block, leases, node_kind)
-    needs_ends = _walk(
-        plan_row,
-        plan_gpus,
-        plan_group,
-        keeps,
-        block,
-        held_in,
-        up_gpus,
-        asleep_gpus,
-        all_gpus,
-        mode,
-        ends_s,
-        held_for,
-        barred,
-        fate,
+    """Return the fields of a `Selection`, whether *remaining_s* is needed, and an invalid entry or -1."""
+    free_gpus = node_free_gpus.copy()
+    outcome = np.empty((OUTCOME_ROWS, queue.shape[1]), dtype=np.int64)
+    invalid = _find_invalid_entry(plan.row, plan.gpus, plan.group, queue.shape[1])
+    if invalid >= 0:
+        return outcome, free_gpus, 0, 0, False, invalid
+    held_kind = _find_held_kinds(queue, leases, nodes.kind)
+    needs_remaining = _walk_plan(
+        plan, queue, held_kind, _count_gpus(nodes, kinds), mode, remaining_s, excluded_kinds, outcome
     )
-    if needs_ends:
-        return fate, free, 0, 0, needs_ends, bad
-    seeking = _who_stays(plan_row, plan_gpus, block, held_in, leases, fate, free)
+    if needs_remaining:
+        return outcome, free_gpus, 0, 0, needs_remaining, invalid
+    unplaced = _mark_staying(plan, queue, held_kind, leases, outcome, free_gpus)
     waiting = 0
-    for i in range(fate.shape[1]):
-        waiting += fate[REASON, i] != 0
-    return fate, free, seeking, waiting, needs_ends, bad
+    for i in range(outcome.shape[1]):
+        waiting += outcome[REASON, i] != 0
+    return outcome, free_gpus, unplaced, waiting, needs_remaining, invalid

@@ -1,4 +1,4 @@
-"""Buddies: in cases small enough to do by hand, and in worlds of chance."""
+"""Buddy placement in cases small enough to check by hand, and on random clusters and jobs."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.simulations import first_start_times, simulate
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
+from wattline.core.actions import ACTION_JOB, ACTION_NODE
 from wattline.core.events import ARRIVED, RAN, Event, rows
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
@@ -22,13 +23,13 @@ from wattline.loop.reconcile import reconcile
 from wattline.loop.state import Decision, advance, begin, decide_nothing
 from wattline.models import Asked
 from wattline.placement import Buddy
-from wattline.placement.buddy.gpu_indices import blocks
+from wattline.placement.buddy.gpu_indices import lay_out_blocks
 
-Place = dict[int, int]  # node → GPUs
+GpusByNode = dict[int, int]
 
 
-def world(cluster: Nodes, running: list[Place], waiting: list[int]) -> Snapshot:
-    """A snapshot in which some run and others wait, in this order of submission."""
+def build_snapshot(cluster: Nodes, running: list[GpusByNode], waiting: list[int]) -> Snapshot:
+    """Return a snapshot of running and waiting jobs, in this order of submission."""
     gpus = [sum(place.values()) for place in running] + waiting
     jobs = Jobs.of(submit_s=np.zeros(len(gpus)), gpus=gpus, duration_s=np.full(len(gpus), 1000.0))
     accepts = cluster.accepts(jobs.gpu_kind)
@@ -44,29 +45,33 @@ def world(cluster: Nodes, running: list[Place], waiting: list[int]) -> Snapshot:
     return advance(state, decision, 1.0, ran, jobs, accepts)
 
 
-def where(leases: Leases) -> dict[int, Place]:
-    """Who holds what."""
-    found: dict[int, Place] = {}
+def gpus_by_job(leases: Leases) -> dict[int, GpusByNode]:
+    """Return the GPUs by node of each job."""
+    held: dict[int, GpusByNode] = {}
     for job, node, gpus in zip(leases.job.tolist(), leases.node.tolist(), leases.gpus.tolist(), strict=True):
-        found.setdefault(job, {})[node] = gpus
-    return found
+        held.setdefault(job, {})[node] = gpus
+    return held
 
 
-def placed(snapshot: Snapshot, plan: Plan | None = None, place: Buddy = Buddy()) -> dict[int, Place]:  # noqa: B008
-    """Who holds what once the plan, or first come first served, has its way."""
-    placement = place(p.fifo(snapshot, Asked()) if plan is None else plan, snapshot, Asked())
+def place(
+    snapshot: Snapshot,
+    plan: Plan | None = None,
+    placer: Buddy = Buddy(),  # noqa: B008
+) -> dict[int, GpusByNode]:
+    """Place the plan, by default first come first served, and return the GPUs by node of each job."""
+    placement = placer(p.fifo(snapshot, Asked()) if plan is None else plan, snapshot, Asked())
     check(placement, snapshot)
-    return where(placement.leases)
+    return gpus_by_job(placement.leases)
 
 
-def ranks(*order: int, gpus: list[int], keeps: bool = False) -> Plan:
-    """A plan by hand: these rows of the queue, in this order."""
+def build_plan(*order: int, gpus: list[int], keeps: bool = False) -> Plan:
+    """Return a plan of these rows of the queue, in this order."""
     row = np.array(order, dtype=np.int64)
     return Plan(row, np.array(gpus, dtype=np.int64), row, keeps=keeps)
 
 
-def grouped(rows: list[int], gpus: list[int], groups: list[int]) -> Plan:
-    """A plan by hand in which some run as one; nobody is stopped."""
+def build_grouped_plan(rows: list[int], gpus: list[int], groups: list[int]) -> Plan:
+    """Return a non-preemptive plan with groups of jobs that share GPUs."""
     return Plan(*(np.array(column, dtype=np.int64) for column in (rows, gpus, groups)), keeps=True)
 
 
@@ -74,25 +79,25 @@ def grouped(rows: list[int], gpus: list[int], groups: list[int]) -> Plan:
 
 
 def test_a_job_goes_to_the_node_with_the_least_room_that_is_enough() -> None:
-    snapshot = world(nodes("v100", count=3, gpus=8), [{0: 2}, {1: 5}], [2, 4])
-    assert placed(snapshot) == {0: {0: 2}, 1: {1: 5}, 2: {1: 2}, 3: {0: 4}}
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=8), [{0: 2}, {1: 5}], [2, 4])
+    assert place(snapshot) == {0: {0: 2}, 1: {1: 5}, 2: {1: 2}, 3: {0: 4}}
 
 
 def test_a_node_that_is_partly_used_comes_before_a_smaller_one_that_is_empty() -> None:
     cluster = join_nodes(nodes("v100", count=2, gpus=4), nodes("v100", count=1, gpus=8))
-    assert placed(world(cluster, [{2: 2}], [3]))[1] == {2: 3}
+    assert place(build_snapshot(cluster, [{2: 2}], [3]))[1] == {2: 3}
 
 
 def test_an_empty_node_is_taken_from_the_smallest_empty_group() -> None:
     cluster = nodes("v100", count=8, gpus=2, rack_size=4)
     # Node 6 is alone in its pair; to begin another group would cost a whole rack.
-    assert placed(world(cluster, [{4: 2}, {5: 2}, {7: 2}], [1]))[3] == {6: 1}
+    assert place(build_snapshot(cluster, [{4: 2}, {5: 2}, {7: 2}], [1]))[3] == {6: 1}
 
 
 def test_a_job_that_fits_on_a_node_waits_rather_than_span_nodes() -> None:
-    snapshot = world(nodes("v100", count=2, gpus=6), [{0: 4}, {1: 4}], [4])
+    snapshot = build_snapshot(nodes("v100", count=2, gpus=6), [{0: 4}, {1: 4}], [4])
     placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
-    assert where(placement.leases) == {0: {0: 4}, 1: {1: 4}}
+    assert gpus_by_job(placement.leases) == {0: {0: 4}, 1: {1: 4}}
     assert REASONS[placement.reason[2]] is Reason.NO_ROOM
 
 
@@ -101,111 +106,111 @@ def test_a_job_that_fits_on_a_node_waits_rather_than_span_nodes() -> None:
 
 def test_a_large_job_takes_an_aligned_group_of_nodes() -> None:
     cluster = nodes("v100", count=16, gpus=8, rack_size=8)
-    assert placed(world(cluster, [{0: 8}], [32]))[1] == {4: 8, 5: 8, 6: 8, 7: 8}
-    assert placed(world(cluster, [{0: 8}], [64]))[1] == dict.fromkeys(range(8, 16), 8)
+    assert place(build_snapshot(cluster, [{0: 8}], [32]))[1] == {4: 8, 5: 8, 6: 8, 7: 8}
+    assert place(build_snapshot(cluster, [{0: 8}], [64]))[1] == dict.fromkeys(range(8, 16), 8)
 
 
-def test_what_is_left_of_a_large_job_goes_where_it_fits_best() -> None:
+def test_the_rest_of_a_large_job_goes_where_it_fits_best() -> None:
     cluster = nodes("v100", count=8, gpus=8, rack_size=8)
-    assert placed(world(cluster, [{0: 5}, {1: 4}], [19]))[2] == {2: 8, 3: 8, 0: 3}
+    assert place(build_snapshot(cluster, [{0: 5}, {1: 4}], [19]))[2] == {2: 8, 3: 8, 0: 3}
 
 
 def test_a_large_job_takes_nodes_of_the_fewest_racks_where_no_group_is_empty() -> None:
     cluster = nodes("v100", count=12, gpus=2, rack_size=4)
     busy = [{n: 2} for n in (0, 2, 4, 9)]
-    assert placed(world(cluster, busy, [6]))[4] == {5: 2, 6: 2, 7: 2}  # three of one rack
-    # All of that one, and two of the one where they are the last two.
-    assert placed(world(cluster, busy, [10]))[4] == {1: 2, 3: 2, 5: 2, 6: 2, 7: 2}
+    assert place(build_snapshot(cluster, busy, [6]))[4] == {5: 2, 6: 2, 7: 2}  # three of one rack
+    # All of that rack, and the last two of another.
+    assert place(build_snapshot(cluster, busy, [10]))[4] == {1: 2, 3: 2, 5: 2, 6: 2, 7: 2}
 
 
-def test_nodes_of_other_sizes_help_a_large_job_out() -> None:
+def test_a_large_job_also_takes_nodes_of_other_sizes() -> None:
     cluster = join_nodes(nodes("v100", count=1, gpus=6), nodes("v100", count=2, gpus=4))
-    assert placed(world(cluster, [], [13]))[0] == {0: 6, 1: 4, 2: 3}
-    assert placed(world(cluster, [], [7]))[0] == {0: 6, 1: 1}
+    assert place(build_snapshot(cluster, [], [13]))[0] == {0: 6, 1: 4, 2: 3}
+    assert place(build_snapshot(cluster, [], [7]))[0] == {0: 6, 1: 1}
 
 
 # -- moving others
 
 
-def test_fragments_are_mended_by_moving_the_fewest_gpus() -> None:
-    snapshot = world(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 3}, {2: 3}], [4])
-    assert placed(snapshot) == {0: {0: 2}, 1: {1: 3}, 2: {2: 3}}  # 2 go nowhere
-    snapshot = world(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 1}, {1: 1}, {2: 3}], [4])
-    assert placed(snapshot) == {0: {1: 2}, 1: {1: 1}, 2: {1: 1}, 3: {2: 3}, 4: {0: 4}}
+def test_fragments_are_joined_by_moving_the_fewest_gpus() -> None:
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 3}, {2: 3}], [4])
+    assert place(snapshot) == {0: {0: 2}, 1: {1: 3}, 2: {2: 3}}  # the job of 2 GPUs fits nowhere else
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=4), [{0: 2}, {1: 1}, {1: 1}, {2: 3}], [4])
+    assert place(snapshot) == {0: {1: 2}, 1: {1: 1}, 2: {1: 1}, 3: {2: 3}, 4: {0: 4}}
 
 
-def test_who_has_to_move_may_need_others_to_move_first() -> None:
+def test_a_job_that_moves_may_need_others_to_move_first() -> None:
     # Four nodes of four, each with jobs of 2 and 1: four GPUs are free, one on each.
     running = [{n: size} for n in range(4) for size in (2, 1)]
-    snapshot = world(nodes("v100", count=4, gpus=4), running, [4])
-    after = placed(snapshot)
+    snapshot = build_snapshot(nodes("v100", count=4, gpus=4), running, [4])
+    after = place(snapshot)
     assert list(after[8].values()) == [4]
     assert all(list(after[job].values()) == [(2, 1)[job % 2]] for job in range(8))
 
 
 def test_whole_nodes_are_emptied_for_a_large_job() -> None:
     running = [{n: 1} for n in range(4)]
-    after = placed(world(nodes("v100", count=4, gpus=4), running, [8]))
+    after = place(build_snapshot(nodes("v100", count=4, gpus=4), running, [8]))
     assert sorted(after[4].values()) == [4, 4]
     assert sum(after[job] != running[job] for job in range(4)) == 2
 
 
-def test_nobody_is_moved_if_nobody_can_start_by_it() -> None:
-    snapshot = world(nodes("v100", count=2, gpus=6), [{0: 3}, {1: 2}, {1: 2}], [5])
+def test_no_job_is_moved_if_none_can_start_by_it() -> None:
+    snapshot = build_snapshot(nodes("v100", count=2, gpus=6), [{0: 3}, {1: 2}, {1: 2}], [5])
     placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
     assert placement.leases is snapshot.leases
 
 
 def test_a_group_moves_as_one() -> None:
-    snapshot = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
-    pair = grouped(rows=[0, 2, 1], gpus=[1, 1, 1], groups=[0, 0, 1])
+    snapshot = build_snapshot(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
+    pair = build_grouped_plan(rows=[0, 2, 1], gpus=[1, 1, 1], groups=[0, 0, 1])
     placement = Buddy()(pair, snapshot, Asked())
     actions = reconcile(snapshot.leases, placement.leases)
     accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
     packed = advance(snapshot, Decision(placement, actions), 2.0, rows(), snapshot.jobs, accepts)
-    after = placed(packed, grouped(rows=[0, 2, 1, 3], gpus=[1, 1, 1, 2], groups=[0, 0, 1, 3]))
+    after = place(packed, build_grouped_plan(rows=[0, 2, 1, 3], gpus=[1, 1, 1, 2], groups=[0, 0, 1, 3]))
     assert after[3] in ({0: 2}, {1: 2})
     assert after[0] == after[1] == after[2]
 
 
 def test_moved_jobs_keep_cap_and_batch() -> None:
-    snapshot = world(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [2])
+    snapshot = build_snapshot(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [2])
     three = np.arange(3, dtype=np.int64)
     plan = Plan(three, snapshot.queue.gpus, three, keeps=True, cap_w=three + 100, batch=three + 8)
     leases = Buddy()(plan, snapshot, Asked()).leases
-    assert set(where(leases)) == {0, 1, 2}
+    assert set(gpus_by_job(leases)) == {0, 1, 2}
     assert leases.cap_w.tolist() == [100, 101, 102]
     assert leases.batch.tolist() == [8, 9, 10]
 
 
-# -- when no move helps
+# -- when moving jobs does not help
 
 
-def test_who_goes_first_takes_the_place_of_who_goes_later_if_the_plan_lets_it() -> None:
+def test_under_a_preemptive_plan_a_job_takes_the_gpus_of_later_ones() -> None:
     cluster = nodes("v100", count=2, gpus=6)
-    snapshot = world(cluster, [{0: 4}, {1: 4}], [4])
-    after = placed(snapshot, ranks(2, 0, 1, gpus=[4, 4, 4]))
-    assert after == {2: {1: 4}, 0: {0: 4}}  # the last makes way
-    assert placed(snapshot, ranks(2, 0, 1, gpus=[4, 4, 4], keeps=True)) == {0: {0: 4}, 1: {1: 4}}
+    snapshot = build_snapshot(cluster, [{0: 4}, {1: 4}], [4])
+    after = place(snapshot, build_plan(2, 0, 1, gpus=[4, 4, 4]))
+    assert after == {2: {1: 4}, 0: {0: 4}}  # the last is preempted
+    assert place(snapshot, build_plan(2, 0, 1, gpus=[4, 4, 4], keeps=True)) == {0: {0: 4}, 1: {1: 4}}
 
 
-def test_the_next_may_try_where_somebody_finds_no_place() -> None:
-    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 4}, {1: 4}, {2: 4}], [4, 1, 1])
-    started = {mode: len(placed(snapshot, place=Buddy(mode))) - 3 for mode in ("none", "easy", "greedy")}  # type: ignore[arg-type]
+def test_later_jobs_may_start_where_one_finds_no_nodes() -> None:
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=6), [{0: 4}, {1: 4}, {2: 4}], [4, 1, 1])
+    started = {mode: len(place(snapshot, placer=Buddy(mode))) - 3 for mode in ("none", "easy", "greedy")}  # type: ignore[arg-type]
     assert started == {"none": 0, "easy": 2, "greedy": 2}
 
 
-def test_under_easy_the_emptiest_node_is_kept_for_who_is_next_in_line() -> None:
+def test_under_easy_the_emptiest_node_is_reserved_for_the_first_in_line() -> None:
     # Six free GPUs, but no four together. Of the six, two may go to others, and not those of node 0.
-    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 5}], [4, 1])
-    assert placed(snapshot)[4] == {2: 1}
-    snapshot = world(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 6}], [4, 3])
-    assert 4 not in placed(snapshot)
-    assert placed(snapshot, place=Buddy("greedy"))[4] == {0: 3}
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 5}], [4, 1])
+    assert place(snapshot)[4] == {2: 1}
+    snapshot = build_snapshot(nodes("v100", count=3, gpus=6), [{0: 3}, {1: 4}, {2: 6}], [4, 3])
+    assert 4 not in place(snapshot)
+    assert place(snapshot, placer=Buddy("greedy"))[4] == {0: 3}
 
 
-def test_a_job_that_finds_no_place_is_not_overtaken_for_ever() -> None:
-    # Threes come and go on nodes of eight, two to a node; one job wants a whole node.
+def test_a_job_that_finds_no_nodes_is_not_overtaken_forever() -> None:
+    # Jobs of three GPUs come and go on nodes of eight, two per node; one job needs a whole node.
     jobs = Jobs.of(
         id=["whole", *(f"three-{n}" for n in range(60))],
         submit_s=[1.0, *(0.0 if n < 4 else 10.0 * n for n in range(60))],
@@ -215,17 +220,17 @@ def test_a_job_that_finds_no_place_is_not_overtaken_for_ever() -> None:
     assert first_start_times(simulate(jobs, p.fifo, count=2, gpus=8, place=Buddy()))["whole"] < 250.0
 
 
-def test_who_finds_no_place_finds_none_because_of_those_before_it() -> None:
+def test_a_job_finds_no_nodes_only_because_of_those_before_it() -> None:
     cluster = join_nodes(nodes("v100", count=3, gpus=8), nodes("v100", count=5, gpus=2))
     running = [{2: 1}, {7: 1}, {1: 3}, {6: 2}, {5: 1}, {1: 2}, {5: 1}, {4: 1}, {0: 4}, {2: 3}]
     order = [13, 10, 11, 4, 5, 0, 2, 1, 8, 7, 12, 14, 6, 9, 3]
-    gpus = [8, 8, 4, 8, 8, 2, 4, 8, 8, 8, 1, 1, 2, 3, 2]  # most of those who run are to grow or shrink
-    plan = ranks(*order, gpus=gpus, keeps=True)
-    found = placed(world(cluster, running, [1, 6, 12, 2, 3]), plan, Buddy("none"))
+    gpus = [8, 8, 4, 8, 8, 2, 4, 8, 8, 8, 1, 1, 2, 3, 2]  # most running jobs grow or shrink
+    plan = build_plan(*order, gpus=gpus, keeps=True)
+    found = place(build_snapshot(cluster, running, [1, 6, 12, 2, 3]), plan, Buddy("none"))
     line = [*found, *(job for job in order if job not in found)]
-    again = world(cluster, list(found.values()), [1] * (15 - len(found)))
-    plan = ranks(*(line.index(job) for job in order), gpus=gpus, keeps=True)
-    assert placed(again, plan, Buddy("none")) == dict(enumerate(found.values()))
+    again = build_snapshot(cluster, list(found.values()), [1] * (15 - len(found)))
+    plan = build_plan(*(line.index(job) for job in order), gpus=gpus, keeps=True)
+    assert place(again, plan, Buddy("none")) == dict(enumerate(found.values()))
 
 
 def test_an_unknown_backfill_is_refused() -> None:
@@ -234,32 +239,32 @@ def test_an_unknown_backfill_is_refused() -> None:
     assert "easy" in caught.value.hint
 
 
-# -- worlds of chance
+# -- random clusters and jobs
 
 
-class Watched:
-    """A placer that is looked at from before and after."""
+class CheckedBuddy:
+    """A placer with checks of each placement."""
 
     def __init__(self, place: Buddy) -> None:
         self.place = place
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         placement = self.place(plan, snapshot, models)
-        self.blocks_are_aligned_and_apart(placement, snapshot)
-        self.nobody_spans_who_fits(placement, snapshot)
-        self.who_moves_lets_somebody_start(plan, placement, snapshot)
+        self.check_blocks_are_aligned_and_disjoint(placement, snapshot)
+        self.check_only_large_jobs_span_nodes(placement, snapshot)
+        self.check_moves_let_a_job_start(plan, placement, snapshot)
         return placement
 
-    def blocks_are_aligned_and_apart(self, placement: Placement, snapshot: Snapshot) -> None:
-        layout = blocks(placement.leases)
+    def check_blocks_are_aligned_and_disjoint(self, placement: Placement, snapshot: Snapshot) -> None:
+        layout = lay_out_blocks(placement.leases)
         assert (layout.offset % layout.size == 0).all()
         assert (layout.offset + layout.size <= snapshot.nodes.gpus[layout.node]).all()
         same = layout.node[1:] == layout.node[:-1]
         assert (layout.offset[1:] >= (layout.offset + layout.size)[:-1])[same].all()
 
-    def nobody_spans_who_fits(self, placement: Placement, snapshot: Snapshot) -> None:
-        before = where(snapshot.leases)
-        for job, place in where(placement.leases).items():
+    def check_only_large_jobs_span_nodes(self, placement: Placement, snapshot: Snapshot) -> None:
+        before = gpus_by_job(snapshot.leases)
+        for job, place in gpus_by_job(placement.leases).items():
             if place != before.get(job) and len(place) > 1:
                 kind = snapshot.nodes.kind.codes == snapshot.nodes.kind.codes[min(place)]
                 sizes = snapshot.nodes.gpus[kind & snapshot.usable]
@@ -267,16 +272,16 @@ class Watched:
                 whole = sum(gpus == snapshot.nodes.gpus[node] for node, gpus in place.items())
                 assert whole >= len(place) - 1
 
-    def who_moves_lets_somebody_start(self, plan: Plan, placement: Placement, snapshot: Snapshot) -> None:
-        before, after = where(snapshot.leases), where(placement.leases)
+    def check_moves_let_a_job_start(self, plan: Plan, placement: Placement, snapshot: Snapshot) -> None:
+        before, after = gpus_by_job(snapshot.leases), gpus_by_job(placement.leases)
         moved = [job for job in before if job in after and after[job] != before[job]]
         if moved and plan.keeps:
-            assert set(after) - set(before), f"{moved} were moved for nobody"
+            assert set(after) - set(before), f"{moved} were moved, but no job started"
 
 
 @st.composite
-def power_of_two_worlds(draw: st.DrawFn, most: int = 1) -> tuple[Nodes, Jobs]:
-    """Equal nodes, and jobs of up to *most* nodes."""
+def power_of_two_clusters(draw: st.DrawFn, most: int = 1) -> tuple[Nodes, Jobs]:
+    """Generate equal nodes, and jobs of up to *most* nodes."""
     size = 2 ** draw(st.integers(0, 4))
     cluster = nodes("v100", count=draw(st.integers(1, 9)), gpus=size, rack_size=4)
     sizes = [2**k for k in range(10) if 2**k <= size * most]
@@ -287,11 +292,11 @@ def power_of_two_worlds(draw: st.DrawFn, most: int = 1) -> tuple[Nodes, Jobs]:
     return cluster, Jobs.of(submit_s=next(lists), gpus=gpus, duration_s=next(lists))
 
 
-@given(world=power_of_two_worlds(), mode=st.sampled_from(("none", "easy", "greedy")))
-def test_power_of_two_jobs_start_if_enough_gpus_are_free(world: tuple[Nodes, Jobs], mode: str) -> None:
-    cluster, jobs = world
+@given(generated=power_of_two_clusters(), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_power_of_two_jobs_start_if_enough_gpus_are_free(generated: tuple[Nodes, Jobs], mode: str) -> None:
+    cluster, jobs = generated
 
-    class Complete(Watched):
+    class Complete(CheckedBuddy):
         def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
             placement = super().__call__(plan, snapshot, models)
             used = int(placement.leases.gpus.sum())
@@ -303,14 +308,16 @@ def test_power_of_two_jobs_start_if_enough_gpus_are_free(world: tuple[Nodes, Job
         simulate(jobs, policy, nodes=cluster, place=Complete(Buddy(mode)))  # type: ignore[arg-type]
 
 
-@given(world=power_of_two_worlds(most=4), mode=st.sampled_from(("none", "easy", "greedy")))
-def test_so_do_larger_ones_which_take_whole_nodes(world: tuple[Nodes, Jobs], mode: str) -> None:
-    test_power_of_two_jobs_start_if_enough_gpus_are_free.hypothesis.inner_test(world, mode)  # type: ignore[attr-defined]
+@given(generated=power_of_two_clusters(most=4), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_power_of_two_jobs_that_take_whole_nodes_start_if_enough_gpus_are_free(
+    generated: tuple[Nodes, Jobs], mode: str
+) -> None:
+    test_power_of_two_jobs_start_if_enough_gpus_are_free.hypothesis.inner_test(generated, mode)  # type: ignore[attr-defined]
 
 
 @st.composite
-def odd_worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
-    """Nodes and jobs of any size."""
+def mixed_clusters(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
+    """Generate nodes and jobs of any size."""
     parts = [
         nodes("v100", count=draw(st.integers(1, 4)), gpus=draw(st.integers(1, 9)), rack_size=3)
         for _ in range(draw(st.integers(1, 3)))
@@ -327,17 +334,19 @@ def odd_worlds(draw: st.DrawFn) -> tuple[Nodes, Jobs]:
     return cluster, Jobs.of(submit_s=next(lists), gpus=gpus, duration_s=next(lists))
 
 
-@given(world=odd_worlds(), mode=st.sampled_from(("none", "easy", "greedy")))
-def test_sizes_that_are_no_powers_of_two_work_too(world: tuple[Nodes, Jobs], mode: str) -> None:
-    cluster, jobs = world
+@given(generated=mixed_clusters(), mode=st.sampled_from(("none", "easy", "greedy")))
+def test_every_job_starts_with_sizes_that_are_no_powers_of_two(
+    generated: tuple[Nodes, Jobs], mode: str
+) -> None:
+    cluster, jobs = generated
     for policy in (p.fifo, p.Las(60.0), p.srtf):
-        log = simulate(jobs, policy, nodes=cluster, place=Watched(Buddy(mode)))  # type: ignore[arg-type]
-        assert len(first_start_times(log)) == len(jobs), "somebody never started"
+        log = simulate(jobs, policy, nodes=cluster, place=CheckedBuddy(Buddy(mode)))  # type: ignore[arg-type]
+        assert len(first_start_times(log)) == len(jobs), "a job never started"
 
 
-@given(world=power_of_two_worlds())
-def test_when_all_have_ended_a_rack_takes_a_job_as_large_as_itself(world: tuple[Nodes, Jobs]) -> None:
-    cluster, jobs = world
+@given(generated=power_of_two_clusters())
+def test_buddy_blocks_merge_back_to_a_whole_rack(generated: tuple[Nodes, Jobs]) -> None:
+    cluster, jobs = generated
     rack = int((cluster.rack == 0).sum())
     end_s = float((jobs.submit_s + jobs.duration_s.sum() + 1).max())
     last = Jobs.of(
@@ -346,13 +355,13 @@ def test_when_all_have_ended_a_rack_takes_a_job_as_large_as_itself(world: tuple[
         duration_s=[*jobs.duration_s, 1.0],
     )
     log = simulate(last, p.fifo, nodes=cluster, place=Buddy())
-    held = log.actions[log.actions[:, 1] == len(jobs), 3]
+    held = log.actions[log.actions[:, ACTION_JOB] == len(jobs), ACTION_NODE]
     assert len(set(cluster.rack[held].tolist())) == 1
 
 
 def test_blocks_are_laid_out_by_size() -> None:
     leases = Leases.of([0, 1, 2, 3, 4], [0, 1, 2, 3, 0], [0, 0, 0, 1, 0], [1, 4, 3, 6, 1])
-    layout = blocks(leases)
+    layout = lay_out_blocks(leases)
     columns = (layout.job, layout.node, layout.offset, layout.size)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
         (1, 0, 0, 4),
@@ -362,4 +371,4 @@ def test_blocks_are_laid_out_by_size() -> None:
         (3, 1, 0, 4),
         (3, 1, 4, 2),
     ]
-    assert len(blocks(Leases.of((), (), (), ()))) == 0
+    assert len(lay_out_blocks(Leases.of((), (), (), ()))) == 0

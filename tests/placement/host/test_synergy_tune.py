@@ -1,4 +1,4 @@
-"""Cores and memory by what they are worth: by hand, and in worlds of chance."""
+"""Cores and memory by sensitivity: in cases checked by hand, and on random clusters and jobs."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from support.host_workloads import CheckedPlacer, build_jobs, clusters_with_jobs, model_sets, simulate
 from support.simulations import finish_times
 from wattline import policy as p
-from wattline.backend.sim.simulator import Overheads
+from wattline.backend.sim.faults import Overheads
 from wattline.cluster import nodes
-from wattline.core.actions import RETUNE, START, STOP
+from wattline.core.actions import (
+    ACTION_GROUP,
+    ACTION_HOST,
+    ACTION_JOB,
+    ACTION_VERB,
+    RETUNE,
+    START,
+    STOP,
+)
 from wattline.core.jobs import Jobs
-from wattline.core.nodes import Nodes
+from wattline.core.nodes import HOST, Nodes
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
 from wattline.models.workload_models import Measured
@@ -21,42 +29,47 @@ from wattline.placement import Pack, Tune
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
 
 
-def cores(log: Log) -> dict[int, float]:
-    """Cores of each GPU of each job when it first started."""
-    found: dict[int, float] = {}
+def first_cores(log: Log) -> dict[int, float]:
+    """Return the cores of each GPU of each job at its first start."""
+    cores: dict[int, float] = {}
     for verb, job, *_, mcpus, _, _ in log.actions.tolist():
         if verb == START:
-            found.setdefault(job, mcpus / 1000)
-    return found
+            cores.setdefault(job, mcpus / 1000)
+    return cores
 
 
-def test_what_one_job_does_not_need_another_gets() -> None:
-    given_to = cores(simulate(build_jobs("image", "text", "text", "text"), Tune()))
-    assert given_to == {0: 9, 1: 1, 2: 1, 3: 1}
+def test_cores_that_one_job_does_not_need_go_to_another() -> None:
+    granted = first_cores(simulate(build_jobs("image", "text", "text", "text"), Tune()))
+    assert granted == {0: 9, 1: 1, 2: 1, 3: 1}
 
 
-def test_jobs_that_want_the_same_get_the_same() -> None:
-    assert cores(simulate(build_jobs("image", "image", "text", "text"), Tune())) == {0: 5, 1: 5, 2: 1, 3: 1}
+def test_equal_jobs_get_equal_cores() -> None:
+    assert first_cores(simulate(build_jobs("image", "image", "text", "text"), Tune())) == {
+        0: 5,
+        1: 5,
+        2: 1,
+        3: 1,
+    }
 
 
-def test_cores_of_gpus_that_nobody_uses_are_used() -> None:
-    assert cores(simulate(build_jobs("image"), Tune())) == {0: 12}
+def test_cores_of_idle_gpus_are_used() -> None:
+    assert first_cores(simulate(build_jobs("image"), Tune())) == {0: 12}
     assert finish_times(simulate(build_jobs("image"), Tune())) == {
         "0": 25
     }  # four times as fast as with its share
 
 
-def test_who_runs_gives_back_what_it_can_spare_without_a_restart() -> None:
+def test_a_running_job_gives_spare_cores_back_without_a_restart() -> None:
     jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[400, 400], model=["image", "image"])
     log = simulate(jobs, Tune(), nodes("v100", gpus=2, cpus=12, mem_gib=250))
-    verbs = log.actions[:, 0].tolist()
+    verbs = log.actions[:, ACTION_VERB].tolist()
     assert (STOP in verbs, RETUNE in verbs) == (False, True)
 
 
-def test_what_becomes_free_goes_to_who_is_still_there() -> None:
+def test_freed_cores_go_to_jobs_that_still_run() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[100, 200], model=["image", "image"])
     cluster = nodes("v100", gpus=2, cpus=12, mem_gib=250)
-    # Both run with their share of six cores, half of what they want, as the trace says; then one has twelve.
+    # Both run with their share of six cores, half of what saturates them; then one has twelve.
     assert finish_times(simulate(jobs, Tune(), cluster)) == {"0": 100, "1": 150}
 
 
@@ -67,8 +80,8 @@ def test_a_job_goes_where_the_cores_are() -> None:
     assert finish_times(log)["1"] == pytest.approx(100 * 6.5 / 12)
 
 
-def test_jobs_change_places_if_that_pays_for_their_restarts() -> None:
-    # Two large loaders end up on one node because the others were there first.
+def test_jobs_are_swapped_if_that_pays_for_their_restarts() -> None:
+    # Two jobs with large core demand end up on one node because the others were there first.
     jobs = Jobs.of(
         submit_s=[0, 0, 0, 0, 1, 1],
         gpus=[1] * 6,
@@ -78,74 +91,76 @@ def test_jobs_change_places_if_that_pays_for_their_restarts() -> None:
     cluster = nodes("v100", count=2, gpus=3, cpus=16, mem_gib=250)
     slow = Overheads(restart_s=30.0)
     still, moving = (simulate(jobs, Tune(move=move), cluster, overheads=slow) for move in (np.inf, 0.1))
-    assert np.count_nonzero(still.actions[:, 0] == STOP) == 0
-    assert np.count_nonzero(moving.actions[:, 0] == STOP) == 1
+    assert np.count_nonzero(still.actions[:, ACTION_VERB] == STOP) == 0
+    assert np.count_nonzero(moving.actions[:, ACTION_VERB] == STOP) == 1
     assert all(finish_times(moving)[job] < 0.7 * finish_times(still)[job] for job in ("4", "5"))
 
 
-def test_a_job_that_spans_nodes_has_the_same_everywhere() -> None:
+def test_a_job_that_spans_nodes_has_equal_cores_on_all() -> None:
     cluster = nodes("v100", count=2, gpus=2, cpus=8, mem_gib=250)
     log = simulate(build_jobs("text", "image", gpus=[1, 3]), Tune(), cluster)
-    rows = log.actions[(log.actions[:, 0] == START) & (log.actions[:, 1] == 1)]
+    rows = log.actions[(log.actions[:, ACTION_VERB] == START) & (log.actions[:, ACTION_JOB] == 1)]
     assert len(rows) == 2
-    assert len(set(rows[:, 7].tolist())) == 1
+    assert len(set(rows[:, ACTION_HOST].tolist())) == 1
 
 
-def test_jobs_on_the_same_gpus_have_their_share() -> None:
+def test_jobs_that_share_gpus_have_their_proportional_share() -> None:
     log = simulate(
         build_jobs("image", "image"), Tune(), nodes("v100", gpus=1, cpus=12), p.Gandiva(slice_s=60.0)
     )
-    pair = log.actions[log.actions[:, 1] != log.actions[:, 2]]
+    pair = log.actions[log.actions[:, ACTION_JOB] != log.actions[:, ACTION_GROUP]]
     assert len(pair)
-    assert not pair[:, 7:].any()
+    assert not pair[:, ACTION_HOST:].any()
 
 
-def test_storage_is_shared_out_too() -> None:
+def test_storage_bandwidth_is_split_too() -> None:
     slow, fast = (nodes("v100", gpus=2, cpus=24, mem_gib=40, storage_mib_s=storage) for storage in (60, 600))
     jobs = build_jobs("speech", "speech")
     log = simulate(jobs, Tune(), fast)
-    read = log.actions[log.actions[:, 0] == START, 9]
+    read = log.actions[log.actions[:, ACTION_VERB] == START, ACTION_HOST + HOST.index("read_mib_s")]
     assert (read > 0).all()
     assert read.sum() <= 600
     assert max(finish_times(log).values()) <= max(finish_times(simulate(jobs, Tune(), slow)).values()) * 1.001
 
 
 @pytest.mark.parametrize("knobs", [{"keep": 0.0}, {"keep": 1.1}, {"move": -1.0}, {"move": np.nan}])
-def test_knobs_that_make_no_sense_are_refused(knobs: dict[str, float]) -> None:
+def test_invalid_knobs_are_refused(knobs: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(knobs))} must be"):
         Tune(**knobs)
 
 
-# -- worlds of chance
+# -- random clusters and jobs
 
 
-@given(world=clusters_with_jobs(), beliefs=model_sets(), move=st.sampled_from((0.0, 0.1, np.inf)))
-def test_nobody_is_ever_slower_than_with_its_share(
-    world: tuple[Nodes, Jobs], beliefs: Measured, move: float
+@given(generated=clusters_with_jobs(), models=model_sets(), move=st.sampled_from((0.0, 0.1, np.inf)))
+def test_no_job_is_slower_than_with_its_share(
+    generated: tuple[Nodes, Jobs], models: Measured, move: float
 ) -> None:
-    cluster, jobs = world
+    cluster, jobs = generated
     for policy in (p.fifo, p.Las(60.0)):
-        log = simulate(jobs, CheckedPlacer(Tune("greedy", move=move)), cluster, policy, beliefs)
+        log = simulate(jobs, CheckedPlacer(Tune("greedy", move=move)), cluster, policy, models)
         assert len(finish_times(log)) == len(jobs)
 
 
 @pytest.mark.slow
-@given(world=clusters_with_jobs(), beliefs=model_sets())
-def test_elastic_jobs_have_what_their_size_needs(world: tuple[Nodes, Jobs], beliefs: Measured) -> None:
-    cluster, jobs = world
-    log = simulate(jobs, CheckedPlacer(Tune("greedy")), cluster, p.Afs(), beliefs)
+@given(generated=clusters_with_jobs(), models=model_sets())
+def test_elastic_jobs_are_never_slower_than_with_their_share(
+    generated: tuple[Nodes, Jobs], models: Measured
+) -> None:
+    cluster, jobs = generated
+    log = simulate(jobs, CheckedPlacer(Tune("greedy")), cluster, p.Afs(), models)
     assert len(finish_times(log)) == len(jobs)
 
 
-@given(world=clusters_with_jobs(), beliefs=model_sets())
-def test_where_nobody_waits_all_end_no_later_than_with_their_shares(
-    world: tuple[Nodes, Jobs], beliefs: Measured
+@given(generated=clusters_with_jobs(), models=model_sets())
+def test_jobs_that_never_wait_end_no_later_than_with_their_shares(
+    generated: tuple[Nodes, Jobs], models: Measured
 ) -> None:
-    cluster, jobs = world
+    cluster, jobs = generated
     one_by_one = Jobs.of(
         submit_s=1e4 * np.arange(len(jobs)), gpus=jobs.gpus, duration_s=jobs.duration_s, model=jobs.model
     )
-    ours, theirs = (
-        finish_times(simulate(one_by_one, place, cluster, beliefs=beliefs)) for place in (Tune(), Pack())
+    tuned, packed = (
+        finish_times(simulate(one_by_one, place, cluster, beliefs=models)) for place in (Tune(), Pack())
     )
-    assert all(ours[job] <= at_s + 1e-6 for job, at_s in theirs.items())
+    assert all(tuned[job] <= at_s + 1e-6 for job, at_s in packed.items())

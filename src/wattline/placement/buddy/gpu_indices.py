@@ -1,4 +1,4 @@
-"""Where in a node: which of its GPUs each lease stands for, if blocks are laid out as buddies."""
+"""GPU indices of leases on each node, laid out as aligned buddy blocks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from wattline.core.table import Ints, Table
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(Table):
+class GpuBlocks(Table):
     """Runs of GPUs of one node, one row each, by node and offset."""
 
-    job: Ints  # who leads the group that holds it
+    job: Ints  # leader of the group that holds it
     node: Ints
     offset: Ints  # the first of its GPUs
     size: Ints  # a power of two that divides the offset
 
 
-def blocks(leases: Leases) -> Blocks:
-    """The canonical layout of *leases*: on every node the largest block first, one after the other.
+def lay_out_blocks(leases: Leases) -> GpuBlocks:
+    """Return the canonical layout of *leases*: on every node the largest block first, one after the other.
 
-    Leases count GPUs; which ones is the backend's business, and for displays this is as good as any. A
-    lease that is no power of two is several blocks, one for each binary digit. Because every block is
-    preceded by multiples of its size only, it is aligned, whatever the size of the node.
+    Leases count GPUs; the backend picks the devices, and for displays this layout is as good as any. A
+    lease that is no power of two is several blocks, one for each binary digit. Every block is preceded by
+    multiples of its size only, so it is aligned for any size of the node.
     """
     leads = np.flatnonzero(leases.job == leases.group)
     gpus = leases.gpus[leads]
@@ -35,5 +35,5 @@ def blocks(leases: Leases) -> Blocks:
     order = np.lexsort((job, -size, node))
     job, node, size = job[order], node[order], size[order]
     before = np.cumsum(size) - size
-    begins = np.searchsorted(node, node)  # the first block of the same node
-    return Blocks(job=job, node=node, offset=before - before[begins], size=size)
+    first = np.searchsorted(node, node)  # the first block of the same node
+    return GpuBlocks(job=job, node=node, offset=before - before[first], size=size)

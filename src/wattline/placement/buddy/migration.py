@@ -1,4 +1,4 @@
-"""Places by moving others: leaders that are on one node, with all of their groups."""
+"""Migration of running jobs that makes room for others: leaders on one node, with all of their groups."""
 
 from __future__ import annotations
 
@@ -7,311 +7,337 @@ import numpy as np
 from wattline.core.table import Ints
 from wattline.jit import inner
 from wattline.placement.buddy.free_blocks import (
-    AFTER,
-    BEFORE,
-    DEPTH,
-    FIRST,
-    FREE,
-    KIND,
-    LOCK,
-    NEED,
-    ON,
-    SHAPE,
-    SIZE,
-    STALE,
-    empties,
-    enough,
-    give,
-    next_size,
+    HEAPS_STALE,
+    LEADER_NEED,
+    LEADER_NEXT,
+    LEADER_NODE,
+    LEADER_PREVIOUS,
+    NODE_FIRST_JOB,
+    NODE_FREE,
+    NODE_KIND,
+    NODE_LOCK,
+    NODE_SHAPE,
+    NODE_SIZE,
+    SHAPE_POWER,
+    STATE_OFF,
+    BuddyState,
+    add_free_gpus,
+    count_empty_nodes,
+    find_power_for_whole_nodes,
+    next_smaller_size,
 )
 
 
 @inner
-def enter(nodes: Ints, folk: Ints, i: int, n: int) -> None:
-    """Leader *i* is on node *n* from now on."""
-    folk[ON, i] = n
-    folk[BEFORE, i], folk[AFTER, i] = -1, nodes[FIRST, n]
-    if nodes[FIRST, n] >= 0:
-        folk[BEFORE, nodes[FIRST, n]] = i
-    nodes[FIRST, n] = i
+def add_to_node(nodes: Ints, leaders: Ints, i: int, n: int) -> None:
+    """Add leader *i* to the list of node *n*."""
+    leaders[LEADER_NODE, i] = n
+    leaders[LEADER_PREVIOUS, i], leaders[LEADER_NEXT, i] = -1, nodes[NODE_FIRST_JOB, n]
+    if nodes[NODE_FIRST_JOB, n] >= 0:
+        leaders[LEADER_PREVIOUS, nodes[NODE_FIRST_JOB, n]] = i
+    nodes[NODE_FIRST_JOB, n] = i
 
 
 @inner
-def leave(nodes: Ints, folk: Ints, i: int) -> None:
-    """Leader *i* is on its node no more."""
-    if folk[BEFORE, i] >= 0:
-        folk[AFTER, folk[BEFORE, i]] = folk[AFTER, i]
+def remove_from_node(nodes: Ints, leaders: Ints, i: int) -> None:
+    """Remove leader *i* from the list of its node."""
+    if leaders[LEADER_PREVIOUS, i] >= 0:
+        leaders[LEADER_NEXT, leaders[LEADER_PREVIOUS, i]] = leaders[LEADER_NEXT, i]
     else:
-        nodes[FIRST, folk[ON, i]] = folk[AFTER, i]
-    if folk[AFTER, i] >= 0:
-        folk[BEFORE, folk[AFTER, i]] = folk[BEFORE, i]
-    folk[ON, i] = -1
+        nodes[NODE_FIRST_JOB, leaders[LEADER_NODE, i]] = leaders[LEADER_NEXT, i]
+    if leaders[LEADER_NEXT, i] >= 0:
+        leaders[LEADER_PREVIOUS, leaders[LEADER_NEXT, i]] = leaders[LEADER_PREVIOUS, i]
+    leaders[LEADER_NODE, i] = -1
 
 
 @inner
-def _move(nodes: Ints, shapes: Ints, rooms: Ints, flags: Ints, folk: Ints, i: int, to: int) -> None:
-    give(nodes, shapes, rooms, folk[ON, i], folk[NEED, i])
-    leave(nodes, folk, i)
-    enter(nodes, folk, i, to)
-    give(nodes, shapes, rooms, to, -folk[NEED, i])
-    flags[STALE] = 1
+def _move(state: BuddyState, i: int, to: int) -> None:
+    """Move leader *i* to node *to*."""
+    nodes, _, _, flags, leaders = state
+    add_free_gpus(state, leaders[LEADER_NODE, i], leaders[LEADER_NEED, i])
+    remove_from_node(nodes, leaders, i)
+    add_to_node(nodes, leaders, i, to)
+    add_free_gpus(state, to, -leaders[LEADER_NEED, i])
+    flags[HEAPS_STALE] = 1
 
 
 @inner
-def _sort_down(who: Ints, count: int, need: Ints) -> None:
-    """The first *count* of *who* by need, the largest first; among equals who came last."""
+def _sort_by_need(moving: Ints, count: int, need: Ints) -> None:
+    """Sort the first *count* of *moving* by need, the largest first; of equals the last submitted first."""
     for a in range(1, count):
         b = a
         while b > 0 and (
-            need[who[b]] > need[who[b - 1]] or (need[who[b]] == need[who[b - 1]] and who[b] > who[b - 1])
+            need[moving[b]] > need[moving[b - 1]]
+            or (need[moving[b]] == need[moving[b - 1]] and moving[b] > moving[b - 1])
         ):
-            who[b - 1], who[b] = who[b], who[b - 1]
+            moving[b - 1], moving[b] = moving[b], moving[b - 1]
             b -= 1
 
 
 @inner
-def _who_goes(nodes: Ints, folk: Ints, n: int, asked: int, who: Ints) -> int:
-    """The few and small jobs that make *asked* GPUs of node *n* free by going; 0: nobody can."""
-    need = folk[NEED]
+def _pick_moving(nodes: Ints, leaders: Ints, n: int, wanted: int, moving: Ints) -> int:
+    """Write to *moving* the few and small jobs that free *wanted* GPUs of node *n*; return their number.
+
+    0: no choice of jobs smaller than *wanted* frees as many.
+    """
+    need = leaders[LEADER_NEED]
     count = 0
-    i = nodes[FIRST, n]
+    i = nodes[NODE_FIRST_JOB, n]
     while i >= 0:
-        if need[i] < asked:
-            who[count] = i
+        if need[i] < wanted:
+            moving[count] = i
             count += 1
-        i = folk[AFTER, i]
-    _sort_down(who, count, need)
+        i = leaders[LEADER_NEXT, i]
+    _sort_by_need(moving, count, need)
     # The largest first of those that are not more than what is missing: exact for powers of two.
-    lack = asked - nodes[FREE, n]
-    going = 0
+    missing = wanted - nodes[NODE_FREE, n]
+    picked = 0
     for a in range(count):
-        i = who[a]
-        if need[i] <= lack:
-            lack -= need[i]
-            for b in range(a, going, -1):
-                who[b] = who[b - 1]
-            who[going] = i
-            going += 1
-    if lack <= 0:
-        return going
-    if going == count:
+        i = moving[a]
+        if need[i] <= missing:
+            missing -= need[i]
+            for b in range(a, picked, -1):
+                moving[b] = moving[b - 1]
+            moving[picked] = i
+            picked += 1
+    if missing <= 0:
+        return picked
+    if picked == count:
         return 0
-    who[going], who[count - 1] = who[count - 1], who[going]  # the smallest of the others; any is enough
-    over = need[who[going]] - lack
-    kept = 0
-    for a in range(going):  # some of the first may now stay
-        if need[who[a]] <= over:
-            over -= need[who[a]]
+    # The smallest of the others; any is enough.
+    moving[picked], moving[count - 1] = moving[count - 1], moving[picked]
+    excess = need[moving[picked]] - missing
+    still_moving = 0
+    for a in range(picked):  # some of the first may now stay
+        if need[moving[a]] <= excess:
+            excess -= need[moving[a]]
         else:
-            who[kept] = who[a]
-            kept += 1
-    who[kept] = who[going]
-    _sort_down(who, kept + 1, need)
-    return kept + 1
+            moving[still_moving] = moving[a]
+            still_moving += 1
+    moving[still_moving] = moving[picked]
+    _sort_by_need(moving, still_moving + 1, need)
+    return still_moving + 1
 
 
 @inner
-def _all_find_room(nodes_with: Ints, here: int, who: Ints, count: int, need: Ints, found: Ints) -> bool:
-    """Whether *who* fit, one after the other, on nodes with so much room; not on their own, with *here*."""
-    nodes_with[here] -= 1
-    seated = 0
-    while seated < count:
-        room = need[who[seated]]
+def _can_place_all(
+    nodes_with: Ints, room_here: int, moving: Ints, count: int, need: Ints, target: Ints
+) -> bool:
+    """Return whether the first *count* of *moving* fit, one after the other, on other nodes.
+
+    *nodes_with* is the number of nodes by free GPUs; their own node has *room_here*.
+    """
+    nodes_with[room_here] -= 1
+    placed = 0
+    while placed < count:
+        room = need[moving[placed]]
         while room < len(nodes_with) and nodes_with[room] <= 0:
             room += 1
         if room >= len(nodes_with):
             break
         nodes_with[room] -= 1
-        nodes_with[room - need[who[seated]]] += 1
-        found[seated] = room
-        seated += 1
-    for a in range(seated):
-        nodes_with[found[a]] += 1
-        nodes_with[found[a] - need[who[a]]] -= 1
-    nodes_with[here] += 1
-    return seated == count
+        nodes_with[room - need[moving[placed]]] += 1
+        target[placed] = room
+        placed += 1
+    for a in range(placed):
+        nodes_with[target[a]] += 1
+        nodes_with[target[a] - need[moving[a]]] -= 1
+    nodes_with[room_here] += 1
+    return placed == count
 
 
 @inner
-def _tightest(nodes: Ints, shapes: Ints, need: int, kind: int) -> int:
-    """The node with the least room that is enough; -1: none is."""
+def _find_best_fit(nodes: Ints, shapes: Ints, need: int, kind: int) -> int:
+    """Return the unlocked node with the least room that is enough; -1: none is."""
     best = -1
     for n in range(nodes.shape[1]):
-        if nodes[KIND, n] != kind or nodes[FREE, n] < need or nodes[LOCK, n] > 0:
+        if nodes[NODE_KIND, n] != kind or nodes[NODE_FREE, n] < need or nodes[NODE_LOCK, n] > 0:
             continue
-        deeper = 0 if best < 0 else shapes[DEPTH, nodes[SHAPE, n]] - shapes[DEPTH, nodes[SHAPE, best]]
-        more = -1 if best < 0 else nodes[FREE, n] - nodes[FREE, best]
-        if more < 0 or (more == 0 and deeper < 0):
+        later = (
+            0
+            if best < 0
+            else shapes[SHAPE_POWER, nodes[NODE_SHAPE, n]] - shapes[SHAPE_POWER, nodes[NODE_SHAPE, best]]
+        )
+        more = -1 if best < 0 else nodes[NODE_FREE, n] - nodes[NODE_FREE, best]
+        if more < 0 or (more == 0 and later < 0):
             best = n
     return best
 
 
 @inner
-def _may_host(nodes: Ints, n: int, asked: int, kind: int, widest: int) -> bool:
-    """Whether *asked* GPUs of this node could be made free, and it has at most *widest*."""
-    return bool(nodes[KIND, n] == kind and nodes[LOCK, n] == 0 and asked <= nodes[SIZE, n] <= widest)
+def _is_candidate(nodes: Ints, n: int, wanted: int, kind: int, widest: int) -> bool:
+    """Return whether the unlocked node has at least *wanted* and at most *widest* GPUs."""
+    return bool(
+        nodes[NODE_KIND, n] == kind and nodes[NODE_LOCK, n] == 0 and wanted <= nodes[NODE_SIZE, n] <= widest
+    )
 
 
 @inner
-def _host(nodes: Ints, folk: Ints, asked: int, kind: int, widest: int, who: Ints) -> int:
-    """The node with most room of those whose jobs could make *asked* free; -1: none is."""
+def _find_emptiest(nodes: Ints, leaders: Ints, wanted: int, kind: int, widest: int, moving: Ints) -> int:
+    """Return the node with most room among those with jobs that could free *wanted* GPUs; -1: none is."""
     best = -1
     for n in range(nodes.shape[1]):
-        if best >= 0 and nodes[FREE, n] <= nodes[FREE, best]:
+        if best >= 0 and nodes[NODE_FREE, n] <= nodes[NODE_FREE, best]:
             continue
-        if _may_host(nodes, n, asked, kind, widest) and _who_goes(nodes, folk, n, asked, who) > 0:
+        if (
+            _is_candidate(nodes, n, wanted, kind, widest)
+            and _pick_moving(nodes, leaders, n, wanted, moving) > 0
+        ):
             best = n
     return best
 
 
 @inner
-def _best_host(nodes: Ints, rooms: Ints, folk: Ints, asked: int, kind: int, widest: int, who: Ints) -> int:
-    """The node from which the fewest GPUs go, each to a node that has room; -1: there is none."""
-    found = np.empty(len(who), dtype=np.int64)
-    nodes_with = np.zeros(rooms.shape[1], dtype=np.int64)
+def _find_cheapest(state: BuddyState, wanted: int, kind: int, widest: int, moving: Ints) -> int:
+    """Return the node from which the fewest GPUs move, each to a node that has room; -1: there is none."""
+    nodes, _, partial, _, leaders = state
+    target = np.empty(len(moving), dtype=np.int64)
+    nodes_with = np.zeros(partial.shape[1], dtype=np.int64)
     for n in range(nodes.shape[1]):
-        if nodes[KIND, n] == kind and nodes[LOCK, n] == 0:
-            nodes_with[nodes[FREE, n]] += 1
-    best, best_gpus, best_jobs = -1, asked + rooms.shape[1], 0
-    for lack in range(1, asked + 1):  # at least so many GPUs go, and one job
-        if lack > best_gpus or (lack == best_gpus and best_jobs == 1):
+        if nodes[NODE_KIND, n] == kind and nodes[NODE_LOCK, n] == 0:
+            nodes_with[nodes[NODE_FREE, n]] += 1
+    best, best_gpus, best_jobs = -1, wanted + partial.shape[1], 0
+    for missing in range(1, wanted + 1):  # at least so many GPUs move, and one job
+        if missing > best_gpus or (missing == best_gpus and best_jobs == 1):
             break
-        if nodes_with[asked - lack] == 0:
+        if nodes_with[wanted - missing] == 0:
             continue
         for n in range(nodes.shape[1]):
-            if nodes[FREE, n] != asked - lack or not _may_host(nodes, n, asked, kind, widest):
+            if nodes[NODE_FREE, n] != wanted - missing or not _is_candidate(nodes, n, wanted, kind, widest):
                 continue
-            jobs = _who_goes(nodes, folk, n, asked, who)
+            jobs = _pick_moving(nodes, leaders, n, wanted, moving)
             gpus = 0
             for a in range(jobs):
-                gpus += folk[NEED, who[a]]
+                gpus += leaders[LEADER_NEED, moving[a]]
             better = jobs > 0 and (gpus < best_gpus or (gpus == best_gpus and jobs < best_jobs))
-            if better and _all_find_room(nodes_with, nodes[FREE, n], who, jobs, folk[NEED], found):
+            if better and _can_place_all(
+                nodes_with, nodes[NODE_FREE, n], moving, jobs, leaders[LEADER_NEED], target
+            ):
                 best, best_gpus, best_jobs = n, gpus, jobs
-                if gpus == lack and jobs == 1:
+                if gpus == missing and jobs == 1:
                     return best
     return best
 
 
 @inner
-def _copy_back(to: Ints, saved: Ints) -> None:
+def _copy_state(state: BuddyState) -> BuddyState:
+    nodes, shapes, partial, flags, leaders = state
+    return BuddyState(nodes.copy(), shapes.copy(), partial.copy(), flags.copy(), leaders.copy())
+
+
+@inner
+def _copy_into(to: Ints, saved: Ints) -> None:
     for row in range(to.shape[0]):
         for column in range(to.shape[1]):
             to[row, column] = saved[row, column]
 
 
 @inner
-def make_room(
-    nodes: Ints, shapes: Ints, rooms: Ints, flags: Ints, folk: Ints, need: int, kind: int, widest: int
-) -> int:
-    """Move others so that *need* GPUs are free on one node of at most *widest*; answers which, or -1.
+def _restore_state(state: BuddyState, saved: BuddyState) -> None:
+    """Undo all moves since *saved* was copied; node entries stay."""
+    _copy_into(state.nodes, saved.nodes)
+    _copy_into(state.shapes, saved.shapes)
+    _copy_into(state.partial, saved.partial)
+    _copy_into(state.leaders, saved.leaders)
+    state.flags[HEAPS_STALE] = 1
 
-    The fewest that find room elsewhere as it is, or else others make room for them in turn.
+
+@inner
+def defragment_node(state: BuddyState, need: int, kind: int, widest: int) -> int:
+    """Move jobs so that *need* GPUs are free on one node of at most *widest*; return the node, or -1.
+
+    The fewest GPUs move that find room elsewhere as it is; or else other jobs make room for them in turn.
     """
-    if need >= rooms.shape[1]:
+    nodes, shapes, partial, _, leaders = state
+    if need >= partial.shape[1]:
         return -1  # no node is as large as that
-    who = np.empty(folk.shape[1] + 1, dtype=np.int64)
-    n = _best_host(nodes, rooms, folk, need, kind, widest, who)
+    moving = np.empty(leaders.shape[1] + 1, dtype=np.int64)
+    n = _find_cheapest(state, need, kind, widest, moving)
     if n < 0:
-        return _make_room_in_turns(nodes, shapes, rooms, flags, folk, need, kind, widest, who)
-    nodes[LOCK, n] = 1
-    for a in range(_who_goes(nodes, folk, n, need, who)):
-        to = _tightest(nodes, shapes, folk[NEED, who[a]], kind)
-        _move(nodes, shapes, rooms, flags, folk, who[a], to)
-    nodes[LOCK, n] = 0
+        return _defragment_in_turns(state, need, kind, widest, moving)
+    nodes[NODE_LOCK, n] = 1
+    for a in range(_pick_moving(nodes, leaders, n, need, moving)):
+        to = _find_best_fit(nodes, shapes, leaders[LEADER_NEED, moving[a]], kind)
+        _move(state, moving[a], to)
+    nodes[NODE_LOCK, n] = 0
     return n
 
 
 @inner
-def _make_room_in_turns(
-    nodes: Ints,
-    shapes: Ints,
-    rooms: Ints,
-    flags: Ints,
-    folk: Ints,
-    need: int,
-    kind: int,
-    widest: int,
-    who: Ints,
-) -> int:
-    """Like `make_room`, from the node with most room; for who has to go room is made in the same way.
+def _defragment_in_turns(state: BuddyState, need: int, kind: int, widest: int, moving: Ints) -> int:
+    """Free *need* GPUs on the node with most room; make room for the jobs that move in the same way.
 
     With power-of-two jobs on equal power-of-two nodes that never fails if enough GPUs are free: what
     has to leave a node is exactly what it lacks, which is free elsewhere; and among smaller jobs the
     same holds again.
     """
-    n = _host(nodes, folk, need, kind, widest, who)
+    nodes, shapes, partial, _, leaders = state
+    n = _find_emptiest(nodes, leaders, need, kind, widest, moving)
     if n < 0:
         return -1
-    line = np.empty(folk.shape[1] + 1, dtype=np.int64)  # who has to go, host after host
-    hosts = np.empty(need + 1, dtype=np.int64)  # each is asked for less than the one before
+    stack = np.empty(leaders.shape[1] + 1, dtype=np.int64)  # jobs to move, node after node
+    clearing = np.empty(need + 1, dtype=np.int64)  # nodes; each has to free less than the one before
     at = np.empty(need + 1, dtype=np.int64)
     end = np.empty(need + 1, dtype=np.int64)
-    was_nodes, was_shapes, was_rooms, was_folk = nodes.copy(), shapes.copy(), rooms.copy(), folk.copy()
-    asked, top, moves = need, -1, 0
+    saved = _copy_state(state)
+    wanted, top, moves = need, -1, 0
     while n >= 0 and moves <= 32 * need:  # sizes that are no powers of two might go round in circles
         start = 0 if top < 0 else end[top]
         top += 1
-        hosts[top], at[top] = n, start
-        end[top] = start + _who_goes(nodes, folk, n, asked, who)
+        clearing[top], at[top] = n, start
+        end[top] = start + _pick_moving(nodes, leaders, n, wanted, moving)
         for a in range(start, end[top]):
-            line[a] = who[a - start]
-        nodes[LOCK, n] = 1
+            stack[a] = moving[a - start]
+        nodes[NODE_LOCK, n] = 1
         while True:
-            if at[top] == end[top]:  # all who had to have left this host
-                n = hosts[top]
-                nodes[LOCK, n] = 0
+            if at[top] == end[top]:  # all jobs that had to leave this node have left
+                n = clearing[top]
+                nodes[NODE_LOCK, n] = 0
                 if top == 0:
                     return int(n)
                 top -= 1
             else:
-                asked = folk[NEED, line[at[top]]]
-                n = _tightest(nodes, shapes, asked, kind)
+                wanted = leaders[LEADER_NEED, stack[at[top]]]
+                n = _find_best_fit(nodes, shapes, wanted, kind)
                 if n < 0:
-                    n = _host(nodes, folk, asked, kind, rooms.shape[1], who)
+                    n = _find_emptiest(nodes, leaders, wanted, kind, partial.shape[1], moving)
                     break
-            _move(nodes, shapes, rooms, flags, folk, line[at[top]], n)
+            _move(state, stack[at[top]], n)
             at[top] += 1
             moves += 1
-    _copy_back(nodes, was_nodes)
-    _copy_back(shapes, was_shapes)
-    _copy_back(rooms, was_rooms)
-    _copy_back(folk, was_folk)
-    flags[STALE] = 1
+    _restore_state(state, saved)
     return -1
 
 
 @inner
-def make_whole_nodes(
-    nodes: Ints, shapes: Ints, rooms: Ints, flags: Ints, folk: Ints, need: int, kind: int
-) -> int:
-    """Move others so that there are `enough` nodes for a job larger than a node; answers like that."""
-    was_nodes, was_shapes, was_rooms, was_folk = nodes.copy(), shapes.copy(), rooms.copy(), folk.copy()
+def defragment_whole_nodes(state: BuddyState, need: int, kind: int) -> int:
+    """Move jobs so that there are enough nodes for a job larger than a node.
+
+    Return the same as `find_power_for_whole_nodes`.
+    """
+    nodes, shapes, partial, _, _ = state
+    saved = _copy_state(state)
     for n in range(nodes.shape[1]):
-        if nodes[FREE, n] == nodes[SIZE, n]:
-            nodes[LOCK, n] = 1  # what is empty stays so
+        if nodes[NODE_FREE, n] == nodes[NODE_SIZE, n]:
+            nodes[NODE_LOCK, n] = 1  # what is empty stays so
     left = need
-    size = next_size(shapes, kind, rooms.shape[1])
+    size = next_smaller_size(shapes, kind, partial.shape[1])
     while size > 0:
-        have = empties(shapes, kind, size, 2)
+        have = count_empty_nodes(shapes, kind, size, STATE_OFF)
         while have < left // size:
-            n = make_room(nodes, shapes, rooms, flags, folk, size, kind, size)
+            n = defragment_node(state, size, kind, size)
             if n < 0:
                 break
-            nodes[LOCK, n] = 1
+            nodes[NODE_LOCK, n] = 1
             have += 1
         left -= min(left // size, have) * size
-        size = next_size(shapes, kind, size)
-    depth = enough(shapes, rooms, need, kind)
-    if depth < 0:
-        make_room(nodes, shapes, rooms, flags, folk, left, kind, rooms.shape[1])
-        depth = enough(shapes, rooms, need, kind)
-    if depth < 0:
-        _copy_back(nodes, was_nodes)
-        _copy_back(shapes, was_shapes)
-        _copy_back(rooms, was_rooms)
-        _copy_back(folk, was_folk)
-        flags[STALE] = 1
+        size = next_smaller_size(shapes, kind, size)
+    power = find_power_for_whole_nodes(state, need, kind)
+    if power < 0:
+        defragment_node(state, left, kind, partial.shape[1])
+        power = find_power_for_whole_nodes(state, need, kind)
+    if power < 0:
+        _restore_state(state, saved)
     for n in range(nodes.shape[1]):
-        nodes[LOCK, n] = was_nodes[LOCK, n]
-    return depth
+        nodes[NODE_LOCK, n] = saved.nodes[NODE_LOCK, n]
+    return power

@@ -1,4 +1,4 @@
-"""Which GPUs: buddies, blocks of a node or of a rack; others move where fragments are in the way."""
+"""Buddy placement: blocks of a node or of a rack; running jobs move where fragments are in the way."""
 
 from __future__ import annotations
 
@@ -6,28 +6,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.leases import LEASE_GPUS, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import HELD, JOB
+from wattline.core.queue import HELD
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
-from wattline.jit import B1, BOOL, F1, F2, I1, I2, INT, inner, kernel
+from wattline.jit import BOOL, F2, I1, I2, INT, inner, kernel
 from wattline.placement.buddy.free_blocks import (
-    FREE,
-    KIND,
-    LOCK,
-    NEED,
-    ON,
-    SIZE,
-    STALE,
-    USED,
-    enough,
-    give,
-    many,
-    one,
-    survey,
+    ENTRIES_USED,
+    HEAPS_STALE,
+    LEADER_NEED,
+    LEADER_NODE,
+    NODE_FREE,
+    NODE_KIND,
+    NODE_LOCK,
+    NODE_SIZE,
+    BuddyState,
+    add_free_gpus,
+    build_state,
+    find_power_for_whole_nodes,
+    take_on_one_node,
+    take_whole_nodes,
 )
-from wattline.placement.buddy.migration import enter, leave, make_room, make_whole_nodes
+from wattline.placement.buddy.migration import (
+    add_to_node,
+    defragment_node,
+    defragment_whole_nodes,
+    remove_from_node,
+)
+from wattline.placement.kernel_arrays import (
+    ENTRY_GPUS,
+    ENTRY_NODE,
+    NODE_COLUMNS,
+    PLAN_COLUMNS,
+    NodeColumns,
+    PlanColumns,
+    index_leases,
+    take_node_columns,
+    take_plan_columns,
+)
 from wattline.placement.lease_builder import write
 from wattline.placement.selection import (
     LEADER,
@@ -39,26 +57,28 @@ from wattline.placement.selection import (
     Backfill,
     check_backfill,
     choose,
+    follow_leaders,
 )
 
-_TRIES = 3  # how often who is chosen by number alone is thought over, when somebody finds no place
-_NOBODY = 1 << 62  # needs so much
+_MAX_SELECTIONS = 3  # jobs are selected again, by number of GPUs, when some find no nodes
+_UNLIMITED = 1 << 62  # more GPUs than any job needs
 
 
 @dataclass(frozen=True)
 class Buddy:
-    """All GPUs of a job or none, on one GPU kind; nobody spans nodes who fits on one.
+    """All GPUs of a job or none, on one GPU kind; a job that fits on one node never spans several.
 
     A job takes the node with the least room that is enough, one that is partly used before one that
     is empty, so that whole nodes, groups of nodes and racks stay empty. A job larger than a node takes
     whole nodes: an aligned group of 2^k nodes of one rack where there is one, else nodes of the fewest
-    racks; what is left of it goes to one more node. Who keeps its size and kind keeps its GPUs, with
+    racks; what is left of it goes to one more node. A job that keeps its size and kind keeps its GPUs, with
     two exceptions: where enough GPUs are free but not together, the fewest running GPUs are *moved* to
-    other nodes so that a job can start, and where that is not enough a plan that may stop who goes
-    later does so. *backfill* says who may overtake a job that finds no place; see
-    `wattline.placement.selection.choose`. Under `easy` the first of them keeps the emptiest nodes to itself.
+    other nodes so that a job can start; and where that is not enough a preemptive plan stops jobs of lower
+    precedence. *backfill* says which jobs may overtake one that finds no nodes; see
+    `wattline.placement.selection.select_jobs`. Under `easy` the emptiest nodes are reserved for the first of
+    them.
 
-    Power-of-two jobs on equal power-of-two nodes always find a place if enough GPUs are free: the buddy
+    Power-of-two jobs on equal power-of-two nodes always find nodes if enough GPUs are free: the buddy
     system (Knowlton, CACM 1965) with migration, as in ElasticFlow (Gu et al., ASPLOS 2023).
     """
 
@@ -68,287 +88,277 @@ class Buddy:
         check_backfill(self.backfill)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, and a reason for everybody without."""
-        nodes = snapshot.nodes
-        barred = np.zeros(len(snapshot.queue), dtype=np.int64)
-        for _ in range(_TRIES):
-            chosen = choose(plan, snapshot, models, self.backfill, barred)
-            seat_at, seats, fate, barred, stuck = _settle(
-                plan.row,
-                plan.gpus,
-                plan.keeps,
+        """Return leases for the plan, and a reason for every job without."""
+        columns, nodes = take_plan_columns(plan), take_node_columns(snapshot)
+        excluded_kinds = np.zeros(len(snapshot.queue), dtype=np.int64)
+        for _ in range(_MAX_SELECTIONS):
+            selection = choose(plan, snapshot, models, self.backfill, excluded_kinds)
+            entry_range, entries, outcome, excluded_kinds, is_stuck = _place_selected(
+                columns,
+                nodes,
+                len(snapshot.nodes.kind.names),
                 plan.keeps and self.backfill == "easy",
-                chosen.fate,
-                chosen.free,
-                chosen.seeking,
-                barred,
+                selection.fate,
+                selection.free_gpus,
+                selection.unplaced,
+                excluded_kinds,
                 snapshot.queue.block,
                 snapshot.leases.block,
-                nodes.kind.codes,
-                len(nodes.kind.names),
-                nodes.gpus,
-                nodes.rack,
-                snapshot.up,
-                snapshot.wakes_s,
             )
-            if not stuck:
+            if not is_stuck:
                 break
-        chosen = chosen._replace(fate=fate, waiting=int(np.count_nonzero(fate[REASON])))
-        return write(plan, snapshot, chosen, (seat_at, seats))
+        selection = selection._replace(fate=outcome, waiting=int(np.count_nonzero(outcome[REASON])))
+        return write(plan, snapshot, selection, (entry_range, entries))
 
 
 @inner
-def _place(
-    nodes: Ints,
-    shapes: Ints,
-    rooms: Ints,
-    flags: Ints,
-    folk: Ints,
-    seat_at: Ints,
-    seats: Ints,
-    i: int,
-    kind: int,
-    spans: bool,
+def _place_job(
+    state: BuddyState, entry_range: Ints, entries: Ints, i: int, kind: int, spans_nodes: bool
 ) -> bool:
-    """Find a place for leader *i*, if need be by moving others; answers whether there is one."""
-    need = folk[NEED, i]
-    if spans:
-        depth = enough(shapes, rooms, need, kind)
-        if depth < 0:
-            depth = make_whole_nodes(nodes, shapes, rooms, flags, folk, need, kind)
-        if depth < 0:
+    """Place leader *i*, if need be by moving others; return whether it found nodes."""
+    need = state.leaders[LEADER_NEED, i]
+    if spans_nodes:
+        power = find_power_for_whole_nodes(state, need, kind)
+        if power < 0:
+            power = defragment_whole_nodes(state, need, kind)
+        if power < 0:
             return False
-        seat_at[0, i] = flags[USED]
-        many(nodes, shapes, rooms, flags, seats, need, kind, depth)
-        seat_at[1, i] = flags[USED]
+        entry_range[0, i] = state.flags[ENTRIES_USED]
+        take_whole_nodes(state, entries, need, kind, power)
+        entry_range[1, i] = state.flags[ENTRIES_USED]
         return True
-    n = one(nodes, shapes, rooms, flags, need, kind)
+    n = take_on_one_node(state, need, kind)
     if n < 0:
-        n = make_room(nodes, shapes, rooms, flags, folk, need, kind, rooms.shape[1])
+        n = defragment_node(state, need, kind, state.partial.shape[1])
         if n < 0:
             return False
-        give(nodes, shapes, rooms, n, -need)
-    enter(nodes, folk, i, n)
+        add_free_gpus(state, n, -need)
+    add_to_node(state.nodes, state.leaders, i, n)
     return True
 
 
 @inner
-def _make_way(
-    nodes: Ints,
-    shapes: Ints,
-    rooms: Ints,
-    flags: Ints,
-    folk: Ints,
-    fate: Ints,
+def _preempt_later(
+    state: BuddyState,
+    outcome: Ints,
     leases: Ints,
-    lease_at: Ints,
+    lease_start: Ints,
     later: Ints,
     was_on: Ints,
     i: int,
     kind: int,
-    spans: bool,
+    spans_nodes: bool,
 ) -> bool:
-    """Take the GPUs of those who go *later*, the last first, until there is a place for leader *i*.
+    """Take the GPUs of jobs *later* in the plan, the last first, until there are nodes for leader *i*.
 
-    Answers whether there is; who lost its GPUs is marked by -1 in `STAYS`.
+    Return whether there are. Preempted jobs are marked by -1 in `OUTCOME_STAYS`; *was_on* is the node of
+    each, -1: none, or several.
     """
-    flags[STALE] = 1
+    nodes, _, _, flags, leaders = state
+    flags[HEAPS_STALE] = 1
+    need = leaders[LEADER_NEED, i]
     for a in range(len(later) - 1, -1, -1):
         j = later[a]
         was_on[a] = -1
-        if fate[STAYS, j] == 0 or fate[POOL, j] != kind:
+        if outcome[STAYS, j] == 0 or outcome[POOL, j] != kind:
             continue
         fits = False
-        if folk[ON, j] >= 0:  # it may have been moved there
-            n = was_on[a] = folk[ON, j]
-            leave(nodes, folk, j)
-            give(nodes, shapes, rooms, n, folk[NEED, j])
-            fits = nodes[FREE, n] >= folk[NEED, i]
+        if leaders[LEADER_NODE, j] >= 0:  # it may have been moved there
+            n = was_on[a] = leaders[LEADER_NODE, j]
+            remove_from_node(nodes, leaders, j)
+            add_free_gpus(state, n, leaders[LEADER_NEED, j])
+            fits = nodes[NODE_FREE, n] >= need
         else:
-            for r in range(lease_at[j], lease_at[j + 1]):
-                give(nodes, shapes, rooms, leases[2, r], leases[3, r])
-                fits = fits or nodes[FREE, leases[2, r]] >= folk[NEED, i]
-        fate[STAYS, j] = -1
-        if (spans and enough(shapes, rooms, folk[NEED, i], kind) >= 0) or (fits and not spans):
+            for r in range(lease_start[j], lease_start[j + 1]):
+                n = leases[LEASE_NODE, r]
+                add_free_gpus(state, n, leases[LEASE_GPUS, r])
+                fits = fits or nodes[NODE_FREE, n] >= need
+        outcome[STAYS, j] = -1
+        if (spans_nodes and find_power_for_whole_nodes(state, need, kind) >= 0) or (fits and not spans_nodes):
             return True
     return False
 
 
 @inner
-def _come_back(
-    nodes: Ints,
-    shapes: Ints,
-    rooms: Ints,
-    flags: Ints,
-    folk: Ints,
-    fate: Ints,
-    leases: Ints,
-    lease_at: Ints,
-    later: Ints,
-    was_on: Ints,
+def _restore_preempted(
+    state: BuddyState, outcome: Ints, leases: Ints, lease_start: Ints, later: Ints, was_on: Ints
 ) -> None:
-    """Who made way and finds its GPUs still free keeps them after all."""
-    flags[STALE] = 1
+    """Give preempted jobs their GPUs back if these are still free."""
+    nodes, _, _, flags, leaders = state
+    flags[HEAPS_STALE] = 1
     for a in range(len(later)):
         j = later[a]
-        if fate[STAYS, j] >= 0:
+        if outcome[STAYS, j] >= 0:
             continue
-        fits = was_on[a] < 0 or nodes[FREE, was_on[a]] >= folk[NEED, j]
-        for r in range(lease_at[j], lease_at[j + 1]):
-            fits = fits and (was_on[a] >= 0 or nodes[FREE, leases[2, r]] >= leases[3, r])
-        fate[STAYS, j] = 1 if fits else 0
+        fits = was_on[a] < 0 or nodes[NODE_FREE, was_on[a]] >= leaders[LEADER_NEED, j]
+        for r in range(lease_start[j], lease_start[j + 1]):
+            fits = fits and (
+                was_on[a] >= 0 or nodes[NODE_FREE, leases[LEASE_NODE, r]] >= leases[LEASE_GPUS, r]
+            )
+        outcome[STAYS, j] = 1 if fits else 0
         if fits and was_on[a] >= 0:
-            enter(nodes, folk, j, was_on[a])
-            give(nodes, shapes, rooms, was_on[a], -folk[NEED, j])
+            add_to_node(nodes, leaders, j, was_on[a])
+            add_free_gpus(state, was_on[a], -leaders[LEADER_NEED, j])
         elif fits:
-            for r in range(lease_at[j], lease_at[j + 1]):
-                give(nodes, shapes, rooms, leases[2, r], -leases[3, r])
+            for r in range(lease_start[j], lease_start[j + 1]):
+                add_free_gpus(state, leases[LEASE_NODE, r], -leases[LEASE_GPUS, r])
 
 
 @inner
-def _keep_for(
-    nodes: Ints, shapes: Ints, rooms: Ints, flags: Ints, need: int, kind: int, biggest: int
-) -> None:
-    """Keep the emptiest nodes for a job of *need* GPUs: nobody else may go there."""
-    flags[STALE] = 1
-    count = -(-need // biggest)
-    for free in range(rooms.shape[1] - 1, 0, -1):
+def _reserve_emptiest(state: BuddyState, need: int, kind: int, largest: int) -> None:
+    """Reserve the emptiest nodes for a job of *need* GPUs; *largest* is the size of the largest node."""
+    nodes = state.nodes
+    state.flags[HEAPS_STALE] = 1
+    count = -(-need // largest)
+    for free in range(state.partial.shape[1] - 1, 0, -1):
         for n in range(nodes.shape[1]):
-            fits = nodes[KIND, n] == kind and nodes[SIZE, n] >= min(need, biggest)
-            if count > 0 and fits and nodes[FREE, n] == free:
-                nodes[LOCK, n] = 2
-                give(nodes, shapes, rooms, n, -free)
+            fits = nodes[NODE_KIND, n] == kind and nodes[NODE_SIZE, n] >= min(need, largest)
+            if count > 0 and fits and nodes[NODE_FREE, n] == free:
+                nodes[NODE_LOCK, n] = 2
+                add_free_gpus(state, n, -free)
                 count -= 1
 
 
-@kernel(I1, I1, BOOL, BOOL, I2, I1, INT, I1, F2, I2, I1, INT, I1, I1, B1, F1)
-def _settle(
-    plan_row: Ints,
-    plan_gpus: Ints,
-    keeps: bool,
-    reserves: bool,
-    chosen_fate: Ints,
-    free: Ints,
-    seeking: int,
-    was_barred: Ints,
-    block: Floats,
-    leases: Ints,
-    node_kind: Ints,
-    kinds: int,
-    node_gpus: Ints,
-    node_rack: Ints,
-    up: Bools,
-    wakes_s: Floats,
-) -> tuple[Ints, Ints, Ints, Ints, bool]:
-    """Places for everybody who was chosen, in the order of the plan; who finds none is *barred*."""
-    queued = block.shape[1]
-    fate, barred = chosen_fate.copy(), was_barred.copy()
-    seat_at = np.zeros((2, queued), dtype=np.int64)
-    if seeking == 0:
-        return seat_at, np.empty((2, 0), dtype=np.int64), fate, barred, False
-    # A node is whole once at most; each job has one place besides.
-    seats = np.empty((2, len(free) + 2 * queued), dtype=np.int64)
-    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
-    nodes, shapes, rooms = survey(free, node_kind, kinds, node_gpus, node_rack, wakes_s)
-    flags = np.zeros(2, dtype=np.int64)
-    flags[STALE] = 1
-    biggest = np.zeros(kinds, dtype=np.int64)
-    for n in range(len(free)):
-        if up[n] or wakes_s[n] > -np.inf:
-            biggest[node_kind[n]] = max(biggest[node_kind[n]], node_gpus[n])
-    folk = np.full((4, queued), -1, dtype=np.int64)
-    for p in range(len(plan_row)):
-        folk[NEED, plan_row[p]] = plan_gpus[p]
-    lease_at = np.zeros(queued + 1, dtype=np.int64)
-    comes_first = np.zeros(queued, dtype=np.bool_)
-    for i in range(queued):
-        r = lease_at[i]
-        while r < leases.shape[1] and leases[0, r] == block[JOB, i]:
-            r += 1
-        lease_at[i + 1] = r
-        if stays[i] and r == lease_at[i] + 1:
-            enter(nodes, folk, i, leases[2, lease_at[i]])
-        if r > lease_at[i] and block[HELD, i] == folk[NEED, i]:
-            comes_first[i] = (was_barred[i] >> node_kind[leases[2, lease_at[i]]]) & 1 == 0
+@inner
+def _find_largest_nodes(nodes: NodeColumns, kinds: int) -> Ints:
+    """Return the size of the largest usable node of each kind."""
+    kind, gpus, _, up, boot_done_s = nodes
+    largest = np.zeros(kinds, dtype=np.int64)
+    for n in range(len(gpus)):
+        if up[n] or boot_done_s[n] > -np.inf:
+            largest[kind[n]] = max(largest[kind[n]], gpus[n])
+    return largest
 
-    stuck = headed = False
-    # By kind and whether it spans nodes: the smallest that found no place, and for which nobody could
-    # make way. Room only shrinks, so that who needs more need not try.
-    no_place = np.full((kinds, 2), _NOBODY, dtype=np.int64)
-    no_way = np.full((kinds, 2), _NOBODY, dtype=np.int64)
-    # The same order in which they were chosen: where nobody is to be stopped, who runs comes first. So
-    # whoever finds no place finds none because of those before it, who will be there next time, too.
-    turns = 2 if keeps else 1
+
+@inner
+def _add_running(
+    state: BuddyState, queue: Floats, leases: Ints, lease_start: Ints, stays: Ints, excluded_kinds: Ints
+) -> Bools:
+    """Add the jobs that stay to their nodes; return a mask of the running jobs that keep their size.
+
+    A job is not in the mask if the kind that it holds is excluded.
+    """
+    nodes, _, _, _, leaders = state
+    goes_first = np.zeros(queue.shape[1], dtype=np.bool_)
+    for i in range(queue.shape[1]):
+        start, end = lease_start[i], lease_start[i + 1]
+        if stays[i] and end == start + 1:
+            add_to_node(nodes, leaders, i, leases[LEASE_NODE, start])
+        if end > start and queue[HELD, i] == leaders[LEADER_NEED, i]:
+            goes_first[i] = (excluded_kinds[i] >> nodes[NODE_KIND, leases[LEASE_NODE, start]]) & 1 == 0
+    return goes_first
+
+
+@inner
+def _write_single_nodes(
+    state: BuddyState, outcome: Ints, leases: Ints, lease_start: Ints, entry_range: Ints, entries: Ints
+) -> None:
+    """Write the entries of jobs on one node that are new there; jobs that were moved do not stay."""
+    leader_of, stays = outcome[LEADER], outcome[STAYS]
+    leaders, flags = state.leaders, state.flags
+    for i in range(outcome.shape[1]):
+        if leader_of[i] == i and leaders[LEADER_NODE, i] >= 0:
+            if stays[i] and leaders[LEADER_NODE, i] == leases[LEASE_NODE, lease_start[i]]:
+                continue
+            at = flags[ENTRIES_USED]
+            stays[i] = 0
+            entry_range[0, i], entry_range[1, i] = at, at + 1
+            entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = (
+                leaders[LEADER_NODE, i],
+                leaders[LEADER_NEED, i],
+            )
+            flags[ENTRIES_USED] += 1
+
+
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, BOOL, I2, I1, INT, I1, F2, I2)
+def _place_selected(
+    plan: PlanColumns,
+    columns: NodeColumns,
+    kinds: int,
+    reserves: bool,
+    selected: Ints,
+    free_gpus: Ints,
+    unplaced: int,
+    was_excluded: Ints,
+    queue: Floats,
+    leases: Ints,
+) -> tuple[Ints, Ints, Ints, Ints, bool]:
+    """Place the selected jobs in the order of the plan.
+
+    Return node entries, the new outcome and excluded kinds, and whether a selected job found no nodes.
+    """
+    plan_row, plan_gpus, plan_group, _, non_preemptive = plan
+    queued = queue.shape[1]
+    outcome, excluded = selected.copy(), was_excluded.copy()
+    entry_range = np.zeros((2, queued), dtype=np.int64)
+    if unplaced == 0:
+        return entry_range, np.empty((2, 0), dtype=np.int64), outcome, excluded, False
+    # A node is taken as a whole at most once; each job has one entry besides.
+    entries = np.empty((2, len(free_gpus) + 2 * queued), dtype=np.int64)
+    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    state = build_state(free_gpus, columns, kinds, queued)
+    largest = _find_largest_nodes(columns, kinds)
+    need_of = state.leaders[LEADER_NEED]
+    for p in range(len(plan_row)):
+        need_of[plan_row[p]] = plan_gpus[p]
+    lease_start = index_leases(queue, leases)
+    goes_first = _add_running(state, queue, leases, lease_start, stays, was_excluded)
+
+    is_stuck = has_head = False
+    # By kind and whether the job spans nodes: the smallest need that found no nodes, and for which
+    # preemption did not help. Room only shrinks, so a job that needs more need not try.
+    too_large = np.full((kinds, 2), _UNLIMITED, dtype=np.int64)
+    too_large_to_preempt = np.full((kinds, 2), _UNLIMITED, dtype=np.int64)
+    # The order of the selection: under a non-preemptive plan running jobs go first. So a job that finds no
+    # nodes finds none because of jobs before it, which will be there at the next decision, too.
+    turns = 2 if non_preemptive else 1
     for turn in range(turns):
         for p in range(len(plan_row)):
             i = plan_row[p]
-            kind = pool[i]
-            if leader[i] != i or stays[i]:
+            kind, need = kind_of[i], plan_gpus[p]
+            if leader_of[i] != i or stays[i]:
                 continue
             if kind < 0:
-                if turn < turns - 1 or fate[REASON, i] != NO_ROOM:
+                if turn < turns - 1 or outcome[REASON, i] != NO_ROOM:
                     continue
-            elif keeps and comes_first[i] != (turn == 0):
+            elif non_preemptive and goes_first[i] != (turn == 0):
                 continue
             else:
-                need = plan_gpus[p]
-                spans = need > biggest[kind]
-                done = False
-                if need < no_place[kind, int(spans)]:
-                    done = _place(nodes, shapes, rooms, flags, folk, seat_at, seats, i, kind, spans)
-                    if not done:
-                        no_place[kind, int(spans)] = need
-                        for q in range(p + 1, len(plan_row)):  # next time these need not be chosen
-                            waits = block[HELD, plan_row[q]] == 0
-                            if waits and plan_gpus[q] >= need and (plan_gpus[q] > biggest[kind]) == spans:
-                                barred[plan_row[q]] |= 1 << kind
-                if not done and not keeps and need < no_way[kind, int(spans)]:
+                spans_nodes = need > largest[kind]
+                size_class = int(spans_nodes)
+                is_placed = False
+                if need < too_large[kind, size_class]:
+                    is_placed = _place_job(state, entry_range, entries, i, kind, spans_nodes)
+                    if not is_placed:
+                        too_large[kind, size_class] = need
+                        for q in range(p + 1, len(plan_row)):  # the next selection can leave these out
+                            waits = queue[HELD, plan_row[q]] == 0
+                            same_class = (plan_gpus[q] > largest[kind]) == spans_nodes
+                            if waits and plan_gpus[q] >= need and same_class:
+                                excluded[plan_row[q]] |= 1 << kind
+                if not is_placed and not non_preemptive and need < too_large_to_preempt[kind, size_class]:
                     later = plan_row[p + 1 :]
                     was_on = np.empty(len(later), dtype=np.int64)
-                    way = _make_way(
-                        nodes,
-                        shapes,
-                        rooms,
-                        flags,
-                        folk,
-                        fate,
-                        leases,
-                        lease_at,
-                        later,
-                        was_on,
-                        i,
-                        kind,
-                        spans,
-                    )
-                    if way:
-                        done = _place(nodes, shapes, rooms, flags, folk, seat_at, seats, i, kind, spans)
-                        no_place[kind, 0] = no_place[kind, 1] = _NOBODY  # others have left
+                    if _preempt_later(
+                        state, outcome, leases, lease_start, later, was_on, i, kind, spans_nodes
+                    ):
+                        is_placed = _place_job(state, entry_range, entries, i, kind, spans_nodes)
+                        too_large[kind, 0] = too_large[kind, 1] = _UNLIMITED  # there is more room now
                     else:
-                        no_way[kind, int(spans)] = need
-                    _come_back(nodes, shapes, rooms, flags, folk, fate, leases, lease_at, later, was_on)
-                if done:
-                    barred[i] &= ~(1 << kind)
+                        too_large_to_preempt[kind, size_class] = need
+                    _restore_preempted(state, outcome, leases, lease_start, later, was_on)
+                if is_placed:
+                    excluded[i] &= ~(1 << kind)
                     continue
-                stuck = True
-                barred[i] |= 1 << kind
-                pool[i], fate[REASON, i] = -1, OUTRANKED if headed else NO_ROOM
-            if reserves and not headed:
+                is_stuck = True
+                excluded[i] |= 1 << kind
+                kind_of[i], outcome[REASON, i] = -1, OUTRANKED if has_head else NO_ROOM
+            if reserves and not has_head:
                 for k in range(kinds):
-                    if (barred[i] >> k) & 1:
-                        _keep_for(nodes, shapes, rooms, flags, plan_gpus[p], k, biggest[k])
+                    if (excluded[i] >> k) & 1:
+                        _reserve_emptiest(state, need, k, largest[k])
                         break
-            headed = True
-    for p in range(len(plan_row)):
-        i = plan_row[p]
-        if leader[i] != i:
-            pool[i], fate[REASON, i] = pool[leader[i]], fate[REASON, leader[i]]
-
-    for i in range(queued):
-        if leader[i] == i and folk[ON, i] >= 0:
-            if stays[i] and folk[ON, i] == leases[2, lease_at[i]]:
-                continue
-            stays[i] = 0
-            seat_at[0, i], seat_at[1, i] = flags[USED], flags[USED] + 1
-            seats[0, flags[USED]], seats[1, flags[USED]] = folk[ON, i], folk[NEED, i]
-            flags[USED] += 1
-    return seat_at, seats, fate, barred, stuck
+            has_head = True
+    follow_leaders(plan_row, plan_group, outcome)
+    _write_single_nodes(state, outcome, leases, lease_start, entry_range, entries)
+    return entry_range, entries, outcome, excluded, is_stuck

@@ -1,1 +1,1 @@
-"""Placers that also divide cores, memory and storage bandwidth."""
+"""Placers that also split cores, memory and storage bandwidth of nodes."""

@@ -1,4 +1,4 @@
-"""Who gets what of a node's host."""
+"""Split of a node's host resources among its jobs."""
 
 from __future__ import annotations
 
@@ -6,41 +6,36 @@ import numpy as np
 
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import inner
+from wattline.placement.host.host_arrays import HostNodes, NodeJobs, PointTable
+from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE
 
 
 @inner
-def divide(
-    tenants: Ints,
-    gpus_on: Ints,
-    count: int,
-    node_sets: Ints,
-    left: Ints,
-    cap: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-    point: Ints,
+def split_host(
+    rows: Ints, gpus: Ints, sets: Ints, left: Ints, capacity: Ints, points: PointTable, point: Ints
 ) -> float:
-    """Share what is *left* of one node out to its first *count* tenants; answers the sum of their speeds.
+    """Split what is *left* of a node among the jobs *rows* with *gpus* GPUs; return the sum of their speeds.
 
-    First everybody gets the least that makes it as fast as its share, then who gains most for what it
-    takes is given the step that does so, as long as there is one. Writes the *point* of each.
+    *sets* is the set of each row of the queue on this node. First every job gets the least that makes it as
+    fast as its proportional share; then steps go, one by one, to the job that gains most speed for what the
+    step takes. Writes the *point* of each job and updates *left*.
     """
-    for a in range(count):
-        point[a] = first[node_sets[tenants[a]]]
+    start, _, host, speed = points
+    for a in range(len(rows)):
+        point[a] = start[sets[rows[a]]]
         for h in range(3):
-            left[h] -= gpus_on[a] * host[h, point[a]]
+            left[h] -= gpus[a] * host[h, point[a]]
     while True:
-        best, best_point, best_worth = -1, -1, 0.0  # the first to gain anything is better than nobody
-        for a in range(count):
-            for p in range(point[a] + 1, first[node_sets[tenants[a]] + 1]):
+        best, best_point, best_worth = -1, -1, 0.0
+        for a in range(len(rows)):
+            for p in range(point[a] + 1, start[sets[rows[a]] + 1]):
                 gain = speed[p] - speed[point[a]]
                 if gain <= 1e-9:
                     continue
                 cost, fits = 0.0, True
                 for h in range(3):
-                    more = gpus_on[a] * (host[h, p] - host[h, point[a]])
-                    if cap[h] > 0 and more > 0:
+                    more = gpus[a] * (host[h, p] - host[h, point[a]])
+                    if capacity[h] > 0 and more > 0:
                         fits = fits and more <= left[h]
                         cost = max(cost, more / max(1, left[h]))
                 worth = gain / max(cost, 1e-9)
@@ -52,146 +47,130 @@ def divide(
         if best < 0:
             break
         for h in range(3):
-            left[h] -= gpus_on[best] * (host[h, best_point] - host[h, point[best]])
+            left[h] -= gpus[best] * (host[h, best_point] - host[h, point[best]])
         point[best] = best_point
     total = 0.0
-    for a in range(count):
+    for a in range(len(rows)):
         total += speed[point[a]]
     return total
 
 
 @inner
-def _has_twin(a: int, start: int, tenants: Ints, runs: Bools, node_sets: Ints) -> bool:
-    """Whether one of the tenants before *a* on its node is like it, so that trying both is vain."""
-    twin = False
+def _has_earlier_equal(a: int, start: int, rows: Ints, stays: Bools, sets: Ints) -> bool:
+    """Return whether a job before *a* on the same node equals it: then *a* need not be tried."""
+    equal = False
     for c in range(start, a):
-        twin = twin or (node_sets[tenants[c]] == node_sets[tenants[a]] and runs[c] == runs[a])
-    return twin
+        equal = equal or (sets[rows[c]] == sets[rows[a]] and stays[c] == stays[a])
+    return equal
 
 
 @inner
-def _may_gain(
-    a: int,
-    b: int,
-    gpus: int,
-    sets_a: int,
-    left_b: Ints,
-    cap_b: Ints,
-    point: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
+def _could_gain(
+    gpus: int, point_a: int, end_a: int, point_b: int, left_b: Ints, capacity_b: Ints, points: PointTable
 ) -> bool:
-    """Whether tenant *a* could be faster in the place of *b*: the rest may still be in the way."""
-    for p in range(point[a] + 1, first[sets_a + 1]):
-        fits = speed[p] > speed[point[a]] + 1e-9
+    """Return whether a job at *point_a* could be faster in the place of another at *point_b*.
+
+    Points of the job there end at *end_a*. The other jobs of the node are ignored.
+    """
+    for p in range(point_a + 1, end_a):
+        fits = points.speed[p] > points.speed[point_a] + 1e-9
         for h in range(3):
-            fits = fits and (cap_b[h] == 0 or gpus * host[h, p] <= left_b[h] + gpus * host[h, point[b]])
+            available = left_b[h] + gpus * points.host[h, point_b]
+            fits = fits and (capacity_b[h] == 0 or gpus * points.host[h, p] <= available)
         if fits:
             return True
     return False
 
 
 @inner
-def swap(
-    on: Ints,
-    tenants: Ints,
-    gpus_on: Ints,
-    point: Ints,
-    worth: Floats,
-    runs: Bools,
+def swap_best_pair(
+    jobs: NodeJobs,
+    speed_sum: Floats,
     move: float,
     spare: Ints,
     left: Ints,
-    node_kind: Ints,
-    node_host: Ints,
-    shape: Ints,
+    nodes: HostNodes,
     sets: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
+    points: PointTable,
 ) -> bool:
-    """Let two tenants of different nodes change places where that helps most; answers whether one pair did.
+    """Swap the two jobs of different nodes for which that helps most; return whether a pair was swapped.
 
-    All together must gain *move* in speed for each of the two that runs already, because it has to restart.
+    All jobs together must gain *move* in speed for each of the two that runs already, because it restarts.
+    *speed_sum* is that of each node; *spare* and *left* are its host before and after the split.
     """
+    start, rows, gpus, point, stays = jobs
+    shape, count = nodes.shape, len(speed_sum)
     widest = 0
-    for n in range(len(worth)):
-        widest = max(widest, on[n + 1] - on[n])
-    points = np.empty((2, widest), dtype=np.int64)
-    lefts = np.empty((2, 3), dtype=np.int64)
+    for n in range(count):
+        widest = max(widest, start[n + 1] - start[n])
+    trial_point = np.empty((2, widest), dtype=np.int64)
+    trial_left = np.empty((2, 3), dtype=np.int64)
     best, best_a, best_b = 0.0, -1, -1
-    for n in range(len(worth)):
-        for a in range(on[n], on[n + 1]):
-            i, set_a = tenants[a], sets[tenants[a], shape[n]]
-            if speed[point[a]] >= speed[first[set_a + 1] - 1] - 1e-9:
-                continue  # it has all that it wants
-            if _has_twin(a, on[n], tenants, runs, sets[:, shape[n]]):
+    for n in range(count):
+        for a in range(start[n], start[n + 1]):
+            i, set_a = rows[a], sets[rows[a], shape[n]]
+            if points.speed[point[a]] >= points.speed[points.start[set_a + 1] - 1] - 1e-9:
+                continue  # it is as fast as it can be
+            if _has_earlier_equal(a, start[n], rows, stays, sets[:, shape[n]]):
                 continue
-            for m in range(len(worth)):
-                if m == n or node_kind[m] != node_kind[n]:
+            for m in range(count):
+                if m == n or nodes.kind[m] != nodes.kind[n]:
                     continue
-                for b in range(on[m], on[m + 1]):
-                    j = tenants[b]
-                    if gpus_on[b] != gpus_on[a] or sets[j, shape[m]] == sets[i, shape[m]]:
+                end_a = points.start[sets[i, shape[m]] + 1]
+                for b in range(start[m], start[m + 1]):
+                    j = rows[b]
+                    if gpus[b] != gpus[a] or sets[j, shape[m]] == sets[i, shape[m]]:
                         continue
-                    if _has_twin(b, on[m], tenants, runs, sets[:, shape[m]]) or not _may_gain(
-                        a,
-                        b,
-                        gpus_on[a],
-                        sets[i, shape[m]],
-                        left[:, m],
-                        node_host[:, m],
-                        point,
-                        first,
-                        host,
-                        speed,
+                    if _has_earlier_equal(b, start[m], rows, stays, sets[:, shape[m]]) or not _could_gain(
+                        gpus[a], point[a], end_a, point[b], left[:, m], nodes.host[:, m], points
                     ):
                         continue
-                    tenants[a], tenants[b] = j, i
+                    rows[a], rows[b] = j, i
                     after = 0.0
                     for k in range(2):
                         here = n if k == 0 else m
                         for h in range(3):
-                            lefts[k, h] = spare[h, here]
-                        after += divide(
-                            tenants[on[here] :],
-                            gpus_on[on[here] :],
-                            on[here + 1] - on[here],
+                            trial_left[k, h] = spare[h, here]
+                        after += split_host(
+                            rows[start[here] : start[here + 1]],
+                            gpus[start[here] : start[here + 1]],
                             sets[:, shape[here]],
-                            lefts[k],
-                            node_host[:, here],
-                            first,
-                            host,
-                            speed,
-                            points[k],
+                            trial_left[k],
+                            nodes.host[:, here],
+                            points,
+                            trial_point[k],
                         )
-                    tenants[a], tenants[b] = i, j
-                    gain = after - worth[n] - worth[m] - move * (int(runs[a]) + int(runs[b]))
+                    rows[a], rows[b] = i, j
+                    gain = after - speed_sum[n] - speed_sum[m] - move * (int(stays[a]) + int(stays[b]))
                     if gain > best + 1e-6:
                         best, best_a, best_b = gain, a, b
     if best_a < 0:
         return False
-    tenants[best_a], tenants[best_b] = tenants[best_b], tenants[best_a]
-    runs[best_a] = runs[best_b] = False
+    rows[best_a], rows[best_b] = rows[best_b], rows[best_a]
+    stays[best_a] = stays[best_b] = False
     return True
 
 
 @inner
-def spread_out(
-    least: int, end: int, seat_at: Ints, seats: Ints, left: Ints, node_host: Ints, host: Ints, speed: Floats
+def raise_spanning_job(
+    point_set: int, entry_range: Ints, entries: Ints, left: Ints, node_host: Ints, points: PointTable
 ) -> int:
-    """The fastest point for which all nodes of a job that spans them have enough left beyond the *least*."""
-    best = least
-    for p in range(least + 1, end):
+    """Return the fastest point of a job for which all its nodes have enough left; update *left*.
+
+    The job spans nodes, and *left* is without its first point.
+    """
+    host, speed = points.host, points.speed
+    first = best = points.start[point_set]
+    for p in range(first + 1, points.start[point_set + 1]):
         fits = speed[p] > speed[best]
-        for a in range(seat_at[0], seat_at[1]):
+        for a in range(entry_range[0], entry_range[1]):
+            n = entries[ENTRY_NODE, a]
             for h in range(3):
-                more = seats[1, a] * (host[h, p] - host[h, least])
-                fits = fits and (more <= 0 or node_host[h, seats[0, a]] == 0 or more <= left[h, seats[0, a]])
+                more = entries[ENTRY_GPUS, a] * (host[h, p] - host[h, first])
+                fits = fits and (more <= 0 or node_host[h, n] == 0 or more <= left[h, n])
         if fits:
             best = p
-    for a in range(seat_at[0], seat_at[1]):
+    for a in range(entry_range[0], entry_range[1]):
         for h in range(3):
-            left[h, seats[0, a]] -= seats[1, a] * (host[h, best] - host[h, least])
-    return best
+            left[h, entries[ENTRY_NODE, a]] -= entries[ENTRY_GPUS, a] * (host[h, best] - host[h, first])
+    return int(best)

@@ -1,37 +1,58 @@
-"""Cores, memory and storage by what they are worth to whom (after Mohan et al., OSDI 2022, "Synergy")."""
+"""Placement by sensitivity to cores, memory and storage (after Mohan et al., OSDI 2022, "Synergy")."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
+from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import ASKED, JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.jit import F1, FLOAT, I1, I2, inner, kernel
+from wattline.jit import F2, FLOAT, I1, I2, inner, kernel
 from wattline.models.sensitivity import SPREADS, Needs, needs, of_job, saturating
-from wattline.placement.host.host_split import divide, spread_out, swap
-from wattline.placement.host.node_selection import find_seats, set_of, spread_seats
+from wattline.placement.host.host_arrays import (
+    HOST_NODES,
+    JOB_SETS,
+    POINT_TABLE,
+    FreeResources,
+    HostNodes,
+    JobSets,
+    NodeJobs,
+    PointTable,
+)
+from wattline.placement.host.host_split import raise_spanning_job, split_host, swap_best_pair
+from wattline.placement.host.node_selection import find_point_set, select_extra_nodes, select_nodes
+from wattline.placement.kernel_arrays import (
+    ENTRY_GPUS,
+    ENTRY_NODE,
+    PLAN_COLUMNS,
+    NodeEntries,
+    PlanColumns,
+    take_plan_columns,
+)
 from wattline.placement.lease_builder import write
-from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, Chosen, check_backfill, choose
+from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, Selection, check_backfill, choose
 
 
 @dataclass(frozen=True)
 class Tune:
-    """GPUs as `Pack` gives them, and of each node's host to everybody what helps most there.
+    """GPUs as `Pack` places them, and the host resources of each node where they help most.
 
-    A job goes where what it wants of the host is left over, or where it leaves over what others lack. Who
-    runs stays, unless two jobs that change places make all together faster by *move* for each of them that
-    has to restart; 1 is a job at its usual speed. On each node everybody first gets the least that makes it
-    as fast as its proportional share; what is left goes in steps to whom it speeds up most for what the
-    step takes. So nobody is ever slower than with its share, however many others are there. Jobs that share
-    GPUs, or are spread over more nodes than they need, have their share. *keep* of its best speed is all
-    that a job is taken to want when it is placed.
-    *backfill* says who may overtake a job that does not fit; see `wattline.placement.selection.choose`.
+    A job goes where the host resources that it wants are left over, or where it leaves over what others
+    lack. Running jobs stay, unless swapping two jobs makes all together faster by *move* for each of the two
+    that has to restart; 1 is a job at its usual speed. On each node every job first gets the least that
+    makes it as fast as its proportional share; what is left goes in steps to the jobs that gain most speed
+    for what the step takes. So no job is slower than with its share, however many others are there. Jobs that
+    share GPUs, or are spread over more nodes than they need, have their share. *keep* of its best speed is
+    all that a job is taken to want when it is placed.
+    *backfill* says which jobs may overtake one that does not fit; see
+    `wattline.placement.selection.select_jobs`.
     """
 
     backfill: Backfill = "easy"
@@ -46,327 +67,298 @@ class Tune:
             raise ConfigError(f"move must be at least 0, got {self.move}")
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
-        """Leases for the plan, and a reason for everybody without."""
-        chosen = choose(plan, snapshot, models, self.backfill)
-        anywhere = np.full(len(snapshot.queue), -1, dtype=np.int64)
-        return tuned(plan, snapshot, models, chosen, anywhere, self.keep, self.move)
+        """Return leases for the plan, and a reason for every job without."""
+        selection = choose(plan, snapshot, models, self.backfill)
+        no_preference = np.full(len(snapshot.queue), -1, dtype=np.int64)
+        return place_selection(plan, snapshot, models, selection, no_preference, self.keep, self.move)
 
 
-def tuned(
+def place_selection(
     plan: Plan,
     snapshot: Snapshot,
     models: Models,
-    chosen: Chosen,
-    goes_to: Ints,
+    selection: Selection,
+    preferred_node: Ints,
     keep: float,
     move: float,
 ) -> Placement:
-    """The placement of those who were chosen; *goes_to* has a node for some rows of the queue, or -1."""
+    """Return the placement of the selected jobs; *preferred_node* has a node by row of the queue, or -1."""
     nodes = snapshot.nodes
-    known, sets, spread = needs_of(plan, snapshot, models)
-    seat_at, seats, given, fate, unsettled = _tune(
-        plan.row,
-        plan.gpus,
-        plan.group,
-        chosen.fate,
-        chosen.free,
-        goes_to,
+    known, job_sets = look_up_sensitivity(plan, snapshot, models)
+    # Plain tuples where kernels take records: building a NamedTuple takes longer.
+    entry_range, entries, host, outcome, host_limited = _tune(
+        take_plan_columns(plan),
+        selection.fate,
+        selection.free_gpus,
+        preferred_node,
         move,
-        snapshot.queue.block[JOB].astype(np.int64),
+        snapshot.queue.block,
         snapshot.leases.block,
-        snapshot.wakes_s,
-        nodes.kind.codes,
-        nodes.gpus,
-        nodes.host,
-        nodes.share,
-        known.shape,
-        sets,
-        spread,
-        known.first,
-        saturating(known, keep),
-        known.host,
-        known.speed,
+        cast(
+            HostNodes,
+            (nodes.kind.codes, nodes.gpus, nodes.host, nodes.share, known.shape, snapshot.wakes_s),
+        ),
+        job_sets,
+        cast(PointTable, (known.first, saturating(known, keep), known.host, known.speed)),
     )
-    return write(plan, snapshot, chosen._replace(fate=fate), (seat_at, seats), given, unsettled)
+    selection = selection._replace(fate=outcome)
+    return write(plan, snapshot, selection, (entry_range, entries), host, host_limited)
 
 
-def needs_of(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints, Ints]:
-    """What is known of the jobs' needs, and the sets of each row of the queue: see `Needs`."""
+def look_up_sensitivity(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, JobSets]:
+    """Return the sensitivity of jobs to host resources, and their point sets with the GPUs of the plan."""
     known, block = needs(models, snapshot.jobs, snapshot.nodes), snapshot.queue.block
     if (plan.gpus == block[ASKED, plan.row]).all():
         job = block[JOB].astype(np.int64)
-        return known, known.sets.take(job, axis=0), known.spread.take(job, axis=0)
-    return _resized(known, plan, snapshot, models)
+        return known, JobSets(known.sets.take(job, axis=0), known.spread.take(job, axis=0))
+    return _add_resized_jobs(known, plan, snapshot, models)
 
 
-def _resized(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, Ints, Ints]:
-    """Likewise where jobs have other GPUs than they asked for."""
+def _add_resized_jobs(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, JobSets]:
+    """Return the same as `look_up_sensitivity` where jobs have other GPUs than they requested."""
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
     sets, spread = known.sets[queue.job].copy(), known.spread[queue.job].copy()
-    alike: dict[tuple[int, int], Ints] = {}
+    added: dict[tuple[int, int], Ints] = {}
     hosts, speeds, lengths = [known.host], [known.speed], np.diff(known.first).tolist()
     for row, gpus in zip(plan.row.tolist(), plan.gpus.tolist(), strict=True):
         job = int(queue.job[row])
         if gpus == jobs.gpus[job]:
             continue
         key = (int(known.sets[job, 0]), gpus)
-        if key not in alike:
+        if key not in added:
             parts = of_job(models, jobs, nodes, job, gpus)
             number = np.arange(len(lengths), len(lengths) + len(parts), dtype=np.int64)
-            alike[key] = number.reshape(-1, SPREADS + 1)
+            added[key] = number.reshape(-1, SPREADS + 1)
             hosts += [host for host, _ in parts]
             speeds += [speed for _, speed in parts]
             lengths += [len(speed) for _, speed in parts]
-        sets[row], spread[row] = alike[key][:, 0], alike[key][:, 1:].reshape(-1)
-    more = replace(
+        sets[row], spread[row] = added[key][:, 0], added[key][:, 1:].reshape(-1)
+    extended = replace(
         known,
         first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         host=np.ascontiguousarray(np.concatenate(hosts, axis=1)),
         speed=np.concatenate(speeds),
     )
-    return more, sets, spread
+    return extended, JobSets(sets, spread)
 
 
 @inner
-def _places(
-    plan_row: Ints,
-    plan_gpus: Ints,
+def _add_staying(
+    outcome: Ints,
     alone: Bools,
-    fate: Ints,
-    free_gpus: Ints,
-    goes_to: Ints,
-    queue_job: Ints,
+    queue: Floats,
     leases: Ints,
-    wakes_s: Floats,
-    node_kind: Ints,
-    node_gpus: Ints,
-    node_host: Ints,
-    share: Ints,
-    shape: Ints,
+    left: Ints,
+    nodes: HostNodes,
     sets: Ints,
-    spread: Ints,
-    first: Ints,
-    full: Ints,
-    host: Ints,
-    speed: Floats,
-) -> tuple[Ints, Ints]:
-    """Seats of everybody who runs, those who stay included; see `wattline.placement.lease_builder.Seats`."""
-    queued, count = len(queue_job), len(node_kind)
-    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
-    free, left = free_gpus.copy(), node_host.copy()
-    most = 0
-    for p in range(len(plan_row)):
-        most += min(plan_gpus[p], count)
-    seat_at = np.zeros((2, queued), dtype=np.int64)
-    seats = np.empty((2, most + leases.shape[1]), dtype=np.int64)
-    at = 0
-    # Who stays, as if it sought a place and found its own.
-    i = 0
+    points: PointTable,
+    entry_range: Ints,
+    entries: Ints,
+) -> int:
+    """Write the entries of jobs that stay, reduce *left* by their wants; return the end of the entries."""
+    at = i = 0
     for r in range(leases.shape[1]):
-        while queue_job[i] < leases[0, r]:
+        while queue[JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        if not stays[i] or leases[0, r] != leases[1, r]:
+        if not outcome[STAYS, i] or leases[LEASE_JOB, r] != leases[LEASE_GROUP, r]:
             continue
-        n = leases[2, r]
-        if seat_at[1, i] == 0:
-            seat_at[0, i] = at
-        seats[0, at], seats[1, at] = n, leases[3, r]
+        n, gpus = leases[LEASE_NODE, r], leases[LEASE_GPUS, r]
+        if entry_range[1, i] == 0:
+            entry_range[0, i] = at
+        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, gpus
         at += 1
-        seat_at[1, i] = at
+        entry_range[1, i] = at
         for h in range(3):
-            each = host[h, full[sets[i, shape[n]]]] if alone[i] else share[h, n]
-            left[h, n] -= leases[3, r] * each
-    for p in range(len(plan_row)):
-        i = plan_row[p]
-        if leader[i] != i or pool[i] < 0 or stays[i]:
+            wanted = (
+                points.host[h, points.saturated[sets[i, nodes.shape[n]]]] if alone[i] else nodes.share[h, n]
+            )
+            left[h, n] -= gpus * wanted
+    return at
+
+
+@inner
+def _select_all_nodes(
+    plan: PlanColumns,
+    outcome: Ints,
+    alone: Bools,
+    free_gpus: Ints,
+    preferred_node: Ints,
+    queue: Floats,
+    leases: Ints,
+    nodes: HostNodes,
+    job_sets: JobSets,
+    points: PointTable,
+) -> NodeEntries:
+    """Return the nodes of all jobs that run, including those that stay."""
+    count = len(nodes.kind)
+    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    free = FreeResources(free_gpus.copy(), nodes.host.copy())
+    capacity = 0
+    for p in range(len(plan.row)):
+        capacity += min(plan.gpus[p], count)
+    entry_range = np.zeros((2, queue.shape[1]), dtype=np.int64)
+    entries = np.empty((2, capacity + leases.shape[1]), dtype=np.int64)
+    sets, spread = job_sets
+    at = _add_staying(outcome, alone, queue, leases, free.host, nodes, sets, points, entry_range, entries)
+    for p in range(len(plan.row)):
+        i, need = plan.row[p], plan.gpus[p]
+        if leader_of[i] != i or kind_of[i] < 0 or stays[i]:
             continue
         n = 0
-        while node_kind[n] != pool[i]:
+        while nodes.kind[n] != kind_of[i]:
             n += 1
-        wants = host[:, full[sets[i, shape[n]]]] if alone[i] else share[:, n]
-        seat_at[0, i] = at
-        n = goes_to[i]
-        if n >= 0 and free[n] >= plan_gpus[p]:
-            free[n] -= plan_gpus[p]
+        wanted = points.host[:, points.saturated[sets[i, nodes.shape[n]]]] if alone[i] else nodes.share[:, n]
+        entry_range[0, i] = at
+        n = preferred_node[i]
+        if n >= 0 and free.gpus[n] >= need:
+            free.gpus[n] -= need
             for h in range(3):
-                left[h, n] -= plan_gpus[p] * wants[h]
-            seats[0, at], seats[1, at] = n, plan_gpus[p]
+                free.host[h, n] -= need * wanted[h]
+            entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, need
             at += 1
-            seat_at[1, i] = at
+            entry_range[1, i] = at
             continue
         end = -1
-        if alone[i] and plan_gpus[p] > 1:
-            end = spread_seats(
-                plan_gpus[p], pool[i], sets[i], spread[i], free, left, node_kind, node_gpus, node_host, shape,
-                first, host, speed, seats, at,
-            )  # fmt: skip
-        if end >= 0:
-            at = seat_at[1, i] = end
-            continue
-        at = find_seats(
-            plan_gpus[p],
-            pool[i],
-            wants,
-            free,
-            left,
-            wakes_s,
-            node_kind,
-            node_host,
-            share,
-            seats,
-            at,
-        )
-        seat_at[1, i] = at
-    return seat_at, seats
+        if alone[i] and need > 1:
+            end = select_extra_nodes(need, kind_of[i], sets[i], spread[i], free, nodes, points, entries, at)
+        if end < 0:
+            end = select_nodes(need, kind_of[i], wanted, free, nodes, entries, at)
+        at = entry_range[1, i] = end
+    return entry_range, entries
 
 
 @inner
-def _shares(
-    plan_row: Ints,
-    alone: Bools,
-    fate: Ints,
-    seat_at: Ints,
-    seats: Ints,
-    move: float,
-    node_kind: Ints,
-    node_gpus: Ints,
-    node_host: Ints,
-    share: Ints,
-    shape: Ints,
-    sets: Ints,
-    spread: Ints,
-    first: Ints,
-    host: Ints,
-    speed: Floats,
-) -> tuple[Ints, bool]:
-    """What each GPU of a leader has of the host, and whether somebody could use more.
-
-    Jobs may change places: then their seats are others, and they do not stay.
-    """
-    queued, count = fate.shape[1], len(node_kind)
-    leader, pool, stays = fate[LEADER], fate[POOL], fate[STAYS]
-    own = np.full(queued, -1, dtype=np.int64)  # the set of a leader where it is; -1: it has its share
-    for i in range(queued):
-        if leader[i] == i and pool[i] >= 0 and alone[i]:
-            own[i] = set_of(seat_at[:, i], seats, node_gpus, shape, sets[i], spread[i])
-    given = np.zeros((3, queued), dtype=np.int64)
-    left = node_host.copy()
-    on = np.zeros(count + 1, dtype=np.int64)  # tenants that are on one node only, node after node
-    for i in range(queued):
-        if leader[i] == i and pool[i] >= 0:
-            for a in range(seat_at[0, i], seat_at[1, i]):
-                n = seats[0, a]
-                on[n + 1] += own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1
-                for h in range(3):
-                    left[h, n] -= seats[1, a] * (host[h, first[own[i]]] if own[i] >= 0 else share[h, n])
+def _collect_node_jobs(
+    on_one_node: Bools, stays: Ints, entry_range: Ints, entries: Ints, count: int
+) -> NodeJobs:
+    """Return the jobs that are *on_one_node*, by node; their points are not set yet."""
+    start = np.zeros(count + 1, dtype=np.int64)
+    for i in range(len(on_one_node)):
+        if on_one_node[i]:
+            start[entries[ENTRY_NODE, entry_range[0, i]] + 1] += 1
     for n in range(count):
-        on[n + 1] += on[n]
-    unsettled = False
-    for p in range(len(plan_row)):  # who spans nodes, because it needs something of all of them at once
-        i = plan_row[p]
-        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] > seat_at[0, i] + 1:
-            best = spread_out(
-                first[own[i]], first[own[i] + 1], seat_at[:, i], seats, left, node_host, host, speed
-            )
-            unsettled = unsettled or speed[best] < speed[first[own[i] + 1] - 1]
-            for h in range(3):
-                given[h, i] = host[h, best]
-    for i in range(queued):
-        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1:
-            for h in range(3):
-                left[h, seats[0, seat_at[0, i]]] += seats[1, seat_at[0, i]] * host[h, first[own[i]]]
-    spare = left.copy()  # for tenants
-    filled = on.copy()
-    tenants, gpus_on = np.empty(on[count], dtype=np.int64), np.empty(on[count], dtype=np.int64)
-    point, runs = np.empty(on[count], dtype=np.int64), np.empty(on[count], dtype=np.bool_)
-    for i in range(queued):
-        if leader[i] == i and pool[i] >= 0 and own[i] >= 0 and seat_at[1, i] == seat_at[0, i] + 1:
-            n = seats[0, seat_at[0, i]]
-            tenants[filled[n]], gpus_on[filled[n]] = i, seats[1, seat_at[0, i]]
-            runs[filled[n]] = stays[i]
-            filled[n] += 1
-    worth = np.empty(count)
-    for _ in range(on[count] + 1):
+        start[n + 1] += start[n]
+    end = start.copy()
+    rows, gpus = np.empty(start[count], dtype=np.int64), np.empty(start[count], dtype=np.int64)
+    point, runs = np.empty(start[count], dtype=np.int64), np.empty(start[count], dtype=np.bool_)
+    for i in range(len(on_one_node)):
+        if on_one_node[i]:
+            at = entry_range[0, i]
+            n = entries[ENTRY_NODE, at]
+            rows[end[n]], gpus[end[n]], runs[end[n]] = i, entries[ENTRY_GPUS, at], stays[i]
+            end[n] += 1
+    return NodeJobs(start, rows, gpus, point, runs)
+
+
+@inner
+def _split_nodes(
+    jobs: NodeJobs, spare: Ints, move: float, nodes: HostNodes, sets: Ints, points: PointTable
+) -> None:
+    """Split the *spare* host of all nodes among their *jobs*, and swap jobs while that helps."""
+    start, rows, gpus, point, _ = jobs
+    count = len(nodes.kind)
+    left, speed_sum = spare.copy(), np.empty(count)
+    for _ in range(start[count] + 1):
         for n in range(count):
             left[:, n] = spare[:, n]
-            worth[n] = divide(
-                tenants[on[n] :],
-                gpus_on[on[n] :],
-                on[n + 1] - on[n],
-                sets[:, shape[n]],
+            speed_sum[n] = split_host(
+                rows[start[n] : start[n + 1]],
+                gpus[start[n] : start[n + 1]],
+                sets[:, nodes.shape[n]],
                 left[:, n],
-                node_host[:, n],
-                first,
-                host,
-                speed,
-                point[on[n] :],
+                nodes.host[:, n],
+                points,
+                point[start[n] : start[n + 1]],
             )
-        if not swap(
-            on,
-            tenants,
-            gpus_on,
-            point,
-            worth,
-            runs,
-            move,
-            spare,
-            left,
-            node_kind,
-            node_host,
-            shape,
-            sets,
-            first,
-            host,
-            speed,
-        ):
+        if not swap_best_pair(jobs, speed_sum, move, spare, left, nodes, sets, points):
             break
-    for n in range(count):
-        for a in range(on[n], on[n + 1]):
-            i = tenants[a]
-            seat = seat_at[0, i]
-            if seats[0, seat] != n:
-                seats[0, seat], stays[i] = n, 0
-            unsettled = unsettled or speed[point[a]] < speed[first[sets[i, shape[n]] + 1] - 1]
-            for h in range(3):
-                given[h, i] = host[h, point[a]]
-    return given, unsettled
 
 
-@kernel(I1, I1, I1, I2, I1, I1, FLOAT, I1, I2, F1, I1, I1, I2, I2, I1, I2, I2, I1, I1, I2, F1)
-def _tune(
-    plan_row: Ints,
-    plan_gpus: Ints,
-    plan_group: Ints,
-    chosen_fate: Ints,
-    free_gpus: Ints,
-    goes_to: Ints,
+@inner
+def _split_hosts(
+    plan: PlanColumns,
+    outcome: Ints,
+    alone: Bools,
+    entry_range: Ints,
+    entries: Ints,
     move: float,
-    queue_job: Ints,
+    nodes: HostNodes,
+    job_sets: JobSets,
+    points: PointTable,
+) -> tuple[Ints, bool]:
+    """Return the host resources of each GPU of a leader, and whether a job could use more.
+
+    Jobs may be swapped: then their entries change, and they do not stay.
+    """
+    queued, count = outcome.shape[1], len(nodes.kind)
+    sets, host, speed = job_sets.sets, points.host, points.speed
+    own = np.full(queued, -1, dtype=np.int64)  # point set of a leader on its nodes; -1: it has its share
+    on_one_node, spans_nodes = np.zeros(queued, dtype=np.bool_), np.zeros(queued, dtype=np.bool_)
+    left = nodes.host.copy()
+    for i in range(queued):
+        if outcome[LEADER, i] != i or outcome[POOL, i] < 0:
+            continue
+        if alone[i]:
+            own[i] = find_point_set(entry_range[:, i], entries, nodes, sets[i], job_sets.spread[i])
+        on_one_node[i] = own[i] >= 0 and entry_range[1, i] == entry_range[0, i] + 1
+        spans_nodes[i] = own[i] >= 0 and entry_range[1, i] > entry_range[0, i] + 1
+        for a in range(entry_range[0, i], entry_range[1, i]):
+            n = entries[ENTRY_NODE, a]
+            for h in range(3):
+                least = host[h, points.start[own[i]]] if own[i] >= 0 else nodes.share[h, n]
+                left[h, n] -= entries[ENTRY_GPUS, a] * least
+    granted = np.zeros((3, queued), dtype=np.int64)
+    host_limited = False
+    for p in range(len(plan.row)):  # first the jobs that span nodes: they need the same of all at once
+        i = plan.row[p]
+        if spans_nodes[i]:
+            best = raise_spanning_job(own[i], entry_range[:, i], entries, left, nodes.host, points)
+            host_limited = host_limited or speed[best] < speed[points.start[own[i] + 1] - 1]
+            for h in range(3):
+                granted[h, i] = host[h, best]
+    for i in range(queued):
+        if on_one_node[i]:
+            at = entry_range[0, i]
+            for h in range(3):
+                left[h, entries[ENTRY_NODE, at]] += entries[ENTRY_GPUS, at] * host[h, points.start[own[i]]]
+    jobs = _collect_node_jobs(on_one_node, outcome[STAYS], entry_range, entries, count)
+    _split_nodes(jobs, left, move, nodes, sets, points)
+    for n in range(count):
+        for a in range(jobs.start[n], jobs.start[n + 1]):
+            i, point = jobs.row[a], jobs.point[a]
+            at = entry_range[0, i]
+            if entries[ENTRY_NODE, at] != n:
+                entries[ENTRY_NODE, at], outcome[STAYS, i] = n, 0
+            fastest = points.start[sets[i, nodes.shape[n]] + 1] - 1
+            host_limited = host_limited or speed[point] < speed[fastest]
+            for h in range(3):
+                granted[h, i] = host[h, point]
+    return granted, host_limited
+
+
+@kernel(PLAN_COLUMNS, I2, I1, I1, FLOAT, F2, I2, HOST_NODES, JOB_SETS, POINT_TABLE)
+def _tune(
+    plan: PlanColumns,
+    selected: Ints,
+    free_gpus: Ints,
+    preferred_node: Ints,
+    move: float,
+    queue: Floats,
     leases: Ints,
-    wakes_s: Floats,
-    node_kind: Ints,
-    node_gpus: Ints,
-    node_host: Ints,
-    share: Ints,
-    shape: Ints,
-    sets: Ints,
-    spread: Ints,
-    first: Ints,
-    full: Ints,
-    host: Ints,
-    speed: Floats,
+    nodes: HostNodes,
+    job_sets: JobSets,
+    points: PointTable,
 ) -> tuple[Ints, Ints, Ints, Ints, bool]:
-    fate = chosen_fate.copy()
-    alone = np.ones(len(queue_job), dtype=np.bool_)  # by leader: nobody is on its GPUs with it
-    for p in range(len(plan_row)):
-        if plan_group[p] != plan_row[p]:
-            alone[plan_group[p]] = False
-    seat_at, seats = _places(
-        plan_row, plan_gpus, alone, fate, free_gpus, goes_to, queue_job, leases, wakes_s,
-        node_kind, node_gpus, node_host, share, shape, sets, spread, first, full, host, speed,
-    )  # fmt: skip
-    given, unsettled = _shares(
-        plan_row, alone, fate, seat_at, seats, move,
-        node_kind, node_gpus, node_host, share, shape, sets, spread, first, host, speed,
-    )  # fmt: skip
-    return seat_at, seats, given, fate, unsettled
+    """Return node entries, host resources by row of the queue, the new outcome, and `host_limited`."""
+    outcome = selected.copy()
+    alone = np.ones(queue.shape[1], dtype=np.bool_)  # by leader: no other job shares its GPUs
+    for p in range(len(plan.row)):
+        if plan.group[p] != plan.row[p]:
+            alone[plan.group[p]] = False
+    entry_range, entries = _select_all_nodes(
+        plan, outcome, alone, free_gpus, preferred_node, queue, leases, nodes, job_sets, points
+    )
+    host, host_limited = _split_hosts(
+        plan, outcome, alone, entry_range, entries, move, nodes, job_sets, points
+    )
+    return entry_range, entries, host, outcome, host_limited
