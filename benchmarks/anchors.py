@@ -20,7 +20,7 @@ from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
 from wattline.papers import Greedy, TunePublished, drf_published, ftf_published, tetris_published
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 from wattline.placement import Pack
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
@@ -52,8 +52,8 @@ def simulate_jct_s(
     policy = p.chain(*((p.Demand(keep=1.0),) if demands else ()), *ORDERS[order])
     overheads = wl.Overheads(restart_s=0)
     cluster = wl.nodes("v100", count=servers, gpus=8)
-    sim = wl.Sim(jobs, cluster, truth=Published(), quantum_s=300, overheads=overheads)
-    log = wl.run(sim, policy, Published(), place=place)
+    sim = wl.Sim(jobs, cluster, truth=SynergyModels(), quantum_s=300, overheads=overheads)
+    log = wl.run(sim, policy, SynergyModels(), place=place)
     done = log.events[log.events[:, EVENT_VERB] == FINISHED]
     rows = done[:, EVENT_JOB].astype(int)
     at_s = done[:, EVENT_AT_S]

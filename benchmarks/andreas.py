@@ -21,7 +21,7 @@ import numpy as np
 
 from wattline.optimize.exact import solve
 from wattline.optimize.greedy import greedy, randomised
-from wattline.optimize.instance import Instance, check
+from wattline.optimize.instance import Instance, check_assignment
 from wattline.optimize.objective import rolling, to_the_end
 from wattline.optimize.search import improve
 
@@ -123,7 +123,7 @@ def main() -> None:
                     if best is None:
                         found.append((middle - before, np.nan, after - middle, *[np.nan] * 4))
                         continue
-                    check(instance, best)
+                    check_assignment(instance, best)
                     before_s = time.process_time()
                     searched = improve(instance, charges, randomised(instance, charges, 100, seed))
                     search_s = time.process_time() - before_s

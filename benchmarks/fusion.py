@@ -25,7 +25,7 @@ from fusion_models import CASES, Case
 from torch import Tensor, nn
 
 from wattline import fusion
-from wattline.fusion.step.execution_mode import Way
+from wattline.fusion.step.execution_mode import ExecutionMode
 
 BARS = {
     "tiny MLP": (12, 4),
@@ -73,7 +73,7 @@ def compare(name: str, width: int, rounds: int, seed: int) -> None:
     for label, wide in (("ours, not fused", 1), ("fused", None), ("fused, auto", "auto")):
         steps[label] = step = build_array_step(models, case, wide)
         if wide == 1:
-            step.way = Way(1, None, compiled=True)
+            step.way = ExecutionMode(1, None, compiled=True)
         runs[label] = lambda step=step: step(xs, ys, members=True)
     times = time_interleaved(runs, rounds)
     base, compiled = times["serial"], min(times["compiled whole"], times["compiled parts"])

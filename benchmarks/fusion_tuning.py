@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from wattline import fusion
-from wattline.fusion.search.result import Result, State
+from wattline.fusion.search.result import Result, TrialState
 from wattline.fusion.step.train_step import Step
 
 SPACE = {
@@ -109,7 +109,7 @@ def main() -> None:
                 (
                     abs(a.value - b.value)
                     for a, b in zip(one.trials, many.trials, strict=True)
-                    if a.state is b.state is State.COMPLETE
+                    if a.state is b.state is TrialState.COMPLETE
                 ),
                 default=math.nan,
             )

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import wattline as wl
 from wattline.policy import ORDERS
-from wattline.reports import digest, headline_svg
+from wattline.reports import build_plot_data, draw_headline_svg
 
 
 def main(path: str) -> int:
     jobs = wl.synth(count=1500, seed=1, load=0.95, gpus_total=64)
     cluster = wl.nodes("v100", count=8, gpus=8)
-    runs = [digest(wl.run(wl.Sim(jobs, cluster), wl.parse_policy(name))) for name in ORDERS]
-    Path(path).write_text(headline_svg(runs))
+    runs = [build_plot_data(wl.run(wl.Sim(jobs, cluster), wl.parse_policy(name))) for name in ORDERS]
+    Path(path).write_text(draw_headline_svg(runs))
     return 0
 
 

@@ -36,7 +36,7 @@ from wattline.placement.parser import parse_placer
 from wattline.policy import PowerFlow
 from wattline.policy.parser import parse_policy
 from wattline.reports import Report, report
-from wattline.reports.knob_search import match
+from wattline.reports.knob_search import find_knob_value
 from wattline.trace import read
 
 TRACES = {"philly": "philly/philly_jobs.csv.gz", "itp": "itp/elasticflow-traces.tar.gz"}
@@ -89,7 +89,7 @@ def measure(job: tuple[str, str, int, float, int, tuple[str, ...]]) -> dict[str,
     for text in baselines:
         policy, _, powered = text.partition("@")
         base = simulate(parse_policy(policy), "buddy+power" if powered else "pack", jobs, nodes)
-        same_energy = match(ours, base.energy_j, "energy_j", grid=GRID)
+        same_energy = find_knob_value(ours, base.energy_j, "energy_j", grid=GRID)
         rows[text] = {
             "jct_h": base.jct_mean_s / 3600,
             "kwh": base.energy_kwh,
@@ -98,7 +98,7 @@ def measure(job: tuple[str, str, int, float, int, tuple[str, ...]]) -> dict[str,
             "side": same_energy.side,
         }
         if policy == "tiresias":
-            same_jct = match(ours, base.jct_mean_s, "jct_mean_s", grid=GRID)
+            same_jct = find_knob_value(ours, base.jct_mean_s, "jct_mean_s", grid=GRID)
             rows[text]["saves"] = 1 - same_jct.report.energy_j / base.energy_j
     front = [(eta, ours(eta).energy_kwh, ours(eta).jct_mean_s / 3600) for eta in GRID]
     about = {"cell": (name, team), "seed": seed, "load": offered, "nodes": len(nodes)}

@@ -31,7 +31,7 @@ from wattline.core.protocols import Placer, Policy
 from wattline.models.library import library
 from wattline.models.sensitivity import needs
 from wattline.papers import TunePublished
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 from wattline.placement import Pack, Tune
 from wattline.placement.host.optimum import allocate
 from wattline.trace.formats.synergy import STEP_S
@@ -95,7 +95,7 @@ def build_policy(name: str, rounds: bool) -> Policy:
 
 def simulate_mean_jct_h(case: Case, jobs: Jobs, place: Placer, one_node: bool = False) -> float:
     rounds = case.mode == "rounds"
-    models = Published() if case.models == "speed-up" else library()
+    models = SynergyModels() if case.models == "speed-up" else library()
     count, gpus = (1, 8 * case.servers) if one_node else (case.servers, 8)
     cluster = wl.nodes("v100", count=count, gpus=gpus, cpus=3.0 * gpus, mem_gib=62.5 * gpus)
     overheads = wl.Overheads(restart_s=0.0 if rounds else 30.0)
@@ -193,7 +193,7 @@ def print_speed() -> None:
         times.append(time.process_time() - before)
     print(f"  {'a lean program (lean.py)':32} {len(jobs) / min(times):8.0f} jobs/CPU-s  ({jct_h:.3f} h)")
     for name, models, quantum_s in (
-        ("rounds of 300 s, one speed-up", Published(), 300.0),
+        ("rounds of 300 s, one speed-up", SynergyModels(), 300.0),
         ("rounds of 300 s, matrix", library(), 300.0),
         ("exact, matrix, restarts 30 s", library(), None),
     ):

@@ -23,7 +23,7 @@ from typing import Any
 
 from wattline.cli.output import notify, print_table
 from wattline.service.client import Client
-from wattline.service.states import OVER
+from wattline.service.states import FINAL_STATES
 
 HERE = Path(__file__).resolve().parent
 GPUS = "simulated:4xv100"
@@ -97,7 +97,7 @@ def run_jobs(options: list[str], folder: Path) -> list[dict[str, Any]]:
                 if printed.get(job["id"]) != line:
                     notify(f"{now_s:5.1f} s  {line}")
                     printed[job["id"]] = line
-            if not to_submit and all(job["state"] in OVER for job in jobs):
+            if not to_submit and all(job["state"] in FINAL_STATES for job in jobs):
                 return jobs
             time.sleep(0.5)
 

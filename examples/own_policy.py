@@ -7,7 +7,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.models import remaining_s
-from wattline.policy import fifo, ranked, sjf
+from wattline.policy import fifo, rank_rows, sjf
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,9 @@ class Aging:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan for *snapshot*."""
         waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
-        return ranked(snapshot, plan, remaining_s(snapshot, models) - self.worth * waited_s, keeps=True)
+        return rank_rows(
+            snapshot, plan, remaining_s(snapshot, models) - self.worth * waited_s, non_preemptive=True
+        )
 
 
 jobs = wl.synth(count=800, seed=7, load=1.3, gpus_total=32)

@@ -12,7 +12,7 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.units import parse_seconds
 
 
-def make(
+def build_from_knobs(
     thing: Any,
     name: str,
     knobs: str,

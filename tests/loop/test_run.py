@@ -42,7 +42,7 @@ class Counting:
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         self.calls += 1
-        plan = p.asked(snapshot)
+        plan = p.plan_as_requested(snapshot)
         return Plan(plan.row, plan.gpus, plan.group, lasts=self.stable)
 
 
@@ -58,7 +58,7 @@ def test_a_policy_is_called_again_at_its_next_decision_time_only() -> None:
 
     def ticking(snapshot: Snapshot, models: Models) -> Plan:
         times.append(snapshot.now_s)
-        plan = p.asked(snapshot)
+        plan = p.plan_as_requested(snapshot)
         return Plan(plan.row, plan.gpus, plan.group, tick_s=snapshot.now_s + 4, lasts=True)
 
     simulate(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)

@@ -14,7 +14,7 @@ from wattline.optimize import METHODS
 from wattline.optimize.cap_elimination import eliminate_caps
 from wattline.optimize.decide import Effort, decide
 from wattline.optimize.exact import compute_cost
-from wattline.optimize.instance import POSTPONED, Instance, check, compute_cost_until_end
+from wattline.optimize.instance import POSTPONED, Instance, check_assignment, compute_cost_until_end
 from wattline.optimize.objective import rolling, to_the_end
 
 OBJECTIVES = (to_the_end, rolling)
@@ -50,7 +50,7 @@ def test_caps_eliminated_beforehand_cost_no_more_than_caps_in_the_programme(
 ) -> None:  # type: ignore[no-untyped-def]
     charges = objective(instance)
     found, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9, 20.0))
-    check(instance, found)
+    check_assignment(instance, found)
     cost = compute_cost(instance, charges, found)
     assert cost == pytest.approx(found.cost, rel=1e-9, abs=1e-9)
     # The oracle has a variable for every job, configuration with its cap, and node.
@@ -63,7 +63,7 @@ def test_no_method_is_better_than_the_best(instance: Instance, method: str, obje
     charges = objective(instance)
     found, *_ = decide(instance, charges, method, *nothing(instance), Effort(20, 0, 1e-9, 20.0))
     best, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9, 20.0))
-    check(instance, found)
+    check_assignment(instance, found)
     assert found.cost >= best.cost - 1e-6 * max(1.0, abs(best.cost))
 
 

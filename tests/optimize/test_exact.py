@@ -13,7 +13,7 @@ from wattline.optimize.instance import (
     POSTPONED,
     Assignment,
     Instance,
-    check,
+    check_assignment,
     compute_cost_until_end,
     count_busy_gpus,
 )
@@ -31,7 +31,7 @@ def test_counting_patterns_costs_the_same_as_a_programme_with_every_node(
     charges = objective(instance)
     found = solve(instance, charges, gap=1e-9)
     assert found is not None
-    check(instance, found)
+    check_assignment(instance, found)
     assert found.cost == pytest.approx(minimal_cost_by_node(instance, charges), rel=1e-6, abs=1e-9)
     assert found.bound <= found.cost + 1e-6
 
@@ -46,7 +46,7 @@ def test_no_heuristic_is_better_than_the_best(instance: Instance, objective, see
     tried = randomised(instance, charges, tries=50, seed=seed)
     searched = improve(instance, charges, tried)
     for assignment in (first, tried, searched):
-        check(instance, assignment)
+        check_assignment(instance, assignment)
         assert assignment.cost == pytest.approx(
             compute_cost(instance, charges, assignment), rel=1e-9, abs=1e-12
         )

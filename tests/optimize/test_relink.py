@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.optimize_instances import build_instance, instances
 from wattline.optimize.exact import compute_cost, solve
 from wattline.optimize.greedy import randomised
-from wattline.optimize.instance import POSTPONED, Assignment, Instance, check
+from wattline.optimize.instance import POSTPONED, Assignment, Instance, check_assignment
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.relink import _build_pool, _walk_between, relink
 from wattline.optimize.search import improve
@@ -45,7 +45,7 @@ def test_it_is_no_worse_than_search_and_no_better_than_the_best(  # type: ignore
 ) -> None:
     charges = objective(instance)
     found = relink(instance, charges, tries, seed, elites)
-    check(instance, found)
+    check_assignment(instance, found)
     assert found.cost == pytest.approx(compute_cost(instance, charges, found), rel=1e-9, abs=1e-12)
     assert found.cost <= searched(instance, charges, tries, seed).cost
     best = solve(instance, charges, gap=1e-9)
@@ -61,7 +61,7 @@ def test_every_point_of_a_walk_fits_on_the_nodes(
     charges = objective(instance)
     start, target = (randomised(instance, charges, 2, seed) for seed in seeds)
     found = _walk_between(instance, charges, start, target)
-    check(instance, found)
+    check_assignment(instance, found)
     assert found.cost == pytest.approx(compute_cost(instance, charges, found), rel=1e-9, abs=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_it_often_finds_what_search_alone_does_not(objective) -> None:  # type: 
         instance = draw_busy_instance(seed)
         charges = objective(instance)
         found, alone = relink(instance, charges, 200, seed), searched(instance, charges, 200, seed)
-        check(instance, found)
+        check_assignment(instance, found)
         assert found.cost <= alone.cost
         better += found.cost < alone.cost * (1 - 1e-6)
     assert better > len(BUSY) / 2

@@ -15,7 +15,7 @@ from support.optimize_instances import build_instance, instances
 from wattline.cli import main
 from wattline.errors import ConfigError
 from wattline.optimize.exact import compute_cost, solve
-from wattline.optimize.instance import POSTPONED, Assignment, Instance, check
+from wattline.optimize.instance import POSTPONED, Assignment, Instance, check_assignment
 from wattline.optimize.node_assignment import assign_nodes
 from wattline.optimize.objective import rolling
 from wattline.optimize.request import optimize
@@ -134,13 +134,13 @@ def test_node_assignment_adds_no_cost_and_breaks_nothing(instance: Instance, dat
             before[job], node[job] = config, data.draw(st.sampled_from(room.tolist()))
             free[node_type][node[job]] -= gpus
     after = assign_nodes(instance, charges, found, before, node, np.zeros(instance.jobs))
-    check(instance, after)
+    check_assignment(instance, after)
     assert after.config.tolist() == found.config.tolist()
     assert compute_cost(instance, charges, after) <= found.cost + 1.1e-3 * abs(found.cost) + 1e-9
 
     # The dearer moving is, the fewer move.
     dear = assign_nodes(instance, charges, found, before, node, np.full(instance.jobs, 1e9))
-    check(instance, dear)
+    check_assignment(instance, dear)
 
     def moves(assignment: Assignment) -> int:
         same = (before != POSTPONED) & (assignment.config == before)
@@ -157,7 +157,7 @@ def test_one_small_job_makes_room_for_a_large_one_and_the_others_stay() -> None:
     node = np.array([0, 0, 0, 1, 1, 1, -1])
     packed = Assignment(np.array([0, 0, 0, 0, 0, 0, 1]), np.array([0, 1, 0, 1, 0, 0, 1]))
     found = assign_nodes(instance, charges, replace(packed, cost=0.0), now, node, np.ones(7))
-    check(instance, found)
+    check_assignment(instance, found)
     assert int((found.node[:6] != node[:6]).sum()) == 1
 
 

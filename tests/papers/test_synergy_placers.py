@@ -13,7 +13,7 @@ from wattline.core.reasons import REASONS, Reason
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.papers import Greedy, TunePublished
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 
 
 def played(place: Placer, *names: str, count: int = 1, gpus: list[int] | None = None) -> Log:
@@ -23,9 +23,9 @@ def played(place: Placer, *names: str, count: int = 1, gpus: list[int] | None = 
         duration_s=np.full(len(names), 2940.0),
         model=names,
     )
-    sim = Sim(jobs, nodes("v100", count=count, gpus=8), truth=Published(), overheads=NO_OVERHEADS)
+    sim = Sim(jobs, nodes("v100", count=count, gpus=8), truth=SynergyModels(), overheads=NO_OVERHEADS)
     policy = p.chain(p.Demand(keep=1.0), p.fifo, p.preempt)
-    return run(sim, policy, Published(), place=place)
+    return run(sim, policy, SynergyModels(), place=place)
 
 
 def hosts(log: Log) -> dict[int, tuple[float, float]]:

@@ -5,13 +5,13 @@ import pytest
 
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 
 
 def speed(model: str, gpus: int, cores: float, gib: float) -> float:
     jobs = Jobs.of(submit_s=[0.0], gpus=[gpus], duration_s=[100.0], model=[model])
     host = np.array([[1000 * cores / gpus], [1024 * gib / gpus], [0]]).astype(np.int64)
-    return float(Published().speed(jobs, Grants.of(np.array([0]), np.array([gpus]), host=host))[0])
+    return float(SynergyModels().speed(jobs, Grants.of(np.array([0]), np.array([gpus]), host=host))[0])
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_speed_ups_are_those_of_the_published_code(
 
 def test_with_the_share_a_job_is_as_fast_as_in_its_trace() -> None:
     jobs = Jobs.of(submit_s=[0.0], gpus=[2], duration_s=[100.0], model=["alexnet"])
-    assert Published().speed(jobs, Grants.of(np.array([0]), np.array([2]))).tolist() == [1.0]
+    assert SynergyModels().speed(jobs, Grants.of(np.array([0]), np.array([2]))).tolist() == [1.0]

@@ -16,7 +16,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.loop.state import advance, begin, decide_nothing
 from wattline.models.remaining import last_s
 from wattline.models.trace_model import Asked
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 from wattline.policy.forecast import predict_starts_s
 
 
@@ -32,7 +32,7 @@ def some(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
 
 
 def starts(snapshot: Snapshot, plan: Plan | None = None) -> list[float]:
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     return predict_starts_s(snapshot, plan, last_s(snapshot, Asked(), plan)).tolist()
 
 

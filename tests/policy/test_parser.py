@@ -2,7 +2,7 @@ import pytest
 
 from wattline import policy as p
 from wattline.errors import ConfigError
-from wattline.policy.parser import parse_policy, stage_names
+from wattline.policy.parser import list_stages, parse_policy
 
 
 def test_names_and_knobs_make_policies() -> None:
@@ -23,7 +23,7 @@ def test_names_and_knobs_make_policies() -> None:
         ("fifo:x=1", "fifo has no knobs", ""),
         ("", "unknown stage ''", ""),
         ("las+", "unknown stage ''", ""),
-        ("asked", "unknown stage 'asked'", ""),
+        ("plan_as_requested", "unknown stage 'plan_as_requested'", ""),
         ("las:quantum=0", "policy 'las:quantum=0': las's quantum_s must be at least 1", ""),
         ("fifo+powerflow:eta=2", "policy 'fifo+powerflow:eta=2': powerflow's eta must be from 0 to 1", ""),
     ],
@@ -36,6 +36,6 @@ def test_a_bad_policy_is_explained(text: str, words: str, hint: str) -> None:
 
 
 def test_every_order_can_be_named() -> None:
-    assert set(p.ORDERS) <= set(stage_names())
+    assert set(p.ORDERS) <= set(list_stages())
     for name in p.ORDERS:
         parse_policy(name)

@@ -18,9 +18,9 @@ from wattline.errors import ConfigError
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.placement import Buddy, Optimum, Pack, Power, Tune
 from wattline.placement.parser import parse_placer
-from wattline.policy.parser import BUDGETS, parse_policy, stage_names
+from wattline.policy.parser import BUDGETS, list_stages, parse_policy
 
-STAGES = [*stage_names().values(), *papers.POLICIES.values()]
+STAGES = [*list_stages().values(), *papers.POLICIES.values()]
 PLACERS = [Pack, Buddy, Tune, Optimum, *papers.PLACERS.values()]
 WORDS = {
     "backfill": ("none", "easy", "greedy"),
@@ -82,7 +82,7 @@ def test_a_placer_that_is_typed_as_it_prints_is_the_same(drawn: Any, switches: b
 
 @pytest.mark.parametrize("thing", [*STAGES, *PLACERS])
 def test_a_policy_or_placer_without_knobs_prints_its_name_only(thing: Any) -> None:
-    known = {**stage_names(), **papers.POLICIES, **papers.PLACERS}
+    known = {**list_stages(), **papers.POLICIES, **papers.PLACERS}
     typed = p.spell(thing() if isinstance(thing, type) else thing).partition(":")[0]
     assert known.get(typed, thing) is thing
 

@@ -11,7 +11,7 @@ from wattline.core.grants import Grants
 from wattline.core.host_share import with_shares
 from wattline.core.jobs import Jobs
 from wattline.models.workload_models import Measured
-from wattline.reports.advice import advise, sentence
+from wattline.reports.advice import advise, format_advice
 
 NODE = nodes("v100", gpus=8, cpus=48, mem_gib=480)
 
@@ -29,8 +29,8 @@ def job_requesting(model: str, cpus: float, mem_gib: float, gpus: int = 1) -> Jo
 
 def test_advice_to_request_less_names_the_cores_it_frees() -> None:
     (advice,) = advise(job_requesting("text", 12, 60, gpus=2), NODE, MODELS)
-    assert (advice.cpus, advice.frees_cpus) == (1, 22)
-    assert sentence(advice) == (
+    assert (advice.cpus, advice.freed_cpus) == (1, 22)
+    assert format_advice(advice) == (
         "--cpus-per-gpu=1 --mem-per-gpu=17G keeps 100 % speed;"
         " frees 22 cores = 5 more one-GPU jobs on this node"
     )
@@ -38,7 +38,7 @@ def test_advice_to_request_less_names_the_cores_it_frees() -> None:
 
 def test_advice_to_request_more_names_the_speedup() -> None:
     (advice,) = advise(job_requesting("image", 3, 60), NODE, MODELS, keep=1.0)
-    assert sentence(advice) == (
+    assert format_advice(advice) == (
         "--cpus-per-gpu=12 --mem-per-gpu=17G keeps 100 % speed, 4.00x as fast as with its present request;"
         " takes 9 cores more"
     )
@@ -47,13 +47,13 @@ def test_advice_to_request_more_names_the_speedup() -> None:
 def test_a_lower_speed_needs_fewer_cores() -> None:
     (advice,) = advise(job_requesting("image", 6, 60), NODE, MODELS, keep=0.5)
     assert advice.cpus == 6
-    assert advice.keeps == pytest.approx(0.5)
+    assert advice.speed_kept == pytest.approx(0.5)
 
 
 def test_a_job_without_a_model_is_advised_to_be_profiled() -> None:
     (advice,) = advise(job_requesting("unknown", 6, 60), NODE, MODELS)
-    assert (advice.cpus, advice.flags, advice.more_jobs) == (None, "", 0)
-    assert "wattline profile" in sentence(advice)
+    assert (advice.cpus, advice.flags, advice.extra_jobs) == (None, "", 0)
+    assert "wattline profile" in format_advice(advice)
 
 
 def test_equal_jobs_have_one_advice() -> None:

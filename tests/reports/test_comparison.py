@@ -7,9 +7,9 @@ import pytest
 import wattline as wl
 from wattline import policy
 from wattline.errors import ConfigError
-from wattline.reports import compare, digest, report
-from wattline.reports.data.pareto_front import front
-from wattline.reports.run_names import names, without_knobs
+from wattline.reports import build_plot_data, compare, report
+from wattline.reports.data.pareto_front import mark_pareto_front
+from wattline.reports.run_names import name_runs, without_knobs
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_ratios_are_to_the_first_run(logs):
 
 def test_logs_digests_and_reports_compare_alike(logs):
     expected = compare(*logs).as_dict()
-    assert compare(*map(digest, logs)).as_dict() == expected
+    assert compare(*map(build_plot_data, logs)).as_dict() == expected
     assert compare(*map(report, logs)).as_dict() == expected
 
 
@@ -50,7 +50,7 @@ def test_a_comparison_is_valid_json_with_reports_in_the_order_given(logs):
 
 def test_the_front_holds_whom_nobody_beats_in_both(logs):
     found = report(logs[0])
-    assert front(with_figures(found, (1, 9), (5, 5), (9, 1), (6, 6), (5, 7))) == (
+    assert mark_pareto_front(with_figures(found, (1, 9), (5, 5), (9, 1), (6, 6), (5, 7))) == (
         True,
         True,
         True,
@@ -61,7 +61,7 @@ def test_the_front_holds_whom_nobody_beats_in_both(logs):
 
 def test_equal_runs_are_both_on_the_front_and_unmetered_ones_never(logs):
     found = report(logs[0])
-    assert front(with_figures(found, (1, 1), (1, 1), (math.nan, 0.5))) == (True, True, False)
+    assert mark_pareto_front(with_figures(found, (1, 1), (1, 1), (math.nan, 0.5))) == (True, True, False)
 
 
 def test_the_table_names_every_run_its_ratios_and_the_method_of_its_joules(logs):
@@ -88,9 +88,9 @@ def test_nothing_cannot_be_compared():
 def test_names_are_short_where_that_is_enough(logs):
     found = report(logs[0])
     knobs = [replace(found, policy=text) for text in ("las:quantum=1s", "las:quantum=2s", "fifo")]
-    assert names(knobs[1:]) == ("las", "fifo")
-    assert names(knobs) == ("las:quantum=1s", "las:quantum=2s", "fifo")
-    assert names([found, found]) == ("fifo #1", "fifo #2")
+    assert name_runs(knobs[1:]) == ("las", "fifo")
+    assert name_runs(knobs) == ("las:quantum=1s", "las:quantum=2s", "fifo")
+    assert name_runs([found, found]) == ("fifo #1", "fifo #2")
     assert without_knobs("a(b=(1, 2))+c(d)+e") == "a+c+e"
     assert without_knobs("a:b=1/2,c=3s+d+e:budgets=(Budget.watts(5), Budget.eta(0.5))+f") == "a+d+e+f"
 

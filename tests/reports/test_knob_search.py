@@ -8,7 +8,7 @@ import pytest
 
 from wattline.errors import ConfigError
 from wattline.reports import Report
-from wattline.reports.knob_search import GRID, match
+from wattline.reports.knob_search import GRID, find_knob_value
 
 Law = Callable[[float], tuple[float, ...]]
 
@@ -42,7 +42,7 @@ def bent(eta: float) -> tuple[float, float]:
 
 
 def test_the_same_energy_is_found_between_two_values_of_the_grid() -> None:
-    found = match(Runs(straight), 137, "energy_j")
+    found = find_knob_value(Runs(straight), 137, "energy_j")
     assert found.reached
     assert found.side == ""
     assert found.report.energy_j == pytest.approx(137, rel=0.01)
@@ -50,13 +50,13 @@ def test_the_same_energy_is_found_between_two_values_of_the_grid() -> None:
 
 
 def test_the_same_jct_is_found_too() -> None:
-    found = match(Runs(straight), 30.5, "jct_mean_s")
+    found = find_knob_value(Runs(straight), 30.5, "jct_mean_s")
     assert found.reached
     assert found.report.jct_mean_s == pytest.approx(30.5, rel=0.01)
 
 
 def test_of_two_values_with_the_same_energy_the_faster_one_is_taken() -> None:
-    found = match(Runs(bent), 115, "energy_j")
+    found = find_knob_value(Runs(bent), 115, "energy_j")
     assert found.reached
     assert found.value > 0.4
 
@@ -65,40 +65,40 @@ def test_a_run_with_less_energy_is_taken_if_it_is_faster_than_all_with_the_same(
     def odd(eta: float) -> tuple[float, float]:
         return (140, 90) if eta < 0.05 else straight(eta / 4)
 
-    found = match(Runs(odd), 140, "energy_j")
+    found = find_knob_value(Runs(odd), 140, "energy_j")
     assert (found.value, found.reached, found.side) == (1.0, False, "under")
 
 
 def test_of_several_with_the_same_jct_the_cheapest_is_taken() -> None:
-    found = match(Runs(lambda eta: (200 - 50 * eta, 20 + 100 * abs(eta - 0.5))), 40, "jct_mean_s")
+    found = find_knob_value(Runs(lambda eta: (200 - 50 * eta, 20 + 100 * abs(eta - 0.5))), 40, "jct_mean_s")
     assert found.reached
     assert found.value == pytest.approx(0.7, abs=0.01)
 
 
 def test_below_the_cheapest_the_cheapest_is_compared() -> None:
-    found = match(Runs(bent), 80, "energy_j")
+    found = find_knob_value(Runs(bent), 80, "energy_j")
     assert (found.value, found.reached, found.side) == (0.4, False, "below")
 
 
 def test_above_the_dearest_the_fastest_is_compared() -> None:
-    found = match(Runs(straight), 300, "energy_j")
+    found = find_knob_value(Runs(straight), 300, "energy_j")
     assert (found.value, found.reached, found.side) == (1.0, False, "above")
     assert found.report.energy_j < 300
 
 
 def test_slower_than_the_slowest_the_cheapest_is_compared() -> None:
-    found = match(Runs(bent), 99, "jct_mean_s")
+    found = find_knob_value(Runs(bent), 99, "jct_mean_s")
     assert (found.value, found.reached, found.side) == (0.4, False, "above")
 
 
 def test_faster_than_the_fastest_the_fastest_is_compared() -> None:
-    found = match(Runs(bent), 5, "jct_mean_s")
+    found = find_knob_value(Runs(bent), 5, "jct_mean_s")
     assert (found.value, found.reached, found.side) == (1.0, False, "below")
 
 
 def test_where_energy_jumps_over_the_target_the_run_under_it_is_taken() -> None:
     runs = Runs(lambda eta: (100.0 if eta < 0.55 else 200.0, 50 - 30 * eta))
-    found = match(runs, 150, "energy_j", max_bisections=5)
+    found = find_knob_value(runs, 150, "energy_j", max_bisections=5)
     assert not found.reached
     assert found.side == "under"
     assert 0.5 <= found.value < 0.55
@@ -107,26 +107,30 @@ def test_where_energy_jumps_over_the_target_the_run_under_it_is_taken() -> None:
 
 def test_no_value_is_run_twice_and_none_where_the_grid_is_near_enough() -> None:
     runs = Runs(straight)
-    match(runs, 137, "energy_j")
+    find_knob_value(runs, 137, "energy_j")
     assert len(set(runs.etas)) == len(runs.etas)
     runs = Runs(straight)
-    match(runs, 140.5, "energy_j")
+    find_knob_value(runs, 140.5, "energy_j")
     assert runs.etas == list(GRID)
 
 
 def test_runs_in_which_nothing_finished_do_not_count() -> None:
-    found = match(Runs(lambda eta: (math.nan, math.nan) if eta < 0.5 else straight(eta)), 140, "energy_j")
+    found = find_knob_value(
+        Runs(lambda eta: (math.nan, math.nan) if eta < 0.5 else straight(eta)), 140, "energy_j"
+    )
     assert (found.value, found.side) == (0.5, "below")
     with pytest.raises(ConfigError, match="some job to finish"):
-        match(Runs(lambda eta: (100.0, math.nan)), 140, "energy_j")
+        find_knob_value(Runs(lambda eta: (100.0, math.nan)), 140, "energy_j")
 
 
 def test_runs_that_leave_jobs_which_others_finish_do_not_count() -> None:
-    found = match(Runs(lambda eta: (90, 1, 3) if eta < 0.25 else (*straight(eta), 2)), 137, "energy_j")
+    found = find_knob_value(
+        Runs(lambda eta: (90, 1, 3) if eta < 0.25 else (*straight(eta), 2)), 137, "energy_j"
+    )
     assert found.value == pytest.approx(0.37, abs=0.02)
 
 
 @pytest.mark.parametrize("target", [math.nan, 0.0, -1.0, math.inf])
 def test_a_target_that_is_not_finite_or_not_above_0_is_refused(target: float) -> None:
     with pytest.raises(ConfigError, match="above 0"):
-        match(Runs(straight), target, "energy_j")
+        find_knob_value(Runs(straight), target, "energy_j")

@@ -9,7 +9,7 @@ import wattline as wl
 from support.random_decisions import RandomSwitching, RandomTuning
 from wattline import policy
 from wattline.placement.pack import Pack
-from wattline.reports import digest, write_html
+from wattline.reports import build_plot_data, write_html
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -39,7 +39,9 @@ def write(tmp_path):
     def page_of(cluster, *policies):
         jobs = wl.synth(count=80, seed=5, gpus_total=16, load=1.3)
         nodes = wl.parse_cluster(cluster)
-        write_html(tmp_path / "page.html", [digest(wl.run(wl.Sim(jobs, nodes), p)) for p in policies])
+        write_html(
+            tmp_path / "page.html", [build_plot_data(wl.run(wl.Sim(jobs, nodes), p)) for p in policies]
+        )
         return tmp_path / "page.html"
 
     return page_of

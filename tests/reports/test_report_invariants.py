@@ -24,7 +24,7 @@ from wattline.core.events import (
     RAN,
     STOPPED,
 )
-from wattline.reports import build_plot_series, digest, report
+from wattline.reports import build_plot_data, build_plot_series, report
 from wattline.reports.summary import build_run_tables
 
 pytestmark = pytest.mark.slow
@@ -212,7 +212,7 @@ def test_a_log_read_from_disk_has_the_same_report(log, tmp_path_factory):
 @settings(max_examples=10, deadline=None)
 @given(logs())
 def test_plot_data_survives_pickling(log):
-    sent = digest(log)
+    sent = build_plot_data(log)
     received = pickle.loads(pickle.dumps(sent))
     assert received.report.as_dict() == sent.report.as_dict() == report(log).as_dict()
     assert np.array_equal(received.jct_s, sent.jct_s)

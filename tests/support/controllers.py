@@ -14,7 +14,7 @@ from wattline.jobfile import read_job
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
 from wattline.service.http.auth import TokenStore
-from wattline.service.states import OVER
+from wattline.service.states import FINAL_STATES
 from wattline.service.storage.projection import JobRow
 
 TIMEOUT_S = 60.0
@@ -61,7 +61,7 @@ def wait_until_over(controller: Controller, job: str) -> JobRow:
 
     def over() -> JobRow | None:
         row = controller.job(job)
-        return row if row.state in OVER else None
+        return row if row.state in FINAL_STATES else None
 
     return wait_until(over, f"job {job} has not ended")  # type: ignore[no-any-return]
 

@@ -175,7 +175,7 @@ def count_busy_gpus(instance: Instance, assignment: Assignment) -> list[Ints]:
     return busy
 
 
-def check(instance: Instance, assignment: Assignment) -> None:
+def check_assignment(instance: Instance, assignment: Assignment) -> None:
     """Raise if a job runs where it cannot, or a node has more busy GPUs than GPUs."""
     runs = np.flatnonzero(assignment.config != POSTPONED)
     if not instance.possible[runs, assignment.config[runs]].all():

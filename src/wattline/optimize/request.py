@@ -21,7 +21,7 @@ from wattline.optimize.instance import (
     Assignment,
     Instance,
     add_restart_pauses,
-    check,
+    check_assignment,
     compute_cost_until_end,
 )
 
@@ -204,7 +204,7 @@ def _read_current(
         if same.any():
             config[rows[name]], node[rows[name]] = int(np.argmax(same)), number
     try:
-        check(instance, Assignment(config, node))
+        check_assignment(instance, Assignment(config, node))
     except InputError as error:
         raise ConfigError(f"current is impossible: {error.message}") from None
     return config, node

@@ -35,7 +35,7 @@ Measured by the authors of Synergy (OSDI'22, MIT) on V100s; see `wattline.trace.
 
 
 @dataclass(frozen=True)
-class Published:
+class SynergyModels:
     """Speed-up for jobs with their whole demand; the speed of the proportional share for all others.
 
     A job that demands more than a server has gets what the server has, and as much of the speed-up as of the
@@ -67,6 +67,6 @@ class Published:
         """Return the watts of each grant; see `wattline.core.protocols.Models`."""
         return self.otherwise.watts(jobs, grants)
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Published:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> SynergyModels:
         """Return these models: nothing is learnt."""
         return self

@@ -8,7 +8,7 @@ from typing import Any
 from wattline import placement as home
 from wattline.core.protocols import Placer
 from wattline.errors import ConfigError, did_you_mean
-from wattline.knob_parser import make
+from wattline.knob_parser import build_from_knobs
 
 _ALONE = {
     "pack": "Pack",
@@ -40,7 +40,7 @@ def _make(part: str, names: dict[str, str], text: str, extra: Mapping[str, Any],
     if any(knob.startswith("backfill=") for knob in knobs.split(",")):
         given.pop("backfill", None)
     if name.casefold() in extra:
-        return make(extra[name.casefold()], name, knobs, f"place {text!r}", given=given)
+        return build_from_knobs(extra[name.casefold()], name, knobs, f"place {text!r}", given=given)
     if name.casefold() not in names:
         here = f"{'before' if names is _ALONE else 'behind'} the first +"
         raise ConfigError(
@@ -49,4 +49,6 @@ def _make(part: str, names: dict[str, str], text: str, extra: Mapping[str, Any],
         )
     if names is _AROUND and text.casefold().count(name.casefold()) > 1:
         raise ConfigError(f"place {text!r}: {name} is given twice")
-    return make(getattr(home, names[name.casefold()]), name, knobs, f"place {text!r}", given=given)
+    return build_from_knobs(
+        getattr(home, names[name.casefold()]), name, knobs, f"place {text!r}", given=given
+    )

@@ -4,7 +4,7 @@ A policy exported here can be named on the command line.
 """
 
 from wattline.policy.andreas import Andreas
-from wattline.policy.chain import Chain, Stage, asked, chain, ranked, spell
+from wattline.policy.chain import Chain, Stage, chain, plan_as_requested, rank_rows, spell
 from wattline.policy.elastic.afs import Afs
 from wattline.policy.elastic.elasticflow import ElasticFlow
 from wattline.policy.elastic.pollux import Pollux
@@ -24,7 +24,7 @@ ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "prior
 ELASTIC = ("afs", "pollux", "powerflow")
 """Policies that choose the number of GPUs, too."""
 
-DUE = ("andreas", "elasticflow", "firstprinciple")
+DEADLINE = ("andreas", "elasticflow", "firstprinciple")
 """Policies for jobs with deadlines, which choose the number of GPUs, too; some take long to decide."""
 
 __all__ = [
@@ -44,15 +44,15 @@ __all__ = [
     "PowerFlow",
     "Stage",
     "Tiresias",
-    "asked",
     "chain",
     "drf",
     "edf",
     "fifo",
     "keep",
+    "plan_as_requested",
     "preempt",
     "priority",
-    "ranked",
+    "rank_rows",
     "sjf",
     "spell",
     "srsf",

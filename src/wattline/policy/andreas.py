@@ -18,7 +18,7 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.from_snapshot import SnapshotInstance, Terms, build_instance, build_plan
 from wattline.optimize.instance import POSTPONED, Assignment, count_busy_gpus
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)
@@ -83,7 +83,7 @@ class Andreas:
             decide,
         )
 
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         rows = np.sort(plan.row)
         if not len(rows):
             return plan

@@ -32,7 +32,7 @@ class Stage(Protocol):
         ...
 
 
-def asked(snapshot: Snapshot) -> Plan:
+def plan_as_requested(snapshot: Snapshot) -> Plan:
     """Return the plan that every chain starts from: all jobs in order of submission, as requested."""
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
     return Plan(row=rows, gpus=snapshot.queue.gpus, group=rows, lasts=True)
@@ -48,13 +48,18 @@ def can_all_run(snapshot: Snapshot) -> bool:
     return bool(snapshot.queue.block[ASKED].sum() <= snapshot.nodes.gpus[snapshot.usable].sum())
 
 
-def ranked(
-    snapshot: Snapshot, plan: Plan | None, key: Floats, *, keeps: bool = False, tick_s: float = math.inf
+def rank_rows(
+    snapshot: Snapshot,
+    plan: Plan | None,
+    key: Floats,
+    *,
+    non_preemptive: bool = False,
+    next_decision_s: float = math.inf,
 ) -> Plan:
     """Return *plan* with the smallest *key* (one per row of the queue) first; ties keep their order."""
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     order = np.argsort(key[plan.row], kind="stable")
-    return reorder(plan, order, non_preemptive=keeps, next_decision_s=tick_s)
+    return reorder(plan, order, non_preemptive=non_preemptive, next_decision_s=next_decision_s)
 
 
 def reorder(
@@ -177,7 +182,7 @@ class Chain:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         for stage in self.stages:
             plan = stage(snapshot, models, plan)
-        return asked(snapshot) if plan is None else plan
+        return plan_as_requested(snapshot) if plan is None else plan
 
     def __str__(self) -> str:
         return "+".join(spell(stage) for stage in self.stages)

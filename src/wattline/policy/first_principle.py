@@ -17,7 +17,7 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize.from_snapshot import SnapshotInstance, Terms, build_instance, build_plan
 from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.policy.andreas import DEFAULT_PRICE
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 
 _ORDERS = ("fifo", "edf", "priority")
 _HELD, _OUTRANKED, _NO_NODE = (
@@ -60,7 +60,7 @@ class FirstPrinciple:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         from wattline.optimize.greedy import rank_configurations  # takes long to compile the first time
 
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         rows = np.sort(plan.row)
         if not len(rows):
             return plan

@@ -13,7 +13,7 @@ from wattline.core.queue import ACCEPTS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
 from wattline.errors import ConfigError
-from wattline.policy.chain import asked, can_all_run, predict_running, ranked
+from wattline.policy.chain import can_all_run, plan_as_requested, predict_running, rank_rows
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Gandiva:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         if plan is None and can_all_run(snapshot):
-            return asked(snapshot)
+            return plan_as_requested(snapshot)
         slices = np.floor(snapshot.service_s / self.slice_s)
-        plan = ranked(snapshot, plan, slices)
+        plan = rank_rows(snapshot, plan, slices)
         _, waits, _ = predict_running(snapshot, plan)
         if not waits.any():
             return plan

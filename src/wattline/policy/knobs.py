@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from wattline.core.protocols import Policy
 from wattline.errors import ConfigError
-from wattline.policy import DUE, ELASTIC
+from wattline.policy import DEADLINE, ELASTIC
 from wattline.policy.chain import Chain
-from wattline.policy.parser import stage_names
+from wattline.policy.parser import list_stages
 
 
 def has_knob(policy: object, name: str) -> bool:
@@ -20,7 +20,7 @@ def has_knob(policy: object, name: str) -> bool:
     return any(_has_field(stage, name) for stage in stages)
 
 
-def turned(policy: Policy, name: str, value: object) -> Policy:
+def set_knob(policy: Policy, name: str, value: object) -> Policy:
     """Return *policy* with this knob set to *value*, in the first stage that has it.
 
     A stage with budgets comes before others.
@@ -38,7 +38,7 @@ def turned(policy: Policy, name: str, value: object) -> Policy:
 def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
     """Raise if a stage behind *holder*, which keeps the budgets, allocates the GPUs anew."""
     for stage in later:
-        if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DUE):
+        if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DEADLINE):
             first = type(holder).__name__.casefold()
             raise ConfigError(
                 f"{first}+{after} cannot hold a budget: {after} allocates the GPUs anew after {first}",
@@ -46,20 +46,20 @@ def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
             )
 
 
-def who_has(name: str) -> str:
+def list_policies_with_knob(name: str) -> str:
     """Return the names of the built-in policies with a knob of that name, as in `a, b`; for messages."""
     return ", ".join(
         sorted(
             text
-            for text, thing in stage_names().items()
+            for text, thing in list_stages().items()
             if inspect.isclass(thing) and _has_field(thing, name)
         )
     )
 
 
-def refuse_budget(text: str) -> ConfigError:
+def build_budget_error(text: str) -> ConfigError:
     """Return the error for a budget on the policy *text*, which cannot hold one."""
-    return ConfigError(f"{text} cannot hold a budget, expected one of {who_has('budgets')}")
+    return ConfigError(f"{text} cannot hold a budget, expected one of {list_policies_with_knob('budgets')}")
 
 
 def _has_field(thing: object, name: str) -> bool:

@@ -11,7 +11,7 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.models.remaining import remaining_s
-from wattline.policy.chain import asked, ranked
+from wattline.policy.chain import plan_as_requested, rank_rows
 
 
 def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -21,7 +21,7 @@ def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     share. Without teams users count, without users every job by itself. A job's share of the host is what
     a stage `demand` before this one has set, or else its proportional share.
     """
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     takes, tenant = compute_cluster_shares(snapshot, plan), _find_tenants(snapshot, plan)
     names, tenant = np.unique(tenant, return_inverse=True)
     waiting: list[list[int]] = [[] for _ in names]
@@ -37,7 +37,7 @@ def drf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         key[plan.row[p]] = turn
         has[t] += takes[:, p]
         heapreplace(heap, (float(has[t].max()) if waiting[t] else np.inf, t))
-    return ranked(snapshot, plan, key)
+    return rank_rows(snapshot, plan, key)
 
 
 def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -47,7 +47,7 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
     remaining work, weighted so that both count the same on average. A job's demand of the host is what a
     stage `demand` before this one has set, or else its proportional share.
     """
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     takes = compute_cluster_shares(snapshot, plan)
     work = remaining_s(snapshot, models, plan)[plan.row] * takes.sum(axis=0)
     left, order = np.ones(len(takes)), np.empty(len(plan), dtype=np.int64)
@@ -67,7 +67,7 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
         placed += 1
     key = np.zeros(len(snapshot.queue))
     key[plan.row[order]] = np.arange(len(plan))
-    return ranked(snapshot, plan, key)
+    return rank_rows(snapshot, plan, key)
 
 
 def compute_cluster_shares(snapshot: Snapshot, plan: Plan) -> Floats:

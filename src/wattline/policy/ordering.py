@@ -19,12 +19,12 @@ from wattline.models.remaining import remaining_s
 from wattline.policy.chain import (
     RUNS,
     WAITS,
-    asked,
     can_all_run,
     classify_entries,
     decide_again,
+    plan_as_requested,
     predict_running,
-    ranked,
+    rank_rows,
     reorder,
 )
 
@@ -32,14 +32,16 @@ from wattline.policy.chain import (
 def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve jobs in order of submission, without preemption (first in, first out)."""
     if plan is not None:
-        return ranked(snapshot, plan, np.arange(len(snapshot.queue), dtype=np.float64), keeps=True)
+        return rank_rows(
+            snapshot, plan, np.arange(len(snapshot.queue), dtype=np.float64), non_preemptive=True
+        )
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
     return Plan(rows, snapshot.queue.gpus, rows, keeps=True, lasts=True)
 
 
 def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve the shortest job first, by its whole duration, without preemption."""
-    return ranked(snapshot, plan, _predict_durations_s(snapshot, models), keeps=True)
+    return rank_rows(snapshot, plan, _predict_durations_s(snapshot, models), non_preemptive=True)
 
 
 def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -48,8 +50,8 @@ def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     A job that runs only gets closer to its end, so no decision is needed between events.
     """
     if plan is None and can_all_run(snapshot):
-        return asked(snapshot)
-    return ranked(snapshot, plan, remaining_s(snapshot, models, plan))
+        return plan_as_requested(snapshot)
+    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan))
 
 
 def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -58,23 +60,23 @@ def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     This is the reference of Tiresias with known durations.
     """
     if plan is None and can_all_run(snapshot):
-        return asked(snapshot)
-    return ranked(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.gpus)
+        return plan_as_requested(snapshot)
+    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.gpus)
 
 
 def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve the earliest deadline first; jobs without one come last, in order of submission."""
-    return ranked(snapshot, plan, snapshot.jobs.deadline_s[snapshot.queue.job])
+    return rank_rows(snapshot, plan, snapshot.jobs.deadline_s[snapshot.queue.job])
 
 
 def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve the highest priority first, then in order of submission."""
-    return ranked(snapshot, plan, -snapshot.jobs.priority[snapshot.queue.job])
+    return rank_rows(snapshot, plan, -snapshot.jobs.priority[snapshot.queue.job])
 
 
 def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: let no job be stopped for another (no preemption)."""
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     if plan.node is not None:
         raise ConfigError(
             "keep follows a policy that chooses nodes itself, expected it behind one that does not: "
@@ -85,7 +87,7 @@ def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
 
 def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: let jobs take the GPUs of jobs behind them in the order (preemption)."""
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     return replace(plan, keeps=False)
 
 
@@ -105,8 +107,8 @@ class Las:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         if plan is None and can_all_run(snapshot):
-            return asked(snapshot)
-        plan = asked(snapshot) if plan is None else plan
+            return plan_as_requested(snapshot)
+        plan = plan_as_requested(snapshot) if plan is None else plan
         nodes = snapshot.nodes
         order, wait_s = _order_by_service(
             plan.row,
@@ -150,7 +152,7 @@ class Tiresias:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         if plan is None and can_all_run(snapshot):
-            return asked(snapshot)
+            return plan_as_requested(snapshot)
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
@@ -165,7 +167,7 @@ class Tiresias:
             caught_up_s = waited_s / (self.promote / 2) - ran_s
             starves_s = self.promote * ran_s - waited_s
             to_change_s = np.where(starving, caught_up_s, starves_s)
-        plan = ranked(snapshot, plan, level.astype(np.float64))
+        plan = rank_rows(snapshot, plan, level.astype(np.float64))
         runs, waits, certain = predict_running(snapshot, plan)
         if not waits.any():
             return plan
@@ -194,11 +196,11 @@ class Ftf:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         if plan is None and can_all_run(snapshot):
-            return asked(snapshot)
+            return plan_as_requested(snapshot)
         alone_s = np.maximum(_predict_durations_s(snapshot, models), 1.0)
         in_system_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job]
         rho = (in_system_s + remaining_s(snapshot, models, plan)) / alone_s
-        plan = ranked(snapshot, plan, -rho)
+        plan = rank_rows(snapshot, plan, -rho)
         runs, waits, certain = predict_running(snapshot, plan)
         if not waits.any():
             return plan

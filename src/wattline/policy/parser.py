@@ -10,7 +10,7 @@ from typing import Any
 from wattline import policy as home
 from wattline.core.protocols import Policy
 from wattline.errors import ConfigError, did_you_mean
-from wattline.knob_parser import make
+from wattline.knob_parser import build_from_knobs
 from wattline.policy.chain import Chain, Stage, chain
 
 BUDGETS = ("budgets", "price")
@@ -28,7 +28,7 @@ def parse_policy(text: str, extra: Mapping[str, Stage] | None = None) -> Policy:
     return stages[0] if len(stages) == 1 else chain(*stages)
 
 
-def stage_names() -> Mapping[str, Any]:
+def list_stages() -> Mapping[str, Any]:
     """Return all stages by name: plain functions as they are, classes to be built with knobs."""
     found = {}
     for name in home.__all__:
@@ -43,7 +43,7 @@ def stage_names() -> Mapping[str, Any]:
 
 def _parse_stage(part: str, text: str, extra: Mapping[str, Stage]) -> Stage:
     name, _, knobs = part.partition(":")
-    names = stage_names()
+    names = list_stages()
     spelled = name.casefold().replace("_", "-")
     thing = names.get(spelled) or extra.get(spelled)
     if thing is None:
@@ -56,5 +56,5 @@ def _parse_stage(part: str, text: str, extra: Mapping[str, Stage]) -> Stage:
             raise ConfigError(f"policy {text!r}: {name} has no knobs, got {knobs!r}")
         stage: Stage = thing
         return stage
-    made: Stage = make(thing, name, knobs, f"policy {text!r}", BUDGETS)
+    made: Stage = build_from_knobs(thing, name, knobs, f"policy {text!r}", BUDGETS)
     return made

@@ -32,12 +32,12 @@ class Advice:
     gpus: int
     jobs: int
     node: str
-    asks_cpus: float
-    asks_gib: float
+    requested_cpus: float
+    requested_gib: float
     cpus: int | None = None
     mem_gib: int | None = None
-    keeps: float = math.nan
-    faster: float = math.nan
+    speed_kept: float = math.nan
+    speedup: float = math.nan
 
     @property
     def flags(self) -> str:
@@ -45,21 +45,21 @@ class Advice:
         return "" if self.cpus is None else f"--cpus-per-gpu={self.cpus} --mem-per-gpu={self.mem_gib}G"
 
     @property
-    def frees_cpus(self) -> float:
+    def freed_cpus(self) -> float:
         """Cores that one such job frees; negative = it needs more than it requests."""
-        return 0.0 if self.cpus is None else self.gpus * (self.asks_cpus - self.cpus)
+        return 0.0 if self.cpus is None else self.gpus * (self.requested_cpus - self.cpus)
 
     @property
-    def frees_gib(self) -> float:
+    def freed_gib(self) -> float:
         """Memory in GiB that one such job frees; negative = it needs more than it requests."""
-        return 0.0 if self.mem_gib is None else self.gpus * (self.asks_gib - self.mem_gib)
+        return 0.0 if self.mem_gib is None else self.gpus * (self.requested_gib - self.mem_gib)
 
     @property
-    def more_jobs(self) -> int:
+    def extra_jobs(self) -> int:
         """Number of one-GPU jobs with the advised request for which the freed cores and memory suffice."""
         if self.cpus is None or self.mem_gib is None:
             return 0
-        return max(0, int(min(self.frees_cpus / self.cpus, self.frees_gib / self.mem_gib)))
+        return max(0, int(min(self.freed_cpus / self.cpus, self.freed_gib / self.mem_gib)))
 
 
 def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> list[Advice]:
@@ -87,8 +87,8 @@ def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> li
             gpus=gpus,
             jobs=job_count,
             node=f"{nodes.gpus[node]} x {kind}, {cores} cores, {nodes.mem_gib[node]:g} GiB",
-            asks_cpus=float(jobs.cpus[job] / gpus),
-            asks_gib=float(jobs.mem_gib[job] / gpus),
+            requested_cpus=float(jobs.cpus[job] / gpus),
+            requested_gib=float(jobs.mem_gib[job] / gpus),
         )
         if not models.knows_host(request.model, kind):
             result.append(request)
@@ -100,12 +100,14 @@ def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> li
         cpus, gib = math.ceil(host[0, 0] / 1000), math.ceil(host[1, 0] / 1024)
         advised = host[:, 0].copy()
         advised[:2] = 1000 * cpus, 1024 * gib
-        requested = np.array((1000 * request.asks_cpus, 1024 * request.asks_gib, advised[2])).astype(np.int64)
+        requested = np.array(
+            (1000 * request.requested_cpus, 1024 * request.requested_gib, advised[2])
+        ).astype(np.int64)
         settings = np.stack((requested, advised, host[:, 1]), axis=1)
         requested_speed, advised_speed, best_speed = _predict_speeds(models, jobs, job, kind, settings)
         keeps, faster = min(1.0, advised_speed / best_speed), advised_speed / requested_speed
-        result.append(replace(request, cpus=cpus, mem_gib=gib, keeps=keeps, faster=faster))
-    return sorted(result, key=lambda a: -a.jobs * abs(a.frees_cpus) if a.cpus is not None else 1.0)
+        result.append(replace(request, cpus=cpus, mem_gib=gib, speed_kept=keeps, speedup=faster))
+    return sorted(result, key=lambda a: -a.jobs * abs(a.freed_cpus) if a.cpus is not None else 1.0)
 
 
 def _predict_speeds(models: Measured, jobs: Jobs, job: int, kind: str, host: Ints) -> list[float]:
@@ -116,20 +118,20 @@ def _predict_speeds(models: Measured, jobs: Jobs, job: int, kind: str, host: Int
     return speeds
 
 
-def sentence(advice: Advice) -> str:
+def format_advice(advice: Advice) -> str:
     """Return the advice as a sentence with the options to use."""
     if advice.cpus is None:
         return "no model of its need of cores and memory is known; measure it: wattline profile -- COMMAND"
-    text = f"{advice.flags} keeps {100 * advice.keeps:.0f} % speed"
-    if advice.faster > 1 + _SAME_SPEED:
-        text += f", {advice.faster:.2f}x as fast as with its present request"
-    elif advice.faster < 1 - _SAME_SPEED:
-        text += f", {advice.faster:.2f}x the speed with its present request"
-    freed, gib = advice.frees_cpus, advice.frees_gib
+    text = f"{advice.flags} keeps {100 * advice.speed_kept:.0f} % speed"
+    if advice.speedup > 1 + _SAME_SPEED:
+        text += f", {advice.speedup:.2f}x as fast as with its present request"
+    elif advice.speedup < 1 - _SAME_SPEED:
+        text += f", {advice.speedup:.2f}x the speed with its present request"
+    freed, gib = advice.freed_cpus, advice.freed_gib
     if freed >= 1 and gib >= 0:
         text += f"; frees {_format_cores(freed)}"
-        if advice.more_jobs:
-            more = advice.more_jobs
+        if advice.extra_jobs:
+            more = advice.extra_jobs
             text += f" = {more} more one-GPU job{'s' if more > 1 else ''} on this node"
     elif freed >= 1:
         text += f"; frees {_format_cores(freed)}, takes {-gib:g} GiB more"

@@ -9,10 +9,10 @@ from typing import Any
 
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
-from wattline.reports.data.pareto_front import front
-from wattline.reports.data.plot_data import Digest, digest
-from wattline.reports.equal_energy import Equal, Swept, format_matches
-from wattline.reports.run_names import names
+from wattline.reports.data.pareto_front import mark_pareto_front
+from wattline.reports.data.plot_data import PlotData, build_plot_data
+from wattline.reports.equal_energy import EtaSweep, MatchedComparison, format_matches
+from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_money, format_percent, format_seconds
 from wattline.text_table import format_table
@@ -36,10 +36,10 @@ class Comparison:
     """Several runs; the first is the base of all ratios."""
 
     reports: tuple[Report, ...]
-    plot_data: tuple[Digest, ...] = ()  # curves of all runs; empty if any run was passed as a `Report`
-    swept: Swept | None = None  # this and the next two: None = not requested
-    equal_energy: tuple[Equal, ...] | None = None
-    equal_jct: tuple[Equal, ...] | None = None
+    plot_data: tuple[PlotData, ...] = ()  # curves of all runs; empty if any run was passed as a `Report`
+    sweep: EtaSweep | None = None  # this and the next two: None = not requested
+    equal_energy: tuple[MatchedComparison, ...] | None = None
+    equal_jct: tuple[MatchedComparison, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.reports:
@@ -53,7 +53,7 @@ class Comparison:
     @property
     def pareto_front(self) -> tuple[bool, ...]:
         """For each run, if no other run beats it in both energy and mean JCT."""
-        return front(self.reports)
+        return mark_pareto_front(self.reports)
 
     @property
     def differing_inputs(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON: reports, and in the same order their ratios and Pareto marks."""
-        requested: dict[str, Any] = {} if self.swept is None else {"front": self.swept.as_rows()}
+        requested: dict[str, Any] = {} if self.sweep is None else {"front": self.sweep.as_rows()}
         for name, rows in (("equal_energy", self.equal_energy), ("equal_jct", self.equal_jct)):
             if rows is not None:
                 requested[name] = [row.as_dict() for row in rows]
@@ -75,7 +75,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        ratios, run_names = self.ratios, names(self.reports)
+        ratios, run_names = self.ratios, name_runs(self.reports)
         has_price = any(math.isfinite(r.cost) for r in self.reports)
         columns = {name: column for name, column in _COLUMNS.items() if name != "cost" or has_price}
         titles = (title for name, _ in columns.values() for title in (name, "x"))
@@ -91,7 +91,7 @@ class Comparison:
         parts = ["\n".join((*lines, *self._list_notes(run_names)))]
         parts += [] if self.equal_energy is None else [format_matches(self.equal_energy, "energy_j")]
         parts += [] if self.equal_jct is None else [format_matches(self.equal_jct, "jct_mean_s")]
-        parts += [] if self.swept is None else [str(self.swept)]
+        parts += [] if self.sweep is None else [str(self.sweep)]
         return "\n\n".join(parts)
 
     def _list_notes(self, run_names: Sequence[str]) -> list[str]:
@@ -110,12 +110,12 @@ class Comparison:
         return notes
 
 
-def compare(*runs: Log | Digest | Report) -> Comparison:
+def compare(*runs: Log | PlotData | Report) -> Comparison:
     """Return *runs* side by side; ratios are to the first."""
-    reduced = [digest(run) if isinstance(run, Log) else run for run in runs]
-    plot_data = [run for run in reduced if isinstance(run, Digest)]
+    reduced = [build_plot_data(run) if isinstance(run, Log) else run for run in runs]
+    plot_data = [run for run in reduced if isinstance(run, PlotData)]
     return Comparison(
-        reports=tuple(run.report if isinstance(run, Digest) else run for run in reduced),
+        reports=tuple(run.report if isinstance(run, PlotData) else run for run in reduced),
         plot_data=tuple(plot_data) if len(plot_data) == len(reduced) else (),
     )
 

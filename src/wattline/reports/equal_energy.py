@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattline.reports.knob_search import Figure, KnobMatch
+from wattline.reports.knob_search import KnobMatch, Metric
 from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_percent, format_seconds
 from wattline.text_table import format_table
@@ -22,8 +22,8 @@ MATCH_COLUMNS = (
     "energy",
     "",
 )
-_TITLES: dict[Figure, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
-_SIDE_NOTES: dict[Figure, dict[str, str]] = {
+_TITLES: dict[Metric, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
+_SIDE_NOTES: dict[Metric, dict[str, str]] = {
     "energy_j": {
         "above": "{} uses less whatever its eta: its fastest run is compared",
         "under": "this run of {} uses less, and none that uses as much is faster",
@@ -39,7 +39,7 @@ _SIDE_MARKS = {"": "", "above": "+", "under": "~", "below": "-"}
 
 
 @dataclass(frozen=True)
-class Swept:
+class EtaSweep:
     """Runs of one policy over its knob eta, in ascending order of eta."""
 
     policy: str
@@ -64,7 +64,7 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class Equal:
+class MatchedComparison:
     """A baseline run and the run of a policy with the eta that meets it in energy or mean JCT.
 
     Ratios are the baseline's metric over the policy's: above 1, the policy is better.
@@ -121,14 +121,14 @@ class Equal:
         }
 
 
-def format_matches(rows: Sequence[Equal], metric: Figure) -> str:
+def format_matches(rows: Sequence[MatchedComparison], metric: Metric) -> str:
     """Return *rows*, the runs matched in *metric*, as lines of text."""
     columns = MATCH_COLUMNS
     lines = format_table(columns, [row.cells for row in rows], right=range(1, len(columns) - 1))
     return "\n".join((format_match_title(rows, metric), *lines, *list_match_notes(rows, metric)))
 
 
-def format_match_title(rows: Sequence[Equal], metric: Figure) -> str:
+def format_match_title(rows: Sequence[MatchedComparison], metric: Metric) -> str:
     """Return a title such as `At equal energy: powerflow against each, at an offered load of 95.0 %`."""
     if not rows:
         return f"{_TITLES[metric]}: no run with energy and finished jobs to compare with"
@@ -136,7 +136,7 @@ def format_match_title(rows: Sequence[Equal], metric: Figure) -> str:
     return f"{_TITLES[metric]}: {rows[0].policy} against each, at an offered load of {load}"
 
 
-def list_match_notes(rows: Sequence[Equal], metric: Figure) -> list[str]:
+def list_match_notes(rows: Sequence[MatchedComparison], metric: Metric) -> list[str]:
     """Return the explanations of the columns and marks that *rows* have."""
     if not rows:
         return []

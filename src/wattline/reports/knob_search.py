@@ -18,13 +18,13 @@ from wattline.errors import ConfigError
 if TYPE_CHECKING:
     from wattline.reports.summary import Report  # reports import this module
 
-Figure = Literal["energy_j", "jct_mean_s"]
+Metric = Literal["energy_j", "jct_mean_s"]
 Side = Literal["", "above", "under", "below"]
 
 GRID = tuple(step / 10 for step in range(11))
 """Knob values from 0 to 1 in steps of 0.1."""
 
-_OTHER_METRIC: dict[Figure, Figure] = {"energy_j": "jct_mean_s", "jct_mean_s": "energy_j"}
+_OTHER_METRIC: dict[Metric, Metric] = {"energy_j": "jct_mean_s", "jct_mean_s": "energy_j"}
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class KnobMatch:
     side: Side = ""
 
 
-def match(
+def find_knob_value(
     run: Callable[[float], Report],
     target: float,
-    metric: Figure,
+    metric: Metric,
     *,
     grid: Sequence[float] = GRID,
     tolerance: float = 0.01,
@@ -86,7 +86,7 @@ def _bisect(
     low: float,
     high: float,
     target: float,
-    metric: Figure,
+    metric: Metric,
     tolerance: float,
     max_bisections: int,
 ) -> None:
@@ -108,9 +108,9 @@ def _bisect(
             low = middle
 
 
-def _has(report: Report, metric: Figure) -> bool:
+def _has(report: Report, metric: Metric) -> bool:
     return math.isfinite(getattr(report, metric))
 
 
-def _is_near(report: Report, target: float, metric: Figure, tolerance: float) -> bool:
+def _is_near(report: Report, target: float, metric: Metric, tolerance: float) -> bool:
     return bool(abs(getattr(report, metric) - target) <= tolerance * target)

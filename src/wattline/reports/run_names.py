@@ -10,7 +10,7 @@ from wattline.reports.summary import Report
 _MORE = ("place", "cluster", "trace", "seed")  # further fields that distinguish two runs
 
 
-def names(reports: Sequence[Report]) -> tuple[str, ...]:
+def name_runs(reports: Sequence[Report]) -> tuple[str, ...]:
     """Return a name per run: its policy, without knobs where that is unique, else with what differs.
 
     Where placers differ, the placer follows after an `@`, as on the command line.

@@ -24,7 +24,7 @@ from wattline.loop.run import header, turns
 from wattline.loop.runlog import Log
 from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
-from wattline.policy.knobs import has_knob, refuse_budget, turned
+from wattline.policy.knobs import build_budget_error, has_knob, set_knob
 from wattline.policy.parser import parse_policy
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
@@ -36,7 +36,7 @@ from wattline.service.submission import record_from_row
 from wattline.service.submitter import Submitter
 from wattline.service.view import ControllerView
 
-POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
+DEFAULT_POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
 """The policy `auto` without budgets: no preemption; cores, arrays and power caps from measured models."""
 BUDGET_POLICY = "powerflow+fuse"
 """The policy `auto` with budgets; it may preempt and resize jobs."""
@@ -350,13 +350,13 @@ class Controller:
         """Return the policy under these budgets; raise `ConfigError` if it cannot hold them."""
         text = self._policy_text
         if text == "auto":
-            text = BUDGET_POLICY if budgets else POLICY
+            text = BUDGET_POLICY if budgets else DEFAULT_POLICY
         policy = parse_policy(text)
         if not budgets:
             return policy
         if not has_knob(policy, "budgets"):
-            raise refuse_budget(text)
-        return turned(policy, "budgets", tuple(self._shift_horizon(parse_budget(b)) for b in budgets))
+            raise build_budget_error(text)
+        return set_knob(policy, "budgets", tuple(self._shift_horizon(parse_budget(b)) for b in budgets))
 
     def _shift_horizon(self, budget: Budget) -> Budget:
         """Return the budget with its horizon as a time of day: it counts from when budgets were set."""

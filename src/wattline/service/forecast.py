@@ -29,7 +29,7 @@ from wattline.core.queue import ASKED, JOB, Queue
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import turns
 from wattline.loop.state import Decision, advance, begin, resume
-from wattline.policy.knobs import turned
+from wattline.policy.knobs import set_knob
 from wattline.service.http.schemas import ForecastResponse
 from wattline.service.view import ControllerView
 from wattline.units import show_seconds
@@ -105,7 +105,7 @@ class Forecast:
         if self.state.jobs.priority[self.row] <= top:
             scenarios.append((f"with priority {top + 1:g}", lambda: self.with_columns(priority=top + 1)))
         if self.view.budgets:
-            unlimited = turned(self.policy, "budgets", ())
+            unlimited = set_knob(self.policy, "budgets", ())
             scenarios.append(("without the energy budget", lambda: replace(self, policy=unlimited)))
         return [build().run(scenario) for scenario, build in scenarios]
 

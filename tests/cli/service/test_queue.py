@@ -14,7 +14,7 @@ import pytest
 from support.command_line import parse_strict_json, run_command, run_json_command
 from wattline.cli.service.job_text import format_energy, format_joules, format_time, format_totals, sanitize
 from wattline.cli.service.top import PowerEstimator, format_frame
-from wattline.service.controller import POLICY, Controller
+from wattline.service.controller import DEFAULT_POLICY, Controller
 
 Capsys = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("here")
@@ -217,7 +217,7 @@ def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: P
     assert code == 0
     assert all(parse_strict_json(line) for line in out.splitlines())
     (here / "run.jsonl").write_text(out)
-    deciders = ["--policy", POLICY, "--place", "tune", "--models", "library"]
+    deciders = ["--policy", DEFAULT_POLICY, "--place", "tune", "--models", "library"]
     code, printed, _ = run_command(capsys, "replay", "run.jsonl", *deciders, "--json")
     assert code == 0, f"{printed}\n{out}"
     assert parse_strict_json(printed)["same"]

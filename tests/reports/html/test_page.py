@@ -11,7 +11,7 @@ from support.random_decisions import RandomSwitching, RandomTuning
 from wattline import policy
 from wattline.errors import ConfigError
 from wattline.placement.pack import Pack
-from wattline.reports import compare, digest, headline_svg, report, write_html
+from wattline.reports import build_plot_data, compare, draw_headline_svg, report, write_html
 from wattline.reports.figures.labels import place_labels
 from wattline.reports.html import document
 from wattline.reports.html.page import build_figures, render_page
@@ -21,7 +21,7 @@ from wattline.reports.html.page import build_figures, render_page
 def digests():
     jobs = wl.synth(count=80, seed=5, gpus_total=16, load=1.3)
     policies = (policy.fifo, policy.srtf, policy.Gandiva(slice_s=3600))
-    return [digest(wl.run(wl.Sim(jobs, wl.parse_cluster("2xv100:8")), p)) for p in policies]
+    return [build_plot_data(wl.run(wl.Sim(jobs, wl.parse_cluster("2xv100:8")), p)) for p in policies]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_without_plotly_or_jinja2_the_error_names_the_extra_to_install(package, 
 
 
 def test_the_headline_is_valid_xml_with_every_run_in_it(digests):
-    drawn = ET.fromstring(headline_svg(digests))
+    drawn = ET.fromstring(draw_headline_svg(digests))
     words = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"fifo", "srtf", "gandiva"} <= set(words)
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 3
@@ -118,7 +118,7 @@ def test_the_headline_is_valid_xml_with_every_run_in_it(digests):
 
 
 def test_the_headline_of_one_report_is_valid_xml(log):
-    ET.fromstring(headline_svg([replace(report(log), policy="<&>")]))
+    ET.fromstring(draw_headline_svg([replace(report(log), policy="<&>")]))
 
 
 def test_labels_of_near_points_do_not_overlap():

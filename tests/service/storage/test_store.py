@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError, StoreError
-from wattline.service.states import OVER
+from wattline.service.states import FINAL_STATES
 from wattline.service.storage import schema
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.store import Store
@@ -188,7 +188,10 @@ STEP = st.sampled_from(
         NewEvent(3.0, "retuned", "1", {"cap_w": 150}),
         NewEvent(3.0, "setting", None, {"name": "budgets", "value": ["1kW"]}),
         NewEvent(3.0, "idempotency_key", None, {"key": "k", "request_hash": "r", "jobs": ["1"]}),
-        *(NewEvent(4.0, "ended", "1", {"state": state, "exit_code": 1, **RESULTS}) for state in OVER[:3]),
+        *(
+            NewEvent(4.0, "ended", "1", {"state": state, "exit_code": 1, **RESULTS})
+            for state in FINAL_STATES[:3]
+        ),
         NewEvent(5.0, "something-new", "1", {"x": 1}),
     ]
 )

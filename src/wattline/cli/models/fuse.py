@@ -62,11 +62,11 @@ def _list_unfused_parts(gain: Gain) -> list[str]:
 
 
 def _format_gain(gain: Gain) -> str:
-    from wattline.fusion.lowering.report import table
+    from wattline.fusion.lowering.report import format_parts
 
     verb = "gains" if gain.gain > 1 else "loses"
     lines = [
-        *table(gain.parts),
+        *format_parts(gain.parts),
         "",
         f"one member by itself    {gain.alone_steps_s:.4g} steps/s",
         f"{gain.width} members as an array  {gain.fused_steps_s:.4g} steps/s",

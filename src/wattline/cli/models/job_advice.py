@@ -14,7 +14,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.models.library import library, load_models
 from wattline.models.workload_models import Measured
-from wattline.reports.advice import Advice, advise, sentence
+from wattline.reports.advice import Advice, advise, format_advice
 from wattline.trace import read as read_trace
 
 
@@ -28,7 +28,7 @@ def print_advice(args: argparse.Namespace) -> int:
         return 0
     for advice in all_advice:
         print(_format_head(advice))
-        print(f"  {sentence(advice)}")
+        print(f"  {format_advice(advice)}")
     unknown = sum(advice.jobs for advice in all_advice if advice.cpus is None)
     if unknown and len(all_advice) > 1:
         total = sum(advice.jobs for advice in all_advice)
@@ -60,7 +60,7 @@ def _is_trace(text: str) -> bool:
 
 def _format_head(advice: Advice) -> str:
     jobs = f"{advice.jobs} job{'s' if advice.jobs > 1 else ''}"
-    requests = f"requests {advice.asks_cpus:g} cores and {advice.asks_gib:g} GiB for each GPU"
+    requests = f"requests {advice.requested_cpus:g} cores and {advice.requested_gib:g} GiB for each GPU"
     name = advice.model or "unknown model"
     return f"{name}, {advice.gpus} GPU{'s' if advice.gpus > 1 else ''}, {jobs}, {requests} ({advice.node})"
 
@@ -72,14 +72,14 @@ def _encode(advice: Advice) -> dict[str, object]:
         "gpus": advice.gpus,
         "jobs": advice.jobs,
         "node": advice.node,
-        "asks": {"cpus_per_gpu": advice.asks_cpus, "mem_per_gpu_gib": advice.asks_gib},
+        "asks": {"cpus_per_gpu": advice.requested_cpus, "mem_per_gpu_gib": advice.requested_gib},
         "cpus_per_gpu": advice.cpus,
         "mem_per_gpu_gib": advice.mem_gib,
         "flags": advice.flags,
-        "keeps": finite_or_none(advice.keeps),
-        "faster": finite_or_none(advice.faster),
-        "frees_cpus": advice.frees_cpus,
-        "frees_gib": advice.frees_gib,
-        "more_jobs": advice.more_jobs,
-        "says": sentence(advice),
+        "keeps": finite_or_none(advice.speed_kept),
+        "faster": finite_or_none(advice.speedup),
+        "frees_cpus": advice.freed_cpus,
+        "frees_gib": advice.freed_gib,
+        "more_jobs": advice.extra_jobs,
+        "says": format_advice(advice),
     }

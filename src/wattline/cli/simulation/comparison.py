@@ -15,15 +15,15 @@ from wattline.cli.simulation.pool import SimulationPool
 from wattline.cli.simulation.scenario import SimulationCase
 from wattline.cli.simulation.unfinished import (
     UnfinishedCounts,
+    count_unfinished,
     describe_budget_limit,
     explain_nothing_started,
-    left,
 )
 from wattline.errors import ConfigError
 from wattline.loop.log_writer import write_log
 from wattline.policy import ELASTIC, ORDERS
-from wattline.policy.knobs import has_knob, refuse_budget
-from wattline.reports import Comparison, Digest, compare, digest, write_html
+from wattline.policy.knobs import build_budget_error, has_knob
+from wattline.reports import Comparison, PlotData, build_plot_data, compare, write_html
 from wattline.reports.knob_search import GRID
 from wattline.trace import Trace
 
@@ -33,7 +33,7 @@ _RUNS_PER_SEARCH = 3  # mean, for the progress bar
 class SimulatedPolicy(NamedTuple):
     """Result of one policy: its digest, the CPU time and memory used, and the unfinished jobs."""
 
-    digest: Digest
+    digest: PlotData
     cost: dict[str, Any]
     unfinished: UnfinishedCounts
 
@@ -90,7 +90,7 @@ def _check_cases(cases: Sequence[SimulationCase]) -> None:
         return
     without = ", ".join(case.policy for case, can in zip(cases, can_hold, strict=True) if not can)
     if not any(can_hold):
-        raise refuse_budget(without)
+        raise build_budget_error(without)
     notify(f"simulated without the budget, because they cannot hold one: {without}")
 
 
@@ -110,7 +110,7 @@ def _add_tuned_runs(
     """Add the parts that need more runs of the *row*-th case, the one with an eta."""
     reports = comparison.reports
     if args.front:
-        comparison = replace(comparison, swept=sweep_eta(pool, cases[row], row))
+        comparison = replace(comparison, sweep=sweep_eta(pool, cases[row], row))
     if args.equal_energy:
         equal = match_other_cases(pool, cases, reports, row, "energy_j")
         comparison = replace(comparison, equal_energy=equal)
@@ -144,7 +144,7 @@ def _simulate_case(trace: Trace, case: SimulationCase, log_path: str | None) -> 
     log, cost = case.run(trace)
     if log_path:
         write_log(log, log_path)
-    return SimulatedPolicy(digest(log), cost, left(log))
+    return SimulatedPolicy(build_plot_data(log), cost, count_unfinished(log))
 
 
 def _log_path(logs: str, case: SimulationCase) -> str:

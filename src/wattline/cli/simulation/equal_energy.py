@@ -10,10 +10,10 @@ from math import isfinite
 from wattline.cli.simulation.pool import SimulationPool
 from wattline.cli.simulation.scenario import SimulationCase
 from wattline.errors import ConfigError
-from wattline.policy.knobs import has_knob, who_has
+from wattline.policy.knobs import has_knob, list_policies_with_knob
 from wattline.reports import Report, report
-from wattline.reports.equal_energy import Equal, Swept
-from wattline.reports.knob_search import GRID, Figure, match
+from wattline.reports.equal_energy import EtaSweep, MatchedComparison
+from wattline.reports.knob_search import GRID, Metric, find_knob_value
 from wattline.trace import Trace
 
 
@@ -24,13 +24,15 @@ def find_case_with_eta(cases: Sequence[SimulationCase]) -> int:
     if rows:
         return next((row for row in rows if has_knob(policies[row], "budgets")), rows[0])
     names = ", ".join(case.policy for case in cases)
-    raise ConfigError(f"none of {names} has an eta to choose, expected one with {who_has('eta')}")
+    raise ConfigError(
+        f"none of {names} has an eta to choose, expected one with {list_policies_with_knob('eta')}"
+    )
 
 
-def sweep_eta(pool: SimulationPool, case: SimulationCase, row: int) -> Swept:
+def sweep_eta(pool: SimulationPool, case: SimulationCase, row: int) -> EtaSweep:
     """Run *case*, the *row*-th of those compared, for every eta of the grid."""
     reports = pool.map(simulate_report, [(replace(case, eta=eta),) for eta in GRID])
-    return Swept(case.policy, GRID, tuple(reports), row)
+    return EtaSweep(case.policy, GRID, tuple(reports), row)
 
 
 def match_other_cases(
@@ -38,8 +40,8 @@ def match_other_cases(
     cases: Sequence[SimulationCase],
     reports: Sequence[Report],
     row: int,
-    figure: Figure,
-) -> tuple[Equal, ...]:
+    figure: Metric,
+) -> tuple[MatchedComparison, ...]:
     """Compare the *row*-th case with each other one at the eta at which both are equal in *figure*.
 
     Cases without energy, or without a finished job that took any time, are left out.
@@ -49,9 +51,11 @@ def match_other_cases(
     def run(eta: float) -> Report:
         return pool.call(simulate_report, replace(tuned, eta=eta))
 
-    def match_case(other: int) -> Equal:
+    def match_case(other: int) -> MatchedComparison:
         target = getattr(reports[other], figure)
-        return Equal(cases[other].policy, tuned.policy, reports[other], match(run, target, figure))
+        return MatchedComparison(
+            cases[other].policy, tuned.policy, reports[other], find_knob_value(run, target, figure)
+        )
 
     if not any(map(_is_comparable, sweep_eta(pool, tuned, row).reports)):
         return ()

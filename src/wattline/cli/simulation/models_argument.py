@@ -11,10 +11,10 @@ from wattline.models.library import library, load_models
 from wattline.models.model_assignment import draw_models
 from wattline.models.trace_model import Asked
 from wattline.models.workload_models import Measured
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 
 
-def read_models(text: str | None, span_penalty: float) -> Asked | Measured | Published:
+def read_models(text: str | None, span_penalty: float) -> Asked | Measured | SynergyModels:
     """Return the models that *text* names: `library`, `synergy`, or a file of `fit --out`.
 
     None: only the durations of the trace, which also serve jobs of unknown models.
@@ -23,12 +23,12 @@ def read_models(text: str | None, span_penalty: float) -> Asked | Measured | Pub
     if text is None:
         return from_trace
     if text == "synergy":
-        return Published(from_trace)
+        return SynergyModels(from_trace)
     return replace(library() if text == "library" else load_models(text), otherwise=from_trace)
 
 
 def assign_drawn_models(
-    jobs: Jobs, models: Asked | Measured | Published, kinds: Sequence[str], seed: int
+    jobs: Jobs, models: Asked | Measured | SynergyModels, kinds: Sequence[str], seed: int
 ) -> Jobs:
     """Return *jobs* in which each job of unknown model has one drawn at random."""
     if not isinstance(models, Measured):

@@ -19,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every stage with its parameters and one line of documentation."""
-    from wattline.policy.parser import stage_names
+    from wattline.policy.parser import list_stages
 
     rows: list[dict[str, Any]] = []
-    for name, stage in sorted(stage_names().items()):
+    for name, stage in sorted(list_stages().items()):
         knobs = {f.name: f.default for f in fields(cast(Any, stage))} if inspect.isclass(stage) else {}
         holds_budget = knobs.pop("budgets", None) is not None  # set by --budget, not in the policy text
         knobs.pop("price", None)  # likewise by --price

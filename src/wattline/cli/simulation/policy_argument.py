@@ -12,7 +12,7 @@ from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
 from wattline.models.array_speed import keyed
 from wattline.placement.parser import parse_placer
-from wattline.policy import DUE, ELASTIC
+from wattline.policy import DEADLINE, ELASTIC
 from wattline.policy.chain import Chain
 from wattline.policy.parser import parse_policy
 
@@ -48,7 +48,7 @@ def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
 
 def warn_assumed_scaling(policy: str, models: str | None) -> None:
     """Print what is assumed if *policy* changes the GPUs of jobs and there are no models of them."""
-    if models is None and _stage_names(policy) & {*ELASTIC, *DUE}:
+    if models is None and _stage_names(policy) & {*ELASTIC, *DEADLINE}:
         notify(f"{policy}: without --models, speed is assumed to be proportional to the number of GPUs")
 
 

@@ -29,18 +29,18 @@ def run(args: argparse.Namespace) -> int:
     from wattline.energy.prices import Price
     from wattline.loop.log_reader import read_log
     from wattline.loop.run import run as run_loop
-    from wattline.policy.knobs import has_knob, refuse_budget, turned
+    from wattline.policy.knobs import build_budget_error, has_knob, set_knob
 
     policy, place = parse_policy_and_placer(args.policy, args.place, args.backfill)
     if args.budget and not has_knob(policy, "budgets"):
-        raise refuse_budget(args.policy)
+        raise build_budget_error(args.policy)
     log = read_log(args.log_file)
     if args.budget:
         check_teams(args.budget, log.jobs, args.log_file)
-        policy = turned(policy, "budgets", tuple(map(parse_budget, args.budget)))
+        policy = set_knob(policy, "budgets", tuple(map(parse_budget, args.budget)))
     price = Price.of(log.header["price"]) if "price" in log.header else None
     if price is not None and has_knob(policy, "price"):
-        policy = turned(policy, "price", price)
+        policy = set_knob(policy, "price", price)
     backend = Replay(log)
     again = run_loop(
         backend,

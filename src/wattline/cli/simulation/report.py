@@ -20,10 +20,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the report of one log, or the comparison of several."""
     announce_compilation()
     from wattline.loop.log_reader import read_log
-    from wattline.reports import compare, digest, write_html
+    from wattline.reports import build_plot_data, compare, write_html
 
     check_writable(args.html)
-    digests = [digest(read_log(path)) for path in args.logs]
+    digests = [build_plot_data(read_log(path)) for path in args.logs]
     if args.html:
         write_html(args.html, digests)
         notify(f"page: {args.html}")

@@ -24,8 +24,8 @@ from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.trace_model import Asked
 from wattline.models.workload_models import Measured
-from wattline.papers.synergy_speedups import Published
-from wattline.policy.knobs import has_knob, turned
+from wattline.papers.synergy_speedups import SynergyModels
+from wattline.policy.knobs import has_knob, set_knob
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 
@@ -104,7 +104,7 @@ class SimulationCase:
             f"--team {self.team}: no such team in {self.trace}, expected one of {', '.join(teams)}"
         )
 
-    def read_models(self) -> Asked | Measured | Published:
+    def read_models(self) -> Asked | Measured | SynergyModels:
         """Return the models, which both the simulator and the policy use."""
         return read_models(self.models, self.span_penalty)
 
@@ -122,10 +122,10 @@ class SimulationCase:
         """Return the policy, with budgets, price and eta where it has them, and the placer."""
         policy, place = parse_policy_and_placer(self.policy, self.place, self.backfill)
         if self.budgets and has_knob(policy, "budgets"):
-            policy = turned(policy, "budgets", self.read_budgets())
+            policy = set_knob(policy, "budgets", self.read_budgets())
         if has_knob(policy, "price") and (price := self.read_price()) is not None:
-            policy = turned(policy, "price", price)
-        return policy if self.eta is None else turned(policy, "eta", self.eta), place
+            policy = set_knob(policy, "price", price)
+        return policy if self.eta is None else set_knob(policy, "eta", self.eta), place
 
     def run(
         self, trace: Trace, progress: Callable[[float, int], None] | None = None

@@ -35,14 +35,18 @@ def run(args: argparse.Namespace) -> int:
     announce_compilation()
     from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
     from wattline.cli.simulation.scenario import SimulationCase
-    from wattline.cli.simulation.unfinished import describe_budget_limit, explain_nothing_started, left
+    from wattline.cli.simulation.unfinished import (
+        count_unfinished,
+        describe_budget_limit,
+        explain_nothing_started,
+    )
     from wattline.loop.log_writer import write_log
-    from wattline.policy.knobs import has_knob, refuse_budget
+    from wattline.policy.knobs import build_budget_error, has_knob
     from wattline.reports import report, write_html
 
     case = SimulationCase.from_arguments(args, args.policy)
     if case.budgets and not has_knob(case.build_policy_and_placer()[0], "budgets"):
-        raise refuse_budget(args.policy)
+        raise build_budget_error(args.policy)
     warn_assumed_scaling(case.policy, case.models)
     trace = case.read_trace()
     warn_no_fusion_keys(case.policy, trace.jobs)
@@ -51,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     last_submit_s = float(trace.jobs.submit_s[-1])
     with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
         log, cost = case.run(trace, lambda now_s, _: update(now_s))
-    result, unfinished = report(log), left(log)
+    result, unfinished = report(log), count_unfinished(log)
     if args.log:
         write_log(log, args.log)
         notify(f"log: {args.log}")

@@ -25,7 +25,7 @@ UnfinishedCounts = dict[str, int]
 """Number of unfinished jobs by the name of the reason they wait for, as run logs write it."""
 
 
-def left(log: Log) -> UnfinishedCounts:
+def count_unfinished(log: Log) -> UnfinishedCounts:
     """Count the jobs that *log* left unfinished, by the last reason each has."""
     is_end = np.isin(log.events[:, EVENT_VERB], (FINISHED, FAILED))
     is_unfinished = np.ones(len(log.jobs), dtype=np.bool_)

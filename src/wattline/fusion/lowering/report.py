@@ -72,7 +72,7 @@ class Explanation:
     tried: bool
 
     def __str__(self) -> str:
-        lines = table(self.parts)
+        lines = format_parts(self.parts)
         if not self.tried:
             lines.append("Pass a batch to run the model: parts that depend on data are detected only then.")
         return "\n".join(lines)
@@ -83,7 +83,7 @@ class Explanation:
         return all(part.how != PER_MEMBER for part in self.parts)
 
 
-def table(parts: Sequence[LoweredPart]) -> list[str]:
+def format_parts(parts: Sequence[LoweredPart]) -> list[str]:
     """Return one line for each part, under a heading."""
     rows = [[p.name or "(the model)", p.kind, p.how, p.why] for p in parts]
     return format_table(["module", "kind", "how", ""], rows)

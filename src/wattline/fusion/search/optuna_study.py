@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattline.errors import ConfigError
-from wattline.fusion.search.result import State, Trial
+from wattline.fusion.search.result import Trial, TrialState
 from wattline.fusion.search.space import Choice, Domain, Float, Int, Space
 from wattline.fusion.search.strategy import EpochResult, ProposedTrial, Search, TrialDecision, TrialTask
 
@@ -54,14 +54,14 @@ class OptunaSearch:
         from optuna.trial import TrialState as OptunaState
 
         states = {
-            State.COMPLETE: OptunaState.COMPLETE,
-            State.PRUNED: OptunaState.PRUNED,
-            State.FAILED: OptunaState.FAIL,
+            TrialState.COMPLETE: OptunaState.COMPLETE,
+            TrialState.PRUNED: OptunaState.PRUNED,
+            TrialState.FAILED: OptunaState.FAIL,
         }
         open_trial = self._running.pop(trial.number)
         if trial.why:
             open_trial.set_user_attr("why", trial.why)
-        value = trial.value if trial.state is State.COMPLETE else None
+        value = trial.value if trial.state is TrialState.COMPLETE else None
         self.study.tell(open_trial, value, state=states[trial.state])
 
     def abandon(self) -> None:

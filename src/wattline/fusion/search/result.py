@@ -14,7 +14,7 @@ from wattline.errors import NotFound
 from wattline.text_table import format_table
 
 
-class State(StrEnum):
+class TrialState(StrEnum):
     """The final state of a trial."""
 
     COMPLETE = "complete"
@@ -32,7 +32,7 @@ class Trial:
 
     number: int
     config: Mapping[str, Any]
-    state: State
+    state: TrialState
     history: tuple[float, ...]
     why: str = ""
     state_dict: dict[str, Tensor] | None = field(default=None, repr=False, compare=False)
@@ -58,7 +58,7 @@ class Result:
     @property
     def best(self) -> Trial:
         """The best of the completed trials."""
-        if not (ended := [trial for trial in self.trials if trial.state is State.COMPLETE]):
+        if not (ended := [trial for trial in self.trials if trial.state is TrialState.COMPLETE]):
             failed = next((trial for trial in self.trials if trial.why), None)
             hint = "" if failed is None else f"trial {failed.number} failed: {failed.why}"
             raise NotFound(f"none of {len(self.trials)} trials completed", hint)
@@ -66,13 +66,13 @@ class Result:
 
     def table(self, rows: int = 20) -> str:
         """Return the best *rows* trials: complete ones, then pruned ones by epochs, then failed ones."""
-        order = {State.COMPLETE: 0, State.PRUNED: 1, State.FAILED: 2}
+        order = {TrialState.COMPLETE: 0, TrialState.PRUNED: 1, TrialState.FAILED: 2}
         ranked = sorted(
             self.trials,
             key=lambda t: (
                 order[t.state],
                 -t.epochs,
-                0 if t.state is State.FAILED else self.sign * t.value,
+                0 if t.state is TrialState.FAILED else self.sign * t.value,
                 t.number,
             ),
         )

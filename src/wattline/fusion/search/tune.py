@@ -15,7 +15,7 @@ from wattline.fusion.search.halving import ASHA, Hyperband
 from wattline.fusion.search.objective import Objective, SharedConfig
 from wattline.fusion.search.optuna_study import build_optuna_search, study_direction
 from wattline.fusion.search.partition import Partition, PartitionRun
-from wattline.fusion.search.result import Progress, Result, State, Trial
+from wattline.fusion.search.result import Progress, Result, Trial, TrialState
 from wattline.fusion.search.space import Space, check_space
 from wattline.fusion.search.strategy import EpochResult, RandomSearch, Search, TrialDecision, TrialTask
 
@@ -166,7 +166,7 @@ class _TuningLoop:
             try:
                 joining.append((run, partition.model(run, build)))
             except Exception as error:
-                self._end(run, State.FAILED, _describe_error(error))
+                self._end(run, TrialState.FAILED, _describe_error(error))
                 self._apply_decisions(partition, [EpochResult(run.number, 0, float("nan"))])
         runs = [*partition.members, *(run for run, _ in joining)]
         partition.join(joining, max((self.task.epochs - len(run.history) for run in runs), default=0))
@@ -200,12 +200,12 @@ class _TuningLoop:
                 continue
             decision = decisions.pop(item.number, TrialDecision.GO)
             if item.failed:
-                self._leave(partition, run, State.FAILED, f"the loss or value became {item.value}")
+                self._leave(partition, run, TrialState.FAILED, f"the loss or value became {item.value}")
             elif item.epochs >= self.task.epochs:
                 self._keep(partition, run)
-                self._leave(partition, run, State.COMPLETE)
+                self._leave(partition, run, TrialState.COMPLETE)
             elif decision is TrialDecision.STOP:
-                self._leave(partition, run, State.PRUNED)
+                self._leave(partition, run, TrialState.PRUNED)
             elif decision is TrialDecision.PAUSE:
                 partition.pause(run)
                 self.paused[run.number] = run, partition
@@ -216,7 +216,7 @@ class _TuningLoop:
             if decision is TrialDecision.GO:
                 own_partition.enqueue(run)
             else:
-                self._end(run, State.PRUNED)
+                self._end(run, TrialState.PRUNED)
 
     def _keep(self, partition: Partition, run: PartitionRun) -> None:
         """Keep the weights of the best trial so far."""
@@ -224,11 +224,11 @@ class _TuningLoop:
         if self.best is None or (value, run.number) < self.best[:2]:
             self.best = value, run.number, partition.member_weights(run)
 
-    def _leave(self, partition: Partition, run: PartitionRun, state: State, why: str = "") -> None:
+    def _leave(self, partition: Partition, run: PartitionRun, state: TrialState, why: str = "") -> None:
         partition.remove(run)
         self._end(run, state, why)
 
-    def _end(self, run: PartitionRun, state: State, why: str = "") -> None:
+    def _end(self, run: PartitionRun, state: TrialState, why: str = "") -> None:
         run.model = run.optimiser = None
         trial = Trial(run.number, run.config, state, tuple(run.history), why)
         self.finished[run.number] = trial

@@ -8,7 +8,7 @@ from wattline.fusion.lowering.rules import Ways
 
 
 @dataclass(frozen=True)
-class Way:
+class ExecutionMode:
     """*width* members at a time (None: all); *ways* None: one after another, not fused."""
 
     width: int | None

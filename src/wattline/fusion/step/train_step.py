@@ -21,7 +21,7 @@ from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step import listeners
-from wattline.fusion.step.execution_mode import Way
+from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.malloc import keep_freed_memory
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
@@ -92,7 +92,7 @@ class Step:
         self.array = array
         self.loss = loss
         self.optimiser = optimiser
-        self.way = Way(width if isinstance(width, int) else None, array.ways, compile)
+        self.way = ExecutionMode(width if isinstance(width, int) else None, array.ways, compile)
         self.tried: list[TimedWidth] = []
         self.compile_s = 0.0
         self._auto = width == "auto"
@@ -133,7 +133,7 @@ class Step:
                 self._array_only = True
                 why = "its forward changes attributes of modules"
                 warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=2)
-                self.way = Way(None, self.array.ways, compiled=False)
+                self.way = ExecutionMode(None, self.array.ways, compiled=False)
             return losses
         if self._array_only or self.array.carries:  # cannot be traced
             return self._run_uncompiled(inputs, len(model_args))
@@ -224,7 +224,9 @@ class Step:
         stacked, tensors, *extras = tree_map(lambda t: t[part], own)
         return MemberRows(stacked, views.common, tensors, *extras)
 
-    def get_step_function(self, way: Way, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
+    def get_step_function(
+        self, way: ExecutionMode, inputs: Inputs, model_arg_count: int, part: slice
+    ) -> StepFunction:
         """Return the step of these members in this mode, building or compiling it if needed.
 
         Raise `TracingError` if it cannot be compiled.
@@ -242,7 +244,7 @@ class Step:
                 self.compile_s += time.perf_counter() - start_s
         return self._step_functions[key]
 
-    def _key(self, way: Way, inputs: Inputs, part: slice) -> Any:
+    def _key(self, way: ExecutionMode, inputs: Inputs, part: slice) -> Any:
         shapes = tuple((t.shape, t.dtype) for t in inputs.tensors)
         assert self._views is not None
         settings = self._views.settings  # such as training mode and the p of dropout
@@ -262,10 +264,10 @@ class Step:
                 return self.get_step_function(self.way, inputs, model_arg_count, part)
             except TracingError as why:
                 warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
-                self.way = Way(self.way.width, self.way.ways, compiled=False)
+                self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
                 return self.get_step_function(self.way, inputs, model_arg_count, part)
         plain = self.get_step_function(
-            Way(self.way.width, self.way.ways, compiled=False), inputs, model_arg_count, part
+            ExecutionMode(self.way.width, self.way.ways, compiled=False), inputs, model_arg_count, part
         )
 
         def timed(tensors: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.rules import Ways
-from wattline.fusion.step.execution_mode import Way
+from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.traced import TracingError
 
 if TYPE_CHECKING:
@@ -33,19 +33,19 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTra
 class TimedWidth:
     """A timed mode: seconds for a step of all members, and for compiling it (0: not compiled)."""
 
-    way: Way
+    way: ExecutionMode
     step_s: float
     compile_s: float
 
 
 def choose_mode(
     step: Step, inputs: Inputs, model_arg_count: int, steps: int | None
-) -> tuple[Way, list[TimedWidth]]:
+) -> tuple[ExecutionMode, list[TimedWidth]]:
     """Return the fastest of the modes worth trying for *steps* further steps, and all timed modes."""
     size, remaining_steps = len(step.array), ASSUMED_STEPS if steps is None else steps
     tried: list[TimedWidth] = []
 
-    def attempt(way: Way) -> float:
+    def attempt(way: ExecutionMode) -> float:
         tried.append(_time_mode(step, way, inputs, model_arg_count))
         return tried[-1].step_s
 
@@ -60,17 +60,17 @@ def choose_mode(
 
     images = any(isinstance(m, _CONVOLUTIONS) for m in step.array.body.modules())
     ways, other = (Ways(last=True), Ways()) if images else (Ways(), None)
-    attempt(Way(None, None, compiled=False))
+    attempt(ExecutionMode(None, None, compiled=False))
     if size > 1:
-        attempt(Way(None, ways, compiled=False))
+        attempt(ExecutionMode(None, ways, compiled=False))
     try:
         if step.way.compiled and is_worth_compiling():
-            attempt(Way(None, None, compiled=True))
+            attempt(ExecutionMode(None, None, compiled=True))
             if size > 1 and is_worth_compiling():
                 _try_narrower_widths(attempt, is_worth_compiling, ways, size)
             best = min(tried, key=lambda t: t.step_s).way
             if other is not None and best.ways is not None and is_worth_compiling():
-                attempt(Way(best.width, other, compiled=True))
+                attempt(ExecutionMode(best.width, other, compiled=True))
     except TracingError as why:
         warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=5)
     # Timed twice, because other processes may have been running during the first measurement.
@@ -80,18 +80,18 @@ def choose_mode(
 
 
 def _try_narrower_widths(
-    attempt: Callable[[Way], float], is_worth_compiling: Callable[[], bool], ways: Ways, size: int
+    attempt: Callable[[ExecutionMode], float], is_worth_compiling: Callable[[], bool], ways: Ways, size: int
 ) -> None:
     """Time all members at once, then halve the width while that is faster, since caches are limited."""
-    now_s, width = attempt(Way(None, ways, compiled=True)), size // 2
+    now_s, width = attempt(ExecutionMode(None, ways, compiled=True)), size // 2
     while width > 1 and is_worth_compiling():
-        before_s, now_s = now_s, attempt(Way(width, ways, compiled=True))
+        before_s, now_s = now_s, attempt(ExecutionMode(width, ways, compiled=True))
         if now_s > before_s:
             break
         width //= 2
 
 
-def _time_mode(step: Step, way: Way, inputs: Inputs, model_arg_count: int) -> TimedWidth:
+def _time_mode(step: Step, way: ExecutionMode, inputs: Inputs, model_arg_count: int) -> TimedWidth:
     """Time a mode by the fastest of some steps on copies of all members; other load only adds time."""
     size = len(step.array)
     step_width = 1 if way.ways is None else min(way.width or size, size)

@@ -14,7 +14,7 @@ from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 from wattline.policy.elastic.admission import DeadlineRows, SizeTable, admit
 from wattline.policy.elastic.capacity import (
     Capacity,
@@ -154,7 +154,7 @@ def _compute_starting_s(snapshot: Snapshot, restart_s: float) -> Floats:
 
 def _hold_back(snapshot: Snapshot, plan: Plan | None, out: Bools) -> Plan:
     """Return *plan* without these rows, which are held back."""
-    plan = asked(snapshot) if plan is None else plan
+    plan = plan_as_requested(snapshot) if plan is None else plan
     reason = np.full(len(out), _HELD, dtype=np.int64) if plan.reason is None else plan.reason.copy()
     reason[out] = _HELD
     row = plan.row[~out[plan.row]]

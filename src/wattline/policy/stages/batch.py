@@ -19,7 +19,7 @@ from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import sorts
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Batch:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         jobs, queue = snapshot.jobs, snapshot.queue
         job = queue.job[plan.row]
         batch = np.zeros(len(plan), dtype=np.int64) if plan.batch is None else plan.batch.copy()

@@ -24,7 +24,7 @@ from wattline.measurement.devices import DEVICES
 from wattline.models.configurations import Menu, menu
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import sorts
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 
 _UNLISTED = -1  # a cap or a batch that is not among the configurations
 _LOOSEST = 1 << 62
@@ -59,7 +59,7 @@ class Cap:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         jobs, nodes = snapshot.jobs, snapshot.nodes
         configs = menu(models, jobs, nodes)
         cap_w, kind, unlisted, shared = _look_up_caps(

@@ -12,7 +12,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.models.sensitivity import needs, saturating
-from wattline.policy.chain import asked
+from wattline.policy.chain import plan_as_requested
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Demand:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         # A job that has less than it demands may get more when another ends, so the plan is not stable.
         return replace(plan, host=compute_demand(plan, snapshot, models, self.keep), lasts=False)
 

@@ -19,7 +19,7 @@ from wattline.errors import ConfigError
 from wattline.models.array_speed import keyed, widest
 from wattline.models.job_classes import sorts
 from wattline.models.remaining import last_s
-from wattline.policy.chain import asked, predict_running, reorder
+from wattline.policy.chain import plan_as_requested, predict_running, reorder
 from wattline.policy.forecast import predict_starts_s
 
 
@@ -50,7 +50,7 @@ class Fuse:
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
-        plan = asked(snapshot) if plan is None else plan
+        plan = plan_as_requested(snapshot) if plan is None else plan
         if not _has_key(snapshot, plan).any():
             return plan
         plan = _lead_with_first(replace(plan, group=_keep_running_arrays(snapshot, plan)))

@@ -9,7 +9,7 @@ import numpy as np
 from wattline.reports.summary import Report
 
 
-def front(reports: Sequence[Report]) -> tuple[bool, ...]:
+def mark_pareto_front(reports: Sequence[Report]) -> tuple[bool, ...]:
     """Return for each run if no other run beats it in both figures; False where energy or JCT is nan."""
     energy_j = np.array([r.energy_j for r in reports], dtype=np.float64)
     jct_s = np.array([r.jct_mean_s for r in reports], dtype=np.float64)

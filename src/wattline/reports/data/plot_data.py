@@ -17,7 +17,7 @@ QUANTILES = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Digest:
+class PlotData:
     """A run's report and its curves with few points."""
 
     report: Report
@@ -27,11 +27,11 @@ class Digest:
     gantt: GanttBars | NodeHeatmap
 
 
-def digest(log: Log) -> Digest:
+def build_plot_data(log: Log) -> PlotData:
     """Return the report of *log* with the curves that a page plots."""
     tables = build_run_tables(log)
     outcomes = tables.outcomes
-    return Digest(
+    return PlotData(
         report=compute_report(log, tables),
         header=dict(log.header),
         series=downsample_timeline(tables, log.nodes),

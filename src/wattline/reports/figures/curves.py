@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wattline.reports.data.downsample import downsample
-from wattline.reports.data.plot_data import Digest
+from wattline.reports.data.plot_data import PlotData
 from wattline.reports.data.series import StepFunction
 from wattline.reports.figures.style import (
     build_axis,
@@ -24,7 +24,7 @@ _POINTS = 8000  # of all runs together, per panel; limits the size of the page
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0}
 
 
-def build_jct_figure(runs: Sequence[Digest], run_names: Sequence[str]) -> dict[str, Any]:
+def build_jct_figure(runs: Sequence[PlotData], run_names: Sequence[str]) -> dict[str, Any]:
     """Return the cumulative distribution of the JCT of finished jobs."""
     max_s = max((float(d.jct_s[-1]) for d in runs if len(d.jct_s)), default=1.0)
     traces = []
@@ -60,7 +60,7 @@ _TICKS = (
 )  # fmt: skip
 
 
-def build_time_figure(runs: Sequence[Digest], run_names: Sequence[str]) -> dict[str, Any]:
+def build_time_figure(runs: Sequence[PlotData], run_names: Sequence[str]) -> dict[str, Any]:
     """Return queue, GPUs and power under each other on one time axis."""
     span_s = max((float(d.series.waiting.at_s.max(initial=0)) for d in runs), default=0.0) or 1.0
     unit_s, unit = choose_time_unit(span_s)

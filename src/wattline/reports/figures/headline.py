@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from wattline.reports.data.plot_data import Digest
+from wattline.reports.data.plot_data import PlotData
 from wattline.reports.figures.style import pick_colour
 from wattline.reports.figures.tradeoff import Tradeoff, build_tradeoff
 from wattline.reports.summary import Report
@@ -18,9 +18,9 @@ _FONT_PX = 14
 _INK, _SOFT, _GRID = "#1d2330", "#5a6272", "#e3e6eb"
 
 
-def headline_svg(runs: Sequence[Digest | Report]) -> str:
+def draw_headline_svg(runs: Sequence[PlotData | Report]) -> str:
     """Return an SVG of the energy and mean JCT of *runs*, with names and the Pareto front."""
-    reports = [run.report if isinstance(run, Digest) else run for run in runs]
+    reports = [run.report if isinstance(run, PlotData) else run for run in runs]
     plot = build_tradeoff(reports, _WIDE, _HIGH, _FONT_PX)
     parts = [*_draw_frame(_format_title(reports)), *_draw_grid(plot), *_draw_front(plot), *_draw_points(plot)]
     return "\n".join((*parts, "</svg>", ""))

@@ -9,8 +9,8 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from wattline.reports.data.pareto_front import front
-from wattline.reports.equal_energy import Swept
+from wattline.reports.data.pareto_front import mark_pareto_front
+from wattline.reports.equal_energy import EtaSweep
 from wattline.reports.figures.labels import Box, Label, place_labels
 from wattline.reports.figures.style import (
     build_axis,
@@ -19,7 +19,7 @@ from wattline.reports.figures.style import (
     pick_colour,
     pick_symbol,
 )
-from wattline.reports.run_names import names
+from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report
 
 _WIDTH, _HEIGHT = 1090, 340  # pixels of the plot in a window of 1280; labels are placed for these
@@ -47,14 +47,14 @@ def build_tradeoff(
     width: float,
     height: float,
     font_px: float = 13,
-    sweep: Swept | None = None,
+    sweep: EtaSweep | None = None,
 ) -> Tradeoff:
     """Return the runs with known energy and JCT, and those of *sweep*; *width* and *height* are in pixels."""
     rows = [i for i, r in enumerate(reports) if _has_both(r)]
     swept = (
         [(eta, r) for eta, r in zip(sweep.etas, sweep.reports, strict=True) if _has_both(r)] if sweep else []
     )
-    run_names, on_front = names(reports), front(reports)
+    run_names, on_front = name_runs(reports), mark_pareto_front(reports)
     shown = [*(reports[i] for i in rows), *(r for _, r in swept)]
     unit_kwh, energy_unit = (
         (1000.0, "MWh") if max((r.energy_kwh for r in shown), default=0) >= 2000 else (1.0, "kWh")
@@ -114,7 +114,7 @@ def _pad_range(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def build_tradeoff_figure(reports: Sequence[Report], sweep: Swept | None = None) -> dict[str, Any]:
+def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = None) -> dict[str, Any]:
     """Return the plotly figure; *sweep* is a line through the runs of one policy."""
     plot = build_tradeoff(reports, _WIDTH, _HEIGHT, sweep=sweep)
     anchors = {"start": "left", "middle": "center", "end": "right"}
@@ -150,7 +150,7 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: Swept | None = None)
     }  # fmt: skip
 
 
-def _build_sweep_trace(plot: Tradeoff, sweep: Swept | None) -> list[dict[str, Any]]:
+def _build_sweep_trace(plot: Tradeoff, sweep: EtaSweep | None) -> list[dict[str, Any]]:
     if sweep is None or not plot.sweep:
         return []
     eta, energy, jct = (list(column) for column in zip(*plot.sweep, strict=True))

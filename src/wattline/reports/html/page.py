@@ -9,19 +9,24 @@ from typing import Any, NamedTuple
 
 from wattline.loop.runlog import Log
 from wattline.reports.compare import Comparison, compare
-from wattline.reports.data.plot_data import Digest
-from wattline.reports.equal_energy import MATCH_COLUMNS, Equal, format_match_title, list_match_notes
+from wattline.reports.data.plot_data import PlotData
+from wattline.reports.equal_energy import (
+    MATCH_COLUMNS,
+    MatchedComparison,
+    format_match_title,
+    list_match_notes,
+)
 from wattline.reports.figures.curves import build_jct_figure, build_time_figure
 from wattline.reports.figures.nodes import build_node_figures
 from wattline.reports.figures.tradeoff import build_tradeoff_figure
 from wattline.reports.html.document import load_plotly_js, render_document, write_page
 from wattline.reports.html.tables import build_cards, build_comparison_table
-from wattline.reports.knob_search import Figure
-from wattline.reports.run_names import names
+from wattline.reports.knob_search import Metric
+from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report
 from wattline.reports.text import format_percent
 
-Run = Log | Digest | Report
+Run = Log | PlotData | Report
 
 _PLOTS = (
     (
@@ -53,7 +58,7 @@ def write_html(path: str | Path, runs: Run | Comparison | Iterable[Run]) -> None
 
     A run passed as a `Report` has no curves, and then the page has none of any run.
     """
-    if isinstance(runs, Log | Digest | Report):
+    if isinstance(runs, Log | PlotData | Report):
         runs = (runs,)
     comparison = runs if isinstance(runs, Comparison) else compare(*runs)
     write_page(path, render_page(comparison, load_plotly_js()))
@@ -84,10 +89,10 @@ def render_page(comparison: Comparison, plotly: str) -> str:
 def build_figures(comparison: Comparison) -> dict[str, Any]:
     """Return the plotly figures of a page by name: `tradeoff`, `jct`, `time`, and `nodes-0`, `nodes-1`, …"""
     figures: dict[str, Any] = {}
-    if (len(comparison.reports) > 1 or comparison.swept) and any(comparison.pareto_front):
-        figures["tradeoff"] = build_tradeoff_figure(comparison.reports, comparison.swept)
+    if (len(comparison.reports) > 1 or comparison.sweep) and any(comparison.pareto_front):
+        figures["tradeoff"] = build_tradeoff_figure(comparison.reports, comparison.sweep)
     if comparison.plot_data:
-        run_names = [escape(name) for name in names(comparison.reports)]  # plotly interprets tags in text
+        run_names = [escape(name) for name in name_runs(comparison.reports)]  # plotly interprets tags in text
         figures["jct"] = build_jct_figure(comparison.plot_data, run_names)
         figures["time"] = build_time_figure(comparison.plot_data, run_names)
         for i, figure in enumerate(build_node_figures([run.gantt for run in comparison.plot_data])):
@@ -100,26 +105,26 @@ def _list_plots(comparison: Comparison, figures: Mapping[str, Any]) -> list[_Plo
     for figure, title, note in _PLOTS:
         if figure not in figures:
             continue
-        if figure == "tradeoff" and comparison.swept:
-            policy = comparison.swept.policy
+        if figure == "tradeoff" and comparison.sweep:
+            policy = comparison.sweep.policy
             note += f" The solid line is what {policy} does with other etas: it may beat them."
         can_choose = figure == "nodes-0" and len(comparison.plot_data) > 1
-        run_names = names([run.report for run in comparison.plot_data]) if can_choose else ()
+        run_names = name_runs([run.report for run in comparison.plot_data]) if can_choose else ()
         sections.append(_PlotSection(figure, title, note, run_names))
     return sections
 
 
-def _list_matches(comparison: Comparison) -> list[tuple[Sequence[Equal] | None, Figure]]:
+def _list_matches(comparison: Comparison) -> list[tuple[Sequence[MatchedComparison] | None, Metric]]:
     return [(comparison.equal_energy, "energy_j"), (comparison.equal_jct, "jct_mean_s")]
 
 
-def _describe_matches(rows: Sequence[Equal], metric: Figure) -> _MatchSection:
+def _describe_matches(rows: Sequence[MatchedComparison], metric: Metric) -> _MatchSection:
     note = "; ".join(list_match_notes(rows, metric))
     return _MatchSection(format_match_title(rows, metric), note, [row.cells for row in rows])
 
 
 def _format_summary_note(comparison: Comparison) -> str:
-    note = f"Ratios are to {names(comparison.reports)[0]}; the best of each column is blue; "
+    note = f"Ratios are to {name_runs(comparison.reports)[0]}; the best of each column is blue; "
     note += "◆ marks the Pareto front of energy and mean JCT."
     if comparison.differing_inputs:
         note += f" Beware: these runs differ in {', '.join(comparison.differing_inputs)}."
@@ -131,7 +136,7 @@ def _format_title(comparison: Comparison) -> str:
     traces = {r.trace for r in reports}
     trace = f" on {Path(traces.pop()).name}" if len(traces) == 1 and all(traces) else ""
     if len(reports) == 1:
-        return f"{names(reports)[0]}{trace}"
+        return f"{name_runs(reports)[0]}{trace}"
     return f"{len(reports)} runs compared{trace}"
 
 

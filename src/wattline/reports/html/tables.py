@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattline.reports.compare import Comparison
 from wattline.reports.figures.style import pick_colour
-from wattline.reports.run_names import names
+from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report
 from wattline.reports.text import (
     format_energy,
@@ -82,7 +82,7 @@ _COLUMNS = (
 
 def build_comparison_table(comparison: Comparison) -> ComparisonTable:
     """Return one row per run, with the best value of each column marked and ratios to the first run."""
-    reports, run_names, ratios = comparison.reports, names(comparison.reports), comparison.ratios
+    reports, run_names, ratios = comparison.reports, name_runs(comparison.reports), comparison.ratios
     is_empty = {
         "deadline_misses": not any(r.deadline_jobs for r in reports),
         "cost": not any(math.isfinite(r.cost) for r in reports),
