@@ -32,7 +32,7 @@ from wattline.models.array_speed import Array, widest
 from wattline.models.fit import fit
 from wattline.models.trace_model import Misjudged
 from wattline.models.workload import Source
-from wattline.papers.synergy_speedups import Published
+from wattline.papers.synergy_speedups import SynergyModels
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
 WIDE = {"gpus": [1, 1, 2, 4, 8, 8, 2, 8, 16], "nodes": [1, 1, 1, 1, 1, 1, 2, 2, 2]}
@@ -186,7 +186,7 @@ def test_members_of_an_array_share_what_was_measured_of_it(width: int) -> None:
 
 def test_unmeasured_arrays_follow_the_default() -> None:
     jobs = some_jobs(model=["strange"] * 3)
-    for models in (MODELS, Asked(), Published(), Misjudged(error=0.0)):
+    for models in (MODELS, Asked(), SynergyModels(), Misjudged(error=0.0)):
         assert models.speed(jobs, array_of(4, jobs)) == pytest.approx(1 / (1 + 0.65 * 3))
         assert widest(models, jobs, array_of(4, jobs)).tolist() == [np.inf]
 

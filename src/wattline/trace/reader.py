@@ -70,8 +70,8 @@ def read(path: str | os.PathLike[str], format: str | None = None, skip_bad: bool
 
 def _build_synthetic(text: str) -> Trace:
     chosen = parse_parameters(text.partition(":")[2])
-    text = ",".join(f"{name}={chosen[name]}" for name in sorted(chosen))
-    return Trace(synth(**chosen), "synth", text, hashlib.sha256(f"synth:{text}".encode()).hexdigest())
+    canonical = ",".join(f"{name}={chosen[name]}" for name in sorted(chosen))
+    return Trace(synth(**chosen), "synth", text, hashlib.sha256(f"synth:{canonical}".encode()).hexdigest())
 
 
 def _select_members(

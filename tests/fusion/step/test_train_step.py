@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from wattline.errors import ConfigError, NotFusible  # noqa: E402
 from wattline.fusion import SGD, Adam, FusionWarning, Scaler, Schedule, fuse, train_step  # noqa: E402
 from wattline.fusion.lowering.rules import Ways  # noqa: E402
-from wattline.fusion.step.execution_mode import Way  # noqa: E402
+from wattline.fusion.step.execution_mode import ExecutionMode  # noqa: E402
 
 RATES = [0.01, 0.02, 0.05, 0.1]
 
@@ -88,8 +88,11 @@ def test_a_step_equals_that_of_each_member_at_any_width(width: int | None) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [Way(None, Ways(), True), Way(2, Ways(), True), Way(None, None, True)])
-def test_a_compiled_step_is_that_of_each_member(way: Way) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [ExecutionMode(None, Ways(), True), ExecutionMode(2, Ways(), True), ExecutionMode(None, None, True)],
+)
+def test_a_compiled_step_is_that_of_each_member(way: ExecutionMode) -> None:
     array, step, twins = made()
     step.way = way
     for seed in range(20):
@@ -103,7 +106,7 @@ def test_a_compiled_step_is_that_of_each_member(way: Way) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_a_compiled_step_of_images_is_that_of_each_member(last: bool) -> None:
     array, step, twins = made(images)
-    step.way = Way(2, Ways(last=last), True)
+    step.way = ExecutionMode(2, Ways(last=last), True)
     for seed in range(20):
         x, y = batch(seed, shape=(2, 8, 8))
         torch.testing.assert_close(step(x, y), twins.step(x, y), rtol=1e-9, atol=1e-9)
