@@ -14,14 +14,14 @@ import numpy as np
 import wattline as wl
 from wattline import policy as p
 from wattline.core.actions import ACTION_JOB, ACTION_VERB, START
-from wattline.core.events import ARRIVED, EVENT_COLUMNS, EVENT_JOB, RAN, Event, rows
+from wattline.core.events import ARRIVED, EVENT_COLUMNS, EVENT_JOB, RAN, Event, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
 from wattline.core.protocols import Policy
 from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget
-from wattline.loop.state import Decision, advance, begin, decide_nothing
+from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
 from wattline.models.library import library
 from wattline.placement.buddy.placer import Buddy
 
@@ -45,8 +45,8 @@ def build_queued_state(jobs: Jobs, nodes: Nodes) -> Snapshot:
     """Return the state in which all jobs have arrived and wait."""
     events = np.zeros((len(jobs), EVENT_COLUMNS))
     events[:, EVENT_JOB] = np.arange(len(jobs))
-    state = begin(jobs, nodes)
-    return advance(state, decide_nothing(state), 0.0, events, jobs, nodes.accepts(jobs.gpu_kind))
+    state = build_empty_state(jobs, nodes)
+    return advance(state, build_empty_decision(state), 0.0, events, jobs, nodes.accepted_kinds(jobs.gpu_kind))
 
 
 def build_running_state(state: Snapshot, policy: Policy) -> Snapshot:
@@ -56,8 +56,8 @@ def build_running_state(state: Snapshot, policy: Policy) -> Snapshot:
     placed: Placement = Buddy()(policy(state, library()), state, library())
     actions = reconcile(state.leases, placed.leases)
     started = np.unique(actions[actions[:, ACTION_VERB] == START, ACTION_JOB])
-    ran = rows(*(Event(RAN, int(job), 0.0, 0.0, 1.0, 300.0) for job in started.tolist()))
-    accepts = state.nodes.accepts(state.jobs.gpu_kind)
+    ran = build_events(*(Event(RAN, int(job), 0.0, 0.0, 1.0, 300.0) for job in started.tolist()))
+    accepts = state.nodes.accepted_kinds(state.jobs.gpu_kind)
     return advance(state, Decision(placed, actions), 1800.0, ran, state.jobs, accepts)
 
 

@@ -18,11 +18,11 @@ import published
 from wattline import Profile
 from wattline.errors import NotFitted
 from wattline.models.fit import fit_workload
-from wattline.models.held_out import held_out
-from wattline.models.library import models_toml, reread
+from wattline.models.held_out import cross_validate
+from wattline.models.library import format_models, reload_coefficients
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
-from wattline.models.workload import Source, Workload
+from wattline.models.workload import MeasurementSource, Workload
 
 HEADER = """\
 # Fitted workloads: made by benchmarks/fit_library.py from published measurements, coefficients only.
@@ -39,7 +39,7 @@ SOURCES = ("zeus", "elasticflow", "perseus", "gavel", "pollux", "synergy")
 def main() -> None:
     fitted = [entry for source in SOURCES for entry in fit_source(source)]
     print(HEADER)
-    print(models_toml(fitted), end="")
+    print(format_models(fitted), end="")
 
 
 def fit_source(source: str) -> Iterator[Workload]:
@@ -48,15 +48,15 @@ def fit_source(source: str) -> Iterator[Workload]:
             found = fit_and_reload(profile)
         except NotFitted:
             found = build_constant(profile)  # one measurement: a speed, but no knob
-        errors = held_out(profile, fit_and_reload)
-        where = Source(source, len(profile), errors.samples_error, errors.watts_error)
+        errors = cross_validate(profile, fit_and_reload)
+        where = MeasurementSource(source, len(profile), errors.samples_error, errors.watts_error)
         print(f"{source} {found.model} {found.gpu} {where}", file=sys.stderr)
         yield replace(found, source=where)
 
 
 def fit_and_reload(profile: Profile) -> Workload:
     """Return the fit as it is read back from the file."""
-    return reread(fit_workload(profile))
+    return reload_coefficients(fit_workload(profile))
 
 
 def build_constant(profile: Profile) -> Workload:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import wattline as wl
-from wattline.models.array_speed import Array
-from wattline.models.trace_model import Asked
+from wattline.models.array_speed import ArrayModel
+from wattline.models.trace_model import TraceModels
 
 FIGURES = {"mean JCT": "jct_mean_s", "makespan": "makespan_s", "energy": "energy_j"}
 CLUSTER, GPUS = "4xv100:8", 32
@@ -25,7 +25,7 @@ LOST = 1.005
 
 
 def simulate(jobs: wl.Jobs, policy: str, serial: float) -> wl.Report:
-    truth = Asked(array=Array(serial))
+    truth = TraceModels(array=ArrayModel(serial))
     log = wl.run(wl.Sim(jobs, wl.parse_cluster(CLUSTER), truth=truth), wl.parse_policy(policy), truth)
     return wl.report(log)
 

@@ -19,9 +19,9 @@ from loader import simulate_samples_s
 
 from wattline import Profile, Settings
 from wattline.core.table import Floats, Ints
-from wattline.models.demand import Demand, fit_demand
+from wattline.models.demand import DemandModel, fit_demand
 from wattline.models.fit import fit, fit_workload
-from wattline.models.held_out import held_out
+from wattline.models.held_out import cross_validate
 from wattline.models.workload import Workload
 
 
@@ -78,7 +78,7 @@ def check_speed() -> bool:
     )
     means = []
     for profile in published.read_elasticflow():
-        errors = held_out(profile).samples * 100
+        errors = cross_validate(profile).samples * 100
         means.append(float(np.mean(errors)))
         name = f"{profile.model.word(0)} {profile.gpu.word(0)}"
         print(f"  {name:24} {len(profile):3} points   {means[-1]:.2f} / {errors.max():.1f}")
@@ -223,7 +223,7 @@ def check_memory() -> bool:
         seen = (gib == gib.max()) | (cores == cores.max())
         demand = fit_demand(cores[seen], gib[seen], truth[seen])
         plenty = dict(zip(cores[gib == gib.max()], truth[gib == gib.max()], strict=True))
-        speeds = demand.with_memory(np.array([plenty[c] for c in cores]), gib)
+        speeds = demand.speed_with_memory(np.array([plenty[c] for c in cores]), gib)
         errors = compute_errors(speeds[~seen], truth[~seen])
         worst.append(max(errors))
         print(
@@ -259,14 +259,14 @@ def simulate_loader_errors(seed: int) -> tuple[list[float], list[float]]:
 
     cores = np.array([1.0, 2, 3, 4, 6, 9, 12, 24])
     plenty = np.array([run(c, 1.0) for c in cores])
-    demand = Demand.derived(
+    demand = DemandModel.from_core_sweep(
         cores, plenty, dataset_gib=dataset_gib, sample_kib=sample_kib, storage_mib_s=storage_mib_s
     )
     memory_e, law_e = [], []
     for share in np.linspace(0.0, 0.9, 10):
         truth = np.array([run(c, share) for c in cores])
         gib = np.full(len(cores), share * dataset_gib)
-        memory_e += compute_errors(demand.with_memory(plenty, gib), truth)
+        memory_e += compute_errors(demand.speed_with_memory(plenty, gib), truth)
         law_e += compute_errors(np.minimum(1 / demand.sample_s(cores, gib), plenty.max()), truth)
     return memory_e, law_e
 
@@ -340,7 +340,7 @@ def print_weak_sources() -> bool:
     print("\nNo bar: sources that the models do not fit well, mean / worst error %")
     for source in (published.read_gavel, published.read_pollux, published.read_synergy):
         for profile in source():
-            errors = held_out(profile).samples * 100
+            errors = cross_validate(profile).samples * 100
             errors = errors[~np.isnan(errors)]
             name = f"{source.__name__.removeprefix('read_')} {profile.model.word(0)} {profile.gpu.word(0)}"
             if len(errors):

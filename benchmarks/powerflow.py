@@ -31,7 +31,7 @@ from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.run import run
 from wattline.models.library import library
-from wattline.models.model_assignment import draw_models
+from wattline.models.model_assignment import assign_models
 from wattline.placement.parser import parse_placer
 from wattline.policy import PowerFlow
 from wattline.policy.parser import parse_policy
@@ -63,7 +63,7 @@ def build_case(name: str, team: str, seed: int, load: float, count: int) -> tupl
     first = int(np.random.default_rng([seed, 1]).integers(0, max(1, len(jobs) - count + 1)))
     jobs = jobs.take(slice(first, first + count))
     jobs = replace(jobs, submit_s=jobs.submit_s - jobs.submit_s[0], deadline_s=np.full(len(jobs), np.inf))
-    jobs = draw_models(jobs, library(), "a100", seed)
+    jobs = assign_models(jobs, library(), "a100", seed)
     busy = float(jobs.gpus @ jobs.duration_s) / float(np.ptp(jobs.submit_s))
     nodes = max(math.ceil(busy / load / 8), math.ceil(int(jobs.gpus.max()) / 8))
     return jobs, wl.nodes("a100", count=nodes), busy / (8 * nodes)

@@ -20,9 +20,10 @@ import numpy as np
 from loader import simulate_samples_s
 
 from wattline.core.table import Floats
-from wattline.models.demand import Demand
-from wattline.profiler.core_sweep import MEMORY_SHARES, Sweep, between
-from wattline.profiler.run import Job, Limits, Patience, limits, measure
+from wattline.models.demand import DemandModel
+from wattline.profiler.core_sweep import MEMORY_SHARES, CoreSweep, interpolate_speed
+from wattline.profiler.cpu_limits import CpuLimits, limit_cpus
+from wattline.profiler.run import Patience, ProfiledJob, measure_speed
 
 CORES = tuple(float(c) for c in range(1, 25))
 NOISE = 0.01
@@ -91,10 +92,10 @@ def simulate_loader_errors(seed: int, noise: float) -> tuple[int, Floats]:
         fetch_s = sample_kib / 1024 / storage_mib_s
         return float(simulate_samples_s(int(cores), share, fetch_s, prepare_s, hit, gpu_s, batch, 4))
 
-    known = Sweep(CORES)(lambda c: run(c, 1.0) * (1 + noise * rng.uniform(-1, 1)))
+    known = CoreSweep(CORES)(lambda c: run(c, 1.0) * (1 + noise * rng.uniform(-1, 1)))
     cores = np.array(CORES)
-    predicted = between(known, cores)
-    demand = Demand.derived(
+    predicted = interpolate_speed(known, cores)
+    demand = DemandModel.from_core_sweep(
         cores, predicted, dataset_gib=dataset_gib, sample_kib=sample_kib, storage_mib_s=storage_mib_s
     )
     plenty = np.array([c not in known for c in CORES])
@@ -102,7 +103,7 @@ def simulate_loader_errors(seed: int, noise: float) -> tuple[int, Floats]:
     for share in MEMORY_SHARES:
         gib = np.full(len(cores), share * dataset_gib)
         errors.append(
-            compute_errors(demand.with_memory(predicted, gib), np.array([run(c, share) for c in CORES]))
+            compute_errors(demand.speed_with_memory(predicted, gib), np.array([run(c, share) for c in CORES]))
         )
     return len(known), np.concatenate(errors)
 
@@ -161,7 +162,7 @@ def check_torch() -> bool:
     except ImportError:
         print("\nPyTorch is not installed: nothing was measured")
         return False
-    with limits() as limit, tempfile.TemporaryDirectory() as name:
+    with limit_cpus() as limit, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAIN)
         sample_kib = write_pictures(folder / "data")
@@ -207,25 +208,25 @@ def write_pictures(folder: Path) -> float:
 
 
 def measure_torch_errors(
-    folder: Path, cores: tuple[float, ...], limit: Limits, each: int, sample_kib: float
+    folder: Path, cores: tuple[float, ...], limit: CpuLimits, each: int, sample_kib: float
 ) -> tuple[Floats, float, float]:
     """Return the errors of unmeasured cells, the saved work, and the spread of tries."""
 
     def run(cpus: float, share: float) -> float:
         words = (str(folder / "data"), share, STORAGE_MIB_S, BATCH, GPU_S, each)
-        job = Job((sys.executable, str(folder / "train.py"), *map(str, words)), batch=BATCH)
-        tries = [measure(job, cpus, limit, PATIENCE).samples_s for _ in range(TRIES)]
+        job = ProfiledJob((sys.executable, str(folder / "train.py"), *map(str, words)), batch=BATCH)
+        tries = [measure_speed(job, cpus, limit, PATIENCE).samples_s for _ in range(TRIES)]
         spread.append(100 * (max(tries) / min(tries) - 1))
         return max(tries)
 
     spread: list[float] = []
     began_s = time.monotonic()
-    known = Sweep(cores)(lambda c: run(c, 1.0))
+    known = CoreSweep(cores)(lambda c: run(c, 1.0))
     swept_s = time.monotonic() - began_s
     every = np.array(cores)
     dataset_gib = sample_kib * FILES / 2**20
-    plenty = between(known, every)
-    demand = Demand.derived(
+    plenty = interpolate_speed(known, every)
+    demand = DemandModel.from_core_sweep(
         every, plenty, dataset_gib=dataset_gib, sample_kib=sample_kib, storage_mib_s=STORAGE_MIB_S
     )
     errors = []
@@ -233,7 +234,9 @@ def measure_torch_errors(
         cells = [f"all {plenty[row]:.1f}"]
         for share in SHARES if each > 1 else SHARES[1:]:
             truth = run(c, share)
-            predicted = float(demand.with_memory(plenty[row : row + 1], np.array([share * dataset_gib]))[0])
+            predicted = float(
+                demand.speed_with_memory(plenty[row : row + 1], np.array([share * dataset_gib]))[0]
+            )
             error = 100 * abs(predicted / truth - 1)
             errors.append(error)
             cells.append(f"{share:.0%} {truth:.1f}, estimated {predicted:.1f} ({error:.1f})")

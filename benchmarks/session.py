@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 import wattline
-from wattline.profiler.cap_window import Length
+from wattline.profiler.cap_window import WindowLength
 
 
 def build_step(width: int, batch: int) -> Callable[[], None]:
@@ -72,9 +72,9 @@ def main() -> None:
     real_s = {name: measure_step_s(*size) for name, size in (("small", (256, 64)), ("larger", (768, 256)))}
     simulated = f"simulated:1xv100,model=resnet50,batch=64,time=virtual,state={tempfile.mkdtemp()}"
     cases = (
-        ("without a meter", "none", Length()),
-        ("simulated, cap found", simulated, Length()),
-        ("simulated, trying caps", simulated + "b", Length(steps=10**9)),
+        ("without a meter", "none", WindowLength()),
+        ("simulated, cap found", simulated, WindowLength()),
+        ("simulated, trying caps", simulated + "b", WindowLength(steps=10**9)),
     )
     for name, meter, window in cases:
         with wattline.Session(meter=meter, batch_size=64, window=window) as run:

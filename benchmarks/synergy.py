@@ -25,11 +25,11 @@ import numpy as np
 import wattline as wl
 from wattline import policy as p
 from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.models.library import library
-from wattline.models.sensitivity import needs
+from wattline.models.sensitivity import build_sensitivity
 from wattline.papers import TunePublished
 from wattline.papers.synergy_speedups import SynergyModels
 from wattline.placement import Pack, Tune
@@ -206,15 +206,15 @@ def print_speed() -> None:
             times.append(time.process_time() - before)
         print(f"  {name:32} {len(jobs) / min(times[1:]):8.0f} jobs/CPU-s  (spread {times[1:]})")
     for count in (128, 5000):
-        jobs = with_shares(draw_workload("20/70/10", "1-8 GPUs", 1.0, count, 128, 0), cluster)
-        known = needs(library(), jobs, cluster)
+        jobs = fill_host_shares(draw_workload("20/70/10", "1-8 GPUs", 1.0, count, 128, 0), cluster)
+        known = build_sensitivity(library(), jobs, cluster)
         host = cluster.host.sum(axis=1) * int(np.ceil(jobs.gpus.sum() / 128))
         times = []
         for _ in range(4):
             before = time.process_time()
-            best = allocate(known, known.sets[:, 0], jobs.gpus, host)
+            best = allocate(known, known.point_sets[:, 0], jobs.gpus, host)
             times.append(time.process_time() - before)
-        worth = best.worth / best.bound
+        worth = best.speed_sum / best.bound
         print(f"  optimum for {count} jobs: {1000 * min(times[1:]):.1f} ms, {worth:.5f} of the bound")
 
 

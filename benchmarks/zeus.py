@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from wattline.batch_size.bandit import Optimizer, Zeus
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.recorded_runs import read_published
-from wattline.batch_size.replay import Case, Score, cases, default_regret, replay, score
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.recorded_runs import read_tables
+from wattline.batch_size.replay import Score, TuningCase, build_cases, default_regret, replay, score
 from wattline.errors import ConfigError
-from wattline.testing.recurring import made_up
+from wattline.testing.recurring import build_random_case
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "zeus"
 ZEUS = {  # results of Zeus' own simulator: last-5 energy saved, regret, its least and most
@@ -45,7 +45,7 @@ def take_column(scores: list[Score], name: str) -> np.ndarray:
     return np.array([getattr(each, name) for each in scores])
 
 
-def score_seeds(case: Case, optimizer: Optimizer[Any], seeds: int) -> list[Score]:
+def score_seeds(case: TuningCase, optimizer: Optimizer[Any], seeds: int) -> list[Score]:
     return [score(case, replay(case, optimizer, seed)) for seed in range(seeds)]
 
 
@@ -53,12 +53,12 @@ def format_spread(values: np.ndarray) -> str:
     return f"{np.nanmean(values):.1f} ({np.nanmin(values):.1f}..{np.nanmax(values):.1f})"
 
 
-def print_anchors(found: list[Case]) -> None:
+def print_anchors(found: list[TuningCase]) -> None:
     print("7a: gpu, dataset, default J and s, oracle b and W, its J and s, % of energy, time and cost saved")
     for case in found:
-        base = case.run(case.default, -1)
-        at, cap = case.oracle, int(case.best[case.oracle])
-        best = case.run(at, cap)
+        base = case.expected_run(case.default_index, -1)
+        at, cap = case.oracle, int(case.best_cap[case.oracle])
+        best = case.expected_run(at, cap)
         saved = " ".join(f"{100 * (1 - a / b):5.1f}" for a, b in zip(best, base, strict=True))
         print(
             f"{case.gpu:>5} {case.name:13} {base[0]:9.0f} {base[1]:9.2f} {case.task.batches[at]:6}"
@@ -66,14 +66,14 @@ def print_anchors(found: list[Case]) -> None:
         )
 
 
-def print_published(found: list[Case], seeds: int) -> None:
+def print_published(found: list[TuningCase], seeds: int) -> None:
     print(f"\n7b and ours, {seeds} seeds: last-5 energy saved in %, regret, within 10 % from, default regret")
     means: list[tuple[float, ...]] = []
     took_s, recurrences = 0.0, 0
     for case in found:
         zeus = score_seeds(case, Zeus(), seeds)
         before_s = time.process_time()
-        ours = score_seeds(case, Recurring(), seeds)
+        ours = score_seeds(case, BayesianTuner(), seeds)
         took_s += time.process_time() - before_s
         recurrences += seeds * case.recurrences
         known = ZEUS.get(case.gpu, {}).get(case.name)
@@ -108,13 +108,13 @@ def print_published(found: list[Case], seeds: int) -> None:
 def print_random_cases(count: int) -> None:
     rows, failed = [], 0
     for seed in range(count):
-        case = made_up(10_000 + seed)
+        case = build_random_case(10_000 + seed)
         try:
             zeus = score(case, replay(case, Zeus(), 0))
         except ConfigError:
             failed += 1  # Zeus ends with an error where all that survived pruning fails later
             continue
-        ours = score(case, replay(case, Recurring(), 0))
+        ours = score(case, replay(case, BayesianTuner(), 0))
         rows.append((zeus.regret, ours.regret, zeus.settles10, ours.settles10, zeus.settled, ours.settled,
                      default_regret(case)))  # fmt: skip
     zr, our, zc, oc, zs, os_, bound = np.array(rows).T
@@ -136,8 +136,8 @@ def main() -> None:
     args = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"{DATA} is missing: set WATTLINE_DATA")
-    tables = read_published(DATA)
-    found = [case for gpu in tables.gpus for case in cases(tables, gpu)[0]]
+    tables = read_tables(DATA)
+    found = [case for gpu in tables.gpus for case in build_cases(tables, gpu)[0]]
     print_anchors(found)
     print_published(found, args.seeds)
     print_random_cases(args.made_up)

@@ -18,10 +18,10 @@ def test_the_library_equals_the_output_of_its_script(data: Path) -> None:
     import fit_library
 
     from wattline import library
-    from wattline.models.library import models_toml
+    from wattline.models.library import format_models
 
-    made = {(w.model, w.gpu): models_toml([w]) for w in fit_library.fit_source("elasticflow")}
+    made = {(w.model, w.gpu): format_models([w]) for w in fit_library.fit_source("elasticflow")}
     shipped = [w for w in library().workloads if w.source.name == "elasticflow"]
     assert len(shipped) >= 6
     for w in shipped:
-        assert made[w.model, w.gpu] == models_toml([w])
+        assert made[w.model, w.gpu] == format_models([w])

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.units import parse_gib, parse_joules, parse_mhz, parse_seconds, parse_watts, show_seconds
+from wattline.units import format_seconds, parse_gib, parse_joules, parse_mhz, parse_seconds, parse_watts
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_sizes_are_gib() -> None:
 
 
 def test_durations_are_formatted_in_a_fitting_unit() -> None:
-    assert [show_seconds(s) for s in (42, 300, 7200, 200000)] == ["42 s", "5 min", "2 h", "2.31 d"]
+    assert [format_seconds(s) for s in (42, 300, 7200, 200000)] == ["42 s", "5 min", "2 h", "2.31 d"]
 
 
 def test_watts_and_clocks_are_parsed() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "Asked": "wattline.models.trace_model",
+    "TraceModels": "wattline.models.trace_model",
     "Budget": "wattline.energy.budgets",
     "Buddy": "wattline.placement.buddy.placer",
     "Faults": "wattline.backend.sim.faults",
     "Jobs": "wattline.core.jobs",
     "Local": "wattline.backend.engine.local.backend",
     "Log": "wattline.loop.runlog",
-    "Measured": "wattline.models.workload_models",
+    "WorkloadModels": "wattline.models.workload_models",
     "Nodes": "wattline.core.nodes",
     "Overheads": "wattline.backend.sim.faults",
     "Pack": "wattline.placement.pack",

@@ -66,7 +66,7 @@ def nodes(
     names[:] = [f"{name or kind}-{n}" for n in range(count)]
     return Nodes(
         name=names,
-        kind=Labels.same(kind, count),
+        kind=Labels.repeat(kind, count),
         gpus=np.full(count, int(gpus), dtype=np.int64),
         cpus=np.full(count, float(cpus)),
         mem_gib=np.full(count, float(mem_gib)),

@@ -74,7 +74,7 @@ def _parse_scaled(text: str, units: Mapping[str, float], expected: str) -> float
     return float(match[1]) * units[match[2].lower()]
 
 
-def show_seconds(value_s: float) -> str:
+def format_seconds(value_s: float) -> str:
     """Return a duration with a fitting unit: `42 s`, `5 min`, `3.2 h`, `1.4 d`."""
     for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if abs(value_s) < limit:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wattline.batch_size.bandit import Outcome, Task, Trial, Zeus, ZeusState, scaled_lr
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.posterior import believe
-from wattline.batch_size.tuner_state import Known
+from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask, Zeus, ZeusState, scaled_lr
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.posterior import compute_posterior
+from wattline.batch_size.tuner_state import TunerState
 from wattline.errors import ConfigError
 
-TASK = Task((8, 16, 32, 64, 128), 32, 100)
+TASK = TuningTask((8, 16, 32, 64, 128), 32, 100)
 RNG = np.random.default_rng(0)
 
 
@@ -71,10 +71,10 @@ def test_sampling_tries_arms_as_often_as_they_may_be_best() -> None:
 
 def test_runs_stop_at_twice_the_least_cost() -> None:
     state, _ = prune({16: 50.0, 32: 100.0})
-    assert Zeus().epochs(state, Trial(32), 7.0) == 14
-    assert Zeus().epochs(state, Trial(32), 1e-3) == TASK.max_epochs
-    assert Zeus().epochs(state, Trial(32), 101.0) == 0
-    assert Zeus(beta=math.inf).epochs(state, Trial(32), 101.0) == TASK.max_epochs
+    assert Zeus().epoch_limit(state, BatchTrial(32), 7.0) == 14
+    assert Zeus().epoch_limit(state, BatchTrial(32), 1e-3) == TASK.max_epochs
+    assert Zeus().epoch_limit(state, BatchTrial(32), 101.0) == 0
+    assert Zeus(beta=math.inf).epoch_limit(state, BatchTrial(32), 101.0) == TASK.max_epochs
 
 
 def test_a_run_that_was_not_even_started_counts_as_a_hundred_bounds() -> None:
@@ -94,9 +94,9 @@ def test_a_concurrent_run_during_pruning_uses_the_cheapest_so_far() -> None:
     zeus = Zeus()
     state = zeus.observe(zeus.start(TASK), outcome_of(32, 100.0))
     trial = zeus.next(state, RNG)
-    state = zeus.begin(state, trial)
+    state = zeus.start_trial(state, trial)
     assert (trial.batch, zeus.next(state, RNG).batch) == (16, 32)
-    beside = zeus.observe(zeus.begin(state, Trial(32)), outcome_of(32, 90.0))
+    beside = zeus.observe(zeus.start_trial(state, BatchTrial(32)), outcome_of(32, 90.0))
     assert (beside.pruning_batch, beside.pending) == (16, (16,))
     assert beside.costs[32] == (100.0, 90.0)
 
@@ -122,7 +122,7 @@ def test_invalid_parameters_are_refused(wrong: dict[str, float]) -> None:
 )
 def test_an_invalid_task_is_refused(batches: tuple[int, ...], default: int, max_epochs: int) -> None:
     with pytest.raises(ConfigError):
-        Task(batches, default, max_epochs)
+        TuningTask(batches, default, max_epochs)
 
 
 def test_learning_rates_follow_the_batch_by_root_for_adam_and_in_proportion_for_sgd() -> None:
@@ -136,8 +136,10 @@ def test_learning_rates_follow_the_batch_by_root_for_adam_and_in_proportion_for_
 # -- the Bayesian tuner
 
 
-def state_after(*outcomes: Outcome, optimizer: Recurring | None = None, state: Known | None = None) -> Known:
-    optimizer = optimizer or Recurring()
+def state_after(
+    *outcomes: Outcome, optimizer: BayesianTuner | None = None, state: TunerState | None = None
+) -> TunerState:
+    optimizer = optimizer or BayesianTuner()
     state = state or optimizer.start(TASK)
     for outcome in outcomes:
         state = optimizer.observe(state, outcome)
@@ -145,22 +147,22 @@ def state_after(*outcomes: Outcome, optimizer: Recurring | None = None, state: K
 
 
 def test_the_tuner_starts_with_the_default_without_a_limit() -> None:
-    tuner = Recurring()
+    tuner = BayesianTuner()
     state = tuner.start(TASK)
-    assert tuner.next(state, RNG) == Trial(32)
-    assert tuner.epochs(state, Trial(32), 1.0) == TASK.max_epochs
+    assert tuner.next(state, RNG) == BatchTrial(32)
+    assert tuner.epoch_limit(state, BatchTrial(32), 1.0) == TASK.max_epochs
     with pytest.raises(ConfigError, match="default batch size 32 did not reach"):
         tuner.next(tuner.observe(state, outcome_of(32, 1.0, reached=False)), RNG)
 
 
 def test_the_tuner_explores_only_while_recurrences_are_left() -> None:
     state = state_after(outcome_of(32, 100.0))
-    assert Recurring(expected=100).next(state, RNG).explores
-    assert Recurring(expected=0).next(state, RNG) == Trial(32)
+    assert BayesianTuner(expected=100).next(state, RNG).explores
+    assert BayesianTuner(expected=0).next(state, RNG) == BatchTrial(32)
 
 
 def test_the_tuner_is_immutable_and_deterministic() -> None:
-    tuner = Recurring()
+    tuner = BayesianTuner()
     state = state_after(outcome_of(32, 100.0))
     before = state.runs.tolist(), state.epoch_j.tolist()
     assert tuner.next(state, RNG) == tuner.next(state, RNG)
@@ -171,53 +173,53 @@ def test_the_tuner_is_immutable_and_deterministic() -> None:
 def test_a_stopped_run_raises_the_expected_epochs() -> None:
     state = state_after(outcome_of(32, 100.0, epochs=10))
     worse = state_after(Outcome(64, 30, False, 300.0, 10.0, 12.0), state=state)
-    before, now = (believe(each) for each in (state, worse))
+    before, now = (compute_posterior(each) for each in (state, worse))
     at = TASK.batches.index(64)
     assert now.weight @ now.epochs[:, at] > max(25.0, before.weight @ before.epochs[:, at])
 
 
 def test_after_a_stopped_run_the_best_known_batch_size_follows() -> None:
-    tuner = Recurring()
+    tuner = BayesianTuner()
     state = state_after(outcome_of(32, 100.0), outcome_of(16, 80.0), outcome_of(64, 150.0, reached=False))
-    assert tuner.next(state, RNG) == Trial(16)
+    assert tuner.next(state, RNG) == BatchTrial(16)
     again = tuner.observe(state, outcome_of(16, 160.0, reached=False))
-    assert tuner.epochs(again, Trial(16), 8.0) == TASK.max_epochs
+    assert tuner.epoch_limit(again, BatchTrial(16), 8.0) == TASK.max_epochs
 
 
 def test_an_exploration_is_not_started_twice() -> None:
-    tuner = Recurring()
+    tuner = BayesianTuner()
     state = state_after(outcome_of(32, 100.0))
     first = tuner.next(state, RNG)
-    second = tuner.next(tuner.begin(state, first), RNG)
+    second = tuner.next(tuner.start_trial(state, first), RNG)
     assert first.explores
     assert second.batch != first.batch
-    assert tuner.observe(tuner.begin(state, first), outcome_of(first.batch, 90.0)).pending == ()
+    assert tuner.observe(tuner.start_trial(state, first), outcome_of(first.batch, 90.0)).pending == ()
 
 
 def test_no_more_is_lost_than_the_allowance() -> None:
-    tuner = Recurring(allowance=0.0)
+    tuner = BayesianTuner(allowance=0.0)
     poor = state_after(
         outcome_of(32, 100.0), outcome_of(64, 200.0, reached=False), outcome_of(32, 100.0), optimizer=tuner
     )
     poor = replace(poor, full_j=poor.epoch_j)  # nothing is saved by a power limit
     trial = tuner.next(poor, RNG)
-    assert not trial.explores or tuner._value_trials(believe(poor)).saving_j.max() > 0
+    assert not trial.explores or tuner._value_trials(compute_posterior(poor)).saving_j.max() > 0
 
 
 def test_epochs_are_known_from_another_kind_of_gpu_but_not_what_they_cost() -> None:
-    tuner = Recurring()
+    tuner = BayesianTuner()
     there = state_after(
         *[outcome_of(32, 100.0, epochs=20)] * 4,
         *[outcome_of(16, 40.0, epochs=10)] * 6,
         *[outcome_of(8, 90.0, epochs=30)] * 2,
     )
-    here = tuner.start(Task((16, 32, 64), 32, 100), elsewhere=there)
+    here = tuner.start(TuningTask((16, 32, 64), 32, 100), elsewhere=there)
     assert tuner.next(here, RNG).batch == 16
     assert np.isnan(here.epoch_j).all()
     assert here.runs.tolist() == [6, 4, 0]
-    assert not here.here.any()
+    assert not here.local_runs.any()
     state = tuner.observe(here, outcome_of(16, 70.0, epochs=10))
-    belief = believe(state)
+    belief = compute_posterior(state)
     assert belief.weight @ belief.epochs[:, 1] == pytest.approx(20, rel=0.2)
 
 
@@ -225,7 +227,7 @@ def test_data_that_drifts_is_noticed_and_old_runs_forgotten() -> None:
     state = state_after(*[outcome_of(32, 100.0, epochs=10)] * 8, *[outcome_of(16, 130.0, epochs=13)] * 3)
     drifted = state_after(*[outcome_of(32, 200.0, epochs=20)] * 6, state=state)
     assert drifted.runs.tolist() == [0, 0, 6, 0, 0]
-    assert drifted.total[2] / 6 == pytest.approx(math.log(20))
+    assert drifted.log_epochs_sum[2] / 6 == pytest.approx(math.log(20))
     assert not np.isnan(drifted.epoch_j[1])
 
 
@@ -238,13 +240,15 @@ def test_single_bad_runs_are_no_drift() -> None:
 
 
 def test_the_reason_of_a_choice_is_explained_as_text() -> None:
-    tuner = Recurring()
-    assert "no run has ended" in tuner.why(tuner.start(TASK))
-    assert "exploration" in tuner.why(state_after(outcome_of(32, 100.0)))
-    assert "stopped" in tuner.why(state_after(outcome_of(32, 100.0), outcome_of(64, 100.0, reached=False)))
-    assert "no trial" in Recurring(expected=0).why(state_after(outcome_of(32, 100.0)))
+    tuner = BayesianTuner()
+    assert "no run has ended" in tuner.explain(tuner.start(TASK))
+    assert "exploration" in tuner.explain(state_after(outcome_of(32, 100.0)))
+    assert "stopped" in tuner.explain(
+        state_after(outcome_of(32, 100.0), outcome_of(64, 100.0, reached=False))
+    )
+    assert "no trial" in BayesianTuner(expected=0).explain(state_after(outcome_of(32, 100.0)))
 
 
 def test_an_invalid_expectation_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected must be at least 0"):
-        Recurring(expected=-1)
+        BayesianTuner(expected=-1)

@@ -10,73 +10,76 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattline.batch_size.bandit import Task, Trial
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.history import Memory, Run
+from wattline.batch_size.bandit import BatchTrial, TuningTask
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.history import RecordedRun, RunHistory
 from wattline.errors import ConfigError, NotFound
-from wattline.profiler.cap_window import Tried
+from wattline.profiler.cap_window import CapMeasurement
 
-TASK = Task((16, 32, 64), 32, 50)
-SWEEP = (Tried(100.0, 10.0, 2.0, 180.0), Tried(200.0, 10.0, 1.8, 300.0))
+TASK = TuningTask((16, 32, 64), 32, 50)
+SWEEP = (CapMeasurement(100.0, 10.0, 2.0, 180.0), CapMeasurement(200.0, 10.0, 1.8, 300.0))
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[Memory]:
-    with Memory.open(tmp_path / "deep" / "memory.db") as opened:
+def history(tmp_path: Path) -> Iterator[RunHistory]:
+    with RunHistory.open(tmp_path / "deep" / "memory.db") as opened:
         yield opened
 
 
-def add(history: Memory, batch: int, epochs: int, kind: str = "a100", reached: bool = True) -> None:
-    history.add(
+def add(history: RunHistory, batch: int, epochs: int, kind: str = "a100", reached: bool = True) -> None:
+    history.add_run(
         "g", kind, batch=batch, reached=reached, seconds=10.0 * epochs, joules=2000.0 * epochs, epochs=epochs
     )
 
 
-def test_runs_are_read_as_they_were_added(history: Memory) -> None:
+def test_runs_are_read_as_they_were_added(history: RunHistory) -> None:
     add(history, 32, 8)
-    history.add("g", "a100", batch=16, reached=False, seconds=5.0, joules=None, epochs=1)
-    assert history.runs("g", "a100") == [Run(32, True, 80.0, 16000.0, 8), Run(16, False, 5.0, None, 1)]
+    history.add_run("g", "a100", batch=16, reached=False, seconds=5.0, joules=None, epochs=1)
+    assert history.runs("g", "a100") == [
+        RecordedRun(32, True, 80.0, 16000.0, 8),
+        RecordedRun(16, False, 5.0, None, 1),
+    ]
     assert history.runs("g", "v100") == []
     assert (history.groups(), history.kinds("g")) == (["g"], ["a100"])
 
 
 def test_runs_persist_after_reopening(tmp_path: Path) -> None:
     for _ in range(2):
-        with Memory.open(tmp_path / "m.db") as history:
+        with RunHistory.open(tmp_path / "m.db") as history:
             add(history, 32, 8)
-    with Memory.open(tmp_path / "m.db") as history:
+    with RunHistory.open(tmp_path / "m.db") as history:
         assert len(history.runs("g", "a100")) == 2
 
 
 def test_the_default_place_is_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATTLINE_STATE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with Memory.open() as history:
+    with RunHistory.open() as history:
         assert history.path == tmp_path / "wattline" / "memory.db"
 
 
-def test_a_sweep_replaces_the_one_before(history: Memory) -> None:
-    history.keep_profile("g", 32, "a100", SWEEP)
-    history.keep_profile("g", 32, "a100", SWEEP[::-1][:1])
-    assert history.profile("g", 32, "a100") == SWEEP[1:]
-    assert history.profile("g", 64, "a100") == ()
+def test_a_sweep_replaces_the_one_before(history: RunHistory) -> None:
+    history.store_sweep("g", 32, "a100", SWEEP)
+    history.store_sweep("g", 32, "a100", SWEEP[::-1][:1])
+    assert history.load_sweep("g", 32, "a100") == SWEEP[1:]
+    assert history.load_sweep("g", 64, "a100") == ()
 
 
-def test_a_job_without_a_stored_task_may_use_the_batch_sizes_it_used(history: Memory) -> None:
+def test_a_job_without_a_stored_task_may_use_the_batch_sizes_it_used(history: RunHistory) -> None:
     for batch in (32, 16, 32):
         add(history, batch, 5)
-    assert history.task("g").batches == (16, 32)
-    assert history.task("g").default == 32
-    history.describe("g", TASK)
-    assert history.task("g") == TASK
+    assert history.load_task("g").batches == (16, 32)
+    assert history.load_task("g").default == 32
+    history.store_task("g", TASK)
+    assert history.load_task("g") == TASK
 
 
-def test_the_state_is_rebuilt_from_the_runs(history: Memory) -> None:
-    history.describe("g", TASK)
+def test_the_state_is_rebuilt_from_the_runs(history: RunHistory) -> None:
+    history.store_task("g", TASK)
     for batch, epochs in ((32, 8), (32, 10), (64, 20)):
         add(history, batch, epochs)
-    history.keep_profile("g", 32, "a100", SWEEP)
-    state = history.state("g", "a100", Recurring())
+    history.store_sweep("g", 32, "a100", SWEEP)
+    state = history.load_state("g", "a100", BayesianTuner())
     assert state.runs.tolist() == [0, 2, 1]
     assert state.epoch_j[1] == pytest.approx(0.5 * 2000 + 0.5 * 200 * 10)
     more = (0.5 * 300 + 0.5 * 200 * 1.8) / (0.5 * 180 + 0.5 * 200 * 2.0)
@@ -84,57 +87,57 @@ def test_the_state_is_rebuilt_from_the_runs(history: Memory) -> None:
     assert np.isnan(state.epoch_j[0])
 
 
-def test_epochs_carry_over_from_other_kinds_of_gpu(history: Memory) -> None:
-    history.describe("g", TASK)
+def test_epochs_carry_over_from_other_kinds_of_gpu(history: RunHistory) -> None:
+    history.store_task("g", TASK)
     for _ in range(3):
         add(history, 32, 20, kind="v100")
         add(history, 16, 8, kind="v100")
-    state = history.state("g", "a100", Recurring())
+    state = history.load_state("g", "a100", BayesianTuner())
     assert state.runs.tolist() == [3, 3, 0]
     assert np.isnan(state.epoch_j).all()
-    assert Recurring().next(state, np.random.default_rng(0)).batch == 16
+    assert BayesianTuner().next(state, np.random.default_rng(0)).batch == 16
 
 
-def test_a_trial_is_pending_until_its_run_is_added(history: Memory) -> None:
-    history.describe("g", TASK)
+def test_a_trial_is_pending_until_its_run_is_added(history: RunHistory) -> None:
+    history.store_task("g", TASK)
     add(history, 32, 8)
-    history.begin("g", "a100", Trial(64, explores=True))
-    assert history.state("g", "a100", Recurring()).pending == (64,)
+    history.add_trial("g", "a100", BatchTrial(64, explores=True))
+    assert history.load_state("g", "a100", BayesianTuner()).pending == (64,)
     add(history, 64, 8)
     assert history.pending("g", "a100") == []
 
 
-def test_a_reset_forgets_one_job_and_all_of_it(history: Memory) -> None:
-    history.describe("g", TASK)
+def test_a_reset_forgets_one_job_and_all_of_it(history: RunHistory) -> None:
+    history.store_task("g", TASK)
     add(history, 32, 8)
-    history.keep_profile("g", 32, "a100", SWEEP)
-    history.add("other", "a100", batch=8, reached=True, seconds=1.0, joules=1.0, epochs=1)
+    history.store_sweep("g", 32, "a100", SWEEP)
+    history.add_run("other", "a100", batch=8, reached=True, seconds=1.0, joules=1.0, epochs=1)
     assert history.reset("g") == 1
     assert history.groups() == ["other"]
-    assert history.profile("g", 32, "a100") == ()
+    assert history.load_sweep("g", 32, "a100") == ()
     with pytest.raises(NotFound, match="has no job 'g'"):
         history.reset("g")
     with pytest.raises(NotFound):
-        history.task("g")
+        history.load_task("g")
 
 
 def test_a_file_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_text("no database " * 200)
     with pytest.raises(ConfigError, match=r"m\.db: is not a run history of wattline"):
-        Memory.open(tmp_path / "m.db")
+        RunHistory.open(tmp_path / "m.db")
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
-    Memory.open(tmp_path / "m.db").close()
+    RunHistory.open(tmp_path / "m.db").close()
     with sqlite3.connect(tmp_path / "m.db") as raw:
         raw.execute("PRAGMA user_version=99")
     raw.close()
     with pytest.raises(ConfigError, match="has schema 99, expected 1"):
-        Memory.open(tmp_path / "m.db")
+        RunHistory.open(tmp_path / "m.db")
 
 
 def _write(path: str, kind: str) -> None:
-    with Memory.open(path) as history:
+    with RunHistory.open(path) as history:
         for _ in range(25):
             add(history, 32, 8, kind)
 
@@ -147,5 +150,5 @@ def test_processes_may_write_at_once(tmp_path: Path) -> None:
         worker.start()
     for worker in workers:
         worker.join()
-    with Memory.open(path) as history:
+    with RunHistory.open(path) as history:
         assert [len(history.runs("g", kind)) for kind in ("a", "b")] == [25, 25]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattline.batch_size.recorded_runs import read_published
+from wattline.batch_size.recorded_runs import read_tables
 from wattline.errors import NotFound, ProfileError
 
 TRAIN = """dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
@@ -35,7 +35,7 @@ def written(folder: Path, train: str = TRAIN, power: str = POWER) -> Path:
 
 
 def test_trained_and_measured_batch_sizes_are_joined(tmp_path: Path) -> None:
-    found = read_published(written(tmp_path))
+    found = read_tables(written(tmp_path))
     assert (found.gpus, found.datasets) == (("x9",), ("a", "b"))
     a = found.select_training("a", "x9", 0.6)
     assert a is not None
@@ -66,26 +66,26 @@ def test_an_invalid_field_is_named_with_file_and_line(
     written(tmp_path)
     (tmp_path / table).write_text((tmp_path / table).read_text().replace(old, new))
     with pytest.raises(ProfileError, match=f"{table}:{says}"):
-        read_published(tmp_path)
+        read_tables(tmp_path)
 
 
 def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=f"{OF_POWER}: has no rows"):
-        read_published(written(tmp_path, power=POWER.splitlines()[0] + "\n"))
+        read_tables(written(tmp_path, power=POWER.splitlines()[0] + "\n"))
 
 
 def test_missing_or_duplicate_limits_are_named(tmp_path: Path) -> None:
     lines = POWER.splitlines(keepends=True)
-    missing = read_published(written(tmp_path, power="".join(lines[:3] + lines[4:])))
+    missing = read_tables(written(tmp_path, power="".join(lines[:3] + lines[4:])))
     with pytest.raises(ProfileError, match=r":4: batch_size 8 has no power_limit 100"):
         missing.select_training("a", "x9", 0.6)
-    twice = read_published(written(tmp_path, power="".join([*lines, lines[1]])))
+    twice = read_tables(written(tmp_path, power="".join([*lines, lines[1]])))
     with pytest.raises(ProfileError, match=r":8: batch_size 16 at power_limit 200 appears twice"):
         twice.select_training("a", "x9", 0.6)
 
 
 def test_unknown_names_are_reported(tmp_path: Path) -> None:
-    found = read_published(written(tmp_path))
+    found = read_tables(written(tmp_path))
     with pytest.raises(NotFound, match="only of x9"):
         found.measurements_on("v100")
     with pytest.raises(NotFound, match="has no data set c"):
@@ -96,15 +96,15 @@ def test_unknown_names_are_reported(tmp_path: Path) -> None:
 
 def test_a_directory_without_tables_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=r"summary_power_<gpu>\.csv"):
-        read_published(tmp_path)
+        read_tables(tmp_path)
     (tmp_path / "summary_power_v100.csv").write_text(POWER)
     with pytest.raises(ProfileError, match=r"summary_train.csv: cannot be read"):
-        read_published(tmp_path)
+        read_tables(tmp_path)
 
 
 @pytest.mark.slow
 def test_the_published_tables_are_read_and_runs_of_another_optimiser_left_out(data: Path) -> None:
-    found = read_published(data / "zeus")
+    found = read_tables(data / "zeus")
     assert {"a40", "v100"} <= set(found.gpus)
     assert (len(found.runs), len(found.power["v100"]), len(found.power["a40"])) == (3759, 476, 453)
     cifar = found.select_training("cifar100", "v100", 0.6)

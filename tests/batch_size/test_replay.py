@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattline.batch_size.bandit import Outcome, Task, Trial, Zeus
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.recorded_runs import read_published
-from wattline.batch_size.replay import Case, cases, default_regret, replay, score
-from wattline.testing.recurring import made_up
+from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask, Zeus
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.recorded_runs import read_tables
+from wattline.batch_size.replay import TuningCase, build_cases, default_regret, replay, score
+from wattline.testing.recurring import build_random_case
 
-SIMPLE = Case(
-    gpu="x", name="simple", task=Task((8, 16), 16, 20),
+SIMPLE = TuningCase(
+    gpu="x", name="simple", task=TuningTask((8, 16), 16, 20),
     epochs=(np.array([4.0, 4.0]), np.array([8.0, np.inf])),
     caps_w=np.array([100.0, 200.0]), seconds=np.array([[2.0, 1.0], [1.0, 1.0]]),
     watts=np.array([[100.0, 200.0], [100.0, 150.0]]), max_w=200.0, eta=0.5,
@@ -28,16 +28,16 @@ class Always:
     def __init__(self, batch: int, epochs: int = 20) -> None:
         self.batch, self.limit = batch, epochs
 
-    def start(self, task: Task) -> list[Outcome]:
+    def start(self, task: TuningTask) -> list[Outcome]:
         return []
 
-    def next(self, state: list[Outcome], rng: np.random.Generator) -> Trial:
-        return Trial(self.batch)
+    def next(self, state: list[Outcome], rng: np.random.Generator) -> BatchTrial:
+        return BatchTrial(self.batch)
 
-    def epochs(self, state: list[Outcome], trial: Trial, epoch_j: float) -> int:
+    def epoch_limit(self, state: list[Outcome], trial: BatchTrial, epoch_j: float) -> int:
         return self.limit
 
-    def begin(self, state: list[Outcome], trial: Trial) -> list[Outcome]:
+    def start_trial(self, state: list[Outcome], trial: BatchTrial) -> list[Outcome]:
         return state
 
     def observe(self, state: list[Outcome], outcome: Outcome) -> list[Outcome]:
@@ -46,7 +46,7 @@ class Always:
 
 def test_the_best_limit_is_the_one_with_the_cheapest_epoch() -> None:
     assert SIMPLE.epoch_j.tolist() == [[300.0, 200.0], [150.0, 175.0]]
-    assert SIMPLE.best.tolist() == [1, 0]
+    assert SIMPLE.best_cap.tolist() == [1, 0]
 
 
 def test_the_oracle_is_a_batch_size_that_always_reaches_the_target() -> None:
@@ -71,10 +71,10 @@ def test_runs_that_fail_are_tried_again_and_their_cost_adds_up() -> None:
 
 
 def test_the_same_seed_draws_the_same_runs_for_all_optimisers() -> None:
-    case = made_up(3)
+    case = build_random_case(3)
     a, b = (replay(case, Zeus(), 5, 30) for _ in range(2))
     assert a.cost_j.tolist() == b.cost_j.tolist()
-    first = [replay(case, optimizer, 7, 1).cost_j[0] for optimizer in (Zeus(), Recurring())]
+    first = [replay(case, optimizer, 7, 1).cost_j[0] for optimizer in (Zeus(), BayesianTuner())]
     assert first[0] == first[1]
 
 
@@ -91,9 +91,9 @@ def test_an_optimiser_that_never_settles_scores_nan() -> None:
 def test_on_synthetic_jobs_the_tuner_has_a_fraction_of_zeus_regret() -> None:
     regrets: dict[str, list[float]] = {"zeus": [], "ours": []}
     for seed in range(300, 312):
-        case = made_up(seed)
+        case = build_random_case(seed)
         regrets["zeus"].append(score(case, replay(case, Zeus(), 0)).regret)
-        regrets["ours"].append(score(case, replay(case, Recurring(), 0)).regret)
+        regrets["ours"].append(score(case, replay(case, BayesianTuner(), 0)).regret)
     assert np.mean(regrets["ours"]) < 0.6 * np.mean(regrets["zeus"])
 
 
@@ -142,20 +142,20 @@ TABLE_7B = {  # Zeus' regret: mean, least, most
 
 
 @pytest.fixture(scope="session")
-def published(data: Path) -> dict[tuple[str, str], Case]:
-    found = read_published(data / "zeus")
-    return {(gpu, case.name): case for gpu in found.gpus for case in cases(found, gpu)[0]}
+def published(data: Path) -> dict[tuple[str, str], TuningCase]:
+    found = read_tables(data / "zeus")
+    return {(gpu, case.name): case for gpu in found.gpus for case in build_cases(found, gpu)[0]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cell", "numbers"), TABLE_7A.items(), ids=lambda each: "-".join(map(str, each[:2])))
 def test_the_published_tables_give_the_known_savings(
-    published: dict[tuple[str, str], Case], cell: tuple[str, str], numbers: tuple[Any, ...]
+    published: dict[tuple[str, str], TuningCase], cell: tuple[str, str], numbers: tuple[Any, ...]
 ) -> None:
     case = published[cell]
-    base_j, base_s, base = case.run(case.default, -1)
-    at, cap = case.oracle, int(case.best[case.oracle])
-    best_j, best_s, best = case.run(at, cap)
+    base_j, base_s, base = case.expected_run(case.default_index, -1)
+    at, cap = case.oracle, int(case.best_cap[case.oracle])
+    best_j, best_s, best = case.expected_run(at, cap)
     saved = [100 * (1 - a / b) for a, b in ((best_j, base_j), (best_s, base_s), (best, base))]
     found = (base_j, base_s, case.task.batches[at], case.caps_w[cap], best_j, best_s, *saved)
     for value, expected in zip(found, numbers, strict=True):
@@ -166,21 +166,21 @@ def test_the_published_tables_give_the_known_savings(
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ENERGY_7A, ids="-".join)
 def test_the_published_tables_give_the_known_least_energies(
-    published: dict[tuple[str, str], Case], cell: tuple[str, str]
+    published: dict[tuple[str, str], TuningCase], cell: tuple[str, str]
 ) -> None:
     case = published[cell]
     sure = np.array([bool(np.isfinite(runs).all()) for runs in case.epochs])
     energy = np.where(sure, case.mean_epochs, np.inf)[:, None] * case.seconds * case.watts
     at, cap = np.unravel_index(int(np.argmin(energy)), energy.shape)
-    least = (energy[at, cap], energy[:, -1].min(), energy[case.default].min())
-    saved = [abs(round(100 * (1 - value / energy[case.default, -1]), 1)) for value in least]
+    least = (energy[at, cap], energy[:, -1].min(), energy[case.default_index].min())
+    saved = [abs(round(100 * (1 - value / energy[case.default_index, -1]), 1)) for value in least]
     assert (case.task.batches[at], case.caps_w[cap], *saved) == ENERGY_7A[cell]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", TABLE_7B, ids="-".join)
 def test_zeus_regrets_and_savings_are_those_of_its_own_simulator(
-    published: dict[tuple[str, str], Case], cell: tuple[str, str]
+    published: dict[tuple[str, str], TuningCase], cell: tuple[str, str]
 ) -> None:
     case, (mean, _, _) = published[cell], TABLE_7B[cell]
     scores = [score(case, replay(case, Zeus(), seed)) for seed in range(20)]
@@ -194,11 +194,11 @@ def test_zeus_regrets_and_savings_are_those_of_its_own_simulator(
 
 @pytest.mark.slow
 def test_the_tuner_loses_at_most_a_run_against_the_default_and_less_than_half_of_zeus(
-    published: dict[tuple[str, str], Case],
+    published: dict[tuple[str, str], TuningCase],
 ) -> None:
     ours, zeus = [], []
     for case in published.values():
-        mine = [score(case, replay(case, Recurring(), seed)).regret for seed in range(10)]
+        mine = [score(case, replay(case, BayesianTuner(), seed)).regret for seed in range(10)]
         assert np.mean(mine) <= default_regret(case) + 1, (case.gpu, case.name)
         ours.append(np.mean(mine))
         zeus.append(np.mean([score(case, replay(case, Zeus(), seed)).regret for seed in range(10)]))

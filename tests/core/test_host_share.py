@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from wattline.cluster import join_nodes, nodes
-from wattline.core.events import ARRIVED, Event, rows
-from wattline.core.host_share import with_shares
+from wattline.core.events import ARRIVED, Event, build_events
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.plan import Placement
 from wattline.errors import Oversubscribed
-from wattline.loop.check import check
-from wattline.loop.state import advance, begin, decide_nothing
+from wattline.loop.check import check_placement
+from wattline.loop.state import advance, build_empty_decision, build_empty_state
 
 MIXED = join_nodes(
     nodes("v100", gpus=8, cpus=24, mem_gib=400), nodes("a100", gpus=4, cpus=64, mem_gib=100, storage_mib_s=90)
@@ -19,7 +19,7 @@ MIXED = join_nodes(
 
 
 def test_host_share_is_proportional_to_one_gpu() -> None:
-    assert MIXED.share.tolist() == [[3000, 16000], [51200, 25600], [0, 22]]
+    assert MIXED.host_share.tolist() == [[3000, 16000], [51200, 25600], [0, 22]]
 
 
 def test_jobs_without_host_resources_get_their_share() -> None:
@@ -30,14 +30,14 @@ def test_jobs_without_host_resources_get_their_share() -> None:
         gpu_kind=["v100", "a100", "", "t4"],
         cpus=[0, 0, 7, 0],
     )
-    filled = with_shares(jobs, MIXED)
+    filled = fill_host_shares(jobs, MIXED)
     assert filled.cpus.tolist() == [3, 32, 7, 3]
     assert filled.mem_gib.tolist() == [50, 50, 25, 25]
 
 
 def test_jobs_with_host_resources_are_unchanged() -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], cpus=[4], mem_gib=[8])
-    assert with_shares(jobs, MIXED) is jobs
+    assert fill_host_shares(jobs, MIXED) is jobs
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,15 @@ def test_jobs_with_host_resources_are_unchanged() -> None:
 )
 def test_a_host_cannot_be_oversubscribed(host: list[list[int]], words: str) -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[8], duration_s=[1])
-    state = begin(jobs, MIXED)
-    arrival = rows(Event(ARRIVED, 0, 0.0))
-    state = advance(state, decide_nothing(state), 0.0, arrival, jobs, MIXED.accepts(jobs.gpu_kind))
+    state = build_empty_state(jobs, MIXED)
+    arrival = build_events(Event(ARRIVED, 0, 0.0))
+    state = advance(
+        state, build_empty_decision(state), 0.0, arrival, jobs, MIXED.accepted_kinds(jobs.gpu_kind)
+    )
     leases = Leases.of([0], [0], [0], [8], host=host)
     placement = Placement(leases, np.zeros(1, dtype=np.int64), 0)
     if not words:
-        check(placement, state)
+        check_placement(placement, state)
         return
     with pytest.raises(Oversubscribed, match=words):
-        check(placement, state)
+        check_placement(placement, state)

@@ -71,5 +71,5 @@ def test_labels_store_each_word_once() -> None:
 
 def test_a_job_accepts_the_kinds_it_names_in_any_case_or_all() -> None:
     cluster = Nodes(**{**vars(nodes("v100", count=2)), "kind": Labels.of(["v100", "a100"])})
-    masks = cluster.accepts(Labels.of(["", "A100", "v100 | a100", "h100", "v100|v100"]))
+    masks = cluster.accepted_kinds(Labels.of(["", "A100", "v100 | a100", "h100", "v100|v100"]))
     assert masks.tolist() == [0b11, 0b10, 0b11, 0, 0b01]

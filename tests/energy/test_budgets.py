@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from wattline.core.jobs import Jobs
-from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.energy.budgets import DAY_S, Budget, parse_budget
-from wattline.energy.time_series import Series
+from wattline.energy.time_series import TimeSeries
 from wattline.errors import ConfigError
-from wattline.loop.state import begin
+from wattline.loop.state import build_empty_state
 
 
 def build_snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snapshot:
@@ -26,25 +26,25 @@ def build_snapshot(now_s: float, *readings: tuple[float, float, float]) -> Snaps
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1], team=["a"])
     at_s = np.array([r[0] for r in readings], dtype=np.float64)
     used_j = np.array([r[1:] for r in readings], dtype=np.float64).reshape(-1, 2)
-    return replace(begin(jobs, wl.nodes("a100")), now_s=now_s, meter=Meter(at_s, used_j))
+    return replace(build_empty_state(jobs, wl.nodes("a100")), now_s=now_s, meter=MeterReadings(at_s, used_j))
 
 
 def test_joules_are_spread_over_the_rest_of_the_horizon() -> None:
     budget = Budget.joules(1000.0, horizon_s=100.0)
-    assert budget.at(build_snapshot(0.0)) == (10.0, 1000.0, 100.0)
-    assert budget.at(build_snapshot(50.0, (0, 0, 0), (50, 800, 0))) == (4.0, 200.0, 100.0)
+    assert budget.allowance(build_snapshot(0.0)) == (10.0, 1000.0, 100.0)
+    assert budget.allowance(build_snapshot(50.0, (0, 0, 0), (50, 800, 0))) == (4.0, 200.0, 100.0)
 
 
 def test_joules_left_after_the_horizon_may_be_used() -> None:
     budget = Budget.joules(1000.0, horizon_s=100.0)
-    assert budget.at(build_snapshot(200.0, (0, 0, 0), (200, 900, 0))) == (math.inf, 100.0, math.inf)
-    assert budget.at(build_snapshot(200.0, (0, 0, 0), (200, 1100, 0))) == (0.0, -100.0, math.inf)
+    assert budget.allowance(build_snapshot(200.0, (0, 0, 0), (200, 900, 0))) == (math.inf, 100.0, math.inf)
+    assert budget.allowance(build_snapshot(200.0, (0, 0, 0), (200, 1100, 0))) == (0.0, -100.0, math.inf)
 
 
 def test_the_allowance_of_a_day_does_not_depend_on_the_day_before() -> None:
     budget = Budget.kwh_per_day(24.0)
     state = build_snapshot(DAY_S + 3600.0, (0, 0, 0), (DAY_S, 5e9, 0), (DAY_S + 3600, 5e9 + 3.6e6, 0))
-    watts, left_j, until_s = budget.at(state)
+    watts, left_j, until_s = budget.allowance(state)
     assert left_j == pytest.approx(23 * 3.6e6)
     assert watts == pytest.approx(1000.0)
     assert until_s == 2 * DAY_S
@@ -52,23 +52,23 @@ def test_the_allowance_of_a_day_does_not_depend_on_the_day_before() -> None:
 
 def test_a_team_counts_what_its_own_jobs_used() -> None:
     now = build_snapshot(10.0, (0, 0, 0), (10, 500, 70))
-    assert Budget.joules(100.0, team="a").at(now).joules == 30.0
-    assert Budget.joules(100.0, team="other").at(now).joules == 100.0
+    assert Budget.joules(100.0, team="a").allowance(now).joules == 30.0
+    assert Budget.joules(100.0, team="other").allowance(now).joules == 100.0
 
 
 def test_a_series_returns_its_value_and_the_time_of_the_next() -> None:
-    day = Series((0.0, 25_200.0, 72_000.0), (900.0, 300.0, 900.0), every_s=DAY_S)
+    day = TimeSeries((0.0, 25_200.0, 72_000.0), (900.0, 300.0, 900.0), every_s=DAY_S)
     assert day.at(0.0) == (900.0, 25_200.0)
     assert day.at(30_000.0) == (300.0, 72_000.0)
     assert day.at(DAY_S + 1.0) == (900.0, DAY_S + 25_200.0)
     assert day.at(DAY_S - 1.0) == (900.0, DAY_S)
-    once = Series((100.0, 200.0), (5.0, 7.0))
+    once = TimeSeries((100.0, 200.0), (5.0, 7.0))
     assert [once.at(t) for t in (0.0, 150.0, 1e9)] == [(5.0, 100.0), (5.0, 200.0), (7.0, math.inf)]
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6, unique=True), st.integers(0, 100_000))
 def test_a_periodic_series_is_equal_in_every_period(at_s: list[int], now_s: int) -> None:
-    series = Series((0.0, *sorted(t + 1.0 for t in at_s)), tuple(range(len(at_s) + 1)), every_s=2000.0)
+    series = TimeSeries((0.0, *sorted(t + 1.0 for t in at_s)), tuple(range(len(at_s) + 1)), every_s=2000.0)
     watts, until_s = series.at(now_s)
     assert until_s > now_s
     assert series.at(now_s + 2000.0) == (watts, until_s + 2000.0)
@@ -84,7 +84,7 @@ def test_the_next_change_of_a_series_is_always_later(
     every_s: float, at: list[float], period: int, part: float
 ) -> None:
     at_s = sorted({round(every_s * share, 9) for share in at} | {0.0})
-    series = Series(tuple(at_s), tuple(float(row) for row in range(len(at_s))), every_s)
+    series = TimeSeries(tuple(at_s), tuple(float(row) for row in range(len(at_s))), every_s)
     now_s = (period + part) * every_s
     for _ in range(2 * len(at_s) + 2):
         watts, until_s = series.at(now_s)
@@ -95,7 +95,7 @@ def test_the_next_change_of_a_series_is_always_later(
 
 @pytest.mark.parametrize("every_s", [3960.0, 2520.0, 0.7, 102.0])
 def test_a_periodic_series_alternates_without_end(every_s: float) -> None:
-    series, now_s = Series((0.0, every_s / 2), (100.0, 200.0), every_s), 0.0
+    series, now_s = TimeSeries((0.0, every_s / 2), (100.0, 200.0), every_s), 0.0
     for number in range(5000):
         watts, until_s = series.at(now_s)
         assert (watts, until_s > now_s) == ((100.0, 200.0)[number % 2], True)
@@ -160,8 +160,8 @@ def test_the_repr_of_a_budget_is_its_constructor() -> None:
 def test_impossible_amounts_are_rejected() -> None:
     for make in (
         lambda: Budget.watts(-1.0), lambda: Budget.watts(math.nan), lambda: Budget.eta(1.1),
-        lambda: Budget.joules(1.0, horizon_s=0.0), lambda: Budget(1.0, "series"), lambda: Series((), ()),
-        lambda: Series((1.0, 1.0), (1.0, 2.0)), lambda: Series((0.0, 9.0), (1.0, 2.0), every_s=5.0),
+        lambda: Budget.joules(1.0, horizon_s=0.0), lambda: Budget(1.0, "series"), lambda: TimeSeries((), ()),
+        lambda: TimeSeries((1.0, 1.0), (1.0, 2.0)), lambda: TimeSeries((0.0, 9.0), (1.0, 2.0), every_s=5.0),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             make()
@@ -172,8 +172,8 @@ def test_a_csv_file_of_watts_is_a_budget_over_time(tmp_path: Path) -> None:
     path.write_text("time_s,watts\n0,1000\n3600,500\n")
     budget = parse_budget(f"vc1:{path}/1d")
     assert budget.team == "vc1"
-    assert parse_budget(f"{path}").over_time == Series((0.0, 3600.0), (1000.0, 500.0), name="tariff.csv")
-    assert budget.over_time == Series((0.0, 3600.0), (1000.0, 500.0), DAY_S, "tariff.csv")
+    assert parse_budget(f"{path}").over_time == TimeSeries((0.0, 3600.0), (1000.0, 500.0), name="tariff.csv")
+    assert budget.over_time == TimeSeries((0.0, 3600.0), (1000.0, 500.0), DAY_S, "tariff.csv")
 
 
 def test_a_budget_file_may_have_a_colon_in_its_path_and_any_case(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.energy.prices import Price, parse_price
-from wattline.energy.time_series import KWH_J, Series
+from wattline.energy.time_series import KWH_J, TimeSeries
 from wattline.errors import ConfigError
 
-DAY = Price(Series((0.0, 25_200.0, 72_000.0), (0.1, 0.3, 0.1), every_s=86_400.0), pue=1.5)
+DAY = Price(TimeSeries((0.0, 25_200.0, 72_000.0), (0.1, 0.3, 0.1), every_s=86_400.0), pue=1.5)
 
 
 def test_a_flat_price_never_changes_and_includes_the_pue() -> None:
@@ -42,7 +42,7 @@ def test_prices_are_parsed_from_numbers_and_files(tmp_path: Path) -> None:
     assert parse_price("0.17", 1.3) == Price.flat(0.17, 1.3)
     path = tmp_path / "prices.csv"
     path.write_text("time_s,price\n0,0.1\n3600,0.4\n")
-    assert parse_price(f"{path}/1d").per_kwh == Series((0.0, 3600.0), (0.1, 0.4), 86_400.0, "prices.csv")
+    assert parse_price(f"{path}/1d").per_kwh == TimeSeries((0.0, 3600.0), (0.1, 0.4), 86_400.0, "prices.csv")
     assert not math.isfinite(parse_price(str(path)).per_kwh.every_s)
 
 
@@ -69,4 +69,4 @@ def test_a_pue_below_one_is_rejected() -> None:
 
 def test_a_price_round_trips_through_the_header_of_a_log() -> None:
     for price in (DAY, Price.flat(0.2)):
-        assert Price.of(price.as_dict()) == price
+        assert Price.from_dict(price.as_dict()) == price

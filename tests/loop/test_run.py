@@ -14,7 +14,7 @@ from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.actions import ACTION_VERB, POWER_OFF
-from wattline.core.events import rows
+from wattline.core.events import build_events
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
@@ -24,9 +24,9 @@ from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError
 from wattline.loop.log_reader import read_log
 from wattline.loop.log_writer import write_log
-from wattline.loop.run import run, turns
+from wattline.loop.run import iterate, run
 from wattline.loop.state import Decision, advance
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 from wattline.placement import Pack
 from wattline.trace import synth
 
@@ -43,7 +43,7 @@ class Counting:
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         self.calls += 1
         plan = p.plan_as_requested(snapshot)
-        return Plan(plan.row, plan.gpus, plan.group, lasts=self.stable)
+        return Plan(plan.row, plan.gpus, plan.group, stable=self.stable)
 
 
 def test_a_stable_plan_is_not_computed_again_when_jobs_end() -> None:
@@ -59,7 +59,7 @@ def test_a_policy_is_called_again_at_its_next_decision_time_only() -> None:
     def ticking(snapshot: Snapshot, models: Models) -> Plan:
         times.append(snapshot.now_s)
         plan = p.plan_as_requested(snapshot)
-        return Plan(plan.row, plan.gpus, plan.group, tick_s=snapshot.now_s + 4, lasts=True)
+        return Plan(plan.row, plan.gpus, plan.group, next_decision_s=snapshot.now_s + 4, stable=True)
 
     simulate(Jobs.of(submit_s=[0], gpus=[1], duration_s=[10]), ticking)
     assert times == [0, 4, 8, 10]
@@ -82,7 +82,7 @@ def test_a_policy_that_starts_no_job_ends_the_run() -> None:
 
     log = simulate(JOBS, start_none)
     assert finish_times(log) == {}
-    assert set(log.held[:, 0].tolist()) == {0, 1, 2}
+    assert set(log.wait_reasons[:, 0].tolist()) == {0, 1, 2}
 
 
 def test_nodes_that_are_switched_without_jobs_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +90,11 @@ def test_nodes_that_are_switched_without_jobs_end_the_run(monkeypatch: pytest.Mo
 
     def start_none(snapshot: Snapshot, models: Models) -> Plan:
         none = np.empty(0, dtype=np.int64)
-        return Plan(none, none, none, tick_s=snapshot.now_s + 60.0)
+        return Plan(none, none, none, next_decision_s=snapshot.now_s + 60.0)
 
     def flapping(plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         reason = np.full(len(snapshot.queue), REASONS.index(Reason.OVER_BUDGET), dtype=np.int64)
-        return Placement(snapshot.leases, reason, len(reason), on=~snapshot.up)
+        return Placement(snapshot.leases, reason, len(reason), powered_on=~snapshot.up)
 
     log = simulate(JOBS, start_none, place=flapping)
     assert finish_times(log) == {}
@@ -143,33 +143,33 @@ def test_a_run_resumed_in_the_middle_ends_like_the_whole_run(seed: int, cut: int
     jobs = synth(count=12, seed=seed, load=1.5, gpus_total=4)
     jobs, cluster = replace(jobs, gpus=np.minimum(jobs.gpus, 4)), nodes("v100", gpus=4)
     free = Overheads(restart_s=0.0)
-    policy, models = p.chain(p.fifo), Asked()
+    policy, models = p.chain(p.fifo), TraceModels()
     whole = run(Sim(jobs, cluster, overheads=free), policy)
-    first = list(islice(turns(Sim(jobs, cluster, overheads=free), policy, models, Pack()), cut))[-1]
+    first = list(islice(iterate(Sim(jobs, cluster, overheads=free), policy, models, Pack()), cut))[-1]
     state = first.state
     middle = advance(
         state,
         Decision(first.placement, first.actions),
         state.now_s,
-        rows(),
+        build_events(),
         jobs,
-        cluster.accepts(jobs.gpu_kind),
+        cluster.accepted_kinds(jobs.gpu_kind),
     )
     assume(np.array_equal(middle.queue.job, np.arange(len(middle.queue))))  # no job has ended yet
-    rest = run(Sim(jobs, cluster, overheads=free, initial_state=middle), policy, begins=middle)
+    rest = run(Sim(jobs, cluster, overheads=free, initial_state=middle), policy, initial_state=middle)
     late = finish_times(rest)
     assert late == pytest.approx({job: end_s for job, end_s in finish_times(whole).items() if job in late})
     assert len(late) >= len(middle.queue)
     again = Replay(rest)
-    assert len(run(again, policy, begins=again.initial_state)) == len(rest)
+    assert len(run(again, policy, initial_state=again.initial_state)) == len(rest)
 
 
 def test_a_log_of_a_resumed_run_is_written_and_read(tmp_path: Path) -> None:
     cluster = nodes("v100", gpus=1)
-    first = list(islice(turns(Sim(JOBS, cluster), p.fifo, Asked(), Pack()), 2))[-1]
-    rest = run(Sim(JOBS, cluster, initial_state=first.state), p.fifo, begins=first.state)
+    first = list(islice(iterate(Sim(JOBS, cluster), p.fifo, TraceModels(), Pack()), 2))[-1]
+    rest = run(Sim(JOBS, cluster, initial_state=first.state), p.fifo, initial_state=first.state)
     write_log(rest, tmp_path / "run.jsonl")
     again = Replay(read_log(tmp_path / "run.jsonl"))
     assert again.initial_state is not None
     assert np.array_equal(again.initial_state.queue.block, first.state.queue.block, equal_nan=True)
-    run(again, p.fifo, begins=again.initial_state)
+    run(again, p.fifo, initial_state=again.initial_state)

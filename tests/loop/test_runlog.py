@@ -17,7 +17,7 @@ from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
-from wattline.core.events import ENDS, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
+from wattline.core.events import EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, LEASE_END_EVENTS, METERED
 from wattline.core.jobs import Jobs
 from wattline.core.table import Labels, Table
 from wattline.errors import TraceError
@@ -62,7 +62,7 @@ def assert_round_trips(log: Log, folder: Path) -> None:
         assert np.array_equal(back.now_s, log.now_s)
         assert np.array_equal(back.events, log.events)
         assert np.array_equal(back.actions, log.actions)
-        assert np.array_equal(back.held, log.held)
+        assert np.array_equal(back.wait_reasons, log.wait_reasons)
         assert_same(back.jobs, log.jobs)
         assert_same(back.nodes, log.nodes)
         write_log(back, folder / f"again-{name}")
@@ -107,7 +107,7 @@ def test_team_numbers_do_not_depend_on_the_order_of_arrival(tmp_path: Path) -> N
     write_log(log, tmp_path / "run.jsonl")
     back = read_log(tmp_path / "run.jsonl")
     assert back.jobs.team.names == names
-    ended = back.events[np.isin(back.events[:, EVENT_VERB], ENDS)]
+    ended = back.events[np.isin(back.events[:, EVENT_VERB], LEASE_END_EVENTS)]
     is_reading = back.events[:, EVENT_VERB] == METERED
     for number, name in enumerate(names):
         (last_j,) = back.events[is_reading & (back.events[:, EVENT_JOB] == number)][-1:, EVENT_ENERGY_J]

@@ -7,23 +7,35 @@ from hypothesis import strategies as st
 
 from wattline.cluster import nodes
 from wattline.core.actions import RETUNE, START, STOP
-from wattline.core.events import ARRIVED, FINISHED, LOST, NODE_BACK, NODE_LOST, RAN, STOPPED, Event, rows
+from wattline.core.events import (
+    ARRIVED,
+    FINISHED,
+    LOST,
+    NODE_BACK,
+    NODE_LOST,
+    RAN,
+    STOPPED,
+    Event,
+    build_events,
+)
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_CAP_W, Leases
 from wattline.core.plan import Placement
 from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
-from wattline.loop.check import check
+from wattline.loop.check import check_placement
 from wattline.loop.reconcile import reconcile
-from wattline.loop.state import Decision, advance, begin, decide_nothing
+from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
 
 JOBS = Jobs.of(submit_s=[0, 0, 0, 0], gpus=[1, 2, 1, 4], duration_s=[100, 100, 100, 100])
 NODES = nodes("v100", count=2, gpus=4)
-ACCEPTS = NODES.accepts(JOBS.gpu_kind)
+ACCEPTS = NODES.accepted_kinds(JOBS.gpu_kind)
 
 
 def advance_to(state: Snapshot, decision: Decision | None, now_s: float, *events: Event) -> Snapshot:
-    return advance(state, decision or decide_nothing(state), now_s, rows(*events), JOBS, ACCEPTS)
+    return advance(
+        state, decision or build_empty_decision(state), now_s, build_events(*events), JOBS, ACCEPTS
+    )
 
 
 def decide(state: Snapshot, *rows: tuple[int, int, int, int]) -> Decision:
@@ -38,28 +50,28 @@ def build_placement(*leases: tuple[int, int, int, int]) -> Placement:
 
 
 def queue_jobs(*jobs: int) -> Snapshot:
-    return advance_to(begin(JOBS, NODES), None, 0.0, *(Event(ARRIVED, job, 0.0) for job in jobs))
+    return advance_to(build_empty_state(JOBS, NODES), None, 0.0, *(Event(ARRIVED, job, 0.0) for job in jobs))
 
 
 def test_a_job_that_arrives_waits_and_has_not_run() -> None:
     state = queue_jobs(0, 1)
     assert state.queue.job.tolist() == [0, 1]
-    assert state.queue.gpus.tolist() == [1, 2]
+    assert state.queue.requested_gpus.tolist() == [1, 2]
     assert not state.queue.running.any()
-    assert np.isnan(state.queue.first_s).all()
-    assert state.free.tolist() == [4, 4]
+    assert np.isnan(state.queue.first_start_s).all()
+    assert state.free_gpus.tolist() == [4, 4]
 
 
 def test_a_lease_takes_gpus_and_gives_service() -> None:
     state = queue_jobs(0, 1)
     state = advance_to(state, decide(state, (1, 1, 0, 2)), 10.0, Event(RAN, 1, 0.0, 0.0, 1.0))
-    assert state.free.tolist() == [2, 4]
-    assert state.queue.held.tolist() == [0, 2]
+    assert state.free_gpus.tolist() == [2, 4]
+    assert state.queue.held_gpus.tolist() == [0, 2]
     assert state.service_s.tolist() == [0, 10]
     assert state.service_gpu_s.tolist() == [0, 20]
     assert state.steps_done.tolist() == [0, 10]
     assert state.steps_left.tolist() == [100, 90]
-    assert state.queue.first_s[1] == 0.0
+    assert state.queue.first_start_s[1] == 0.0
 
 
 def test_progress_starts_at_the_reported_time_even_in_the_future() -> None:
@@ -75,11 +87,11 @@ def test_a_stop_keeps_the_service_and_a_new_start_counts_as_a_restart() -> None:
     state = advance_to(state, decide(state), 20.0, Event(STOPPED, 0, 10.0, 10.0))
     assert state.service_s.tolist() == [10]
     assert state.queue.since_s.tolist() == [10]
-    assert state.free.tolist() == [4, 4]
+    assert state.free_gpus.tolist() == [4, 4]
     state = advance_to(state, decide(state, (0, 0, 1, 1)), 25.0)
     assert state.queue.restarts.tolist() == [1]
     assert state.service_s.tolist() == [15]
-    assert state.queue.first_s.tolist() == [0]
+    assert state.queue.first_start_s.tolist() == [0]
 
 
 def test_a_job_that_finishes_leaves_the_queue_and_frees_its_gpus() -> None:
@@ -87,7 +99,7 @@ def test_a_job_that_finishes_leaves_the_queue_and_frees_its_gpus() -> None:
     state = advance_to(state, decide(state, (0, 0, 0, 1), (1, 1, 0, 2)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
     assert state.queue.job.tolist() == [1, 2]
     assert state.leases.job.tolist() == [1]
-    assert state.free.tolist() == [2, 4]
+    assert state.free_gpus.tolist() == [2, 4]
 
 
 def test_a_job_that_loses_its_node_queues_again_and_the_node_has_no_free_gpus() -> None:
@@ -100,17 +112,17 @@ def test_a_job_that_loses_its_node_queues_again_and_the_node_has_no_free_gpus() 
         Event(NODE_LOST, 0, 8.0),
     )
     assert state.queue.running.tolist() == [False, True]
-    assert state.free.tolist() == [0, 2]
+    assert state.free_gpus.tolist() == [0, 2]
     assert state.up.tolist() == [False, True]
     assert state.steps_done[0] == 3.0
-    assert advance_to(state, None, 9.0, Event(NODE_BACK, 0, 9.0)).free.tolist() == [4, 2]
+    assert advance_to(state, None, 9.0, Event(NODE_BACK, 0, 9.0)).free_gpus.tolist() == [4, 2]
 
 
 def test_the_next_member_leads_when_the_leader_of_a_group_ends() -> None:
     state = queue_jobs(0, 1, 2)
     state = advance_to(state, decide(state, (0, 0, 0, 1), (2, 0, 0, 1)), 5.0, Event(FINISHED, 0, 5.0, 100.0))
     assert state.leases.block.tolist() == [[2], [2], [0], [1], *[[0]] * 5]
-    assert state.free.tolist() == [3, 4]
+    assert state.free_gpus.tolist() == [3, 4]
 
 
 def test_advance_does_not_change_its_arguments() -> None:
@@ -137,13 +149,13 @@ def test_impossible_leases_raise_and_name_the_job_or_node(
     rows: list[tuple[int, int, int, int]], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        check(build_placement(*rows), queue_jobs(0, 1, 2, 3))
+        check_placement(build_placement(*rows), queue_jobs(0, 1, 2, 3))
 
 
 def test_a_lease_on_a_node_that_is_down_raises() -> None:
     state = advance_to(queue_jobs(0), None, 1.0, Event(NODE_LOST, 0, 1.0))
     with pytest.raises(Oversubscribed, match="v100-0 is down"):
-        check(Placement(Leases.of([0], [0], [0], [1]), np.zeros(1, dtype=np.int64), 0), state)
+        check_placement(Placement(Leases.of([0], [0], [0], [1]), np.zeros(1, dtype=np.int64), 0), state)
 
 
 @st.composite

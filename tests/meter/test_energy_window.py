@@ -11,7 +11,7 @@ import pytest
 
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
-from wattline.meter.energy_window import Window, measure_energy
+from wattline.meter.energy_window import EnergyWindow, measure_energy
 from wattline.meter.power_sampler import PowerIntegrator
 
 
@@ -23,7 +23,7 @@ def test_a_window_sums_the_gpus_and_has_the_meter_s_seconds() -> None:
     meter = open_virtual()
     meter.stepped(128)
     before_j, before_s = [gpu.energy_j() for gpu in meter.gpus], meter.now_s()
-    window = Window(meter)
+    window = EnergyWindow(meter)
     meter.stepped(128)
     meter.stepped(128)
     used = window.end()
@@ -39,9 +39,9 @@ def test_a_window_sums_the_gpus_and_has_the_meter_s_seconds() -> None:
 
 def test_windows_may_overlap_and_cover_some_gpus_only() -> None:
     meter = open_virtual()
-    outer = Window(meter)
+    outer = EnergyWindow(meter)
     meter.stepped(128)
-    inner = Window(meter, meter.gpus[:1])
+    inner = EnergyWindow(meter, meter.gpus[:1])
     meter.stepped(128)
     one, both = inner.end(), outer.end()
     assert one.energy_j is not None
@@ -76,9 +76,9 @@ def test_the_energy_of_a_block_that_raises_is_known() -> None:
 
 def test_a_gpu_lost_in_the_middle_counts_until_it_was_last_read() -> None:
     meter = open_virtual(",lost=2")
-    window = Window(meter)
+    window = EnergyWindow(meter)
     meter.stepped(128)
-    window.look()
+    window.sample()
     seen_j = [gpu.energy_j() for gpu in meter.gpus]
     meter.stepped(128)
     used = window.end()
@@ -91,7 +91,7 @@ def test_a_gpu_lost_in_the_middle_counts_until_it_was_last_read() -> None:
 
 def test_a_gpu_that_was_never_read_is_unmetered() -> None:
     meter = open_virtual(",lost=0")
-    used = Window(meter, meter.gpus[1:]).end()
+    used = EnergyWindow(meter, meter.gpus[1:]).end()
     assert (used.energy_j, used.parts[0].energy_j) == (None, None)
     assert used.lost
     meter.close()
@@ -102,9 +102,9 @@ def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from wattline.meter import open_meter\n"
-        "from wattline.meter.energy_window import Window\n"
+        "from wattline.meter.energy_window import EnergyWindow\n"
         f"m = open_meter({meter.gpus[0].spec!r})\n"
-        "w = Window(m, m.gpus[:1]); print('begun', flush=True)\n"
+        "w = EnergyWindow(m, m.gpus[:1]); print('begun', flush=True)\n"
         "sys.stdin.readline(); m.stepped(128); u = w.end()\n"
         "print(u.energy_j, u.counted_j, flush=True)\n"
         "sys.stdin.readline()"
@@ -115,7 +115,7 @@ def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
     assert other.stdin is not None
     assert other.stdout is not None
     assert other.stdout.readline() == "begun\n"
-    mine = Window(meter)
+    mine = EnergyWindow(meter)
     other.stdin.write("\n")
     other.stdin.flush()
     theirs_j, their_count_j = map(float, other.stdout.readline().split())
@@ -125,7 +125,7 @@ def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
     assert used.counted_j == used.parts[1].energy_j
     other.kill()
     other.communicate()
-    assert Window(meter).end().parts[0].counted, "a dead process holds no claim"
+    assert EnergyWindow(meter).end().parts[0].counted, "a dead process holds no claim"
     meter.close()
 
 
@@ -133,14 +133,14 @@ def test_after_the_last_window_other_processes_may_count(tmp_path: Path) -> None
     meter = open_virtual(f",state={tmp_path / 'gpus'}")
     code = (
         "from wattline.meter import open_meter\n"
-        "from wattline.meter.energy_window import Window\n"
-        f"print([p.counted for p in Window(open_meter({meter.gpus[0].spec!r})).end().parts])"
+        "from wattline.meter.energy_window import EnergyWindow\n"
+        f"print([p.counted for p in EnergyWindow(open_meter({meter.gpus[0].spec!r})).end().parts])"
     )
 
     def other() -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    first, second = Window(meter), Window(meter)
+    first, second = EnergyWindow(meter), EnergyWindow(meter)
     first.end()
     first.end()
     assert other() == "[False, False]\n"
@@ -164,7 +164,7 @@ def test_power_is_integrated_by_trapezoids_on_the_given_clock() -> None:
 def test_clock_changes_do_not_affect_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of day is not used, and a clock that goes back does not reduce the energy."""
     meter = open_meter("simulated:1xv100,model=resnet50,batch=64")
-    window = Window(meter)
+    window = EnergyWindow(meter)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     meter.stepped(1)
     used = window.end()

@@ -6,30 +6,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
-from wattline.models.array_speed import DEFAULT_SERIAL, Array, count_group_members, fit_array
+from wattline.models.array_speed import DEFAULT_SERIAL, ArrayModel, count_group_members, fit_array
 
 FUSE = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 UNKNOWN = np.full(5, np.nan)
 
 
 def test_an_array_slows_down_with_every_member_and_fills_memory() -> None:
-    array = Array(serial=0.5, shared_gib=2.0, member_gib=3.0)
+    array = ArrayModel(serial=0.5, shared_gib=2.0, member_gib=3.0)
     assert array.slowdown(np.array([1.0, 2.0, 5.0])).tolist() == [1.0, 1.5, 3.0]
     assert array.peak_gib(np.array([1.0, 2.0, 5.0])).tolist() == [5.0, 8.0, 17.0]
 
 
 @pytest.mark.parametrize(("gib", "members"), [(40.0, 12), (38.0, 12), (37.9, 11), (5.0, 1), (1.0, 1)])
 def test_as_many_members_fit_as_there_is_memory_and_always_one(gib: float, members: int) -> None:
-    assert Array(0.5, 2.0, 3.0).max_width(gib) == members
+    assert ArrayModel(0.5, 2.0, 3.0).max_width(gib) == members
 
 
 def test_a_job_of_unknown_memory_is_not_fused() -> None:
-    assert Array().max_width(1000.0) == 1
+    assert ArrayModel().max_width(1000.0) == 1
 
 
 @pytest.mark.parametrize("serial", [0.0, 0.1, 0.65, 1.0, 1.3])
 def test_serial_share_and_memory_are_found_again(serial: float) -> None:
-    truth = Array(serial, 1.5, 2.5)
+    truth = ArrayModel(serial, 1.5, 2.5)
     found = fit_array(FUSE, truth.slowdown(FUSE), truth.peak_gib(FUSE))
     assert found.serial == pytest.approx(serial, abs=1e-9)
     assert (found.shared_gib, found.member_gib) == pytest.approx((1.5, 2.5))
@@ -37,7 +37,7 @@ def test_serial_share_and_memory_are_found_again(serial: float) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_serial_share_and_memory_are_found_again_through_noise(seed: int) -> None:
-    truth = Array(0.4, 1.5, 2.5)
+    truth = ArrayModel(0.4, 1.5, 2.5)
     wrong = 1 + 0.01 * np.random.default_rng(seed).standard_normal((2, 5))
     found = fit_array(FUSE, truth.slowdown(FUSE) * wrong[0], truth.peak_gib(FUSE) * wrong[1])
     assert found.serial == pytest.approx(0.4, rel=0.05)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.synthetic_workloads import max_relative_error
 from wattline.errors import ConfigError
-from wattline.models.demand import Demand, fit_demand
+from wattline.models.demand import DemandModel, fit_demand
 
 FREE = np.nan
 CPUS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
@@ -15,7 +15,7 @@ MEM_GIB = np.array([20.0, 60.0, 100.0, 140.0, 250.0])
 GPU_S = 1 / 500.0  # per sample
 
 
-def of(demand: Demand, cpus: float = FREE, mem_gib: float = FREE) -> float:
+def of(demand: DemandModel, cpus: float = FREE, mem_gib: float = FREE) -> float:
     return float(demand.sample_s(np.array([cpus]), np.array([mem_gib]))[0])
 
 
@@ -25,7 +25,7 @@ def cross(cpus: np.ndarray, mem_gib: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def speeds(
-    demand: Demand, cpus: np.ndarray, mem_gib: np.ndarray, noise: float = 0.0, seed: int = 0
+    demand: DemandModel, cpus: np.ndarray, mem_gib: np.ndarray, noise: float = 0.0, seed: int = 0
 ) -> np.ndarray:
     """Return the samples per second of a GPU behind that input pipeline."""
     wrong = np.exp(noise * np.random.default_rng(seed).standard_normal(len(cpus)))
@@ -33,7 +33,7 @@ def speeds(
 
 
 def test_the_slowest_of_cores_and_storage_rules() -> None:
-    demand = Demand(fixed_s=0.01, core_s=0.04, storage_s=0.1, dataset_gib=200.0)
+    demand = DemandModel(fixed_s=0.01, core_s=0.04, storage_s=0.1, dataset_gib=200.0)
     assert of(demand, 4.0, 200.0) == pytest.approx(0.02)
     assert of(demand, 4.0, 100.0) == pytest.approx(0.05)
     assert of(demand, 4.0, 180.0) == pytest.approx(0.02)
@@ -41,26 +41,26 @@ def test_the_slowest_of_cores_and_storage_rules() -> None:
 
 
 def test_what_is_not_limited_is_enough() -> None:
-    demand = Demand(fixed_s=0.01, core_s=0.04, storage_s=0.1, dataset_gib=200.0)
+    demand = DemandModel(fixed_s=0.01, core_s=0.04, storage_s=0.1, dataset_gib=200.0)
     assert of(demand) == 0.0
     assert of(demand, cpus=4.0) == pytest.approx(0.02)
     assert of(demand, mem_gib=50.0) == pytest.approx(0.075)
 
 
 def test_a_job_with_less_memory_than_it_needs_crawls() -> None:
-    demand = Demand(core_s=0.04, least_gib=20.0, starved_s=5.0)
+    demand = DemandModel(core_s=0.04, least_gib=20.0, starved_s=5.0)
     assert of(demand, 4.0, 19.0) == 5.0
     assert of(demand, 4.0, 20.0) == pytest.approx(0.01)
 
 
 def test_a_cache_that_never_helps_always_reads_from_storage() -> None:
-    demand = Demand(storage_s=0.1, dataset_gib=np.inf)
+    demand = DemandModel(storage_s=0.1, dataset_gib=np.inf)
     assert of(demand, mem_gib=1e6) == pytest.approx(0.1)
 
 
 @given(st.tuples(*(st.one_of(st.just(0.0), st.floats(1e-6, most)) for most in (1, 1, 1, 500, 100, 9))))
 def test_more_cores_or_memory_never_make_a_sample_slower(parts: tuple[float, ...]) -> None:
-    demand = Demand(*parts)
+    demand = DemandModel(*parts)
     mem_gib = np.linspace(0, 600, 61)
     cpus = np.linspace(0.5, 64, 61)
     for fixed in (0.0, 30.0, 150.0, FREE):
@@ -70,10 +70,10 @@ def test_more_cores_or_memory_never_make_a_sample_slower(parts: tuple[float, ...
 
 
 TRUTHS = {
-    "cores": Demand(core_s=0.02),
-    "cores and a fixed part": Demand(fixed_s=0.003, core_s=0.02),
-    "storage": Demand(core_s=0.008, storage_s=0.01, dataset_gib=200.0),
-    "a slow disk": Demand(core_s=0.008, storage_s=0.05, dataset_gib=150.0),
+    "cores": DemandModel(core_s=0.02),
+    "cores and a fixed part": DemandModel(fixed_s=0.003, core_s=0.02),
+    "storage": DemandModel(core_s=0.008, storage_s=0.01, dataset_gib=200.0),
+    "a slow disk": DemandModel(core_s=0.008, storage_s=0.05, dataset_gib=150.0),
 }
 
 
@@ -123,7 +123,7 @@ def test_one_short_amount_of_memory_puts_the_data_set_between_it_and_the_next() 
 
 
 def test_starvation_is_distinguished_from_cache_misses() -> None:
-    truth = Demand(core_s=0.008, least_gib=100.0, starved_s=2.0)
+    truth = DemandModel(core_s=0.008, least_gib=100.0, starved_s=2.0)
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib))
     assert max_relative_error(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
@@ -132,7 +132,7 @@ def test_starvation_is_distinguished_from_cache_misses() -> None:
 
 
 def test_a_crawl_below_a_cache_that_helps_is_both() -> None:
-    truth = Demand(core_s=0.008, storage_s=0.01, dataset_gib=200.0, least_gib=60.0, starved_s=2.0)
+    truth = DemandModel(core_s=0.008, storage_s=0.01, dataset_gib=200.0, least_gib=60.0, starved_s=2.0)
     cpus, mem_gib = cross(CPUS, MEM_GIB)
     found = fit_demand(cpus, mem_gib, speeds(truth, cpus, mem_gib))
     assert max_relative_error(speeds(found, cpus, mem_gib), speeds(truth, cpus, mem_gib)) < 0.02
@@ -141,7 +141,7 @@ def test_a_crawl_below_a_cache_that_helps_is_both() -> None:
 
 
 def test_enough_of_everything_asks_for_nothing() -> None:
-    assert fit_demand(CPUS, np.full(5, FREE), np.full(5, 500.0)) == Demand()
+    assert fit_demand(CPUS, np.full(5, FREE), np.full(5, 500.0)) == DemandModel()
 
 
 @given(
@@ -170,7 +170,9 @@ def test_whatever_was_measured_a_demand_is_finite_and_more_never_hurts(rows: lis
 
 def test_the_memory_axis_follows_from_the_cpu_axis() -> None:
     samples_s = np.minimum(CPUS / 0.02, 500.0)
-    demand = Demand.derived(CPUS, samples_s, dataset_gib=200.0, sample_kib=100.0, storage_mib_s=50.0)
+    demand = DemandModel.from_core_sweep(
+        CPUS, samples_s, dataset_gib=200.0, sample_kib=100.0, storage_mib_s=50.0
+    )
     assert demand.core_s == pytest.approx(0.02)
     assert 1 / of(demand, 16.0, 0.0) == pytest.approx(50 * 1024 / 100)  # all of it from storage
     assert 1 / of(demand, 16.0, 100.0) == pytest.approx(1 / max(0.02 / 16, 0.5 / 512))
@@ -189,10 +191,10 @@ def test_the_memory_axis_follows_from_the_cpu_axis() -> None:
 def test_a_data_set_that_cannot_be_is_refused(knob: str, value: float) -> None:
     known = {"dataset_gib": 200.0, "sample_kib": 100.0, "storage_mib_s": 50.0, knob: value}
     with pytest.raises(ConfigError, match=f"{knob} is {value}, expected a"):
-        Demand.derived(CPUS, CPUS * 50.0, **known)
+        DemandModel.from_core_sweep(CPUS, CPUS * 50.0, **known)
 
 
 def test_a_gpu_reads_from_storage_what_its_cache_does_not_hold() -> None:
-    demand = Demand(storage_s=0.01, dataset_gib=200.0)
+    demand = DemandModel(storage_s=0.01, dataset_gib=200.0)
     read = demand.storage_mib_s(np.array([100.0, 100.0, 100.0]), np.array([0.0, 150.0, 300.0]), 1024.0)
     assert read == pytest.approx([100.0, 25.0, 0.0])

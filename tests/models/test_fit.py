@@ -30,9 +30,9 @@ from wattline.measurement.merge import merged
 from wattline.measurement.points import Profile, read_profile
 from wattline.measurement.settings import Settings
 from wattline.models.array_speed import DEFAULT_SERIAL
-from wattline.models.demand import Demand
+from wattline.models.demand import DemandModel
 from wattline.models.fit import fit, fit_workload
-from wattline.models.workload import WAITING, Workload
+from wattline.models.workload import DEFAULT_WAITING_POWER, Workload
 
 FREE = np.nan
 LOCAL = (16.0, 32.0, 64.0, 128.0)
@@ -272,9 +272,9 @@ def test_the_memory_of_a_member_does_not_depend_on_larger_batches_of_one_job() -
 @pytest.mark.parametrize("wait", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_what_a_waiting_gpu_draws_is_found(wait: float, noise: float) -> None:
-    truth = build_workload(wait=wait)
+    truth = build_workload(waiting_power=wait)
     found = fit_workload(measure(truth, noise=noise, **scaled(*WIDE)))
-    assert found.wait == pytest.approx(wait, abs=0.05)
+    assert found.waiting_power == pytest.approx(wait, abs=0.05)
 
 
 # -- unmeasured knobs
@@ -283,8 +283,8 @@ def test_what_a_waiting_gpu_draws_is_found(wait: float, noise: float) -> None:
 def test_what_was_not_measured_is_the_prior() -> None:
     found = fit_workload(measure(build_workload(), watts=False, batch=[16, 32, 64]))
     assert not found.metered
-    assert found.wait == WAITING
-    assert found.demand == Demand()
+    assert found.waiting_power == DEFAULT_WAITING_POWER
+    assert found.demand == DemandModel()
     assert found.array.serial == DEFAULT_SERIAL
     assert found.throttle.caps is found.throttle.clocks is None
     assert found.measured == {"batch": (16.0, 64.0)}

@@ -26,9 +26,16 @@ from wattline.errors import ConfigError, OutOfRange
 from wattline.measurement.points import Profile
 from wattline.measurement.settings import Settings
 from wattline.models.fit import fit, fit_workload
-from wattline.models.library import library, load_models, models_toml, parse_models, reread, write_models
-from wattline.models.workload import Source
-from wattline.models.workload_models import Measured
+from wattline.models.library import (
+    format_models,
+    library,
+    load_models,
+    parse_models,
+    reload_coefficients,
+    write_models,
+)
+from wattline.models.workload import MeasurementSource
+from wattline.models.workload_models import WorkloadModels
 
 FREE = np.nan
 SCALED = {
@@ -88,7 +95,7 @@ ASKED = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> None:
     before = fit_workload(profiles()[kind])
-    after = reread(before)
+    after = reload_coefficients(before)
     for asked in ASKED.values():
         was, now = before.extrapolate(asked), after.extrapolate(asked)
         # Only the laws are written, not how measured watts correct them.
@@ -97,18 +104,20 @@ def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> 
     for name in ("model", "gpu", "metered"):
         assert getattr(after, name) == getattr(before, name)
     assert after.usual_batch == pytest.approx(before.usual_batch, rel=1e-3)
-    assert after.wait == pytest.approx(before.wait, rel=1e-3)
+    assert after.waiting_power == pytest.approx(before.waiting_power, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_twice_is_written_the_same(kind: str) -> None:
-    text = models_toml([fit_workload(profiles()[kind])])
-    assert models_toml(parse_models(text).workloads) == text
+    text = format_models([fit_workload(profiles()[kind])])
+    assert format_models(parse_models(text).workloads) == text
 
 
 def test_source_and_measured_ranges_are_preserved() -> None:
-    workload = replace(fit_workload(profiles()["capped"]), source=Source("paper '24", 26, 0.0123, 0.0456))
-    after = reread(workload)
+    workload = replace(
+        fit_workload(profiles()["capped"]), source=MeasurementSource("paper '24", 26, 0.0123, 0.0456)
+    )
+    after = reload_coefficients(workload)
     assert after.source == workload.source
     assert dict(after.measured) == dict(workload.measured)
     with pytest.raises(OutOfRange, match="cap_w is 40: made-up on a100 was measured from 100 to 400"):
@@ -131,19 +140,19 @@ def test_models_go_through_a_file_in_their_order(tmp_path: Path) -> None:
 
 
 def test_no_models_at_all_go_through_a_file(tmp_path: Path) -> None:
-    write_models(Measured(()), tmp_path / "models.toml")
+    write_models(WorkloadModels(()), tmp_path / "models.toml")
     assert load_models(tmp_path / "models.toml").workloads == ()
 
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "ümläut/名前", "tab\tbed", "#1"])
 def test_any_name_is_preserved(name: str) -> None:
-    workload = replace(build_workload(), model=name, source=Source(name))
-    after = reread(workload)
+    workload = replace(build_workload(), model=name, source=MeasurementSource(name))
+    after = reload_coefficients(workload)
     assert (after.model, after.source.name) == (name, name)
 
 
 def test_the_file_is_made_of_lines_that_people_can_read() -> None:
-    text = models_toml([fit_workload(profiles()["scaled"])])
+    text = format_models([fit_workload(profiles()["scaled"])])
     entry = tomllib.loads(text)["workload"][0]
     assert (entry["model"], entry["gpu"], entry["points"]) == ("made-up", "a100", 7)
     assert entry["measured"] == {"gpus": [1, 16], "nodes": [1, 2], "batch": [16, 32]}
@@ -157,7 +166,7 @@ def test_what_was_learnt_is_written_too() -> None:
     learnt = before.observe(
         rows, 0.5 * before.extrapolate(rows).samples_s, 1.3 * before.extrapolate(rows).watts
     )
-    after = reread(learnt)
+    after = reload_coefficients(learnt)
     assert max_relative_error(after.extrapolate(rows).samples_s, learnt.extrapolate(rows).samples_s) < 0.005
     assert max_relative_error(after.extrapolate(rows).watts, learnt.extrapolate(rows).watts) < 0.005
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from wattline import Measured, Profile, Settings, fit
+from wattline import Profile, Settings, WorkloadModels, fit
 from wattline.errors import NotFitted, ProfileError
 from wattline.models.fit import fit_workload
-from wattline.models.fit_quality import Fitted
-from wattline.models.held_out import held_out
+from wattline.models.fit_quality import FittedWorkload
+from wattline.models.held_out import cross_validate
 from wattline.models.library import load_models, write_models
 from wattline.models.power.clock_power import clock_watts
 
@@ -67,7 +67,7 @@ def test_a_contradiction_is_seen_where_only_one_row_says_its_batch() -> None:
 def test_models_of_other_sizes_are_other_models() -> None:
     small = capped(model="gpt-1.3b")
     large = capped(model="gpt-13b", samples_s=[5.0, 8.0, 9.5, 10.0])
-    models = Measured((fit_workload(small), fit_workload(large)))
+    models = WorkloadModels((fit_workload(small), fit_workload(large)))
     assert models.predict("gpt-13b", "v100", batch=64).samples_s[0] == pytest.approx(10.0, rel=0.02)
     assert models.predict("GPT 1.3B", "v100", batch=64).samples_s[0] == pytest.approx(100.0, rel=0.02)
 
@@ -163,12 +163,12 @@ def test_one_chip_has_one_voltage() -> None:
 
 def test_rows_that_do_not_go_together_are_named() -> None:
     falling = capped(samples_s=[100.0, 60.0, 30.0, 20.0])
-    fitted = Fitted(fit_workload(falling), falling, held_out(falling))
-    assert fitted.contradicted[0].startswith("profile:4: samples_s is 20, the fit predicts")
-    assert not Fitted(fit_workload(capped()), capped(), held_out(capped())).contradicted
+    fitted = FittedWorkload(fit_workload(falling), falling, cross_validate(falling))
+    assert fitted.contradictions[0].startswith("profile:4: samples_s is 20, the fit predicts")
+    assert not FittedWorkload(fit_workload(capped()), capped(), cross_validate(capped())).contradictions
 
 
 def test_names_in_any_script_survive_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     name = 'gpt "🚀\\ñ\x7f'
-    write_models(Measured((fit_workload(capped(model=name)),)), tmp_path / "m.toml")
+    write_models(WorkloadModels((fit_workload(capped(model=name)),)), tmp_path / "m.toml")
     assert load_models(tmp_path / "m.toml").workloads[0].model == name

@@ -17,7 +17,7 @@ from support.synthetic_workloads import (
 )
 from wattline import policy as p
 from wattline.cluster import nodes
-from wattline.core.events import ARRIVED, FINISHED, RAN, Event, rows
+from wattline.core.events import ARRIVED, FINISHED, RAN, Event, build_events
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
@@ -27,11 +27,11 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Labels
 from wattline.errors import InputError, NotFitted, OutOfRange
 from wattline.measurement.settings import Settings
-from wattline.models import Asked, Measured
-from wattline.models.array_speed import Array, widest
+from wattline.models import TraceModels, WorkloadModels
+from wattline.models.array_speed import ArrayModel, max_array_width
 from wattline.models.fit import fit
 from wattline.models.trace_model import Misjudged
-from wattline.models.workload import Source
+from wattline.models.workload import MeasurementSource
 from wattline.papers.synergy_speedups import SynergyModels
 
 GPUS = {"gpus": [1, 1, 2, 4, 8, 8], "batch": [32, 64, 64, 128, 256, 512]}
@@ -70,10 +70,10 @@ def test_a_model_is_found_in_any_spelling(name: str, gpu: str) -> None:
 
 def test_where_several_sources_measured_a_model_the_first_is_found_and_all_by_their_source() -> None:
     one, other = (
-        replace(build_workload(speed=replace(SPEED, sample_s=s)), source=Source(name))
+        replace(build_workload(speed=replace(SPEED, sample_s=s)), source=MeasurementSource(name))
         for s, name in ((0.001, "here"), (0.002, "There '24"))
     )
-    models = Measured((one, other))
+    models = WorkloadModels((one, other))
     assert models.find("made-up", "a100") is one
     assert models.find("Here/made_up", "a100") is one
     assert models.find("there-24/made-up", "a100") is other
@@ -165,7 +165,9 @@ def test_beyond_what_was_measured_more_gpus_are_no_faster() -> None:
 def test_packed_jobs_are_slowed_like_unmeasured_ones() -> None:
     jobs = some_jobs()
     assert speed(MODELS, jobs, 0, 1, members=2) == pytest.approx(0.6)
-    assert speed(replace(MODELS, otherwise=Asked(packed=0.5)), jobs, 0, 1, members=2) == pytest.approx(0.5)
+    assert speed(replace(MODELS, fallback=TraceModels(packed=0.5)), jobs, 0, 1, members=2) == pytest.approx(
+        0.5
+    )
 
 
 def array_of(width: int, jobs: Jobs, job: int = 0, **more: object) -> Grants:
@@ -175,8 +177,11 @@ def array_of(width: int, jobs: Jobs, job: int = 0, **more: object) -> Grants:
 
 @pytest.mark.parametrize("width", [1, 2, 8])
 def test_members_of_an_array_share_what_was_measured_of_it(width: int) -> None:
-    learnt = replace(MODELS.workloads[1], array=Array(serial=0.3))
-    jobs, models = some_jobs(gpus=[1], batch=[64], model=["resnet50"], gpu_kind=["a100"]), Measured((learnt,))
+    learnt = replace(MODELS.workloads[1], array=ArrayModel(serial=0.3))
+    jobs, models = (
+        some_jobs(gpus=[1], batch=[64], model=["resnet50"], gpu_kind=["a100"]),
+        WorkloadModels((learnt,)),
+    )
     alone, together = (learnt.extrapolate(Settings.of(batch=64, fuse=fuse)) for fuse in (1, width))
     each = models.speed(jobs, array_of(width, jobs, kind="a100"))
     assert each == pytest.approx(together.samples_s / width / alone.samples_s)
@@ -186,23 +191,25 @@ def test_members_of_an_array_share_what_was_measured_of_it(width: int) -> None:
 
 def test_unmeasured_arrays_follow_the_default() -> None:
     jobs = some_jobs(model=["strange"] * 3)
-    for models in (MODELS, Asked(), SynergyModels(), Misjudged(error=0.0)):
+    for models in (MODELS, TraceModels(), SynergyModels(), Misjudged(error=0.0)):
         assert models.speed(jobs, array_of(4, jobs)) == pytest.approx(1 / (1 + 0.65 * 3))
-        assert widest(models, jobs, array_of(4, jobs)).tolist() == [np.inf]
+        assert max_array_width(models, jobs, array_of(4, jobs)).tolist() == [np.inf]
 
 
 @pytest.mark.parametrize(("kind", "most"), [("a100", 12), ("v100", 4), ("other", np.inf), ("", 12)])
 def test_as_many_members_fit_as_memory_was_measured_for(kind: str, most: float) -> None:
-    learnt = replace(MODELS.workloads[1], array=Array(0.3, 2.0, 3.0))
+    learnt = replace(MODELS.workloads[1], array=ArrayModel(0.3, 2.0, 3.0))
     jobs = some_jobs(model=["resnet50"] * 3, gpu_kind=[""] * 3)
-    assert widest(Measured((learnt,)), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
-    assert widest(Misjudged(Measured((learnt,))), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
+    assert max_array_width(WorkloadModels((learnt,)), jobs, array_of(2, jobs, kind=kind)).tolist() == [most]
+    assert max_array_width(
+        Misjudged(WorkloadModels((learnt,))), jobs, array_of(2, jobs, kind=kind)
+    ).tolist() == [most]
 
 
 def test_unmeasured_jobs_follow_their_trace() -> None:
     jobs = some_jobs(model=["ResNet-50", "strange", ""])
-    asked = Asked(span_penalty=2.0)
-    models = replace(MODELS, otherwise=asked)
+    asked = TraceModels(span_penalty=2.0)
+    models = replace(MODELS, fallback=asked)
     for job in (1, 2):
         for gpus, on in ((1, 1), (2, 2), (4, 1)):
             assert speed(models, jobs, job, gpus, on) == speed(asked, jobs, job, gpus, on)
@@ -216,7 +223,7 @@ def test_a_job_that_accepts_several_kinds_is_what_was_measured_on_the_first_that
     kinds: str, which: int
 ) -> None:
     jobs = some_jobs(gpus=[4], model=["resnet-50 (imagenet)"], gpu_kind=[kinds], batch=[256])
-    alone = Measured((MODELS.workloads[which],))
+    alone = WorkloadModels((MODELS.workloads[which],))
     assert speed(MODELS, jobs, 0, 2) == speed(alone, jobs, 0, 2)
 
 
@@ -281,12 +288,14 @@ def test_what_a_second_node_costs_is_learnt_from_a_run(cost_s: float) -> None:
 
 
 def test_what_is_learnt_of_one_workload_leaves_the_others() -> None:
-    truth = Measured(tuple(replace(w, speed=replace(w.speed, second_node_s=1.0)) for w in MODELS.workloads))
+    truth = WorkloadModels(
+        tuple(replace(w, speed=replace(w.speed, second_node_s=1.0)) for w in MODELS.workloads)
+    )
     policy = Listening()
     jobs = some_jobs(gpus=[2, 2], model=["resnet50"] * 2, gpu_kind=["a100"] * 2, batch=[64, 64])
     wattline.run(wattline.Sim(jobs, nodes("a100", count=2, gpus=1), truth=truth), policy, MODELS)
     learnt = policy.believed[-1]
-    assert isinstance(learnt, Measured)
+    assert isinstance(learnt, WorkloadModels)
     assert [a is b for a, b in zip(learnt.workloads, MODELS.workloads, strict=True)] == [True, False, True]
 
 
@@ -305,7 +314,7 @@ def test_the_rate_of_a_job_on_two_nodes_is_learnt() -> None:
     leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     models = MODELS
     for _ in range(4):
-        models = models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.4)), JOBS, leases, CLUSTER)
+        models = models.observe(build_events(Event(RAN, 0, 1.0, 0.0, 0.4)), JOBS, leases, CLUSTER)
     assert speed(models, JOBS, 0, 2, on=2) == pytest.approx(0.4, rel=0.1)
 
 
@@ -313,17 +322,17 @@ def test_a_rate_as_expected_returns_the_very_same_models() -> None:
     leases = holding((0, 0, 0, 1), (0, 0, 1, 1))
     expected = speed(MODELS, JOBS, 0, 2, on=2)
     for rate in (expected, 0.93 * expected, 1.08 * expected):
-        assert MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, rate)), JOBS, leases, CLUSTER) is MODELS
+        assert MODELS.observe(build_events(Event(RAN, 0, 1.0, 0.0, rate)), JOBS, leases, CLUSTER) is MODELS
 
 
 @pytest.mark.parametrize(
     "events",
     [
-        rows(),
-        rows(Event(ARRIVED, 1, 1.0)),
-        rows(Event(RAN, 1, 1.0, 0.0, 5.0)),  # without a lease
-        rows(Event(RAN, 0, 1.0, 0.0, 0.0)),  # not running
-        rows(Event(FINISHED, 1, 1.0, 1000.0)),
+        build_events(),
+        build_events(Event(ARRIVED, 1, 1.0)),
+        build_events(Event(RAN, 1, 1.0, 0.0, 5.0)),  # without a lease
+        build_events(Event(RAN, 0, 1.0, 0.0, 0.0)),  # not running
+        build_events(Event(FINISHED, 1, 1.0, 1000.0)),
     ],
 )
 def test_events_without_a_running_job_change_nothing(events: np.ndarray) -> None:
@@ -332,13 +341,13 @@ def test_events_without_a_running_job_change_nothing(events: np.ndarray) -> None
 
 def test_packed_jobs_change_nothing() -> None:
     leases = holding((1, 1, 0, 1), (2, 1, 0, 1))
-    seen = rows(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
+    seen = build_events(Event(RAN, 1, 1.0, 0.0, 0.2), Event(RAN, 2, 1.0, 0.0, 0.2))
     assert MODELS.observe(seen, JOBS, leases, CLUSTER) is MODELS
 
 
 def test_a_packed_rate_is_not_taken_for_that_of_the_job_alone() -> None:
     # Job 2 shared GPUs with job 1 until it ended: both rates of job 1 are in the events of that end.
-    seen = rows(
+    seen = build_events(
         Event(RAN, 1, 0.0, 0.0, 0.6),
         Event(RAN, 2, 0.0, 0.0, 0.6),
         Event(FINISHED, 2, 1.0, 1000.0),
@@ -364,15 +373,19 @@ def test_packed_jobs_do_not_lower_the_speed_of_a_job_alone() -> None:
 
 
 def test_unmeasured_jobs_change_nothing() -> None:
-    models = Measured(())
+    models = WorkloadModels(())
     assert (
-        models.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
+        models.observe(
+            build_events(Event(RAN, 0, 1.0, 0.0, 0.3)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER
+        )
         is models
     )
 
 
 def test_learning_does_not_change_the_earlier_models() -> None:
     before = speed(MODELS, JOBS, 0, 2, on=2)
-    MODELS.observe(rows(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER)
+    MODELS.observe(
+        build_events(Event(RAN, 0, 1.0, 0.0, 0.1)), JOBS, holding((0, 0, 0, 1), (0, 0, 1, 1)), CLUSTER
+    )
     assert speed(MODELS, JOBS, 0, 2, on=2) == before
     assert max_relative_error([before], [1.0]) > 0.02

@@ -47,7 +47,7 @@ def test_a_job_has_all_that_it_demands() -> None:
 def test_greedy_lets_jobs_wait_that_cannot_have_their_whole_demand() -> None:
     log = played(Greedy(), "alexnet", "alexnet", "alexnet", "gnmt")
     assert min(log.action_s[log.actions[:, 1] == 2]) == 1000
-    assert [REASONS[reason] for _, reason in log.held.tolist()][:2] == [Reason.NO_HOST] * 2
+    assert [REASONS[reason] for _, reason in log.wait_reasons.tolist()][:2] == [Reason.NO_HOST] * 2
     assert finish_times(log)["2"] == 2000
 
 

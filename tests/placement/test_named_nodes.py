@@ -32,7 +32,7 @@ class Named:
         rows = np.arange(len(snapshot.queue), dtype=np.int64)
         node = np.array(self.node[len(rows)][: len(rows)], dtype=np.int64)
         cap_w = np.full(len(rows), self.cap_w + len(rows) if self.cap_w else 0, dtype=np.int64)
-        return Plan(rows, snapshot.queue.gpus, rows, node=node, cap_w=cap_w)
+        return Plan(rows, snapshot.queue.requested_gpus, rows, node=node, cap_w=cap_w)
 
 
 def list_nodes(log, verb=START):  # type: ignore[no-untyped-def]
@@ -78,7 +78,9 @@ def test_no_job_is_stopped_for_a_node_that_is_still_off() -> None:
     def plan_nodes(snapshot: Snapshot, models: Models) -> Plan:
         rows = np.arange(len(snapshot.queue), dtype=np.int64)
         if snapshot.now_s < 50 and len(rows) == 2:
-            return Plan(rows[1:], rows[1:] * 0 + 1, rows[1:], node=np.zeros(1, dtype=np.int64), tick_s=50.0)
+            return Plan(
+                rows[1:], rows[1:] * 0 + 1, rows[1:], node=np.zeros(1, dtype=np.int64), next_decision_s=50.0
+            )
         return Plan(rows, rows * 0 + 1, rows, node=rows)
 
     cluster = nodes("v100", count=2, gpus=1, off_w=1.0, boot_s=5000.0, boot_w=1.0)

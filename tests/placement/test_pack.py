@@ -15,7 +15,7 @@ from wattline.core.reasons import REASONS
 from wattline.core.snapshot import Snapshot
 from wattline.errors import GrantedTwice, PlanError, UnknownJob
 from wattline.loop.run import run
-from wattline.models import Asked
+from wattline.models import TraceModels
 from wattline.placement import Pack
 
 
@@ -88,7 +88,7 @@ def test_a_job_that_keeps_running_is_never_moved() -> None:
 def test_spanning_nodes_costs_the_penalty_of_the_true_model() -> None:
     jobs = build_jobs([3], [100])
     cluster = nodes("v100", count=2, gpus=2)
-    log = run(Sim(jobs, cluster, truth=Asked(span_penalty=1.5)), p.fifo)
+    log = run(Sim(jobs, cluster, truth=TraceModels(span_penalty=1.5)), p.fifo)
     assert finish_times(log) == {"0": 150.0}
 
 
@@ -122,7 +122,7 @@ def test_reasons_say_why_a_job_waits() -> None:
     )
     log = simulate(jobs, p.fifo, gpus=4)
     first: dict[int, str] = {}
-    for job, reason in log.held.tolist():
+    for job, reason in log.wait_reasons.tolist():
         first.setdefault(job, REASONS[reason].name)
     assert first == {1: "NO_ROOM", 2: "OUTRANKED", 3: "TOO_BIG", 4: "OUTRANKED"}
 

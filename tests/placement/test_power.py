@@ -25,7 +25,7 @@ from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.placement import Buddy, Pack, Power
-from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription
 from wattline.trace import synth
 
 
@@ -57,7 +57,7 @@ def test_energy_of_a_long_gap() -> None:
     frugal = simulate(build_two_jobs(900), p.fifo, nodes=build_nodes(), place=Power())
     #                                            50 s idle, 850 s off, 40 s to boot
     assert frugal.events[-1, EVENT_ENERGY_J] == pytest.approx(34_000 + 5_000 + 17_000 + 4_000 + 34_000)
-    energies_add_up(frugal)
+    check_energy_totals(frugal)
     assert finish_times(frugal) == {"a": 100.0, "b": 1140.0}
 
 
@@ -66,7 +66,7 @@ def test_a_job_waits_only_as_long_as_the_node_boots() -> None:
     assert first_start_times(log) == {"a": 0.0, "b": 1040.0}
     assert list_switches(log, POWER_OFF) == [(150.0, 0)]
     assert list_switches(log, POWER_ON) == [(1000.0, 0)]
-    assert [(job, REASONS[reason].name) for job, reason in log.held.tolist()] == [(1, "BOOTING")]
+    assert [(job, REASONS[reason].name) for job, reason in log.wait_reasons.tolist()] == [(1, "BOOTING")]
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 49.0, 50.0])
@@ -166,7 +166,7 @@ def test_a_node_boots_for_a_job_that_moves_to_make_room() -> None:
     log = simulate(jobs, p.fifo, nodes=cluster, place=Power(Buddy()))
     assert list_switches(log, POWER_ON) == [(1000.0, 1)]
     assert first_start_times(log)["large"] == 1040.0
-    assert [REASONS[reason].name for job, reason in log.held.tolist() if job == 2] == ["BOOTING"]
+    assert [REASONS[reason].name for job, reason in log.wait_reasons.tolist() if job == 2] == ["BOOTING"]
 
 
 def test_a_large_job_is_not_overtaken_forever_because_nodes_are_off() -> None:
@@ -193,8 +193,8 @@ def test_failed_nodes_are_neither_booted_nor_waited_for() -> None:
             faults=Faults(node_mtbf_s=20_000.0, node_repair_s=3000.0),
             seed=seed,
         )
-        no_node_is_oversubscribed(log)
-        energies_add_up(log)
+        check_no_oversubscription(log)
+        check_energy_totals(log)
         assert np.count_nonzero(log.events[:, EVENT_VERB] == FINISHED) == len(jobs)
 
 
@@ -267,7 +267,7 @@ def test_a_job_that_grows_into_nodes_that_are_off_keeps_its_lease_until_they_are
     def plan_growth(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         rows = np.arange(len(snapshot.queue), dtype=np.int64)
         gpus = np.full(len(rows), 16 if snapshot.now_s >= 5000 else 8, dtype=np.int64)
-        return Plan(rows, gpus, rows, tick_s=5000.0 if snapshot.now_s < 5000 else math.inf)
+        return Plan(rows, gpus, rows, next_decision_s=5000.0 if snapshot.now_s < 5000 else math.inf)
 
     one = Jobs.of(submit_s=[0], gpus=[8], duration_s=[20_000])
     log = run(Sim(one, cluster), plan_growth, place=Power(Pack()))

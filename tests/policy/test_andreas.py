@@ -11,7 +11,7 @@ from wattline import policy as p
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.jobs import Jobs
 from wattline.core.reasons import REASONS, Reason
-from wattline.energy.time_series import Series
+from wattline.energy.time_series import TimeSeries
 from wattline.errors import ConfigError
 from wattline.optimize import METHODS
 from wattline.placement import Pack, Power
@@ -61,11 +61,11 @@ def test_jobs_with_time_run_frugally_and_urgent_jobs_run_fast() -> None:
 
 
 def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
-    night = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1), every_s=86_400.0))
+    night = wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.1), every_s=86_400.0))
     policy, one = p.Andreas(price=night), wl.nodes("v100", gpus=1)
     patient = simulate(job(1, 20.0), policy, nodes=one, place=Power())
     assert first_start_times(patient)["a"] == 36_000.0 + one.boot_s[0]
-    assert REASONS[int(patient.held[0, 1])] == Reason.CHEAPER_LATER
+    assert REASONS[int(patient.wait_reasons[0, 1])] == Reason.CHEAPER_LATER
     hurried = simulate(job(1, 9.0), policy, nodes=one, place=Power())
     assert first_start_times(hurried)["a"] == 0.0
     nameless = simulate(job(1), policy, nodes=one, place=Power())  # it has no deadline, so it may not wait
@@ -74,7 +74,7 @@ def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
 
 def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
     # Two hours of work, due half an hour after energy gets cheaper.
-    price = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1)))
+    price = wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.1)))
     jobs = job(2, 38_000 / 3600, late_per_h=[20.0], max_gpus=[1])
     found = wl.report(wl.run(wl.Sim(jobs, wl.nodes("v100", gpus=1)), p.Andreas(price=price), price=price))
     assert found.deadline_misses == 0
@@ -95,7 +95,7 @@ def test_no_job_waits_long_for_a_decision_that_is_no_longer_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    "price", [wl.Price.flat(0.0), wl.Price(Series((0.0, 36_000.0), (0.5, 0.0), 86_400.0))]
+    "price", [wl.Price.flat(0.0), wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.0), 86_400.0))]
 )
 def test_energy_that_costs_nothing_keeps_no_job_waiting(price: wl.Price) -> None:
     jobs = wl.synth(count=10, seed=1, gpus_total=8, deadlines=0.5)
@@ -104,7 +104,7 @@ def test_energy_that_costs_nothing_keeps_no_job_waiting(price: wl.Price) -> None
 
 
 def test_small_changes_of_the_price_stop_no_job() -> None:
-    price = wl.Price(Series((0.0, 300.0), (0.20, 0.19), every_s=600.0))
+    price = wl.Price(TimeSeries((0.0, 300.0), (0.20, 0.19), every_s=600.0))
     log = simulate(
         job(2, 80_000 / 3600, late_per_h=[1.0], max_gpus=[1]),
         p.Andreas(price=price),
@@ -130,19 +130,19 @@ def test_a_stop_that_gains_nothing_is_not_made() -> None:
 
 
 def test_a_job_that_does_not_fit_has_no_price_as_its_reason() -> None:
-    price = wl.Price(Series((0.0, 36_000.0), (0.5, 0.1)))
+    price = wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.1)))
     jobs = Jobs.of(
         submit_s=[0, 0], gpus=[1, 1], max_gpus=[1, 1], duration_s=[3600.0] * 2, deadline_s=[9000.0, 60_000.0]
     )
     log = simulate(jobs, p.Andreas(objective="to_the_end", price=price), gpus=1)
-    assert Reason.CHEAPER_LATER not in {REASONS[code] for code in log.held[:, 1].tolist()}
+    assert Reason.CHEAPER_LATER not in {REASONS[code] for code in log.wait_reasons[:, 1].tolist()}
 
 
 def test_a_job_that_fits_on_no_node_has_that_reason_and_others_run() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[16, 1], min_gpus=[16, 1], duration_s=[10, 10], id=["a", "b"])
     log = simulate(jobs, p.Andreas(), nodes=MIXED)
     assert "b" in finish_times(log)
-    assert REASONS[int(log.held[-1, 1])] == Reason.NO_NODE
+    assert REASONS[int(log.wait_reasons[-1, 1])] == Reason.NO_NODE
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -151,7 +151,9 @@ def test_every_method_finishes_all_jobs_and_reports_its_gap(method: str) -> None
     log = simulate(jobs, p.Andreas(method, tries=20), nodes=MIXED, place=Power())
     found = wl.report(log)
     assert found.finished + found.unfinished == 25
-    assert found.unfinished == log.held[log.held[:, 1] == REASONS.index(Reason.NO_NODE)].shape[0]
+    assert (
+        found.unfinished == log.wait_reasons[log.wait_reasons[:, 1] == REASONS.index(Reason.NO_NODE)].shape[0]
+    )
     if method == "exact":
         assert found.gap_max <= 1e-3
         assert found.gap_unknown == 0

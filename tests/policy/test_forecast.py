@@ -8,23 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.cluster import join_nodes, nodes
-from wattline.core.events import ARRIVED, Event, rows
+from wattline.core.events import ARRIVED, Event, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.snapshot import Snapshot
-from wattline.loop.state import advance, begin, decide_nothing
-from wattline.models.remaining import last_s
-from wattline.models.trace_model import Asked
+from wattline.loop.state import advance, build_empty_decision, build_empty_state
+from wattline.models.remaining import group_remaining_s
+from wattline.models.trace_model import TraceModels
 from wattline.policy.chain import plan_as_requested
 from wattline.policy.forecast import predict_starts_s
 
 
 def queued(jobs: Jobs, cluster: Nodes) -> Snapshot:
     """All of *jobs* have arrived."""
-    state = begin(jobs, cluster)
-    events = rows(*(Event(ARRIVED, job, 0.0) for job in range(len(jobs))))
-    return advance(state, decide_nothing(state), 0.0, events, jobs, cluster.accepts(jobs.gpu_kind))
+    state = build_empty_state(jobs, cluster)
+    events = build_events(*(Event(ARRIVED, job, 0.0) for job in range(len(jobs))))
+    return advance(
+        state, build_empty_decision(state), 0.0, events, jobs, cluster.accepted_kinds(jobs.gpu_kind)
+    )
 
 
 def some(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
@@ -33,7 +35,7 @@ def some(gpus: list[int], duration_s: list[float], **more: object) -> Jobs:
 
 def starts(snapshot: Snapshot, plan: Plan | None = None) -> list[float]:
     plan = plan_as_requested(snapshot) if plan is None else plan
-    return predict_starts_s(snapshot, plan, last_s(snapshot, Asked(), plan)).tolist()
+    return predict_starts_s(snapshot, plan, group_remaining_s(snapshot, TraceModels(), plan)).tolist()
 
 
 def test_a_job_starts_when_enough_jobs_before_it_have_ended() -> None:

@@ -14,7 +14,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.models import Asked, Misjudged
+from wattline.models import Misjudged, TraceModels
 from wattline.placement import Pack
 from wattline.policy.chain import decide_again
 
@@ -124,7 +124,7 @@ def test_tiresias_takes_back_a_promotion_in_time() -> None:
 
 def test_gandiva_takes_turns() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[1, 1], duration_s=[200, 200])
-    log = simulate(jobs, p.Gandiva(slice_s=50), truth=Asked(packed=0.5))
+    log = simulate(jobs, p.Gandiva(slice_s=50), truth=TraceModels(packed=0.5))
     assert finish_times(log)["a"] - finish_times(log)["b"] <= 50
 
 
@@ -151,7 +151,7 @@ def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
         (lambda: p.Gandiva(slice_s=0.1), "slice_s must be at least 1"),
         (lambda: p.chain(), "chain got no stages, expected at least one"),
         (lambda: Pack("sometimes"), "backfill must be one of none, easy, greedy"),  # type: ignore[arg-type]
-        (lambda: Asked(span_penalty=0.5), "span_penalty must be at least 1"),
+        (lambda: TraceModels(span_penalty=0.5), "span_penalty must be at least 1"),
     ],
 )
 def test_knobs_that_make_no_sense_are_refused(make: object, words: str) -> None:
@@ -175,10 +175,10 @@ def test_a_policy_that_misjudges_durations_orders_wrongly_but_the_truth_decides_
     )
     cluster = nodes("v100", gpus=1)
 
-    def mean_end(models: Asked | Misjudged) -> float:
+    def mean_end(models: TraceModels | Misjudged) -> float:
         log = run(Sim(jobs, cluster, overheads=Overheads(restart_s=0)), p.srtf, models)
         done = finish_times(log)
         assert max(done.values()) == pytest.approx(jobs.duration_s.sum())
         return float(np.mean(list(done.values())))
 
-    assert mean_end(Misjudged(error=1.0)) > 1.02 * mean_end(Asked())
+    assert mean_end(Misjudged(error=1.0)) > 1.02 * mean_end(TraceModels())

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
-from wattline.profiler.cap_window import Aim, CapSearch, Length, Tried, find_best, list_caps
+from wattline.profiler.cap_window import Aim, CapMeasurement, CapSearch, WindowLength, find_best, list_caps
 
-SHORT = Length(wait=1, warmup=2, steps=5)
+SHORT = WindowLength(wait=1, warmup=2, steps=5)
 
 
 class SimulatedJob:
@@ -44,7 +44,7 @@ def compute_best_cap(aim: Aim, caps: tuple[float, ...], knee_w: float) -> float:
     for cap_w in caps:
         job = SimulatedJob(knee_w)
         job.step(cap_w)
-        measurements.append(Tried(cap_w, 1, job.now_s, job.energy_j))
+        measurements.append(CapMeasurement(cap_w, 1, job.now_s, job.energy_j))
     return find_best(measurements, aim, caps[0]).cap_w
 
 
@@ -81,7 +81,7 @@ def test_measurements_match_the_job() -> None:
 
 
 def test_a_window_in_seconds_is_at_least_that_long() -> None:
-    search, job = CapSearch((250.0,), Aim("energy"), Length(0, 0, 1, seconds=3.0)), SimulatedJob()
+    search, job = CapSearch((250.0,), Aim("energy"), WindowLength(0, 0, 1, seconds=3.0)), SimulatedJob()
     job.train(search, 1000)
     assert 3.0 <= search.measurements[0].seconds <= 3.2
 
@@ -96,7 +96,7 @@ def test_a_window_cut_off_by_the_end_of_an_epoch_restarts() -> None:
 
 
 def test_windows_that_do_not_fit_in_an_epoch_get_shorter() -> None:
-    search, job = CapSearch(list_caps(100.0, 250.0), Aim("energy"), Length(1, 10, 40)), SimulatedJob()
+    search, job = CapSearch(list_caps(100.0, 250.0), Aim("energy"), WindowLength(1, 10, 40)), SimulatedJob()
     for _ in range(60):  # epochs of nine steps
         job.train(search, 9)
         search.end_epoch()
@@ -121,10 +121,10 @@ def test_caps_go_down_in_steps_to_the_smallest() -> None:
 
 def test_each_aim_chooses_its_own_cap() -> None:
     measurements = [
-        Tried(250, 1, 1.0, 240.0),
-        Tried(200, 1, 1.05, 200.0),
-        Tried(150, 1, 1.3, 180.0),
-        Tried(100, 1, 2.2, 220.0),
+        CapMeasurement(250, 1, 1.0, 240.0),
+        CapMeasurement(200, 1, 1.05, 200.0),
+        CapMeasurement(150, 1, 1.3, 180.0),
+        CapMeasurement(100, 1, 2.2, 220.0),
     ]
     chosen = {text: find_best(measurements, Aim.parse(text), 250.0).cap_w for text in (
         "time", "energy", "cost:1", "cost:0", "slowdown:1.1", "slowdown:1.5", "watts:195", "watts:50",

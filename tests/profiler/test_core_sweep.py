@@ -10,25 +10,31 @@ from hypothesis import strategies as st
 
 from wattline.errors import ConfigError
 from wattline.measurement.points import read_profile, write_profile
-from wattline.models.demand import Demand
+from wattline.models.demand import DemandModel
 from wattline.models.fit import fit
-from wattline.profiler.core_sweep import MEMORY_SHARES, Point, Sweep, between, profile
+from wattline.profiler.core_sweep import (
+    MEMORY_SHARES,
+    CoreSweep,
+    SpeedPoint,
+    build_profile,
+    interpolate_speed,
+)
 
 CORES = tuple(float(c) for c in range(1, 25))
 GRID = np.array(CORES)
 
 
 @st.composite
-def loaders(draw: st.DrawFn) -> tuple[Demand, float]:
+def loaders(draw: st.DrawFn) -> tuple[DemandModel, float]:
     """Return a loader and the seconds of its GPU per sample: up to some core count the loader is slower."""
     core_s = draw(st.floats(1e-3, 1e-1))
     fixed_s = draw(st.sampled_from((0.0, 0.05, 0.2))) * core_s
     enough = draw(st.floats(0.5, 48.0))
-    demand = Demand(fixed_s, core_s, core_s * draw(st.floats(0.02, 2.0)), draw(st.floats(1.0, 500.0)))
+    demand = DemandModel(fixed_s, core_s, core_s * draw(st.floats(0.02, 2.0)), draw(st.floats(1.0, 500.0)))
     return demand, fixed_s + core_s / enough
 
 
-def speed(loader: tuple[Demand, float], cpus: np.ndarray, mem_gib: float = np.nan) -> np.ndarray:
+def speed(loader: tuple[DemandModel, float], cpus: np.ndarray, mem_gib: float = np.nan) -> np.ndarray:
     demand, gpu_s = loader
     return 1 / np.maximum(demand.sample_s(cpus, np.full(len(cpus), mem_gib)), gpu_s)
 
@@ -37,17 +43,21 @@ def relative_error(estimate: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.abs(estimate / truth - 1.0)
 
 
-def measure_speeds(loader: tuple[Demand, float], noise: float = 0.0, seed: int = 0) -> dict[float, float]:
+def measure_speeds(
+    loader: tuple[DemandModel, float], noise: float = 0.0, seed: int = 0
+) -> dict[float, float]:
     rng = np.random.default_rng(seed)
-    return Sweep(CORES)(lambda c: float(speed(loader, np.array([c]))[0] * (1 + noise * rng.uniform(-1, 1))))
+    return CoreSweep(CORES)(
+        lambda c: float(speed(loader, np.array([c]))[0] * (1 + noise * rng.uniform(-1, 1)))
+    )
 
 
-def build_points(known: dict[float, float]) -> list[Point]:
-    return [Point(c, s, 0.01 * s, 30) for c, s in known.items()]
+def build_points(known: dict[float, float]) -> list[SpeedPoint]:
+    return [SpeedPoint(c, s, 0.01 * s, 30) for c, s in known.items()]
 
 
 def measure_linear(most: float) -> dict[float, float]:
-    return Sweep(CORES)(lambda c: min(c, most))
+    return CoreSweep(CORES)(lambda c: min(c, most))
 
 
 def test_all_cores_are_measured_first_and_then_the_fewest() -> None:
@@ -55,30 +65,30 @@ def test_all_cores_are_measured_first_and_then_the_fewest() -> None:
 
 
 def test_a_job_that_is_as_fast_on_one_core_is_measured_twice() -> None:
-    known = Sweep(CORES)(lambda c: 100.0 + c / 10)
+    known = CoreSweep(CORES)(lambda c: 100.0 + c / 10)
     assert list(known) == [24, 1]
-    assert Sweep(CORES).is_flat(known)
-    assert not Sweep(CORES).is_flat(measure_linear(4.0))
+    assert CoreSweep(CORES).is_flat(known)
+    assert not CoreSweep(CORES).is_flat(measure_linear(4.0))
 
 
 def test_a_machine_with_one_core_is_measured_once() -> None:
-    known = Sweep((1.0,))(lambda c: 5.0)
+    known = CoreSweep((1.0,))(lambda c: 5.0)
     assert known == {1.0: 5.0}
-    assert not Sweep((1.0,)).is_flat(known)
+    assert not CoreSweep((1.0,)).is_flat(known)
 
 
 def test_a_sharp_bend_is_located() -> None:
     known = measure_linear(8.0)
     assert len(known) <= 8
-    assert relative_error(between(known, GRID), np.minimum(GRID, 8.0)).max() < 0.03
+    assert relative_error(interpolate_speed(known, GRID), np.minimum(GRID, 8.0)).max() < 0.03
 
 
 @given(loaders(), st.floats(0.0, 0.3))
 def test_intervals_with_nearly_equal_ends_are_left_alone(
-    loader: tuple[Demand, float], threshold: float
+    loader: tuple[DemandModel, float], threshold: float
 ) -> None:
     known: dict[float, float] = {}
-    sweep = Sweep(CORES, threshold, points=24)
+    sweep = CoreSweep(CORES, threshold, points=24)
     while (cpus := sweep.next_cpus(known)) is not None:
         if len(known) >= 2:
             below, above = max(c for c in known if c < cpus), min(c for c in known if c > cpus)
@@ -96,17 +106,19 @@ def test_a_sweep_ends_within_its_points(speeds: list[float], most: int) -> None:
         requested.append(cpus)
         return speeds[int(cpus) - 1]
 
-    known = Sweep(CORES, points=most)(measure)
+    known = CoreSweep(CORES, points=most)(measure)
     assert len(requested) == len(set(requested)) == len(known) <= most
     assert set(requested) <= set(CORES)
-    estimate = between(known, GRID)
+    estimate = interpolate_speed(known, GRID)
     assert np.isfinite(estimate).all()
     assert (estimate > 0).all()
     assert all(estimate[int(c) - 1] == s for c, s in known.items())
 
 
 @given(loaders(), st.integers(0, 8))
-def test_an_interrupted_sweep_resumes_with_the_same_points(loader: tuple[Demand, float], done: int) -> None:
+def test_an_interrupted_sweep_resumes_with_the_same_points(
+    loader: tuple[DemandModel, float], done: int
+) -> None:
     whole = measure_speeds(loader)
     known = dict(itertools.islice(whole.items(), done))
     requested = []
@@ -115,50 +127,50 @@ def test_an_interrupted_sweep_resumes_with_the_same_points(loader: tuple[Demand,
         requested.append(cpus)
         return whole[cpus]
 
-    assert Sweep(CORES)(measure, known) == whole
+    assert CoreSweep(CORES)(measure, known) == whole
     assert requested == list(whole)[done:]
 
 
 @given(loaders())
 def test_core_counts_that_were_not_measured_are_estimated_within_3_percent(
-    loader: tuple[Demand, float],
+    loader: tuple[DemandModel, float],
 ) -> None:
-    assert relative_error(between(measure_speeds(loader), GRID), speed(loader, GRID)).max() < 0.03
+    assert relative_error(interpolate_speed(measure_speeds(loader), GRID), speed(loader, GRID)).max() < 0.03
 
 
 @given(loaders(), st.integers(0, 99))
-def test_noise_of_1_percent_stays_noise(loader: tuple[Demand, float], seed: int) -> None:
-    errors = relative_error(between(measure_speeds(loader, 0.01, seed), GRID), speed(loader, GRID))
+def test_noise_of_1_percent_stays_noise(loader: tuple[DemandModel, float], seed: int) -> None:
+    errors = relative_error(interpolate_speed(measure_speeds(loader, 0.01, seed), GRID), speed(loader, GRID))
     assert errors.mean() < 0.015
     assert errors.max() < 0.05
 
 
 @given(loaders())
 def test_the_whole_matrix_is_estimated_within_3_percent_for_a_tenth_of_the_work(
-    loader: tuple[Demand, float],
+    loader: tuple[DemandModel, float],
 ) -> None:
     known = measure_speeds(loader)
     assert 10 * len(known) <= len(CORES) * len(MEMORY_SHARES)
     demand, _ = loader
     for share in np.linspace(0, 1, 11):
         mem_gib = float(share * demand.dataset_gib)
-        estimate = demand.with_memory(between(known, GRID), np.full(24, mem_gib))
+        estimate = demand.speed_with_memory(interpolate_speed(known, GRID), np.full(24, mem_gib))
         assert relative_error(estimate, speed(loader, GRID, mem_gib)).max() < 0.03
 
 
 @pytest.mark.parametrize("count", range(2, 65))
 def test_any_machine_is_profiled_with_a_tenth_of_the_work(count: int) -> None:
     cores = tuple(float(c + 1) for c in range(count))
-    assert 10 * len(Sweep(cores)(lambda c: c)) <= count * len(MEMORY_SHARES)
+    assert 10 * len(CoreSweep(cores)(lambda c: c)) <= count * len(MEMORY_SHARES)
 
 
 @given(loaders(), st.sampled_from((1, 4)))
 def test_models_fitted_to_the_table_match_the_loader(
-    tmp_path_factory: pytest.TempPathFactory, loader: tuple[Demand, float], gpus: int
+    tmp_path_factory: pytest.TempPathFactory, loader: tuple[DemandModel, float], gpus: int
 ) -> None:
     truth, gpu_s = loader
     known = {c * gpus: s * gpus for c, s in measure_speeds(loader).items()}
-    table = profile(
+    table = build_profile(
         build_points(known), model="m", gpu="v100", gpus=gpus, batch=32 * gpus, demand=truth, read_mib_s=500.0
     )
     path = tmp_path_factory.mktemp("table") / "p.csv"
@@ -172,8 +184,8 @@ def test_models_fitted_to_the_table_match_the_loader(
 
 
 def test_measured_and_derived_rows_can_be_distinguished(tmp_path: Path) -> None:
-    demand = Demand(core_s=0.01, storage_s=0.02, dataset_gib=100.0)
-    table = profile(
+    demand = DemandModel(core_s=0.01, storage_s=0.02, dataset_gib=100.0)
+    table = build_profile(
         build_points({1.0: 100.0, 2.0: 200.0}),
         model="m",
         gpu="v100",
@@ -192,14 +204,21 @@ def test_measured_and_derived_rows_can_be_distinguished(tmp_path: Path) -> None:
 
 
 def test_without_a_demand_the_table_has_only_measured_rows() -> None:
-    table = profile(build_points({2.0: 5.0, 1.0: 4.0}), model="m", gpu="t4", gpus=1, batch=8, demand=None)
+    table = build_profile(
+        build_points({2.0: 5.0, 1.0: 4.0}), model="m", gpu="t4", gpus=1, batch=8, demand=None
+    )
     assert table.cpus.tolist() == [1, 2]
     assert table.samples_s.tolist() == [4, 5]
     assert np.isnan(table.mem_gib).all()
 
 
 def test_fewer_and_more_cores_than_measured_are_in_proportion_and_no_faster() -> None:
-    assert between({2.0: 10.0, 4.0: 18.0}, np.array([1.0, 2.0, 4.0, 9.0])).tolist() == [5, 10, 18, 18]
+    assert interpolate_speed({2.0: 10.0, 4.0: 18.0}, np.array([1.0, 2.0, 4.0, 9.0])).tolist() == [
+        5,
+        10,
+        18,
+        18,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -214,5 +233,5 @@ def test_fewer_and_more_cores_than_measured_are_in_proportion_and_no_faster() ->
 )
 def test_invalid_sweeps_are_refused(parameters: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Sweep(**parameters)
+        CoreSweep(**parameters)
     assert problem in str(caught.value)

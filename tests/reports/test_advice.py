@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.host_workloads import MODELS, NAMES, build_jobs, model_sets
 from wattline.cluster import nodes
 from wattline.core.grants import Grants
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 from wattline.reports.advice import advise, format_advice
 
 NODE = nodes("v100", gpus=8, cpus=48, mem_gib=480)
@@ -68,9 +68,9 @@ def test_equal_jobs_have_one_advice() -> None:
     keep=st.floats(0.3, 1.0),
 )
 def test_advice_keeps_the_speed_that_it_promises(
-    workload_models: Measured, name: str, gpus: int, keep: float
+    workload_models: WorkloadModels, name: str, gpus: int, keep: float
 ) -> None:
-    jobs = with_shares(build_jobs(name, gpus=[gpus]), NODE)
+    jobs = fill_host_shares(build_jobs(name, gpus=[gpus]), NODE)
     (advice,) = advise(jobs, NODE, workload_models, keep)
     assert advice.cpus is not None
     assert advice.mem_gib is not None

@@ -17,7 +17,7 @@ from wattline.core.events import (
     FINISHED,
     METERED,
 )
-from wattline.energy.time_series import KWH_J, Series
+from wattline.energy.time_series import KWH_J, TimeSeries
 
 NODES = wl.nodes("v100", count=1, gpus=2, base_w=100.0, idle_w=50.0, busy_w=250.0)
 # Two jobs of an hour, the second of which waits for an hour, because each wants both GPUs.
@@ -50,7 +50,7 @@ def test_without_a_price_only_lateness_is_known() -> None:
 
 
 def test_a_tariff_charges_by_the_hour() -> None:
-    tariff = wl.Price(Series((0.0, 5400.0), (0.1, 0.4)))
+    tariff = wl.Price(TimeSeries((0.0, 5400.0), (0.1, 0.4)))
     result = wl.report(priced(tariff))
     assert result.energy_cost == pytest.approx(0.6 * (1.5 * 0.1 + 0.5 * 0.4))
 
@@ -86,14 +86,14 @@ def test_the_bill_agrees_with_the_log_to_the_cent(policy: object, place: object)
 
 def _with_price(log: wl.Log, per_kwh: tuple[float, float]) -> wl.Log:
     again = wl.Log(log.header, log.jobs, log.nodes)
-    again.header["price"] = wl.Price(Series((0.0, 90_000.0), per_kwh), pue=1.2).as_dict()
+    again.header["price"] = wl.Price(TimeSeries((0.0, 90_000.0), per_kwh), pue=1.2).as_dict()
     for name in ("_now_s", "_events", "_actions", "_held", "_event_end", "_action_end", "_held_end", "_gap"):
         setattr(again, name, getattr(log, name))
     return again
 
 
 def test_a_log_keeps_prices_gaps_and_tardiness_costs(tmp_path: Path) -> None:
-    tariff = wl.Price(Series((0.0, 5400.0), (0.1, 0.4), every_s=86_400.0), pue=1.1)
+    tariff = wl.Price(TimeSeries((0.0, 5400.0), (0.1, 0.4), every_s=86_400.0), pue=1.1)
     log = wl.run(wl.Sim(JOBS, NODES), p.Andreas(), place=wl.Power(), price=tariff)
     wl.write_log(log, tmp_path / "run.jsonl")
     again = wl.read_log(tmp_path / "run.jsonl")

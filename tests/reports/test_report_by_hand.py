@@ -16,7 +16,7 @@ from wattline.core.events import (
     NODE_LOST,
     RAN,
     Event,
-    rows,
+    build_events,
 )
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -40,7 +40,7 @@ def log_of(jobs: Jobs, nodes: Nodes, *rounds: tuple[float, list[Event], list[tup
         table = np.zeros((len(actions), ACTION_COLUMNS), dtype=np.int64)
         for row, action in enumerate(actions):
             table[row, : len(action)] = action
-        log.append(now_s, rows(*events), table, NO_HELD)
+        log.append(now_s, build_events(*events), table, NO_HELD)
     return log
 
 

@@ -12,12 +12,12 @@ from wattline import policy
 from wattline.core.actions import ACTION_VERB, POWER_OFF, POWER_ON, RETUNE, START, STOP
 from wattline.core.events import (
     ARRIVED,
-    ENDS,
     EVENT_AT_S,
     EVENT_ENERGY_J,
     EVENT_VERB,
     FAILED,
     FINISHED,
+    LEASE_END_EVENTS,
     LOST,
     NODE_BACK,
     NODE_LOST,
@@ -86,7 +86,7 @@ def test_leases_idle_gpus_nodes_boots_and_nodes_off_use_all_the_energy_and_no_mo
 @settings(max_examples=60, deadline=None)
 @given(logs())
 def test_leases_report_the_energy_that_a_report_gives_them(log):
-    reported_j = log.events[np.isin(log.events[:, EVENT_VERB], ENDS), EVENT_ENERGY_J].sum()
+    reported_j = log.events[np.isin(log.events[:, EVENT_VERB], LEASE_END_EVENTS), EVENT_ENERGY_J].sum()
     assert report(log).energy_lease_j == pytest.approx(reported_j, rel=1e-9, abs=1e-3)
 
 

@@ -18,14 +18,14 @@ from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.core.snapshot import Snapshot
-from wattline.loop.check import check
+from wattline.loop.check import check_placement
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models.demand import Demand
+from wattline.models.demand import DemandModel
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
 from wattline.models.workload import Workload
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 
 
 def build_workload(name: str, **demand: float) -> Workload:
@@ -35,13 +35,13 @@ def build_workload(name: str, **demand: float) -> Workload:
         gpu="v100",
         speed=Speed(sample_s=1.0),
         throttle=Throttle("v100", np.ones(1), np.full(1, np.nan)),
-        demand=Demand(**demand),
+        demand=DemandModel(**demand),
         usual_batch=1.0,
         measured=MappingProxyType({"cpus": (1.0, 64.0), "mem_gib": (1.0, 500.0)}),
     )
 
 
-MODELS = Measured(
+MODELS = WorkloadModels(
     (
         build_workload("image", core_s=12.0),  # needs twelve cores per GPU
         build_workload("speech", core_s=4.0, storage_s=8.0, dataset_gib=200.0, read_mib_s=60.0),
@@ -55,10 +55,10 @@ NAMES = ("image", "speech", "text", "unknown")
 
 
 @st.composite
-def model_sets(draw: st.DrawFn) -> Measured:
+def model_sets(draw: st.DrawFn) -> WorkloadModels:
     """Generate three workloads with random demand."""
     part = st.floats(0, 20).map(lambda value: round(value, 2))
-    return Measured(
+    return WorkloadModels(
         tuple(
             build_workload(
                 name,
@@ -89,7 +89,7 @@ def simulate(
     place: Placer,
     cluster: Nodes = NODE,
     policy: Policy = p.fifo,
-    beliefs: Measured = MODELS,
+    beliefs: WorkloadModels = MODELS,
     overheads: Overheads = NO_OVERHEADS,
 ) -> Log:
     return run(Sim(jobs, cluster, truth=beliefs, overheads=overheads), policy, beliefs, place=place)
@@ -103,7 +103,7 @@ class CheckedPlacer:
 
     def __call__(self, plan: Plan, snapshot: Snapshot, beliefs: Models) -> Placement:
         placement = self.place(plan, snapshot, beliefs)
-        check(placement, snapshot)
+        check_placement(placement, snapshot)
         leases, cluster = placement.leases, snapshot.nodes
         mine = leases.job == leases.group
         job, first = np.unique(leases.job[mine], return_index=True)
@@ -111,7 +111,7 @@ class CheckedPlacer:
         on = np.bincount(np.searchsorted(job, leases.job[mine])).astype(np.int64)
         node = leases.node[mine][first]
         host = leases.host[:, mine][:, first]
-        share = cluster.share[:, node]
+        share = cluster.host_share[:, node]
         speeds = [
             beliefs.speed(snapshot.jobs, Grants.of(job, gpus, on, host=resources, kind=cluster.kind[node]))
             for resources in (np.where(host > 0, host, share), share)

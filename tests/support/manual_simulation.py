@@ -9,7 +9,15 @@ import numpy as np
 
 from wattline.backend.sim.simulator import Sim
 from wattline.core.actions import RETUNE, START, STOP
-from wattline.core.events import EVENT_ENERGY_J, EVENT_VERB, EVERY_EVENT, FINISHED, METERED, Event, each
+from wattline.core.events import (
+    EVENT_ENERGY_J,
+    EVENT_VERB,
+    FINISHED,
+    METERED,
+    WAKE_EVENTS,
+    Event,
+    list_events,
+)
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 
@@ -32,19 +40,19 @@ class ManualSimulation:
         now_s = -math.inf
         while now_s < at_s:
             now_s, events = self.sim.wait(at_s)
-            self.events += each(events)
+            self.events += list_events(events)
 
     def finish(self, job: int = 0) -> Event:
         """Run until a job finishes and return that event."""
         while FINISHED not in [event.verb for event in self.events if event.job == job]:
-            self.events += each(self.sim.wait(math.inf)[1])
+            self.events += list_events(self.sim.wait(math.inf)[1])
         return self.last_event(FINISHED, job)
 
     def read_meter(self, at_s: float) -> list[float]:
         """Return the joules of the cluster and of each team at *at_s*."""
         self.advance_to(at_s)
-        _, events = self.sim.wait(at_s, EVERY_EVENT | {METERED})
-        self.events += each(events)
+        _, events = self.sim.wait(at_s, WAKE_EVENTS | {METERED})
+        self.events += list_events(events)
         return events[events[:, EVENT_VERB] == METERED, EVENT_ENERGY_J].tolist()
 
     def start(self, job: int, gpus: int, *, node: int = 0, group: int = -1, cap_w: int = 0) -> None:
@@ -68,4 +76,4 @@ class ManualSimulation:
 
     def close(self) -> float:
         """Stop the simulation and return the joules of the whole cluster."""
-        return each(self.sim.close())[-1].energy_j
+        return list_events(self.sim.close())[-1].energy_j

@@ -11,7 +11,7 @@ from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.actions import ACTION_GPUS, ACTION_JOB, ACTION_VERB, START
-from wattline.core.events import ARRIVED, Event, Events, rows
+from wattline.core.events import ARRIVED, Event, Events, build_events
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
@@ -23,8 +23,8 @@ from wattline.core.table import Floats
 from wattline.loop.reconcile import reconcile
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.models.trace_model import efficiency
+from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
+from wattline.models.trace_model import batch_efficiency
 from wattline.placement.pack import Pack
 
 MAX_W = 300.0  # of a V100
@@ -45,7 +45,7 @@ class PowerLawModels:
         requested = np.maximum(jobs.batch[grants.job], 1)
         batch = np.where(grants.batch > 0, grants.batch, requested)
         share = np.where(grants.cap_w > 0, grants.cap_w / MAX_W, 1.0) ** self.cap_exponent
-        batch_factor = batch / requested * efficiency(jobs.noise[grants.job], requested, batch)
+        batch_factor = batch / requested * batch_efficiency(jobs.noise[grants.job], requested, batch)
         return np.asarray((grants.gpus / jobs.gpus[grants.job]) ** power * share * batch_factor)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -66,24 +66,26 @@ def build_power_law_jobs(model: Sequence[str], duration_s: Sequence[float], **mo
 
 def snapshot_of_waiting(jobs: Jobs, cluster: Nodes, now_s: float | None = None) -> Snapshot:
     """Return the state in which all of *jobs* wait."""
-    state = begin(jobs, cluster)
+    state = build_empty_state(jobs, cluster)
     now_s = float(jobs.submit_s.max()) if now_s is None else now_s
-    events = rows(*(Event(ARRIVED, job, float(at_s)) for job, at_s in enumerate(jobs.submit_s)))
-    return advance(state, decide_nothing(state), now_s, events, jobs, cluster.accepts(jobs.gpu_kind))
+    events = build_events(*(Event(ARRIVED, job, float(at_s)) for job, at_s in enumerate(jobs.submit_s)))
+    return advance(
+        state, build_empty_decision(state), now_s, events, jobs, cluster.accepted_kinds(jobs.gpu_kind)
+    )
 
 
 def snapshot_after(snapshot: Snapshot, plan: Plan, seconds: float) -> Snapshot:
     """Return the state after *plan* has run for *seconds* without events."""
     placement = Pack()(plan, snapshot, PowerLawModels())
     decision = Decision(placement, reconcile(snapshot.leases, placement.leases))
-    accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
-    return advance(snapshot, decision, snapshot.now_s + seconds, rows(), snapshot.jobs, accepts)
+    accepts = snapshot.nodes.accepted_kinds(snapshot.jobs.gpu_kind)
+    return advance(snapshot, decision, snapshot.now_s + seconds, build_events(), snapshot.jobs, accepts)
 
 
 def first_gpus_by_job(policy: Policy, jobs: Jobs, gpus: int) -> dict[str, int]:
     """Return the GPUs of each job after the first decision on an empty cluster of one-GPU nodes."""
     state = snapshot_of_waiting(jobs, nodes("v100", count=gpus, gpus=1))
-    held = snapshot_after(state, policy(state, PowerLawModels()), 0.0).queue.held.astype(int)
+    held = snapshot_after(state, policy(state, PowerLawModels()), 0.0).queue.held_gpus.astype(int)
     return dict(zip(jobs.id.tolist(), held.tolist(), strict=True))
 
 

@@ -41,7 +41,7 @@ class RandomTuning:
             plan,
             cap_w=_draw((0, 0, 110, 150, 200), jobs, self.seed, period),
             batch=np.where(requested > 0, requested * _draw((0, 1, 2), jobs, self.seed, period // 3), 0),
-            tick_s=min(plan.tick_s, (period + 1) * TUNED_S),
+            tick_s=min(plan.next_decision_s, (period + 1) * TUNED_S),
             meters=True,
         )
 

@@ -12,16 +12,16 @@ import numpy as np
 from wattline.core.table import Labels
 from wattline.measurement.points import MEASURED, Profile
 from wattline.measurement.settings import KNOBS, Settings
-from wattline.models.array_speed import Array
-from wattline.models.demand import Demand
+from wattline.models.array_speed import ArrayModel
+from wattline.models.demand import DemandModel
 from wattline.models.power.curves import Curves, caps_from_laws, clocks_from_laws
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
 from wattline.models.workload import Workload
 
 SPEED = Speed(0.02, 0.001, 0.0, 0.012, 0.003, 0.02, 0.005)
-DEMAND = Demand(0.0, 0.02, 0.01, 200.0)
-ARRAY = Array(0.4, 1.5, 2.5)
+DEMAND = DemandModel(0.0, 0.02, 0.01, 200.0)
+ARRAY = ArrayModel(0.4, 1.5, 2.5)
 CAPS_W = np.arange(100.0, 401.0, 25.0)
 CLOCKS_MHZ = np.arange(600.0, 1401.0, 50.0)
 KNEE_MHZ = 1010.0
@@ -47,7 +47,7 @@ def clock_curves(*sizes: float) -> Curves:
 
 def _normalise(curves: Curves) -> Curves:
     top, _ = curves.at(curves.batch, np.full(len(curves.batch), curves.last))
-    return curves.bent(1.0 / top)
+    return curves.scale_rates(1.0 / top)
 
 
 def build_throttle(**curves: Curves) -> Throttle:
@@ -57,7 +57,13 @@ def build_throttle(**curves: Curves) -> Throttle:
 
 def build_workload(**parts: Any) -> Workload:
     """Return a workload with known coefficients."""
-    parts = {"throttle": build_throttle(), "usual_batch": 32.0, "wait": 0.5, "metered": True, **parts}
+    parts = {
+        "throttle": build_throttle(),
+        "usual_batch": 32.0,
+        "waiting_power": 0.5,
+        "metered": True,
+        **parts,
+    }
     return Workload("made-up", "a100", parts.pop("speed", SPEED), **parts)
 
 
@@ -97,8 +103,8 @@ def join_profiles(*profiles: Profile) -> Profile:
 
 def rename_model(profile: Profile, model: str, gpu: str = "") -> Profile:
     """Return the same measurements under another model name."""
-    gpus = Labels.same(gpu, len(profile)) if gpu else profile.gpu
-    return replace(profile, model=Labels.same(model, len(profile)), gpu=gpus)
+    gpus = Labels.repeat(gpu, len(profile)) if gpu else profile.gpu
+    return replace(profile, model=Labels.repeat(model, len(profile)), gpu=gpus)
 
 
 def max_relative_error(values: Iterable[float], true: Iterable[float]) -> float:

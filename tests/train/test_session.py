@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from wattline import Session
-from wattline.batch_size.history import Memory
+from wattline.batch_size.history import RunHistory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
-from wattline.profiler.cap_window import Aim, Length, Tried, find_best, list_caps
+from wattline.profiler.cap_window import Aim, CapMeasurement, WindowLength, find_best, list_caps
 from wattline.train.environment import JobEnvironment, Target
 
-SHORT = Length(wait=1, warmup=2, steps=5)
+SHORT = WindowLength(wait=1, warmup=2, steps=5)
 BATCH = np.zeros((64, 3))
 
 
@@ -53,7 +53,7 @@ def measure_best_cap(tmp_path: Path, aim: Aim) -> float:
         gpu.set_cap(cap_w)
         start = meter.now_s(), gpu.energy_j()
         meter.stepped(64)
-        measurements.append(Tried(cap_w, 1, meter.now_s() - start[0], gpu.energy_j() - start[1]))
+        measurements.append(CapMeasurement(cap_w, 1, meter.now_s() - start[0], gpu.energy_j() - start[1]))
     return find_best(measurements, aim, gpu.cap_range_w()[1]).cap_w
 
 
@@ -261,7 +261,7 @@ def test_a_recurring_job_converges_to_a_cheap_batch_size(tmp_path: Path) -> None
     assert chosen[0] == 32
     assert set(chosen[-4:]) <= {64, 128}
     # A batch size that does not converge is stopped early.
-    with Memory.open() as memory:
+    with RunHistory.open() as memory:
         assert all(run.epochs < 20 for run in memory.runs("nightly", "v100") if run.batch == 512)
 
 
@@ -373,14 +373,14 @@ def test_the_chosen_batch_size_survives_a_restart(tmp_path: Path) -> None:
         "meter": describe_gpus(tmp_path), "checkpoints": tmp_path / "c", "group": "g",
         "batch_sizes": (32, 64, 128), "batch_size": 64,
     }  # fmt: skip
-    with Memory.open() as memory:  # 64 needs many epochs, so that another is tried next
-        memory.add("g", "v100", batch=64, reached=True, seconds=100.0, joules=20_000.0, epochs=40)
+    with RunHistory.open() as memory:  # 64 needs many epochs, so that another is tried next
+        memory.add_run("g", "v100", batch=64, reached=True, seconds=100.0, joules=20_000.0, epochs=40)
     with pytest.raises(SystemExit):
         stop_at(3, 2, 5, **more)
     with Session(aim="none", **more) as run:  # type: ignore[arg-type]
         chosen = run.batch_size
         train(run, epochs=2, steps=5)
-    with Memory.open() as memory:
+    with RunHistory.open() as memory:
         assert memory.runs("g", "v100")[-1].batch == chosen
         assert memory.pending("g", "v100") == []
 
@@ -396,7 +396,7 @@ def test_a_crash_is_not_recorded_and_a_missed_target_does_not_block_the_next_run
     }
     with pytest.raises(KeyboardInterrupt), Session(**more):
         raise KeyboardInterrupt
-    with Memory.open() as memory:
+    with RunHistory.open() as memory:
         assert memory.runs("g", "v100") == []
         assert memory.pending("g", "v100") == []
     for _ in range(2):

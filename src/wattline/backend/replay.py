@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from wattline.core.actions import NO_ACTIONS, Actions
-from wattline.core.events import EVERY_EVENT, Events, rows
+from wattline.core.events import WAKE_EVENTS, Events, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.errors import PlanError
-from wattline.loop.log_reader import read_begins
+from wattline.loop.log_reader import read_initial_state
 from wattline.loop.runlog import Log, Round
 
 
@@ -27,7 +27,7 @@ class Replay:
     def __init__(self, log: Log) -> None:
         self._log = log
         *self._rounds, self._last = list(log)
-        self.initial_state = read_begins(log)
+        self.initial_state = read_initial_state(log)
         if self.initial_state is not None and len(self.initial_state.queue):
             del self._rounds[0]  # it lists the initial state, which was not decided
         self._at = -1
@@ -43,28 +43,28 @@ class Replay:
         """Nodes of the log."""
         return self._log.nodes
 
-    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+    def wait(self, until_s: float, wake: frozenset[int] = WAKE_EVENTS) -> tuple[float, Events]:
         """Return the next round of the log; *until_s* is ignored: empty rounds are not logged."""
         self._compare_actions()
         self._at += 1
         self._applied = NO_ACTIONS
         if self._at == len(self._rounds):
-            return math.inf, rows()
+            return math.inf, build_events()
         now = self._rounds[self._at]
-        return now.now_s, rows(*now.events)
+        return now.now_s, build_events(*now.events)
 
     def apply(self, actions: Actions) -> None:
         """Keep the decision, to compare it with the log."""
         self._applied = actions
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether the log has no more rounds."""
         return self._at >= len(self._rounds) - 1
 
     def close(self) -> Events:
         """Return the last readings of the log."""
         self._compare_actions()
-        return rows(*self._last.events)
+        return build_events(*self._last.events)
 
     def describe(self) -> dict[str, Any]:
         """Return the header's description of the backend that wrote the log."""

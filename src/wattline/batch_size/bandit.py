@@ -19,7 +19,7 @@ ADAPTIVE = frozenset(("adam", "adamw", "adadelta", "adagrad", "rmsprop", "lamb")
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningTask:
     """Search space of a recurring job: allowed batch sizes, default, and maximum number of epochs."""
 
     batches: tuple[int, ...]
@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Trial:
+class BatchTrial:
     """A run to be made; *explores*: it is not at the best known batch size."""
 
     batch: int
@@ -67,19 +67,19 @@ class Outcome:
 class Optimizer(Protocol[StateT]):
     """A batch-size optimiser with immutable states."""
 
-    def start(self, task: Task) -> StateT:
+    def start(self, task: TuningTask) -> StateT:
         """Return the state before the first run."""
         ...
 
-    def next(self, state: StateT, rng: np.random.Generator) -> Trial:
+    def next(self, state: StateT, rng: np.random.Generator) -> BatchTrial:
         """Return the next trial."""
         ...
 
-    def epochs(self, state: StateT, trial: Trial, epoch_j: float) -> int:
+    def epoch_limit(self, state: StateT, trial: BatchTrial, epoch_j: float) -> int:
         """Return the epochs after which *trial* is stopped, given the measured cost of an epoch."""
         ...
 
-    def begin(self, state: StateT, trial: Trial) -> StateT:
+    def start_trial(self, state: StateT, trial: BatchTrial) -> StateT:
         """Return the state while *trial* runs, for choosing concurrent runs."""
         ...
 
@@ -92,7 +92,7 @@ class Optimizer(Protocol[StateT]):
 class ZeusState:
     """Progress of pruning (`down`, then `up`: batch sizes left to try) and the costs of each batch size."""
 
-    task: Task
+    task: TuningTask
     down: tuple[int, ...]
     up: tuple[int, ...]
     rounds: int = 0
@@ -131,27 +131,27 @@ class Zeus:
         if self.window == 1 or self.window < 0:
             raise ConfigError(f"window must be 0 (all) or at least 2, got {self.window}")
 
-    def start(self, task: Task) -> ZeusState:
+    def start(self, task: TuningTask) -> ZeusState:
         """Return the state that starts pruning at the default."""
         return ZeusState(task, *_split_directions(task.batches, task.default))
 
-    def next(self, state: ZeusState, rng: np.random.Generator) -> Trial:
+    def next(self, state: ZeusState, rng: np.random.Generator) -> BatchTrial:
         """Return the next trial of pruning, the cheapest so far while it runs, or a Thompson sample."""
         batch = state.pruning_batch
         if batch is not None:
             if batch in state.pending:
-                return Trial(state.cheapest or state.task.default)
-            return Trial(batch, explores=True)
+                return BatchTrial(state.cheapest or state.task.default)
+            return BatchTrial(batch, explores=True)
         draws = [_draw_mean_cost(state.costs[arm], self.window, rng) for arm in state.arms]
-        return Trial(state.arms[int(np.argmin(draws))])
+        return BatchTrial(state.arms[int(np.argmin(draws))])
 
-    def epochs(self, state: ZeusState, trial: Trial, epoch_j: float) -> int:
+    def epoch_limit(self, state: ZeusState, trial: BatchTrial, epoch_j: float) -> int:
         """Return the epochs that cost at most *beta* times the lowest cost; 0: do not start."""
         if math.isinf(state.cheapest_j) or math.isinf(self.beta):
             return state.task.max_epochs
         return int(min(self.beta * state.cheapest_j // epoch_j, state.task.max_epochs))
 
-    def begin(self, state: ZeusState, trial: Trial) -> ZeusState:
+    def start_trial(self, state: ZeusState, trial: BatchTrial) -> ZeusState:
         """Return the state with *trial* running."""
         return replace(state, pending=(*state.pending, trial.batch))
 

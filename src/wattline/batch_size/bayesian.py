@@ -14,11 +14,11 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr
 
-from wattline.batch_size.bandit import Outcome, Task, Trial, remove_one
-from wattline.batch_size.posterior import Posterior, believe
+from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask, remove_one
+from wattline.batch_size.posterior import Posterior, compute_posterior
 from wattline.batch_size.tuner_state import (
     DRIFT_RUNS,
-    Known,
+    TunerState,
     add_run,
     add_stopped_run,
     is_started,
@@ -53,7 +53,7 @@ class TrialValues:
 
 
 @dataclass(frozen=True)
-class Recurring:
+class BayesianTuner:
     """Chooses batch sizes by the cost of a trial and its savings over the *expected* remaining recurrences.
 
     *allowance* is the loss against staying at the default, in runs of the default, allowed beyond what was
@@ -68,25 +68,27 @@ class Recurring:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
 
-    def start(self, task: Task, elsewhere: Known | None = None) -> Known:
+    def start(self, task: TuningTask, elsewhere: TunerState | None = None) -> TunerState:
         """Return an empty state, or one with the epochs of the same job on another kind of GPU."""
         zeros, unknown = np.zeros(len(task.batches)), np.full(len(task.batches), np.nan)
-        state = Known(task, task.default, zeros, zeros, zeros, zeros, zeros, zeros, unknown, unknown, unknown)
+        state = TunerState(
+            task, task.default, zeros, zeros, zeros, zeros, zeros, zeros, unknown, unknown, unknown
+        )
         return state if elsewhere is None else _copy_epochs(state, elsewhere)
 
-    def next(self, state: Known, rng: np.random.Generator) -> Trial:
+    def next(self, state: TunerState, rng: np.random.Generator) -> BatchTrial:
         """Return the trial with the highest value per cost, or the best known batch size if none pays off."""
         if not is_started(state):
-            return Trial(_first_batch(state))
-        posterior = believe(state)
+            return BatchTrial(_first_batch(state))
+        posterior = compute_posterior(state)
         pick = posterior.best if state.retries else self._choose(state, posterior)
-        return Trial(state.task.batches[pick], explores=pick != posterior.best)
+        return BatchTrial(state.task.batches[pick], explores=pick != posterior.best)
 
-    def why(self, state: Known) -> str:
+    def explain(self, state: TunerState) -> str:
         """Return the reason for the result of `next` as text."""
         if not is_started(state):
             return "no run has ended yet on this kind of GPU"
-        posterior = believe(state)
+        posterior = compute_posterior(state)
         if state.retries:
             return "the last run was stopped: the best known batch size follows"
         pick = self._choose(state, posterior)
@@ -99,7 +101,7 @@ class Recurring:
             " later run"
         )
 
-    def epochs(self, state: Known, trial: Trial, epoch_j: float) -> int:
+    def epoch_limit(self, state: TunerState, trial: BatchTrial, epoch_j: float) -> int:
         """Return the epochs after which a restart at the best batch size is expected to be cheaper."""
         task = state.task
         if not is_started(state) or state.retries > 1:
@@ -108,7 +110,7 @@ class Recurring:
         first_measured = math.isnan(state.epoch_j[index])
         if first_measured:
             state = replace(state, epoch_j=put(state.epoch_j, index, epoch_j))
-        posterior = believe(state)
+        posterior = compute_posterior(state)
         if not trial.explores:
             return _round_epochs(BOUNDS[-1] * posterior.best_j / epoch_j, task)
         values = self._value_trials(posterior)
@@ -116,11 +118,11 @@ class Recurring:
             return 1  # the measured cost of an epoch shows that the trial does not pay off
         return _round_epochs(values.stop_j[index] / epoch_j, task)
 
-    def begin(self, state: Known, trial: Trial) -> Known:
+    def start_trial(self, state: TunerState, trial: BatchTrial) -> TunerState:
         """Return the state with *trial* running, so that no concurrent run repeats it."""
         return replace(state, pending=(*state.pending, trial.batch))
 
-    def observe(self, state: Known, outcome: Outcome) -> Known:
+    def observe(self, state: TunerState, outcome: Outcome) -> TunerState:
         """Return the state updated with *outcome*; epochs are forgotten when the data has drifted."""
         index = state.task.batches.index(outcome.batch)
         log_epochs = math.log(max(outcome.epochs, 1))
@@ -143,7 +145,7 @@ class Recurring:
             return restart_after_drift(state)
         return (add_run if outcome.reached else add_stopped_run)(state, index, log_epochs)
 
-    def _choose(self, state: Known, posterior: Posterior) -> int:
+    def _choose(self, state: TunerState, posterior: Posterior) -> int:
         """Return the index of the batch size to run next."""
         values, allowed_j = self._value_trials(posterior), self._remaining_allowance_j(state, posterior)
         value = values.total_j.copy()
@@ -176,7 +178,7 @@ class Recurring:
         total_j = (self.expected * saving_j - np.array(REPEATS)[:, None] * extra_j).max(axis=0)
         return TrialValues(total_j, saving_j[0], extra_j, stop_j)
 
-    def _remaining_allowance_j(self, state: Known, posterior: Posterior) -> float:
+    def _remaining_allowance_j(self, state: TunerState, posterior: Posterior) -> float:
         """Return the allowed loss against staying at the default at full power, less a run at the best."""
         default = state.task.batches.index(state.task.default)
         epochs, full_j = float(posterior.weight @ posterior.epochs[:, default]), float(state.full_j[default])
@@ -184,19 +186,23 @@ class Recurring:
             ratio = np.nanmax(state.full_j / state.epoch_j)
             full_j = float(posterior.mean_j[default]) / epochs * float(ratio)
         runs = np.maximum(state.runs, 1)
-        run_j = np.exp(state.total / runs + posterior.noise**2 / 2) * state.epoch_j
-        spent_j = state.lost_j + float(state.here @ np.where(state.here > 0, run_j, 0.0))
-        return (float(state.here.sum()) + self.allowance + 1) * epochs * full_j - spent_j - posterior.best_j
+        run_j = np.exp(state.log_epochs_sum / runs + posterior.noise**2 / 2) * state.epoch_j
+        spent_j = state.lost_j + float(state.local_runs @ np.where(state.local_runs > 0, run_j, 0.0))
+        return (
+            (float(state.local_runs.sum()) + self.allowance + 1) * epochs * full_j
+            - spent_j
+            - posterior.best_j
+        )
 
 
-def _first_batch(state: Known) -> int:
+def _first_batch(state: TunerState) -> int:
     default = state.task.default
-    if state.failed[state.task.batches.index(default)] and not state.runs.any():
+    if state.stopped_runs[state.task.batches.index(default)] and not state.runs.any():
         raise ConfigError(f"the default batch size {default} did not reach the target")
     return state.first_batch
 
 
-def _copy_epochs(state: Known, elsewhere: Known) -> Known:
+def _copy_epochs(state: TunerState, elsewhere: TunerState) -> TunerState:
     """Return *state* with the epochs of common batch sizes from *elsewhere*, starting at the best there."""
     common = [b for b in state.task.batches if b in elsewhere.task.batches]
     target = [state.task.batches.index(b) for b in common]
@@ -209,15 +215,15 @@ def _copy_epochs(state: Known, elsewhere: Known) -> Known:
 
     first_batch = state.first_batch
     if is_started(elsewhere):
-        best = elsewhere.task.batches[believe(elsewhere).best]
+        best = elsewhere.task.batches[compute_posterior(elsewhere).best]
         first_batch = best if best in common else first_batch
     return replace(
         state,
         first_batch=first_batch,
         runs=copy(elsewhere.runs),
-        total=copy(elsewhere.total),
-        squares=copy(elsewhere.squares),
-        failed=copy(elsewhere.failed),
+        log_epochs_sum=copy(elsewhere.log_epochs_sum),
+        log_epochs_squares=copy(elsewhere.log_epochs_squares),
+        stopped_runs=copy(elsewhere.stopped_runs),
         stopped_after=copy(elsewhere.stopped_after),
     )
 
@@ -264,19 +270,19 @@ def _expected_positive_part(mean: Floats, spread: Floats) -> Floats:
     return np.asarray(spread * np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) - mean * ndtr(-z))
 
 
-def _choose_neighbour(state: Known, posterior: Posterior, extra_j: Floats, limit_j: float) -> int:
+def _choose_neighbour(state: TunerState, posterior: Posterior, extra_j: Floats, limit_j: float) -> int:
     """Return a rarely tried neighbour of the best with an extra cost below *limit_j*, else the best."""
     near = [
         index
         for index in (posterior.best - 1, posterior.best + 1)
         if 0 <= index < len(extra_j)
-        and state.runs[index] + state.failed[index] < NEIGHBOUR_RUNS
+        and state.runs[index] + state.stopped_runs[index] < NEIGHBOUR_RUNS
         and extra_j[index] < limit_j
         and state.task.batches[index] not in state.pending
     ]
     return min(near, key=lambda index: float(extra_j[index]), default=posterior.best)
 
 
-def _round_epochs(epochs: float, task: Task) -> int:
+def _round_epochs(epochs: float, task: TuningTask) -> int:
     """Return the epochs rounded up, because a started epoch is worth completing; 1 to *max_epochs*."""
     return int(min(max(math.ceil(epochs - 1e-9), 1), task.max_epochs))

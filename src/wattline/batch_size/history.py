@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattline.batch_size.bandit import Outcome, Task, Trial
+from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask
 from wattline.errors import ConfigError, NotFound, did_you_mean
 from wattline.meter.caps.record import state_folder
-from wattline.profiler.cap_window import Tried
+from wattline.profiler.cap_window import CapMeasurement
 
 if TYPE_CHECKING:
-    from wattline.batch_size.bayesian import Recurring  # imports scipy, which a training job does not need
-    from wattline.batch_size.tuner_state import Known
+    from wattline.batch_size.bayesian import (
+        BayesianTuner,  # imports scipy, which a training job does not need
+    )
+    from wattline.batch_size.tuner_state import TunerState
 
 SCHEMA = 1
 _TABLES = """
@@ -45,7 +47,7 @@ _NO_LIMIT = 1000  # maximum epochs of a job without a stored task
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One ended run of a recurring job; *joules* None: not metered."""
 
     batch: int
@@ -55,7 +57,7 @@ class Run:
     epochs: int
 
 
-class Memory:
+class RunHistory:
     """SQLite store of runs, trials and sweeps; a context manager that closes the file."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -63,7 +65,7 @@ class Memory:
         self._connection = connection
 
     @classmethod
-    def open(cls, path: str | Path | None = None) -> Memory:
+    def open(cls, path: str | Path | None = None) -> RunHistory:
         """Open the store at *path*, by default memory.db in the XDG state directory; create it if missing."""
         file = Path(path) if path is not None else state_folder() / "memory.db"
         try:
@@ -88,7 +90,7 @@ class Memory:
         """Close the file."""
         self._connection.close()
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> RunHistory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,14 +98,14 @@ class Memory:
 
     # -- tasks
 
-    def describe(self, group: str, task: Task) -> None:
+    def store_task(self, group: str, task: TuningTask) -> None:
         """Store the batch sizes, the default and the maximum epochs of a job."""
         self._connection.execute(
             "INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)",
             (group, json.dumps(task.batches), task.default, task.max_epochs),
         )
 
-    def task(self, group: str) -> Task:
+    def load_task(self, group: str) -> TuningTask:
         """Return the task of a job; without a stored one, the batch sizes it has used, the first as default.
 
         Raises `NotFound` if the job is unknown.
@@ -112,14 +114,14 @@ class Memory:
             "SELECT batches, first, max_epochs FROM job WHERE grp = ?", (group,)
         ).fetchone()
         if row is not None:
-            return Task(tuple(json.loads(row[0])), row[1], row[2])
+            return TuningTask(tuple(json.loads(row[0])), row[1], row[2])
         batches = [
             b
             for (b,) in self._connection.execute("SELECT batch FROM run WHERE grp = ? ORDER BY id", (group,))
         ]
         if not batches:
             raise self._not_found(group)
-        return Task(tuple(sorted(set(batches))), batches[0], _NO_LIMIT)
+        return TuningTask(tuple(sorted(set(batches))), batches[0], _NO_LIMIT)
 
     def groups(self) -> list[str]:
         """Return the names of all jobs in the store."""
@@ -136,7 +138,7 @@ class Memory:
 
     # -- runs and trials
 
-    def add(
+    def add_run(
         self,
         group: str,
         kind: str,
@@ -148,15 +150,15 @@ class Memory:
         epochs: int,
     ) -> None:
         """Store an ended run and remove its trial."""
-        with self.writing():
+        with self.transaction():
             self._connection.execute(
                 "INSERT INTO run (grp, kind, batch, reached, seconds, joules, epochs, ended_s)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (group, kind, batch, int(reached), seconds, joules, epochs, time.time()),
             )
-            self.forget_trial(group, kind, batch)
+            self.remove_trial(group, kind, batch)
 
-    def forget_trial(self, group: str, kind: str, batch: int) -> None:
+    def remove_trial(self, group: str, kind: str, batch: int) -> None:
         """Remove the oldest running trial of a batch size."""
         self._connection.execute(
             "DELETE FROM trial WHERE id ="
@@ -164,15 +166,15 @@ class Memory:
             (group, kind, batch),
         )
 
-    def runs(self, group: str, kind: str) -> list[Run]:
+    def runs(self, group: str, kind: str) -> list[RecordedRun]:
         """Return the runs of a job on one kind of GPU, the oldest first."""
         rows = self._connection.execute(
             "SELECT batch, reached, seconds, joules, epochs FROM run WHERE grp = ? AND kind = ? ORDER BY id",
             (group, kind),
         )
-        return [Run(batch, bool(reached), s, j, epochs) for batch, reached, s, j, epochs in rows]
+        return [RecordedRun(batch, bool(reached), s, j, epochs) for batch, reached, s, j, epochs in rows]
 
-    def begin(self, group: str, kind: str, trial: Trial) -> None:
+    def add_trial(self, group: str, kind: str, trial: BatchTrial) -> None:
         """Store a running trial, so that concurrent runs do not repeat it."""
         self._connection.execute(
             "INSERT INTO trial (grp, kind, batch, began_s) VALUES (?, ?, ?, ?)",
@@ -189,9 +191,9 @@ class Memory:
 
     # -- sweeps of power limits
 
-    def keep_profile(self, group: str, batch: int, kind: str, tried: Sequence[Tried]) -> None:
+    def store_sweep(self, group: str, batch: int, kind: str, tried: Sequence[CapMeasurement]) -> None:
         """Store a sweep, replacing an older one."""
-        with self.writing():
+        with self.transaction():
             self._connection.execute(
                 "DELETE FROM tried WHERE grp = ? AND batch = ? AND kind = ?", (group, batch, kind)
             )
@@ -200,20 +202,20 @@ class Memory:
                 [(group, batch, kind, t.cap_w, t.steps, t.seconds, t.joules) for t in tried],
             )
 
-    def profile(self, group: str, batch: int, kind: str) -> tuple[Tried, ...]:
+    def load_sweep(self, group: str, batch: int, kind: str) -> tuple[CapMeasurement, ...]:
         """Return the sweep of a job at a batch size on a kind of GPU, by ascending limit; empty: none."""
         rows = self._connection.execute(
             "SELECT cap_w, steps, seconds, joules FROM tried"
             " WHERE grp = ? AND batch = ? AND kind = ? ORDER BY cap_w",
             (group, batch, kind),
         )
-        return tuple(Tried(*row) for row in rows)
+        return tuple(CapMeasurement(*row) for row in rows)
 
     # -- whole jobs
 
     def reset(self, group: str) -> int:
         """Delete all records of a job and return its number of runs; raises `NotFound` if it is unknown."""
-        with self.writing():
+        with self.transaction():
             count = int(
                 self._connection.execute("SELECT count(*) FROM run WHERE grp = ?", (group,)).fetchone()[0]
             )
@@ -225,14 +227,14 @@ class Memory:
                 raise self._not_found(group)
         return count
 
-    def state(
-        self, group: str, kind: str, optimizer: Recurring, *, eta: float = 0.5, max_w: float | None = None
-    ) -> Known:
+    def load_state(
+        self, group: str, kind: str, optimizer: BayesianTuner, *, eta: float = 0.5, max_w: float | None = None
+    ) -> TunerState:
         """Rebuild the state of *optimizer* from a job's runs on *kind*, and its epochs on other kinds of GPU.
 
         *max_w* is the largest power limit; by default the largest of the sweeps, else the largest power draw.
         """
-        task = self.task(group)
+        task = self.load_task(group)
         elsewhere = None
         for other in reversed([k for k in self.kinds(group) if k != kind]):
             elsewhere = self._replay_runs(
@@ -241,21 +243,27 @@ class Memory:
         state = self._replay_runs(group, kind, optimizer, optimizer.start(task, elsewhere), eta, max_w)
         for batch in self.pending(group, kind):
             if batch in task.batches:
-                state = optimizer.begin(state, Trial(batch))
+                state = optimizer.start_trial(state, BatchTrial(batch))
         return state
 
     def _replay_runs(
-        self, group: str, kind: str, optimizer: Recurring, state: Known, eta: float, max_w: float | None
-    ) -> Known:
+        self,
+        group: str,
+        kind: str,
+        optimizer: BayesianTuner,
+        state: TunerState,
+        eta: float,
+        max_w: float | None,
+    ) -> TunerState:
         runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches and run.epochs > 0]
-        sweeps = {batch: self.profile(group, batch, kind) for batch in state.task.batches}
+        sweeps = {batch: self.load_sweep(group, batch, kind) for batch in state.task.batches}
         max_w = max_w or _find_largest_w(runs, sweeps)
         for run in runs:
             state = optimizer.observe(state, _build_outcome(run, sweeps[run.batch], eta, max_w))
         return state
 
     def _create_tables(self) -> None:
-        with self.writing():
+        with self.transaction():
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
             if version == 0:
                 for statement in _TABLES.split(";")[:-1]:
@@ -268,7 +276,7 @@ class Memory:
                 )
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Run the body in one transaction that excludes other writers; roll back on an exception."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -294,14 +302,14 @@ def _enable_write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.1)
 
 
-def _find_largest_w(runs: Sequence[Run], sweeps: dict[int, tuple[Tried, ...]]) -> float:
+def _find_largest_w(runs: Sequence[RecordedRun], sweeps: dict[int, tuple[CapMeasurement, ...]]) -> float:
     """Return the largest power limit of the sweeps, else the largest power draw of the runs, else 1."""
     caps = [tried.cap_w for sweep in sweeps.values() for tried in sweep]
     drawn = [run.joules / run.seconds for run in runs if run.joules and run.seconds > 0]
     return max(caps, default=max(drawn, default=1.0))
 
 
-def _build_outcome(run: Run, sweep: tuple[Tried, ...], eta: float, max_w: float) -> Outcome:
+def _build_outcome(run: RecordedRun, sweep: tuple[CapMeasurement, ...], eta: float, max_w: float) -> Outcome:
     """Return a stored run as an outcome; an unmetered run is assumed to draw *max_w*."""
     joules = max_w * run.seconds if run.joules is None else run.joules
     cost_j = eta * joules + (1 - eta) * max_w * run.seconds

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from wattline.batch_size.prior import busy_log_likelihood, draw_prior, sample_posterior
-from wattline.batch_size.tuner_state import Known, run_noise, run_variance
+from wattline.batch_size.tuner_state import TunerState, run_noise, run_variance
 from wattline.core.table import Floats
 
 _NEVER_ENDS = 3.0  # log epochs added to draws beyond max_epochs, so that they are far too expensive
@@ -35,12 +35,12 @@ class Posterior:
 
 
 @lru_cache(maxsize=16)
-def believe(state: Known) -> Posterior:
+def compute_posterior(state: TunerState) -> Posterior:
     """Return the posterior of *state*; cached by the identity of the state."""
     task = state.task
     prior = draw_prior(task.batches, task.default)
     noise, runs = run_noise(state), np.maximum(state.runs, 1)
-    mean_log = np.where(state.runs > 0, state.total / runs, np.nan)
+    mean_log = np.where(state.runs > 0, state.log_epochs_sum / runs, np.nan)
     log_epochs = sample_posterior(
         prior.log_epochs, prior.epochs_cov, prior.epochs_normals, mean_log, run_variance(state) / runs
     )
@@ -56,11 +56,11 @@ def believe(state: Known) -> Posterior:
     return Posterior(np.exp(log_epochs), cost_j, weight, noise, mean_j, best)
 
 
-def _weigh_by_stopped_runs(log_epochs: Floats, state: Known, noise: float) -> Floats:
+def _weigh_by_stopped_runs(log_epochs: Floats, state: TunerState, noise: float) -> Floats:
     """Return the weights of draws by the likelihood that stopped runs had not reached the target by then."""
-    stopped = np.flatnonzero(state.failed)
+    stopped = np.flatnonzero(state.stopped_runs)
     later = (log_epochs[:, stopped] - state.stopped_after[stopped]) / noise
-    log_likelihood = np.log(1e-6 + ndtr(later)) @ state.failed[stopped]
+    log_likelihood = np.log(1e-6 + ndtr(later)) @ state.stopped_runs[stopped]
     weight = np.exp(log_likelihood - log_likelihood.max())
     return np.asarray(weight / weight.sum())
 

@@ -71,7 +71,7 @@ class RecordedTraining:
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
+class RecordedTables:
     """All tables of a directory."""
 
     path: Path
@@ -162,7 +162,7 @@ class Published:
         return seconds, watts
 
 
-def read_published(directory: str | Path) -> Published:
+def read_tables(directory: str | Path) -> RecordedTables:
     """Read the tables of *directory*; raises `ProfileError` at the first invalid field."""
     path = Path(directory)
     found = sorted(path.glob(f"{_POWER}*.csv"))
@@ -173,7 +173,7 @@ def read_published(directory: str | Path) -> Published:
             f"has no {_POWER}<gpu>.csv, expected one for each kind of GPU and summary_train.csv",
         )
     power = {file.stem.removeprefix(_POWER).casefold(): _read_epochs(file) for file in found}
-    return Published(path, _read_runs(path / "summary_train.csv"), power)
+    return RecordedTables(path, _read_runs(path / "summary_train.csv"), power)
 
 
 def _rows_of(table: TrainingRuns | EpochMeasurements, dataset: str) -> Ints:

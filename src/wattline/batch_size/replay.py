@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wattline.batch_size.bandit import Optimizer, Outcome, Task
-from wattline.batch_size.recorded_runs import Published, RecordedTraining
+from wattline.batch_size.bandit import Optimizer, Outcome, TuningTask
+from wattline.batch_size.recorded_runs import RecordedTables, RecordedTraining
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.models.cost import energy_time_cost
@@ -43,12 +43,12 @@ GOALS: Mapping[str, Goal] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class TuningCase:
     """A recorded training as a recurring job; array rows are batch sizes, columns power limits."""
 
     gpu: str
     name: str
-    task: Task
+    task: TuningTask
     epochs: tuple[Floats, ...]  # of the recorded runs; inf: target not reached within the maximum
     caps_w: Floats
     seconds: Floats
@@ -62,7 +62,7 @@ class Case:
         return energy_time_cost(self.watts * self.seconds, self.seconds, eta=self.eta, max_w=self.max_w)
 
     @cached_property
-    def best(self) -> Ints:
+    def best_cap(self) -> Ints:
         """Index of the cheapest limit of each batch size."""
         return np.asarray(np.argmin(self.epoch_j, axis=1))
 
@@ -82,7 +82,7 @@ class Case:
         sure = [bool(np.isfinite(runs).all()) for runs in self.epochs]
         return int(np.argmin(np.where(sure, self.expected_j, np.inf)))
 
-    def run(self, batch: int, cap: int) -> tuple[float, float, float]:
+    def expected_run(self, batch: int, cap: int) -> tuple[float, float, float]:
         """Return the expected joules, seconds and cost of a run; *batch* and *cap* are indices."""
         epochs = self.mean_epochs[batch]
         seconds = epochs * self.seconds[batch, cap]
@@ -93,7 +93,7 @@ class Case:
         )
 
     @property
-    def default(self) -> int:
+    def default_index(self) -> int:
         """Index of the default batch size."""
         return self.task.batches.index(self.task.default)
 
@@ -104,7 +104,7 @@ class Case:
 
 
 @dataclass(frozen=True, eq=False)
-class Recurrences:
+class ReplayedRuns:
     """Setting of each recurrence that reached the target, and the totals over all its tries."""
 
     batch: Ints  # index
@@ -133,7 +133,7 @@ class Score:
     settles5: float
 
 
-def cases(published: Published, gpu: str, eta: float = 0.5) -> tuple[list[Case], list[str]]:
+def build_cases(published: RecordedTables, gpu: str, eta: float = 0.5) -> tuple[list[TuningCase], list[str]]:
     """Return the cases recorded on *gpu*, and the names of trainings without a goal."""
     cases_found, without_goal = [], []
     for dataset in published.datasets:
@@ -147,18 +147,18 @@ def cases(published: Published, gpu: str, eta: float = 0.5) -> tuple[list[Case],
     return cases_found, without_goal
 
 
-def build_case(recorded: RecordedTraining, goal: Goal, eta: float = 0.5) -> Case:
+def build_case(recorded: RecordedTraining, goal: Goal, eta: float = 0.5) -> TuningCase:
     """Build the case of a recorded training."""
     default = max((b for b in recorded.batches if b <= goal.default), default=recorded.batches[0])
-    task = Task(recorded.batches, default, goal.max_epochs)
+    task = TuningTask(recorded.batches, default, goal.max_epochs)
     runs = [np.where(runs <= goal.max_epochs, runs, np.inf) for runs in recorded.epochs]
-    return Case(
+    return TuningCase(
         recorded.gpu, recorded.dataset, task, tuple(runs), recorded.caps_w, recorded.seconds,
         recorded.watts, recorded.max_w, eta,
     )  # fmt: skip
 
 
-def replay(case: Case, optimizer: Optimizer[Any], seed: int, count: int | None = None) -> Recurrences:
+def replay(case: TuningCase, optimizer: Optimizer[Any], seed: int, count: int | None = None) -> ReplayedRuns:
     """Replay *count* recurrences; the k-th run at a batch size is the same for all optimisers with a seed."""
     count = case.recurrences if count is None else count
     batches = {batch: index for index, batch in enumerate(case.task.batches)}
@@ -171,7 +171,7 @@ def replay(case: Case, optimizer: Optimizer[Any], seed: int, count: int | None =
         for tries in range(1, MAX_TRIES + 1):  # noqa: B007  read after the loop
             trial = optimizer.next(state, rng)
             index = batches[trial.batch]
-            limit = optimizer.epochs(state, trial, runs.epoch_j[index])
+            limit = optimizer.epoch_limit(state, trial, runs.epoch_j[index])
             outcome, totals = runs.run(index, trial.batch, limit, float(recurrence_totals[0]))
             state = optimizer.observe(state, outcome)
             recurrence_totals += totals
@@ -179,9 +179,9 @@ def replay(case: Case, optimizer: Optimizer[Any], seed: int, count: int | None =
                 break
         else:
             raise ConfigError(f"{case.name} did not reach its target in {MAX_TRIES} tries of one recurrence")
-        rows[recurrence] = index, case.best[index], *recurrence_totals, tries
+        rows[recurrence] = index, case.best_cap[index], *recurrence_totals, tries
     batch, cap, cost_j, energy_j, time_s, try_count = rows.T.copy()
-    return Recurrences(
+    return ReplayedRuns(
         batch.astype(np.int64), cap.astype(np.int64), cost_j, energy_j, time_s, try_count.astype(np.int64)
     )
 
@@ -189,8 +189,8 @@ def replay(case: Case, optimizer: Optimizer[Any], seed: int, count: int | None =
 class _RunSampler:
     """Draws recorded runs, and tracks which batch sizes were swept already."""
 
-    def __init__(self, case: Case, seed: int) -> None:
-        rows, best = np.arange(len(case.best)), case.best
+    def __init__(self, case: TuningCase, seed: int) -> None:
+        rows, best = np.arange(len(case.best_cap)), case.best_cap
         self.epoch_j: list[float] = case.epoch_j[rows, best].tolist()
         self._full_j: list[float] = case.epoch_j[:, -1].tolist()
         self._power: list[float] = (case.watts[:, -1] / case.max_w).tolist()
@@ -233,9 +233,9 @@ class _RunSampler:
         return self._drawn[index].pop()
 
 
-def score(case: Case, done: Recurrences) -> Score:
+def score(case: TuningCase, done: ReplayedRuns) -> Score:
     """Score *done* against the default at full power and against the oracle."""
-    base_j, base_s, _ = case.run(case.default, len(case.caps_w) - 1)
+    base_j, base_s, _ = case.expected_run(case.default_index, len(case.caps_w) - 1)
     best_j = float(case.expected_j[case.oracle])
     expected = case.expected_j[done.batch]
     configs, counts = np.unique(done.batch[-20:], return_counts=True)
@@ -252,9 +252,9 @@ def score(case: Case, done: Recurrences) -> Score:
     )
 
 
-def default_regret(case: Case, count: int | None = None) -> float:
+def default_regret(case: TuningCase, count: int | None = None) -> float:
     """Return the regret of staying at the default and full power, in runs of the oracle."""
-    _, _, default_j = case.run(case.default, len(case.caps_w) - 1)
+    _, _, default_j = case.expected_run(case.default_index, len(case.caps_w) - 1)
     best_j = float(case.expected_j[case.oracle])
     return (case.recurrences if count is None else count) * (default_j / best_j - 1)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattline.batch_size.bandit import Task
+from wattline.batch_size.bandit import TuningTask
 from wattline.core.table import Floats
 
 NOISE, NOISE_WEIGHT, NOISE_FLOOR = 0.10, 4.0, 0.02
@@ -30,20 +30,20 @@ class OutlierRun(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class TunerState:
     """Statistics of a job's runs; arrays have an entry per batch size, epochs are natural logarithms.
 
     *runs* that reached the target include other kinds of GPU: epochs do not depend on the GPU.
     """
 
-    task: Task
+    task: TuningTask
     first_batch: int
     runs: Floats
-    total: Floats  # sum of log epochs
-    squares: Floats  # sum of squared log epochs
-    failed: Floats  # runs that did not reach the target
+    log_epochs_sum: Floats  # sum of log epochs
+    log_epochs_squares: Floats  # sum of squared log epochs
+    stopped_runs: Floats  # runs that did not reach the target
     stopped_after: Floats  # largest log epochs at which such a run was stopped
-    here: Floats  # runs on this kind of GPU
+    local_runs: Floats  # runs on this kind of GPU
     epoch_j: Floats  # cost of an epoch at the best power limit; nan: not measured
     full_j: Floats  # cost of an epoch at the largest power limit
     power: Floats  # power draw at the largest limit, as a share of it
@@ -53,33 +53,37 @@ class Known:
     pending: tuple[int, ...] = ()
 
 
-def is_started(state: Known) -> bool:
+def is_started(state: TunerState) -> bool:
     """Return True if a run reached the target and the cost of some epoch is known."""
     return bool(state.runs.any()) and not bool(np.isnan(state.epoch_j).all())
 
 
-def add_run(state: Known, index: int, log_epochs: float, times: int = 1) -> Known:
+def add_run(state: TunerState, index: int, log_epochs: float, times: int = 1) -> TunerState:
     """Return the state with *times* more runs at a batch size; negative *times* removes runs."""
     return replace(
         state,
         runs=put(state.runs, index, state.runs[index] + times),
-        here=put(state.here, index, state.here[index] + times),
-        total=put(state.total, index, state.total[index] + times * log_epochs),
-        squares=put(state.squares, index, state.squares[index] + times * log_epochs**2),
+        local_runs=put(state.local_runs, index, state.local_runs[index] + times),
+        log_epochs_sum=put(state.log_epochs_sum, index, state.log_epochs_sum[index] + times * log_epochs),
+        log_epochs_squares=put(
+            state.log_epochs_squares, index, state.log_epochs_squares[index] + times * log_epochs**2
+        ),
     )
 
 
-def add_stopped_run(state: Known, index: int, log_epochs: float) -> Known:
+def add_stopped_run(state: TunerState, index: int, log_epochs: float) -> TunerState:
     """Return the state with one more run that did not reach the target in *log_epochs*."""
-    count, latest = state.failed[index] + 1, max(state.stopped_after[index], log_epochs)
+    count, latest = state.stopped_runs[index] + 1, max(state.stopped_after[index], log_epochs)
     return replace(
         state,
-        failed=put(state.failed, index, count),
+        stopped_runs=put(state.stopped_runs, index, count),
         stopped_after=put(state.stopped_after, index, latest),
     )
 
 
-def update_outliers(state: Known, index: int, log_epochs: float, reached: bool) -> tuple[OutlierRun, ...]:
+def update_outliers(
+    state: TunerState, index: int, log_epochs: float, reached: bool
+) -> tuple[OutlierRun, ...]:
     """Return the latest consecutive runs that differ from earlier ones, all to the same side."""
     before = state
     for old in state.outliers:
@@ -88,18 +92,18 @@ def update_outliers(state: Known, index: int, log_epochs: float, reached: bool) 
     if before.runs[index] < DRIFT_RUNS:
         return state.outliers
     deviation = math.sqrt(float(run_variance(before)[index]) * (1 + 1 / float(before.runs[index])))
-    off = (log_epochs - float(before.total[index] / before.runs[index])) / deviation
+    off = (log_epochs - float(before.log_epochs_sum[index] / before.runs[index])) / deviation
     if abs(off) < DRIFT_DEVIATIONS or (not reached and off < 0):
         return ()
     same_side = state.outliers and state.outliers[-1].above == (off > 0)
     return (*(state.outliers if same_side else ()), OutlierRun(index, log_epochs, off > 0, reached))
 
 
-def restart_after_drift(state: Known) -> Known:
+def restart_after_drift(state: TunerState) -> TunerState:
     """Return a state that knows only the outlier runs; the costs of an epoch are kept."""
     zeros = np.zeros(len(state.task.batches))
     outliers, state = state.outliers, replace(
-        state, runs=zeros, total=zeros, squares=zeros, failed=zeros, stopped_after=zeros, here=zeros,
+        state, runs=zeros, log_epochs_sum=zeros, log_epochs_squares=zeros, stopped_runs=zeros, stopped_after=zeros, local_runs=zeros,
         lost_j=0.0, outliers=(),
     )  # fmt: skip
     for run in outliers:
@@ -107,21 +111,21 @@ def restart_after_drift(state: Known) -> Known:
     return state
 
 
-def run_noise(state: Known) -> float:
+def run_noise(state: TunerState) -> float:
     """Return the standard deviation of log epochs between equal runs, pooled over all batch sizes."""
     runs = np.maximum(state.runs, 1)
-    within = float(np.maximum(state.squares - state.total**2 / runs, 0.0).sum())
+    within = float(np.maximum(state.log_epochs_squares - state.log_epochs_sum**2 / runs, 0.0).sum())
     variance = (NOISE_WEIGHT * NOISE**2 + within) / (NOISE_WEIGHT + float((runs - 1).sum()))
     return max(math.sqrt(variance), NOISE_FLOOR)
 
 
-def run_variance(state: Known) -> Floats:
+def run_variance(state: TunerState) -> Floats:
     """Return the variance of log epochs at each batch size.
 
     The pooled noise raises the prior of each batch size if it is large and never lowers it.
     """
     runs, prior = np.maximum(state.runs, 1), max(NOISE, run_noise(state)) ** 2
-    within = np.maximum(state.squares - state.total**2 / runs, 0.0)
+    within = np.maximum(state.log_epochs_squares - state.log_epochs_sum**2 / runs, 0.0)
     return np.maximum((NOISE_WEIGHT * prior + within) / (NOISE_WEIGHT + runs - 1), NOISE_FLOOR**2)
 
 

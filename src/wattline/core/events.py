@@ -27,11 +27,11 @@ EVENT_WORDS: Final = (
     "node_back",
     "metered",
 )
-EVERY_EVENT: Final = frozenset(range(METERED))
+WAKE_EVENTS: Final = frozenset(range(METERED))
 """Events that can end `Backend.wait`. With `METERED` added, the meter is read before each return."""
-ENDS: Final = (STOPPED, LOST, FINISHED, FAILED)
+LEASE_END_EVENTS: Final = (STOPPED, LOST, FINISHED, FAILED)
 """Events that end a lease and carry the energy that it has used."""
-NEWS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
+START_EVENTS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
 """Events after which a waiting job may be able to start, other than those that free GPUs."""
 
 
@@ -57,13 +57,13 @@ Events = NDArray[np.float64]
 """One row per event, columns as in `Event`, in order of occurrence."""
 
 
-def rows(*events: Event) -> Events:
+def build_events(*events: Event) -> Events:
     """Return *events* as one read-only array."""
     table = np.array(events, dtype=np.float64).reshape(-1, EVENT_COLUMNS)
     table.setflags(write=False)
     return table
 
 
-def each(events: Events) -> list[Event]:
+def list_events(events: Events) -> list[Event]:
     """Return the rows of *events* as `Event` tuples."""
     return [Event(int(verb), int(job), *rest) for verb, job, *rest in events.tolist()]

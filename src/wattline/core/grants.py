@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.nodes import HOST
+from wattline.core.nodes import HOST_RESOURCES
 from wattline.core.table import Bools, Ints, Labels
 
 
@@ -48,17 +48,17 @@ class Grants:
             fused=np.zeros(len(job), dtype=np.bool_) if fused is None else fused,
             cap_w=none if cap_w is None else cap_w,
             batch=none if batch is None else batch,
-            host=np.zeros((len(HOST), len(job)), dtype=np.int64) if host is None else host,
-            kind=Labels.same(kind, len(job)) if isinstance(kind, str) else kind,
+            host=np.zeros((len(HOST_RESOURCES), len(job)), dtype=np.int64) if host is None else host,
+            kind=Labels.repeat(kind, len(job)) if isinstance(kind, str) else kind,
         )
 
     def __len__(self) -> int:
         return len(self.job)
 
-    def keys(self, sort: Ints) -> list[tuple[object, ...]]:
+    def keys(self, job_class: Ints) -> list[tuple[object, ...]]:
         """Return each entry as a hashable key; *job_class* is the class of each job, by row of `Jobs`."""
         company = (self.members, self.fused)
-        numbers = (sort[self.job], self.gpus, self.nodes, *company, self.cap_w, self.batch, *self.host)
+        numbers = (job_class[self.job], self.gpus, self.nodes, *company, self.cap_w, self.batch, *self.host)
         kinds = [self.kind.names[code] for code in self.kind.codes.tolist()]
         return list(zip(kinds, *(column.tolist() for column in numbers), strict=True))
 

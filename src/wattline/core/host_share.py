@@ -10,7 +10,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 
 
-def with_shares(jobs: Jobs, nodes: Nodes) -> Jobs:
+def fill_host_shares(jobs: Jobs, nodes: Nodes) -> Jobs:
     """Fill `cpus` and `mem_gib` of the jobs that leave them open with their proportional share of *nodes*.
 
     The share is the smallest one among the GPU kinds that a job accepts.
@@ -18,7 +18,7 @@ def with_shares(jobs: Jobs, nodes: Nodes) -> Jobs:
     unset = (jobs.cpus == 0) | (jobs.mem_gib == 0)
     if not unset.any():
         return jobs
-    accepts = nodes.accepts(jobs.gpu_kind)
+    accepts = nodes.accepted_kinds(jobs.gpu_kind)
     masks, mask_of_job = np.unique(accepts, return_inverse=True)
     bits = np.int64(1) << nodes.kind.codes
     accepted = (masks[:, None] & bits) != 0

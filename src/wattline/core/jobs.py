@@ -96,7 +96,7 @@ class Jobs(Table):
 
         def labels(words: Sequence[str] | Labels | None) -> Labels:
             if words is None:
-                return Labels.same("", count)
+                return Labels.repeat("", count)
             return words if isinstance(words, Labels) else Labels.of(words)
 
         ids = np.empty(count, dtype=np.object_)

@@ -31,14 +31,14 @@ class Nodes(Table):
     boot_w: Floats  # the whole node while booting
 
     @property
-    def rest_w(self) -> Floats:
+    def idle_node_w(self) -> Floats:
         """Draw of each node that is up without jobs."""
         return np.asarray(self.base_w + self.gpus * self.idle_w)
 
     @property
     def break_even_s(self) -> Floats:
         """Time off after which the energy saved exceeds that of booting; inf: switching off saves nothing."""
-        saves_w = self.rest_w - self.off_w
+        saves_w = self.idle_node_w - self.off_w
         saves = saves_w > 0
         return np.where(saves, self.boot_s * self.boot_w / np.where(saves, saves_w, 1.0), math.inf)
 
@@ -48,11 +48,11 @@ class Nodes(Table):
         return np.array((1000 * self.cpus, 1024 * self.mem_gib, self.storage_mib_s)).astype(np.int64)
 
     @cached_property
-    def share(self) -> Ints:
+    def host_share(self) -> Ints:
         """Proportional share of one GPU in its host: rows as in `HOST_RESOURCES`, a column per node."""
         return self.host // self.gpus
 
-    def accepts(self, gpu_kind: Labels) -> Ints:
+    def accepted_kinds(self, gpu_kind: Labels) -> Ints:
         """Return for each row of *gpu_kind* a bit mask of the kinds of this cluster that it accepts."""
         every = (1 << len(self.kind.names)) - 1
         bits = {name.casefold(): 1 << bit for bit, name in enumerate(self.kind.names)}
@@ -61,7 +61,7 @@ class Nodes(Table):
         return np.array(masks, dtype=np.int64)[gpu_kind.codes] if masks else np.empty(0, dtype=np.int64)
 
 
-HOST = ("mcpus", "mem_mib", "read_mib_s")
+HOST_RESOURCES = ("mcpus", "mem_mib", "read_mib_s")
 """Host resources that leases carry: thousandths of a core, MiB of memory, MiB/s of storage bandwidth.
 
 Always per GPU, so that a job on several nodes has them in proportion to its GPUs on each. 0 is unset: the

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from wattline.core.leases import Leases
-from wattline.core.nodes import HOST
+from wattline.core.nodes import HOST_RESOURCES
 from wattline.core.table import INT64, Bools, Ints, check_array
 from wattline.errors import PlanError
 
@@ -22,15 +22,15 @@ class Plan:
     row: Ints  # column of `Snapshot.queue`
     gpus: Ints
     group: Ints  # row of the first member; a job that runs alone has its own row
-    keeps: bool = False  # a running job is never stopped for another
-    tick_s: float = math.inf  # time of the next decision if no event comes before
+    non_preemptive: bool = False  # a running job is never stopped for another
+    next_decision_s: float = math.inf  # time of the next decision if no event comes before
     # Once every entry runs, jobs that end need no new decision. True of policies that only order jobs, false
     # of those that give freed GPUs to running jobs.
-    lasts: bool = False
+    stable: bool = False
     cap_w: Ints | None = None  # power cap of each GPU; 0 or None: no cap
     batch: Ints | None = None  # batch size of the whole job; 0 or None: as requested
     reason: Ints | None = None  # by column of the queue, why a job is not in the plan; index in `REASONS`
-    meters: bool = False  # read the energy meter before the next decision
+    needs_meter: bool = False  # read the energy meter before the next decision
     host: Ints | None = (
         None  # host resources per GPU, rows as in `HOST_RESOURCES`; 0 or None: proportional share
     )
@@ -57,8 +57,8 @@ class Plan:
             check_array("Plan.reason", self.reason, INT64, 1, PlanError)
         if self.host is not None:
             check_array("Plan.host", self.host, INT64, 2, PlanError)
-            if self.host.shape != (len(HOST), len(self.row)):
-                expected = (len(HOST), len(self.row))
+            if self.host.shape != (len(HOST_RESOURCES), len(self.row)):
+                expected = (len(HOST_RESOURCES), len(self.row))
                 raise PlanError(f"Plan.host has the shape {self.host.shape}, expected {expected}")
 
     def __len__(self) -> int:
@@ -72,9 +72,9 @@ class Placement:
     leases: Leases
     reason: Ints  # by column of the queue, why a job has no lease; index in `REASONS`
     waiting: int  # number of queued jobs without a lease
-    on: Bools | None = None  # mask of the nodes that should be switched on; None: no change
-    tick_s: float = math.inf  # time of the next decision if no event comes before
-    unsettled: bool = (
+    powered_on: Bools | None = None  # mask of the nodes that should be switched on; None: no change
+    next_decision_s: float = math.inf  # time of the next decision if no event comes before
+    host_limited: bool = (
         False  # a running job could use more of its host, so a job that ends needs a new decision
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from wattline.core.actions import Actions
-from wattline.core.events import EVERY_EVENT, Events
+from wattline.core.events import WAKE_EVENTS, Events
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Nodes of the cluster."""
         ...
 
-    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+    def wait(self, until_s: float, wake: frozenset[int] = WAKE_EVENTS) -> tuple[float, Events]:
         """Wait for an event, at most until *until_s*; return the time and the events in order.
 
         Events with a verb outside *wake* may be kept back until the next return. The time is `inf` when no
@@ -67,7 +67,7 @@ class Backend(Protocol):
         """Carry out *actions*."""
         ...
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return True if no job runs and none is still to arrive."""
         ...
 

@@ -10,23 +10,23 @@ from wattline.core.table import Bools, Floats, Ints
 
 # Rows of a queue's block: one 2-D array, so that the next state is one copy.
 QUEUE_ROWS = 17
-JOB = 0  # row in `Snapshot.jobs`
-ASKED = 1  # GPUs requested
-ACCEPTS = 2  # bit mask of the accepted GPU kinds, see `Nodes.accepted_kinds`
-DONE = 3  # steps done ...
-MARK = 4  # ... at this time
-RATE = 5  # steps per second since then; 0 = not running
-SERVICE = 6  # seconds on GPUs, without the current lease
-GPU_SERVICE = 7  # GPU-seconds, without the current lease
-SINCE = 8  # time of the last start, stop or arrival
-FIRST = 9  # time of the first start; nan = never started
-RESTARTS = 10
-HELD = 11  # GPUs held now; 0 = waiting
-REASON = 12  # index in `REASONS`
-WATTS = 13  # draw of its GPUs when last measured under the last or current lease; 0 = unknown
-LAST_GPUS = 14  # of the last or current lease: number of GPUs,
-LAST_CAP = 15  # power cap of each,
-LAST_NODE = 16  # first node
+QUEUE_JOB = 0  # row in `Snapshot.jobs`
+QUEUE_REQUESTED_GPUS = 1  # GPUs requested
+QUEUE_ACCEPTED_KINDS = 2  # bit mask of the accepted GPU kinds, see `Nodes.accepted_kinds`
+QUEUE_STEPS_DONE = 3  # steps done ...
+QUEUE_PROGRESS_AT_S = 4  # ... at this time
+QUEUE_STEPS_PER_S = 5  # steps per second since then; 0 = not running
+QUEUE_SERVICE_S = 6  # seconds on GPUs, without the current lease
+QUEUE_SERVICE_GPU_S = 7  # GPU-seconds, without the current lease
+QUEUE_SINCE_S = 8  # time of the last start, stop or arrival
+QUEUE_FIRST_START_S = 9  # time of the first start; nan = never started
+QUEUE_RESTARTS = 10
+QUEUE_HELD_GPUS = 11  # GPUs held now; 0 = waiting
+QUEUE_REASON = 12  # index in `REASONS`
+QUEUE_WATTS = 13  # draw of its GPUs when last measured under the last or current lease; 0 = unknown
+QUEUE_LAST_GPUS = 14  # of the last or current lease: number of GPUs,
+QUEUE_LAST_CAP_W = 15  # power cap of each,
+QUEUE_LAST_NODE = 16  # first node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,47 +44,47 @@ class Queue:
     @property
     def job(self) -> Ints:
         """Row of each job in `Snapshot.jobs`."""
-        row: Ints = self.block[JOB].astype(np.int64)
+        row: Ints = self.block[QUEUE_JOB].astype(np.int64)
         return row
 
     @property
-    def gpus(self) -> Ints:
+    def requested_gpus(self) -> Ints:
         """GPUs requested."""
-        row: Ints = self.block[ASKED].astype(np.int64)
+        row: Ints = self.block[QUEUE_REQUESTED_GPUS].astype(np.int64)
         return row
 
     @property
     def since_s(self) -> Floats:
         """Time since when each job runs or waits."""
-        row: Floats = self.block[SINCE]
+        row: Floats = self.block[QUEUE_SINCE_S]
         return row
 
     @property
-    def first_s(self) -> Floats:
+    def first_start_s(self) -> Floats:
         """Time of the first start; nan: never started."""
-        row: Floats = self.block[FIRST]
+        row: Floats = self.block[QUEUE_FIRST_START_S]
         return row
 
     @property
     def restarts(self) -> Floats:
         """Number of starts after the first."""
-        row: Floats = self.block[RESTARTS]
+        row: Floats = self.block[QUEUE_RESTARTS]
         return row
 
     @property
-    def held(self) -> Floats:
+    def held_gpus(self) -> Floats:
         """GPUs held now; 0: the job waits."""
-        row: Floats = self.block[HELD]
+        row: Floats = self.block[QUEUE_HELD_GPUS]
         return row
 
     @property
     def watts(self) -> Floats:
         """Draw of all its GPUs when last measured under its last or current lease; 0: unknown."""
-        row: Floats = self.block[WATTS]
+        row: Floats = self.block[QUEUE_WATTS]
         return row
 
     @property
     def running(self) -> Bools:
         """Mask of the jobs that hold GPUs."""
-        row: Bools = self.block[HELD] > 0
+        row: Bools = self.block[QUEUE_HELD_GPUS] > 0
         return row

@@ -10,12 +10,21 @@ import numpy as np
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
-from wattline.core.queue import DONE, GPU_SERVICE, HELD, MARK, RATE, SERVICE, SINCE, Queue
+from wattline.core.queue import (
+    QUEUE_HELD_GPUS,
+    QUEUE_PROGRESS_AT_S,
+    QUEUE_SERVICE_GPU_S,
+    QUEUE_SERVICE_S,
+    QUEUE_SINCE_S,
+    QUEUE_STEPS_DONE,
+    QUEUE_STEPS_PER_S,
+    Queue,
+)
 from wattline.core.table import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Meter:
+class MeterReadings:
     """Readings of the energy meter: one row of *energy_j* per reading, counted from the start of the run.
 
     Column 0 is the whole cluster, column 1 + t the jobs of team t.
@@ -25,7 +34,7 @@ class Meter:
     energy_j: Floats  # 2-D
 
     @classmethod
-    def unread(cls) -> Meter:
+    def empty(cls) -> MeterReadings:
         """Return readings without rows."""
         return cls(np.empty(0), np.empty((0, 1)))
 
@@ -48,23 +57,26 @@ class Snapshot:
     nodes: Nodes
     queue: Queue
     leases: Leases
-    free: Ints  # GPUs per node without a lease; 0 on a node that is down
+    free_gpus: Ints  # GPUs per node without a lease; 0 on a node that is down
     up: Bools
-    wakes_s: Floats  # end of booting of a node that was switched off; inf: stays off, -inf: is not off
-    quiet_s: Floats  # since when a node has no lease; inf: it has one
-    meter: Meter
+    boot_done_s: Floats  # end of booting of a node that was switched off; inf: stays off, -inf: is not off
+    idle_since_s: Floats  # since when a node has no lease; inf: it has one
+    meter: MeterReadings
     seed: int = 0  # random choices depend on this and now_s only
 
     @property
     def usable(self) -> Bools:
         """Mask of the nodes that are up or can be switched on."""
-        return np.asarray(self.up | (self.wakes_s > -math.inf))
+        return np.asarray(self.up | (self.boot_done_s > -math.inf))
 
     @property
     def steps_done(self) -> Floats:
         """Steps that each queued job has done by now, extrapolated from its last progress event."""
         block = self.queue.block
-        return np.asarray(block[DONE] + block[RATE] * np.maximum(0.0, self.now_s - block[MARK]))
+        return np.asarray(
+            block[QUEUE_STEPS_DONE]
+            + block[QUEUE_STEPS_PER_S] * np.maximum(0.0, self.now_s - block[QUEUE_PROGRESS_AT_S])
+        )
 
     @property
     def steps_left(self) -> Floats:
@@ -75,10 +87,15 @@ class Snapshot:
     def service_s(self) -> Floats:
         """Seconds that each queued job has held GPUs."""
         block = self.queue.block
-        return np.asarray(block[SERVICE] + np.where(block[HELD] > 0, self.now_s - block[SINCE], 0.0))
+        return np.asarray(
+            block[QUEUE_SERVICE_S]
+            + np.where(block[QUEUE_HELD_GPUS] > 0, self.now_s - block[QUEUE_SINCE_S], 0.0)
+        )
 
     @property
     def service_gpu_s(self) -> Floats:
         """GPU-seconds that each queued job has held."""
         block = self.queue.block
-        return np.asarray(block[GPU_SERVICE] + block[HELD] * (self.now_s - block[SINCE]))
+        return np.asarray(
+            block[QUEUE_SERVICE_GPU_S] + block[QUEUE_HELD_GPUS] * (self.now_s - block[QUEUE_SINCE_S])
+        )

@@ -32,7 +32,7 @@ class Labels:
         return cls(np.array(codes, dtype=np.int64), tuple(seen))
 
     @classmethod
-    def same(cls, word: str, count: int) -> Labels:
+    def repeat(cls, word: str, count: int) -> Labels:
         """Build *count* rows of the same *word*."""
         return cls(np.zeros(count, dtype=np.int64), (word,))
 
@@ -45,7 +45,7 @@ class Labels:
     def __getitem__(self, rows: Rows) -> Labels:
         return Labels(self.codes[rows], self.names)
 
-    def plus(self, more: Labels) -> Labels:
+    def concatenate(self, more: Labels) -> Labels:
         """Return these rows followed by *more*; existing names keep their codes, new ones come after them."""
         seen = {name: code for code, name in enumerate(self.names)}
         codes = np.array([seen.setdefault(name, len(seen)) for name in more.names], dtype=np.int64)
@@ -103,13 +103,13 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
-    def plus(self, more: Self) -> Self:
+    def concatenate(self, more: Self) -> Self:
         """Return these rows followed by *more*."""
         columns = {}
         for f in fields(self):  # type: ignore[arg-type]
             ours, theirs = getattr(self, f.name), getattr(more, f.name)
             labels = isinstance(ours, Labels)
-            columns[f.name] = ours.plus(theirs) if labels else np.concatenate((ours, theirs))
+            columns[f.name] = ours.concatenate(theirs) if labels else np.concatenate((ours, theirs))
         return type(self)(**columns)
 
     def take(self, rows: Rows) -> Self:

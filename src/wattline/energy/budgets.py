@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from wattline.core.snapshot import Snapshot
-from wattline.energy.time_series import KWH_J, Series, read_series
+from wattline.energy.time_series import KWH_J, TimeSeries, read_series
 from wattline.errors import ConfigError
 from wattline.units import parse_seconds
 
@@ -39,7 +39,7 @@ class Budget:
     unit: Literal["joules", "watts", "kwh_per_day", "series", "eta"]
     team: str = ""
     horizon_s: float = math.inf
-    over_time: Series | None = None
+    over_time: TimeSeries | None = None
 
     def __post_init__(self) -> None:
         if not self.amount >= 0:
@@ -69,7 +69,7 @@ class Budget:
         return cls(amount, "kwh_per_day", team)
 
     @classmethod
-    def series(cls, over_time: Series, *, team: str = "") -> Budget:
+    def series(cls, over_time: TimeSeries, *, team: str = "") -> Budget:
         """Return a limit of watts that changes over time."""
         return cls(max(over_time.values), "series", team, over_time=over_time)
 
@@ -84,14 +84,14 @@ class Budget:
         amount = repr(self.over_time) if self.over_time else f"{self.amount:g}"
         return f"Budget.{self.unit}({amount}{within}{of})"
 
-    def column(self, snapshot: Snapshot) -> int:
+    def meter_column(self, snapshot: Snapshot) -> int:
         """Return the column of `MeterReadings.energy_j` that counts for this budget."""
         if not self.team:
             return 0
         names = snapshot.jobs.team.names
         return 1 + (names.index(self.team) if self.team in names else len(names))
 
-    def at(self, snapshot: Snapshot) -> Allowance:
+    def allowance(self, snapshot: Snapshot) -> Allowance:
         """Return the allowance from now on, after the energy metered so far."""
         now_s = snapshot.now_s
         if self.unit in ("watts", "eta"):
@@ -103,13 +103,13 @@ class Budget:
         if self.unit == "kwh_per_day":
             since_s = math.floor(now_s / DAY_S) * DAY_S
             until_s, allowed_j = since_s + DAY_S, self.amount * KWH_J
-        left_j = allowed_j - snapshot.meter.used_j(self.column(snapshot), since_s)
+        left_j = allowed_j - snapshot.meter.used_j(self.meter_column(snapshot), since_s)
         if now_s < until_s < math.inf:
             return Allowance(left_j / (until_s - now_s), left_j, until_s)
         return Allowance(math.inf if left_j > 0 else 0.0, left_j, math.inf)
 
     @property
-    def most_w(self) -> float:
+    def max_w(self) -> float:
         """Largest power that the budget ever allows."""
         return self.amount if self.unit in ("watts", "series") else math.inf
 

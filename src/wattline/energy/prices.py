@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattline.core.table import Floats
-from wattline.energy.time_series import KWH_J, Series, read_prices
+from wattline.energy.time_series import KWH_J, TimeSeries, read_prices
 from wattline.errors import ConfigError
 from wattline.units import parse_seconds
 
@@ -25,7 +25,7 @@ class Price:
     `Price.flat(0.17, pue=1.33)`, `Price(read_prices("tariff.csv"))`. The currency is up to the user.
     """
 
-    per_kwh: Series
+    per_kwh: TimeSeries
     pue: float = 1.0
 
     def __post_init__(self) -> None:
@@ -37,15 +37,15 @@ class Price:
     @classmethod
     def flat(cls, per_kwh: float, pue: float = 1.0) -> Price:
         """Return a constant price."""
-        return cls(Series((0.0,), (float(per_kwh),)), pue)
+        return cls(TimeSeries((0.0,), (float(per_kwh),)), pue)
 
     @property
-    def changes(self) -> bool:
+    def is_variable(self) -> bool:
         """True if the price changes over time."""
         return len(set(self.per_kwh.values)) > 1
 
     @property
-    def usual(self) -> float:
+    def mean_per_j(self) -> float:
         """Mean money per joule; above 0 even for free energy, because time is weighed against it."""
         values = self.per_kwh.values
         return (sum(values) / len(values) or _FALLBACK_PER_KWH) * self.pue / KWH_J
@@ -53,9 +53,9 @@ class Price:
     def at(self, now_s: float) -> tuple[float, float]:
         """Return the money per joule at *now_s*, and the time of the next change."""
         per_kwh, until_s = self.per_kwh.at(now_s)
-        return per_kwh * self.pue / KWH_J, until_s if self.changes else math.inf
+        return per_kwh * self.pue / KWH_J, until_s if self.is_variable else math.inf
 
-    def pieces(self, from_s: float, until_s: float) -> tuple[Floats, Floats]:
+    def price_steps(self, from_s: float, until_s: float) -> tuple[Floats, Floats]:
         """Return the price changes from *from_s* to *until_s*, both included, and the prices between them."""
         at_s, prices = [from_s], []
         while at_s[-1] < until_s:
@@ -68,7 +68,7 @@ class Price:
         """Return the cost of energy with running totals *energy_j* at the times *at_s*, linear between."""
         if len(at_s) < 2:
             return 0.0
-        edges_s, prices = self.pieces(float(at_s[0]), float(at_s[-1]))
+        edges_s, prices = self.price_steps(float(at_s[0]), float(at_s[-1]))
         return float(np.diff(np.interp(edges_s, at_s, energy_j)) @ prices)
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,11 +83,11 @@ class Price:
         }
 
     @classmethod
-    def of(cls, words: Mapping[str, Any]) -> Price:
+    def from_dict(cls, words: Mapping[str, Any]) -> Price:
         """Return the price that `as_dict` wrote."""
         every_s = math.inf if words["every_s"] is None else float(words["every_s"])
         at_s, values = (tuple(map(float, words[name])) for name in ("at_s", "per_kwh"))
-        return cls(Series(at_s, values, every_s, str(words["name"])), float(words["pue"]))
+        return cls(TimeSeries(at_s, values, every_s, str(words["name"])), float(words["pue"]))
 
     def __repr__(self) -> str:
         value = f"{self.per_kwh.values[0]:g}" if len(self.per_kwh.values) == 1 else repr(self.per_kwh)
@@ -95,7 +95,7 @@ class Price:
 
     def __str__(self) -> str:
         flat = f"{self.per_kwh.values[0]:g}"
-        value = self.per_kwh.name or (f"{len(self.per_kwh.values)} prices" if self.changes else flat)
+        value = self.per_kwh.name or (f"{len(self.per_kwh.values)} prices" if self.is_variable else flat)
         return f"{value} per kWh" + (f", PUE {self.pue:g}" if self.pue != 1 else "")
 
 

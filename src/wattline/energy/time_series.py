@@ -17,7 +17,7 @@ KWH_J = 3.6e6
 
 
 @dataclass(frozen=True)
-class Series:
+class TimeSeries:
     """Step function of time: each value holds from its time until the next.
 
     The first value also holds before its time, the last one for ever. With *every_s* the series repeats with
@@ -67,7 +67,7 @@ _PER_KWH = {"price": "spend", "carbon": "emit"}  # column per kWh: column with t
 _COLUMN_SETS = ({"watts"}, {"kwh"}, *({cost, rate} for cost, rate in _PER_KWH.items()))
 
 
-def read_series(path: str | Path, every_s: float = math.inf) -> Series:
+def read_series(path: str | Path, every_s: float = math.inf) -> TimeSeries:
     """Read watts over time from a CSV file.
 
     Columns: `time_s` and one of `watts`; `kwh` (until the next row; the last row only ends the one before);
@@ -82,15 +82,17 @@ def read_series(path: str | Path, every_s: float = math.inf) -> Series:
     return _build_series(path, at_s, _convert_to_watts(str(path), lines, columns), every_s)
 
 
-def read_prices(path: str | Path, every_s: float = math.inf) -> Series:
+def read_prices(path: str | Path, every_s: float = math.inf) -> TimeSeries:
     """Read prices per kWh over time from a CSV file with the columns `time_s` and `price`."""
     _, columns = _read_columns(str(path), ({"price"},))
     return _build_series(path, columns["time_s"], columns["price"], every_s)
 
 
-def _build_series(path: str | Path, at_s: Sequence[float], values: Sequence[float], every_s: float) -> Series:
+def _build_series(
+    path: str | Path, at_s: Sequence[float], values: Sequence[float], every_s: float
+) -> TimeSeries:
     try:
-        return Series(tuple(at_s), tuple(values), every_s, Path(path).name)
+        return TimeSeries(tuple(at_s), tuple(values), every_s, Path(path).name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}") from None
 

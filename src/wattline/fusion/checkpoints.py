@@ -18,7 +18,7 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.optim.schedule import Schedule
 from wattline.fusion.rng_state import RngState
-from wattline.meter.caps.record import sync
+from wattline.meter.caps.record import fsync_path
 from wattline.train.checkpoint import STATE_FILE, USER_STATE, Checkpoints, TrainingPosition
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ class MemberCheckpoints(Checkpoints):
         torch.save(state, self._new / USER_STATE)
         (self._new / STATE_FILE).write_text(json.dumps(asdict(position)), encoding="utf-8")
         for path in (*self._new.iterdir(), self._new):
-            sync(path)
+            fsync_path(path)
 
     def commit(self) -> None:
         """Make the prepared checkpoint valid."""
         self._old = self._list_checkpoints()
         last = int(self._old[-1].name) if self._old else 0
         self._new.rename(self.folder / f"{1 + last:08d}")
-        sync(self.folder)
+        fsync_path(self.folder)
 
     def remove_old(self) -> None:
         """Remove the checkpoints before the newest one."""

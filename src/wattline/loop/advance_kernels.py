@@ -37,24 +37,24 @@ from wattline.core.events import (
 )
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE, LEASE_ROWS
 from wattline.core.queue import (
-    ACCEPTS,
-    ASKED,
-    DONE,
-    FIRST,
-    GPU_SERVICE,
-    HELD,
-    JOB,
-    LAST_CAP,
-    LAST_GPUS,
-    LAST_NODE,
-    MARK,
+    QUEUE_ACCEPTED_KINDS,
+    QUEUE_FIRST_START_S,
+    QUEUE_HELD_GPUS,
+    QUEUE_JOB,
+    QUEUE_LAST_CAP_W,
+    QUEUE_LAST_GPUS,
+    QUEUE_LAST_NODE,
+    QUEUE_PROGRESS_AT_S,
+    QUEUE_REASON,
+    QUEUE_REQUESTED_GPUS,
+    QUEUE_RESTARTS,
     QUEUE_ROWS,
-    RATE,
-    REASON,
-    RESTARTS,
-    SERVICE,
-    SINCE,
-    WATTS,
+    QUEUE_SERVICE_GPU_S,
+    QUEUE_SERVICE_S,
+    QUEUE_SINCE_S,
+    QUEUE_STEPS_DONE,
+    QUEUE_STEPS_PER_S,
+    QUEUE_WATTS,
 )
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, F1, F2, FLOAT, I1, I2, find, inner, kernel
@@ -66,38 +66,40 @@ def _apply_actions(full: Floats, queued: int, actions: Actions, decided_s: float
     started = -1  # the rows of one start are adjacent
     for a in range(actions.shape[0]):
         verb, job = actions[a, ACTION_VERB], actions[a, ACTION_JOB]
-        i = find(full[JOB], queued, job)
+        i = find(full[QUEUE_JOB], queued, job)
         if verb == STOP:
-            full[DONE, i] += full[RATE, i] * max(0.0, decided_s - full[MARK, i])
-            full[MARK, i] = decided_s
-            full[RATE, i] = 0.0
+            full[QUEUE_STEPS_DONE, i] += full[QUEUE_STEPS_PER_S, i] * max(
+                0.0, decided_s - full[QUEUE_PROGRESS_AT_S, i]
+            )
+            full[QUEUE_PROGRESS_AT_S, i] = decided_s
+            full[QUEUE_STEPS_PER_S, i] = 0.0
             _end_service(full, i, decided_s)
         elif verb == START:
             if job != started:
-                if math.isnan(full[FIRST, i]):
-                    full[FIRST, i] = decided_s
+                if math.isnan(full[QUEUE_FIRST_START_S, i]):
+                    full[QUEUE_FIRST_START_S, i] = decided_s
                 else:
-                    full[RESTARTS, i] += 1.0
-                full[SINCE, i] = decided_s
-                full[WATTS, i] = 0.0
-                full[LAST_GPUS, i] = 0.0
-                full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
-                full[LAST_NODE, i] = actions[a, ACTION_NODE]
-            full[HELD, i] += actions[a, ACTION_GPUS]
-            full[LAST_GPUS, i] += actions[a, ACTION_GPUS]
+                    full[QUEUE_RESTARTS, i] += 1.0
+                full[QUEUE_SINCE_S, i] = decided_s
+                full[QUEUE_WATTS, i] = 0.0
+                full[QUEUE_LAST_GPUS, i] = 0.0
+                full[QUEUE_LAST_CAP_W, i] = actions[a, ACTION_CAP_W]
+                full[QUEUE_LAST_NODE, i] = actions[a, ACTION_NODE]
+            full[QUEUE_HELD_GPUS, i] += actions[a, ACTION_GPUS]
+            full[QUEUE_LAST_GPUS, i] += actions[a, ACTION_GPUS]
             started = job
         elif verb == RETUNE:
-            full[WATTS, i] = 0.0
-            full[LAST_CAP, i] = actions[a, ACTION_CAP_W]
+            full[QUEUE_WATTS, i] = 0.0
+            full[QUEUE_LAST_CAP_W, i] = actions[a, ACTION_CAP_W]
 
 
 @inner
 def _end_service(full: Floats, i: int, at_s: float) -> None:
     """Add the service of a lease that ends at *at_s* to the totals of job *i*."""
-    full[SERVICE, i] += at_s - full[SINCE, i]
-    full[GPU_SERVICE, i] += full[HELD, i] * (at_s - full[SINCE, i])
-    full[SINCE, i] = at_s
-    full[HELD, i] = 0.0
+    full[QUEUE_SERVICE_S, i] += at_s - full[QUEUE_SINCE_S, i]
+    full[QUEUE_SERVICE_GPU_S, i] += full[QUEUE_HELD_GPUS, i] * (at_s - full[QUEUE_SINCE_S, i])
+    full[QUEUE_SINCE_S, i] = at_s
+    full[QUEUE_HELD_GPUS, i] = 0.0
 
 
 @inner
@@ -121,22 +123,22 @@ def _apply_events(
         if verb == ARRIVED:
             for c in range(QUEUE_ROWS):
                 full[c, queued] = 0.0
-            full[JOB, queued] = job
-            full[ASKED, queued] = job_gpus[job]
-            full[ACCEPTS, queued] = job_accepts[job]
-            full[MARK, queued] = at_s
-            full[SINCE, queued] = at_s
-            full[FIRST, queued] = math.nan
+            full[QUEUE_JOB, queued] = job
+            full[QUEUE_REQUESTED_GPUS, queued] = job_gpus[job]
+            full[QUEUE_ACCEPTED_KINDS, queued] = job_accepts[job]
+            full[QUEUE_PROGRESS_AT_S, queued] = at_s
+            full[QUEUE_SINCE_S, queued] = at_s
+            full[QUEUE_FIRST_START_S, queued] = math.nan
             queued += 1
         elif RAN <= verb <= FAILED:
-            i = find(full[JOB], queued, job)
-            if i == queued or full[JOB, i] != job:
+            i = find(full[QUEUE_JOB], queued, job)
+            if i == queued or full[QUEUE_JOB, i] != job:
                 continue  # a late event of a job that has left the queue
-            full[DONE, i] = events[e, EVENT_STEPS]
-            full[MARK, i] = at_s
-            full[RATE, i] = events[e, EVENT_RATE] if verb == RAN else 0.0
+            full[QUEUE_STEPS_DONE, i] = events[e, EVENT_STEPS]
+            full[QUEUE_PROGRESS_AT_S, i] = at_s
+            full[QUEUE_STEPS_PER_S, i] = events[e, EVENT_RATE] if verb == RAN else 0.0
             if verb == RAN:
-                full[WATTS, i] = events[e, EVENT_ENERGY_J]
+                full[QUEUE_WATTS, i] = events[e, EVENT_ENERGY_J]
             if verb == LOST:
                 _end_service(full, i, at_s)
             gone[i] = verb == FINISHED or verb == FAILED
@@ -154,7 +156,7 @@ def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
     count = 0
     i = 0
     for r in range(leases.shape[1]):
-        while full[JOB, i] < leases[LEASE_JOB, r]:
+        while full[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         keep[r] = not freed[i]
         count += keep[r]
@@ -167,7 +169,7 @@ def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
             at += 1
     for r in range(count):
         leader = kept[LEASE_GROUP, r]
-        if leader != kept[LEASE_JOB, r] and freed[find(full[JOB], full.shape[1], leader)]:
+        if leader != kept[LEASE_JOB, r] and freed[find(full[QUEUE_JOB], full.shape[1], leader)]:
             for s in range(r, count):
                 if kept[LEASE_GROUP, s] == leader:
                     kept[LEASE_GROUP, s] = kept[LEASE_JOB, r]
@@ -211,7 +213,7 @@ def advance_queue(
         for i in range(before):
             full[c, i] = block[c, i]
     for i in range(before):
-        full[REASON, i] = reason[i]
+        full[QUEUE_REASON, i] = reason[i]
     _apply_actions(full, before, actions, decided_s)
     gone = np.zeros(queued, dtype=np.bool_)  # left the queue
     freed = np.zeros(queued, dtype=np.bool_)  # has no lease any more

@@ -7,8 +7,8 @@ import numpy as np
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_HOST, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement
 from wattline.core.queue import (
-    ACCEPTS,
-    JOB,
+    QUEUE_ACCEPTED_KINDS,
+    QUEUE_JOB,
 )
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
@@ -19,7 +19,7 @@ from wattline.jit import B1, F2, I1, I2, find, kernel
 _NO_PROBLEM, _NOT_QUEUED, _UNSORTED, _NO_LEADER, _GPUS_OVER, _NO_SUCH_NODE, _WRONG_KIND, _HOST_OVER = range(8)
 
 
-def check(placement: Placement, snapshot: Snapshot) -> None:
+def check_placement(placement: Placement, snapshot: Snapshot) -> None:
     """Raise `PlanError` if *placement* oversubscribes a node or has leases of wrong jobs, nodes or groups."""
     leases = placement.leases
     if len(placement.reason) != len(snapshot.queue):
@@ -28,7 +28,7 @@ def check(placement: Placement, snapshot: Snapshot) -> None:
             f"{len(snapshot.queue)} jobs in the queue"
         )
     nodes = snapshot.nodes
-    if placement.on is not None and (bad := np.flatnonzero(~placement.on[leases.node])).size:
+    if placement.powered_on is not None and (bad := np.flatnonzero(~placement.powered_on[leases.node])).size:
         name = nodes.name[int(leases.node[bad[0]])]
         raise PlanError(
             f"job {leases.job[bad[0]]} has a lease on node {name}, which the placement switches off"
@@ -74,7 +74,7 @@ def _find_problem(
 ) -> tuple[int, int, int]:
     """Return the first problem, then its lease or the surplus, then its node where it has one."""
     job, group, node, gpus = leases[LEASE_JOB], leases[LEASE_GROUP], leases[LEASE_NODE], leases[LEASE_GPUS]
-    queue = block[JOB]
+    queue = block[QUEUE_JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
     left = node_host.copy()
     has_host = False
@@ -88,7 +88,7 @@ def _find_problem(
             return _NOT_QUEUED, r, 0
         if node[r] < 0 or node[r] >= len(node_gpus):
             return _NO_SUCH_NODE, r, 0
-        if not (int(block[ACCEPTS, i]) >> node_kind[node[r]]) & 1:
+        if not (int(block[QUEUE_ACCEPTED_KINDS, i]) >> node_kind[node[r]]) & 1:
             return _WRONG_KIND, r, 0
         if job[r] == group[r]:
             if gpus[r] <= 0:

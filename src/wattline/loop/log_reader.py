@@ -23,20 +23,20 @@ from wattline.core.events import (
     NODE_LOST,
     RAN,
     Event,
-    rows,
+    build_events,
 )
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_ROWS, Leases
-from wattline.core.nodes import HOST, Nodes
+from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.queue import QUEUE_ROWS, Queue
 from wattline.core.reasons import REASONS
-from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Labels
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, InputError, TraceError
 from wattline.loop.log_writer import ACTION_SETTINGS, DEFAULT_JOB_VALUES, FORMAT
 from wattline.loop.runlog import Log
-from wattline.loop.state import resume
+from wattline.loop.state import restore_state
 
 
 def read_log(path: str | Path) -> Log:
@@ -54,7 +54,7 @@ def read_log(path: str | Path) -> Log:
         raise TraceError(str(path), None, f"cannot be read as a run log: {error}") from None
 
 
-def read_begins(log: Log) -> Snapshot | None:
+def read_initial_state(log: Log) -> Snapshot | None:
     """Return the state that the run of *log* started from; None: an empty cluster."""
     data = log.header.get("begins")
     if data is None:
@@ -62,14 +62,14 @@ def read_begins(log: Log) -> Snapshot | None:
     queue = np.array([[math.nan if v is None else v for v in row] for row in data["queue"]], np.float64)
     leases = np.array(data["leases"], np.int64).reshape(LEASE_ROWS, -1)
     at_s, energy_j = data["meter"]
-    return resume(
+    return restore_state(
         log.jobs,
         log.nodes,
         log.header["seed"],
         data["t"],
         Queue(queue.reshape(QUEUE_ROWS, -1)),
         Leases(leases),
-        Meter(np.array(at_s), np.array(energy_j)) if at_s else Meter.unread(),
+        MeterReadings(np.array(at_s), np.array(energy_j)) if at_s else MeterReadings.empty(),
     )
 
 
@@ -109,7 +109,7 @@ class _LogBuilder:
         _check_value("seed", header["seed"])
         header["trace"]
         if "price" in header:
-            Price.of(header["price"])
+            Price.from_dict(header["price"])
         del header["wattline_log"]
         teams = header.pop("teams")
         self.teams = {_check_value("teams", name): number for number, name in enumerate(teams)}
@@ -151,7 +151,7 @@ class _LogBuilder:
         ]
         self.log.append(
             now_s,
-            rows(*events),
+            build_events(*events),
             np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
             np.array(held, dtype=np.int64).reshape(-1, 2),
             _read_gap(data),
@@ -221,7 +221,7 @@ _EVENTS, _ACTIONS, _REASONS = (
 _LABELS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status", "kind")
 _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),
-    **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST), (int, "a whole number")),
+    **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST_RESOURCES), (int, "a whole number")),
     **dict.fromkeys(("min_gpus", "max_gpus", "max_batch"), (int, "a whole number")),
     "gpus": (int, "a whole number above 0"),
     **dict.fromkeys(("whole", "always_fuse"), (bool, "true or false")),

@@ -27,11 +27,11 @@ from wattline.core.events import (
     RAN,
     Event,
     Events,
-    each,
-    rows,
+    build_events,
+    list_events,
 )
 from wattline.core.jobs import Jobs
-from wattline.core.nodes import HOST, Nodes
+from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.reasons import REASONS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints, Labels
@@ -39,7 +39,7 @@ from wattline.loop.runlog import Log
 
 FORMAT = 3
 
-ACTION_SETTINGS = ("cap_w", "batch", *HOST)
+ACTION_SETTINGS = ("cap_w", "batch", *HOST_RESOURCES)
 """Keys of the last columns of actions, from `ACTION_CAP_W` on."""
 
 DEFAULT_JOB_VALUES: dict[str, object] = {
@@ -72,12 +72,12 @@ def write_log(log: Log, path: str | Path) -> None:
 
 
 def _format_lines(log: Log) -> Iterator[str]:
-    yield header_line(log)
+    yield format_header(log)
     for now_s, events, actions, held, gap in log:
-        yield round_line(log.jobs, now_s, rows(*events), actions, held, gap)
+        yield format_round(log.jobs, now_s, build_events(*events), actions, held, gap)
 
 
-def header_line(log: Log) -> str:
+def format_header(log: Log) -> str:
     """Return the first line of *log*."""
     nodes = {f.name: _to_list(getattr(log.nodes, f.name)) for f in fields(Nodes)}
     # Meter readings refer to teams by number, so the numbers must not depend on the order of arrivals.
@@ -85,12 +85,12 @@ def header_line(log: Log) -> str:
     return _format_json({"wattline_log": FORMAT, **log.header, "teams": teams, "nodes": nodes})
 
 
-def round_line(jobs: Jobs, now_s: float, events: Events, actions: Actions, held: Ints, gap: float) -> str:
+def format_round(jobs: Jobs, now_s: float, events: Events, actions: Actions, held: Ints, gap: float) -> str:
     """Return the line of one round."""
     return _format_json(
         {
             "t": now_s,
-            "events": [_encode_event(event, jobs) for event in each(events)],
+            "events": [_encode_event(event, jobs) for event in list_events(events)],
             "actions": _encode_actions(actions),
             "held": {str(job): REASONS[reason].name.lower() for job, reason in held.tolist()},
             **_encode_gap(gap),
@@ -98,11 +98,16 @@ def round_line(jobs: Jobs, now_s: float, events: Events, actions: Actions, held:
     )
 
 
-def begins_words(begins: Snapshot) -> dict[str, Any]:
+def encode_initial_state(initial_state: Snapshot) -> dict[str, Any]:
     """Return *initial_state* as JSON data for the header of a log; `read_initial_state` reads it."""
-    queue = [[None if math.isnan(v) else v for v in row] for row in begins.queue.block.tolist()]
-    meter = [begins.meter.at_s.tolist(), begins.meter.energy_j.tolist()]
-    return {"t": begins.now_s, "queue": queue, "leases": begins.leases.block.tolist(), "meter": meter}
+    queue = [[None if math.isnan(v) else v for v in row] for row in initial_state.queue.block.tolist()]
+    meter = [initial_state.meter.at_s.tolist(), initial_state.meter.energy_j.tolist()]
+    return {
+        "t": initial_state.now_s,
+        "queue": queue,
+        "leases": initial_state.leases.block.tolist(),
+        "meter": meter,
+    }
 
 
 def _encode_gap(gap: float) -> dict[str, float | str]:

@@ -105,10 +105,10 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
     return actions
 
 
-def switch(snapshot: Snapshot, on: Bools) -> Actions:
+def switch_nodes(snapshot: Snapshot, on: Bools) -> Actions:
     """Return the actions that switch the nodes *on* on and the others off; failed nodes are left alone."""
     off = np.flatnonzero(snapshot.up & ~on)
-    boot = np.flatnonzero((snapshot.wakes_s == math.inf) & on)
+    boot = np.flatnonzero((snapshot.boot_done_s == math.inf) & on)
     actions = np.zeros((len(off) + len(boot), ACTION_COLUMNS), dtype=np.int64)
     actions[:, ACTION_VERB] = np.repeat((POWER_OFF, POWER_ON), (len(off), len(boot)))
     actions[:, ACTION_JOB] = actions[:, ACTION_GROUP] = -1

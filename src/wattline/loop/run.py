@@ -10,21 +10,21 @@ import numpy as np
 
 from wattline import __version__
 from wattline.core.actions import NO_ACTIONS, Actions
-from wattline.core.events import ARRIVED, EVERY_EVENT, METERED, NEWS, Event, Events, rows
+from wattline.core.events import ARRIVED, METERED, START_EVENTS, WAKE_EVENTS, Event, Events, build_events
 from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Backend, Models, Placer, Policy
-from wattline.core.queue import JOB, REASON
+from wattline.core.queue import QUEUE_JOB, QUEUE_REASON
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.energy.prices import Price
-from wattline.loop.check import check
-from wattline.loop.log_writer import begins_words
-from wattline.loop.reconcile import reconcile, switch
+from wattline.loop.check import check_placement
+from wattline.loop.log_writer import encode_initial_state
+from wattline.loop.reconcile import reconcile, switch_nodes
 from wattline.loop.runlog import Log
-from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.models.trace_model import Asked
+from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
+from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
@@ -33,7 +33,7 @@ _MAX_IDLE_ROUNDS = 10_000  # idle rounds without progress before giving up
 _NO_REASONS = np.empty((0, 2), dtype=np.int64)
 
 
-class Turn(NamedTuple):
+class LoopStep(NamedTuple):
     """One step of the loop: the state, the events that led to it, the decision and its actions."""
 
     state: Snapshot
@@ -41,7 +41,7 @@ class Turn(NamedTuple):
     plan: Plan
     placement: Placement
     actions: Actions
-    held: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
+    wait_reasons: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
     trace: Mapping[str, Any] | None = None,
     price: Price | None = None,
     progress: Callable[[float, int], None] | None = None,
-    begins: Snapshot | None = None,
+    initial_state: Snapshot | None = None,
 ) -> Log:
     """Run *policy* and *place* on *backend* until all jobs have ended; return the log.
 
@@ -62,16 +62,20 @@ def run(
     (of energy, for reports) go into the header of the log. *progress* is called every 512 decisions with the
     time and their number. *initial_state* is the state to start from, see `iterate`.
     """
-    models = Asked() if models is None else models
+    models = TraceModels() if models is None else models
     place = Pack() if place is None else place
-    log = Log(header(backend, policy, models, place, seed, trace, price, begins), backend.jobs, backend.nodes)
+    log = Log(
+        build_header(backend, policy, models, place, seed, trace, price, initial_state),
+        backend.jobs,
+        backend.nodes,
+    )
     now_s = 0.0
-    if begins is not None:
-        now_s = begins.now_s
-        log.append(now_s, *first_round(begins))
-    for number, step in enumerate(turns(backend, policy, models, place, begins or seed), 1):
+    if initial_state is not None:
+        now_s = initial_state.now_s
+        log.append(now_s, *build_first_round(initial_state))
+    for number, step in enumerate(iterate(backend, policy, models, place, initial_state or seed), 1):
         now_s = step.state.now_s
-        log.append(now_s, step.events, step.actions, step.held, step.plan.gap)
+        log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
         if progress is not None and number % 512 == 0:
             progress(now_s, number)
     log.jobs = backend.jobs
@@ -79,52 +83,59 @@ def run(
     return log
 
 
-def turns(
-    backend: Backend, policy: Policy, models: Models, place: Placer, begins: Snapshot | int = 0
-) -> Iterator[Turn]:
+def iterate(
+    backend: Backend, policy: Policy, models: Models, place: Placer, initial_state: Snapshot | int = 0
+) -> Iterator[LoopStep]:
     """Iterate over the steps of the loop; the loop continues when the next step is requested.
 
     *initial_state* is the state to start from, with jobs that have arrived and leases that are held; or the
     seed of an empty one.
     """
     jobs, nodes = backend.jobs, backend.nodes
-    accepts = nodes.accepts(jobs.gpu_kind)
-    state = begins if isinstance(begins, Snapshot) else begin(jobs, nodes, begins)
-    decision = decide_nothing(state)
-    next_decision_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, EVERY_EVENT, 0
-    while not (len(state.queue) == 0 and backend.idle()):
+    accepts = nodes.accepted_kinds(jobs.gpu_kind)
+    state = (
+        initial_state
+        if isinstance(initial_state, Snapshot)
+        else build_empty_state(jobs, nodes, initial_state)
+    )
+    decision = build_empty_decision(state)
+    next_decision_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, WAKE_EVENTS, 0
+    while not (len(state.queue) == 0 and backend.is_idle()):
         now_s, events = backend.wait(next_decision_s, wake)
         if now_s == math.inf:
             break  # no event can come any more: the remaining jobs can never run
         if backend.jobs is not jobs:  # jobs were submitted to a service
             jobs = backend.jobs
-            accepts = nodes.accepts(jobs.gpu_kind)
+            accepts = nodes.accepted_kinds(jobs.gpu_kind)
         state = advance(state, decision, now_s, events, jobs, accepts)
         models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
         placement = place(plan, state, models)
         actions = NO_ACTIONS
-        changed = placement.leases is not state.leases or placement.on is not None
+        changed = placement.leases is not state.leases or placement.powered_on is not None
         if changed or len(placement.reason) != len(state.queue):
-            check(placement, state)
+            check_placement(placement, state)
             actions = reconcile(state.leases, placement.leases)
-        if placement.on is not None:
-            actions = np.concatenate((actions, switch(state, placement.on)))
+        if placement.powered_on is not None:
+            actions = np.concatenate((actions, switch_nodes(state, placement.powered_on)))
         if len(actions):
             backend.apply(actions)
-        yield Turn(state, events, plan, placement, actions, _find_new_reasons(state, placement))
-        decision, next_decision_s = Decision(placement, actions), min(plan.tick_s, placement.tick_s)
-        all_placed = placement.waiting == 0 and placement.on is None and not placement.unsettled
-        wake = NEWS if plan.lasts and all_placed else EVERY_EVENT
-        if plan.meters:
+        yield LoopStep(state, events, plan, placement, actions, _find_new_reasons(state, placement))
+        decision, next_decision_s = (
+            Decision(placement, actions),
+            min(plan.next_decision_s, placement.next_decision_s),
+        )
+        all_placed = placement.waiting == 0 and placement.powered_on is None and not placement.host_limited
+        wake = START_EVENTS if plan.stable and all_placed else WAKE_EVENTS
+        if plan.needs_meter:
             wake |= {METERED}
-        idle_rounds = idle_rounds + 1 if backend.idle() else 0
+        idle_rounds = idle_rounds + 1 if backend.is_idle() else 0
         stuck = idle_rounds > 0 and not len(actions) and _can_never_start(placement, next_decision_s, state)
         if stuck or idle_rounds > _MAX_IDLE_ROUNDS:
             break
 
 
-def header(
+def build_header(
     backend: Backend,
     policy: Policy,
     models: Models,
@@ -132,7 +143,7 @@ def header(
     seed: int,
     trace: Mapping[str, Any] | None = None,
     price: Price | None = None,
-    begins: Snapshot | None = None,
+    initial_state: Snapshot | None = None,
 ) -> dict[str, Any]:
     """Return the header of a log: enough to repeat all decisions of the run."""
     return {
@@ -143,23 +154,25 @@ def header(
         "seed": seed,
         "trace": dict(trace or {}),
         **({} if price is None else {"price": price.as_dict()}),
-        **({} if begins is None else {"begins": begins_words(begins)}),
+        **({} if initial_state is None else {"begins": encode_initial_state(initial_state)}),
         **backend.describe(),
     }
 
 
-def first_round(begins: Snapshot) -> tuple[Events, Actions, Ints]:
+def build_first_round(initial_state: Snapshot) -> tuple[Events, Actions, Ints]:
     """Return the first round of a log that has an *initial_state*: jobs arrive and start on their leases."""
-    queue = begins.queue.job.tolist()
-    arrived = rows(*(Event(ARRIVED, job, float(begins.jobs.submit_s[job])) for job in queue))
-    return arrived, reconcile(Leases.of((), (), (), ()), begins.leases), _NO_REASONS
+    queue = initial_state.queue.job.tolist()
+    arrived = build_events(*(Event(ARRIVED, job, float(initial_state.jobs.submit_s[job])) for job in queue))
+    return arrived, reconcile(Leases.of((), (), (), ()), initial_state.leases), _NO_REASONS
 
 
 def _can_never_start(placement: Placement, next_decision_s: float, state: Snapshot) -> bool:
     """Return True if none of the remaining jobs can start on the empty cluster, now or later."""
     if np.isin(placement.reason, _PERMANENT).all():
         return True
-    return next_decision_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.wakes_s).any()
+    return (
+        next_decision_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.boot_done_s).any()
+    )
 
 
 def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:
@@ -167,9 +180,9 @@ def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:
     if placement.waiting == 0:
         return _NO_REASONS
     reason, block = placement.reason, state.queue.block
-    rows = np.flatnonzero((reason != block[REASON]) & (reason != 0))
+    rows = np.flatnonzero((reason != block[QUEUE_REASON]) & (reason != 0))
     if not len(rows):
         return _NO_REASONS
     held = np.empty((len(rows), 2), dtype=np.int64)
-    held[:, 0], held[:, 1] = block[JOB, rows], reason[rows]
+    held[:, 0], held[:, 1] = block[QUEUE_JOB, rows], reason[rows]
     return held

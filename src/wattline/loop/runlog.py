@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattline.core.actions import ACTION_COLUMNS, Actions
-from wattline.core.events import EVENT_COLUMNS, Event, Events, each
+from wattline.core.events import EVENT_COLUMNS, Event, Events, list_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats, Ints
@@ -24,7 +24,7 @@ class Round(NamedTuple):
     now_s: float
     events: list[Event]
     actions: Actions
-    held: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
+    wait_reasons: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
     gap: float  # relative optimality gap of the decision; inf: unknown, nan: the policy does not optimise
 
 
@@ -68,11 +68,11 @@ class Log:
         return len(self._now_s)
 
     def __iter__(self) -> Iterator[Round]:
-        events, actions, held = self.events, self.actions, self.held
+        events, actions, held = self.events, self.actions, self.wait_reasons
         e = a = h = 0
         ends = zip(self._now_s, self._event_end, self._action_end, self._held_end, self._gap, strict=True)
         for now_s, e_end, a_end, h_end, gap in ends:
-            yield Round(now_s, each(events[e:e_end]), actions[a:a_end], held[h:h_end], gap)
+            yield Round(now_s, list_events(events[e:e_end]), actions[a:a_end], held[h:h_end], gap)
             e, a, h = e_end, a_end, h_end
 
     # Views of the buffers: an `array` with an exported buffer cannot grow.
@@ -118,12 +118,12 @@ class Log:
         return self.now_s[self.action_round]
 
     @cached_property
-    def held(self) -> Ints:
+    def wait_reasons(self) -> Ints:
         """All changes of a job's wait reason: columns job, index in `REASONS`."""
         return _matrix(self._held, np.int64, 2)
 
     @cached_property
-    def held_s(self) -> Floats:
+    def wait_reason_s(self) -> Floats:
         """Time of each change of a wait reason."""
         return np.repeat(self.now_s, np.diff(_column(self._held_end), prepend=0))
 

@@ -24,19 +24,19 @@ from wattline.core.events import (
     NODE_BACK,
     NODE_LOST,
     Events,
-    each,
-    rows,
+    build_events,
+    list_events,
 )
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
 from wattline.core.queue import (
+    QUEUE_REASON,
     QUEUE_ROWS,
-    REASON,
     Queue,
 )
-from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.loop.advance_kernels import advance_nodes, advance_queue
 
@@ -49,7 +49,7 @@ class Decision:
     actions: Actions
 
 
-def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
+def build_empty_state(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
     """Return the state at time 0: no jobs, all nodes up and idle."""
     return Snapshot(
         now_s=0.0,
@@ -57,28 +57,30 @@ def begin(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
         nodes=nodes,
         queue=Queue(np.empty((QUEUE_ROWS, 0))),
         leases=Leases.of((), (), (), ()),
-        free=nodes.gpus,
+        free_gpus=nodes.gpus,
         up=np.ones(len(nodes), dtype=np.bool_),
-        wakes_s=np.full(len(nodes), -math.inf),
-        quiet_s=np.zeros(len(nodes)),
-        meter=Meter.unread(),
+        boot_done_s=np.full(len(nodes), -math.inf),
+        idle_since_s=np.zeros(len(nodes)),
+        meter=MeterReadings.empty(),
         seed=seed,
     )
 
 
-def resume(
-    jobs: Jobs, nodes: Nodes, seed: int, now_s: float, queue: Queue, leases: Leases, meter: Meter
+def restore_state(
+    jobs: Jobs, nodes: Nodes, seed: int, now_s: float, queue: Queue, leases: Leases, meter: MeterReadings
 ) -> Snapshot:
     """Return the state at *now_s* in which the jobs of *queue* hold *leases*; all nodes are up."""
-    empty = begin(jobs, nodes, seed)
+    empty = build_empty_state(jobs, nodes, seed)
     state = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter)
     # Without events `advance` only derives the free GPUs and the idle times from the leases.
-    return advance(state, decide_nothing(state), now_s, rows(), jobs, nodes.accepts(jobs.gpu_kind))
+    return advance(
+        state, build_empty_decision(state), now_s, build_events(), jobs, nodes.accepted_kinds(jobs.gpu_kind)
+    )
 
 
-def decide_nothing(snapshot: Snapshot) -> Decision:
+def build_empty_decision(snapshot: Snapshot) -> Decision:
     """Return the decision that changes nothing."""
-    reason = snapshot.queue.block[REASON].astype(np.int64)
+    reason = snapshot.queue.block[QUEUE_REASON].astype(np.int64)
     return Decision(Placement(snapshot.leases, reason, int(np.count_nonzero(reason))), NO_ACTIONS)
 
 
@@ -88,7 +90,7 @@ def advance(
     now_s: float,
     events: Events,
     jobs: Jobs,
-    accepts: Ints,
+    accepted_kinds: Ints,
 ) -> Snapshot:
     """Return the state at *now_s*, after *decision* was taken on *snapshot* and *events* occurred since.
 
@@ -103,19 +105,19 @@ def advance(
         snapshot.now_s,
         events,
         jobs.gpus,
-        accepts,
+        accepted_kinds,
     )
     free_gpus, idle_since_s, switched, metered = advance_nodes(
         snapshot.nodes.gpus,
         snapshot.up,
-        snapshot.quiet_s,
+        snapshot.idle_since_s,
         planned,
         leases,
         decision.actions,
         events,
         now_s,
     )
-    up, boot_done_s = snapshot.up, snapshot.wakes_s
+    up, boot_done_s = snapshot.up, snapshot.boot_done_s
     if switched:
         up, boot_done_s = _switch_nodes(snapshot, decision.actions, events)
     for column in (free_gpus, idle_since_s):
@@ -138,13 +140,13 @@ def advance(
 
 def _switch_nodes(snapshot: Snapshot, actions: Actions, events: Events) -> tuple[Bools, Floats]:
     """Return which nodes are up, and when those that were switched off have booted."""
-    up, boot_done_s = snapshot.up.copy(), snapshot.wakes_s.copy()
+    up, boot_done_s = snapshot.up.copy(), snapshot.boot_done_s.copy()
     off, on = (actions[actions[:, ACTION_VERB] == verb, ACTION_NODE] for verb in (POWER_OFF, POWER_ON))
     up[off] = False
     boot_done_s[off] = math.inf
     boot_done_s[on] = snapshot.now_s + snapshot.nodes.boot_s[on]
     verbs = events[:, EVENT_VERB]
-    for event in each(events[(verbs == NODE_LOST) | (verbs == NODE_BACK)]):
+    for event in list_events(events[(verbs == NODE_LOST) | (verbs == NODE_BACK)]):
         up[event.job] = event.verb == NODE_BACK
         boot_done_s[event.job] = -math.inf
     for column in (up, boot_done_s):
@@ -152,7 +154,7 @@ def _switch_nodes(snapshot: Snapshot, actions: Actions, events: Events) -> tuple
     return up, boot_done_s
 
 
-def _add_readings(meter: Meter, events: Events) -> Meter:
+def _add_readings(meter: MeterReadings, events: Events) -> MeterReadings:
     """Return *meter* with the readings among *events*, which are in order of time."""
     readings = events[events[:, EVENT_VERB] == METERED]
     team = readings[:, EVENT_JOB].astype(np.int64)  # -1: the cluster
@@ -162,7 +164,7 @@ def _add_readings(meter: Meter, events: Events) -> Meter:
     new[row, team + 1] = readings[:, EVENT_ENERGY_J]
     old = np.zeros((len(meter.at_s), columns))
     old[:, : meter.energy_j.shape[1]] = meter.energy_j
-    meter = Meter(np.concatenate((meter.at_s, at_s)), np.concatenate((old, new)))
+    meter = MeterReadings(np.concatenate((meter.at_s, at_s)), np.concatenate((old, new)))
     for column in (meter.at_s, meter.energy_j):
         column.setflags(write=False)
     return meter

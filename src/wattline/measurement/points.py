@@ -234,7 +234,7 @@ def _table(path: str, rows: Sequence[Mapping[str, Any]], line: Ints) -> Profile:
     return Profile(
         model=Labels.of(str(row["model"]) for row in rows),
         gpu=Labels.of(str(row["gpu"]).casefold() for row in rows),
-        path=Labels.same(path, len(rows)),
+        path=Labels.repeat(path, len(rows)),
         line=line.astype(np.int64),
         **{name: np.array([row.get(name, np.nan) for row in rows]) for name in (*KNOBS, *MEASURED)},
     )

@@ -25,7 +25,7 @@ from wattline.meter.protocol import Gpu, Meter
 
 
 @dataclass(frozen=True)
-class Part:
+class EnergyPart:
     """Energy of one GPU; *energy_j* is None if it was never read, *lost* the error that ended readings."""
 
     gpu: Gpu
@@ -35,11 +35,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Used:
+class EnergyUse:
     """Seconds on the meter's clock, and the energy that each GPU used in them."""
 
     seconds: float
-    parts: tuple[Part, ...]
+    parts: tuple[EnergyPart, ...]
 
     @property
     def energy_j(self) -> float | None:
@@ -70,24 +70,24 @@ class Used:
         return tuple(p.lost for p in self.parts if p.lost)
 
 
-class Window:
+class EnergyWindow:
     """Energy measurement from construction to `end`; call `sample` regularly to lose less with a lost GPU.
 
     Without *claim* the energy is only read, and another process may count the same joules.
     """
 
-    def __init__(self, meter: Meter, gpus: Iterable[Gpu] | None = None, *, counting: bool = True) -> None:
+    def __init__(self, meter: Meter, gpus: Iterable[Gpu] | None = None, *, claim: bool = True) -> None:
         self._meter = meter
         self._gpus = {gpu.uuid: gpu for gpu in (meter.gpus if gpus is None else gpus)}
-        self._counted = {uuid: not counting or claim_energy(uuid) for uuid in self._gpus}
-        self._claimed = [uuid for uuid, counted in self._counted.items() if counted and counting]
+        self._counted = {uuid: not claim or claim_energy(uuid) for uuid in self._gpus}
+        self._claimed = [uuid for uuid, counted in self._counted.items() if counted and claim]
         self._first_j: dict[str, float] = {}
         self._last_j: dict[str, float] = {}
         self._lost: dict[str, str] = {}
         self._start_s = meter.now_s()
-        self.look()
+        self.sample()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Read all GPUs that are not lost."""
         for uuid, gpu in self._gpus.items():
             if uuid in self._lost:
@@ -98,28 +98,28 @@ class Window:
             except MeterError as error:
                 self._lost[uuid] = error.message
 
-    def end(self) -> Used:
+    def end(self) -> EnergyUse:
         """Return the energy used so far, and let other processes count these GPUs."""
         used = self.read()
         while self._claimed:
             release_energy(self._claimed.pop())
         return used
 
-    def read(self) -> Used:
+    def read(self) -> EnergyUse:
         """Return the energy used so far."""
         seconds = max(self._meter.now_s() - self._start_s, 0.0)  # before the reading, as at the start
-        self.look()
-        return Used(seconds, tuple(self._part(uuid, gpu) for uuid, gpu in self._gpus.items()))
+        self.sample()
+        return EnergyUse(seconds, tuple(self._part(uuid, gpu) for uuid, gpu in self._gpus.items()))
 
-    def _part(self, uuid: str, gpu: Gpu) -> Part:
+    def _part(self, uuid: str, gpu: Gpu) -> EnergyPart:
         used_j = self._last_j[uuid] - self._first_j[uuid] if uuid in self._first_j else None
-        return Part(gpu, used_j, self._lost.get(uuid, ""), self._counted[uuid])
+        return EnergyPart(gpu, used_j, self._lost.get(uuid, ""), self._counted[uuid])
 
 
 @contextmanager
-def measure_energy(meter: Meter, gpus: Iterable[Gpu] | None = None) -> Iterator[list[Used]]:
+def measure_energy(meter: Meter, gpus: Iterable[Gpu] | None = None) -> Iterator[list[EnergyUse]]:
     """Measure the energy of the block; it is appended to the list when the block ends or raises."""
-    window, used = Window(meter, gpus), list[Used]()
+    window, used = EnergyWindow(meter, gpus), list[EnergyUse]()
     try:
         yield used
     finally:

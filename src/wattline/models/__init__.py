@@ -1,7 +1,7 @@
 """Predictions of job speed, power and demand."""
 
 from wattline.models.remaining import remaining_s
-from wattline.models.trace_model import Asked, Misjudged
-from wattline.models.workload_models import Measured
+from wattline.models.trace_model import Misjudged, TraceModels
+from wattline.models.workload_models import WorkloadModels
 
-__all__ = ["Asked", "Measured", "Misjudged", "remaining_s"]
+__all__ = ["Misjudged", "TraceModels", "WorkloadModels", "remaining_s"]

@@ -24,7 +24,7 @@ DEFAULT_SERIAL = 0.65
 
 
 @dataclass(frozen=True)
-class Array:
+class ArrayModel:
     """Slowdown and memory of a fused array as a function of its width; *member_gib* nan: not measured."""
 
     serial: float = DEFAULT_SERIAL
@@ -47,7 +47,7 @@ class Array:
 
 
 @lru_cache(maxsize=8)
-def keyed(jobs: Jobs) -> Bools:
+def has_fusion_key(jobs: Jobs) -> Bools:
     """Return a mask of the jobs that have a fusion key."""
     return np.array([name != "" for name in jobs.fuse.names], dtype=np.bool_)[jobs.fuse.codes]
 
@@ -62,16 +62,16 @@ def count_group_members(jobs: Jobs, job: Ints, group: Ints) -> tuple[Ints, Bools
     first_key = np.empty(len(members), dtype=np.int64)
     first_key[inverse] = key
     same_key = np.bincount(inverse, key == first_key[inverse], len(members)) == members
-    return members[inverse], ((members > 1) & same_key)[inverse] & keyed(jobs)[job]
+    return members[inverse], ((members > 1) & same_key)[inverse] & has_fusion_key(jobs)[job]
 
 
-def widest(models: Models, jobs: Jobs, grants: Grants) -> Floats:
+def max_array_width(models: Models, jobs: Jobs, grants: Grants) -> Floats:
     """Return the widest array of such jobs that fits into GPU memory according to *models*; inf: unknown."""
     known = getattr(models, "widest", None)
     return np.full(len(grants), np.inf) if known is None else np.asarray(known(jobs, grants))
 
 
-def fit_array(fuse: Floats, slowdown: Floats, peak_gib: Floats) -> Array:
+def fit_array(fuse: Floats, slowdown: Floats, peak_gib: Floats) -> ArrayModel:
     """Fit an array model to step times relative to one job's and to peak memory; nan: not measured."""
     fused = (fuse > 1) & ~np.isnan(slowdown)
     serial = DEFAULT_SERIAL
@@ -81,10 +81,10 @@ def fit_array(fuse: Floats, slowdown: Floats, peak_gib: Floats) -> Array:
         serial = max(0.0, float(x @ y / (x @ x)))
     measured = ~np.isnan(peak_gib)
     if not measured.any():
-        return Array(serial)
+        return ArrayModel(serial)
     if len(np.unique(fuse[measured])) == 1:
-        return Array(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
+        return ArrayModel(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
     member, shared = np.polyfit(fuse[measured], peak_gib[measured], 1)
     if shared < 0 or member <= 0:
-        return Array(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
-    return Array(serial, float(shared), float(member))
+        return ArrayModel(serial, 0.0, float(np.max(peak_gib[measured] / fuse[measured])))
+    return ArrayModel(serial, float(shared), float(member))

@@ -20,14 +20,14 @@ from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.table import Floats, Ints, Labels
 from wattline.measurement.devices import DEVICES
-from wattline.models.job_classes import distinct, examples, sorts
+from wattline.models.job_classes import classify_jobs, find_unique_rows, take_representatives
 
 CAP_LEVELS = 8
 """Number of power caps considered, from the lowest that can be set to no cap."""
 
 
 @dataclass(frozen=True, eq=False)
-class Menu:
+class Configurations:
     """Configurations of job classes: axis 0 is the job class, 1 the number of GPUs, 2 the power cap.
 
     `job_class[job, kind]` is the class of a job on a kind of GPU. GPU counts ascend; a class with fewer of
@@ -35,8 +35,8 @@ class Menu:
     one is 0, no cap.
     """
 
-    sort: Ints
-    sizes: Ints
+    job_class: Ints
+    size_count: Ints
     gpus: Ints
     cap_w: Ints
     batch: Ints
@@ -46,30 +46,30 @@ class Menu:
     static_w: Floats  # a node's base power per GPU, by class; the maximum over the nodes of a kind
 
 
-def menu(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
+def build_configurations(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
     """Return the configurations of each of *jobs* on *nodes*, predicted by *models*."""
     return _expand_classes(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
 
 
 @lru_cache(maxsize=4)
-def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
+def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
     if not getattr(models, "alike", False):
         return _build_per_class(models, jobs, nodes)  # type: ignore[arg-type]
-    known = _build_per_class(models, examples(jobs), nodes)  # type: ignore[arg-type]
-    return replace(known, sort=np.ascontiguousarray(known.sort[sorts(jobs)[0]]))
+    known = _build_per_class(models, take_representatives(jobs), nodes)  # type: ignore[arg-type]
+    return replace(known, job_class=np.ascontiguousarray(known.job_class[classify_jobs(jobs)[0]]))
 
 
 @lru_cache(maxsize=4)
-def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Menu:
+def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
     bounds = (jobs.min_gpus, jobs.max_gpus, jobs.max_batch, jobs.noise.view(np.int64))
     class_columns = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
-    code, first = distinct(class_columns)
+    code, first = find_unique_rows(class_columns)
     kinds = nodes.kind.names
     parts = [_build_for_kind(models, jobs, nodes, first, kind) for kind in range(len(kinds))]
     wide = max(part.gpus.shape[1] for part in parts)
-    return Menu(
-        sort=code.reshape(-1, 1) + len(first) * np.arange(len(kinds)),
-        sizes=np.concatenate([part.sizes for part in parts]),
+    return Configurations(
+        job_class=code.reshape(-1, 1) + len(first) * np.arange(len(kinds)),
+        size_count=np.concatenate([part.size_count for part in parts]),
         gpus=np.concatenate([_pad_sizes(part.gpus, wide) for part in parts]),
         cap_w=np.concatenate([_pad_sizes(part.cap_w, wide) for part in parts]),
         batch=np.concatenate([_pad_sizes(part.batch, wide) for part in parts]),
@@ -84,7 +84,7 @@ def _pad_sizes(column: NDArray[Any], wide: int) -> NDArray[Any]:
     return np.asarray(np.take(column, np.minimum(np.arange(wide), column.shape[1] - 1), axis=1))
 
 
-def _build_for_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int) -> Menu:
+def _build_for_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int) -> Configurations:
     """Return the configurations of one job of each class on one kind of GPU."""
     here = np.flatnonzero(nodes.kind.codes == kind)
     node_gpus, total = int(nodes.gpus[here].max()), int(nodes.gpus[here].sum())
@@ -118,9 +118,9 @@ def _build_for_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: i
     count = len(job)
     sizes = _count_useful_sizes(take_best(speed), sizes)
     valid = slice(int(sizes.max(initial=1)))
-    return Menu(
-        sort=np.arange(count, dtype=np.int64).reshape(-1, 1),
-        sizes=sizes,
+    return Configurations(
+        job_class=np.arange(count, dtype=np.int64).reshape(-1, 1),
+        size_count=sizes,
         gpus=np.ascontiguousarray(gpus[:, valid]),
         cap_w=np.ascontiguousarray(np.broadcast_to(caps, (count, gpus[:, valid].shape[1], len(caps)))),
         batch=np.ascontiguousarray(take_best(grants.batch)[:, valid]),
@@ -172,6 +172,6 @@ def _list_batches(jobs: Jobs, job: Ints) -> Ints:
 
 
 @lru_cache(maxsize=4)
-def with_own_batch(jobs: Jobs) -> Jobs:
+def with_fixed_batch(jobs: Jobs) -> Jobs:
     """Return *jobs* with the batch size fixed at the requested one."""
     return replace(jobs, max_batch=np.zeros(len(jobs), dtype=np.int64)) if jobs.max_batch.any() else jobs

@@ -29,7 +29,7 @@ _BOUND = 0.95  # of the best speed: below it a stage other than the GPU limits, 
 
 
 @dataclass(frozen=True)
-class Demand:
+class DemandModel:
     """Seconds per sample of one GPU's input pipeline; 0: that stage never limits.
 
     *dataset_gib* inf: no amount of memory makes the cache useful. Below *least_gib* a sample takes
@@ -50,9 +50,9 @@ class Demand:
         return bool(self.fixed_s or self.core_s or self.storage_s or self.starved_s)
 
     @classmethod
-    def derived(
+    def from_core_sweep(
         cls, cpus: Floats, samples_s: Floats, *, dataset_gib: float, sample_kib: float, storage_mib_s: float
-    ) -> Demand:
+    ) -> DemandModel:
         """Derive the demand from speeds along the CPU axis, measured with all memory available.
 
         *cpus* and *samples_s* are per GPU; *storage_mib_s* is the storage bandwidth of one GPU.
@@ -93,12 +93,12 @@ class Demand:
             fetch_s = fetch_s * np.nan_to_num(self.read_mib_s / read_mib_s, nan=1.0)
         return np.where(mem_gib < self.least_gib, np.maximum(fetch_s, self.starved_s), fetch_s)
 
-    def with_memory(self, samples_s: Floats, mem_gib: Floats) -> Floats:
+    def speed_with_memory(self, samples_s: Floats, mem_gib: Floats) -> Floats:
         """Return the speed of one GPU with *mem_gib*, from its measured speed with unlimited memory."""
         slowest = np.maximum(1.0 / samples_s, self.memory_s(mem_gib))
         return np.asarray(1.0 / slowest)
 
-    def scale(self, factor: float) -> Demand:
+    def scale(self, factor: float) -> DemandModel:
         """Return a copy in which every stage takes *factor* times as long."""
         return replace(
             self,
@@ -119,7 +119,7 @@ class Demand:
         return np.nan_to_num(np.maximum(1.0 - cache_gib / self.dataset_gib, 0.0))
 
 
-def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> Demand:
+def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> DemandModel:
     """Fit the demand of one GPU to speeds at *cpus* cores and *mem_gib* of memory; nan: unlimited."""
     enough = np.isnan(mem_gib)
     plenty = enough if enough.any() else mem_gib == mem_gib.max()
@@ -130,15 +130,15 @@ def fit_demand(cpus: Floats, mem_gib: Floats, samples_s: Floats) -> Demand:
     fetch_s = np.array([_fit_memory_s(samples_s[mem_gib == m], unlimited[mem_gib == m]) for m in levels])
     bound = ~np.isnan(fetch_s)
     if not bound.any():
-        return Demand(fixed_s, core_s)
+        return DemandModel(fixed_s, core_s)
     # Without a measurement of a sufficient amount, assume twice the largest insufficient one.
     free_gib = np.append(levels[~bound], 2.0 * levels.max() if enough.any() else mem_gib.max())
     storage_s, dataset_gib, starved = _fit_cache(levels[bound], fetch_s[bound], free_gib, 1 / unlimited.max())
     if not starved:
-        return Demand(fixed_s, core_s, storage_s, dataset_gib)
+        return DemandModel(fixed_s, core_s, storage_s, dataset_gib)
     suffices = np.append(levels[bound][starved:], free_gib[free_gib > levels[bound][starved - 1]])
     starved_s = float(np.median(fetch_s[bound][:starved]))
-    return Demand(fixed_s, core_s, storage_s, dataset_gib, float(suffices.min()), starved_s)
+    return DemandModel(fixed_s, core_s, storage_s, dataset_gib, float(suffices.min()), starved_s)
 
 
 def _fit_memory_s(samples_s: Floats, unlimited: Floats) -> float:

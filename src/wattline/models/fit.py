@@ -17,32 +17,32 @@ from wattline.measurement.devices import DEVICES
 from wattline.measurement.merge import merged, unstarved, with_batches
 from wattline.measurement.points import Profile
 from wattline.measurement.settings import KNOBS
-from wattline.models.array_speed import Array, fit_array
-from wattline.models.demand import Demand, fit_demand
+from wattline.models.array_speed import ArrayModel, fit_array
+from wattline.models.demand import DemandModel, fit_demand
 from wattline.models.power.curves import Curves, fit_caps, fit_clocks
 from wattline.models.power.throttle import Throttle, estimate_top_w
 from wattline.models.speed import Speed, fit_speed
-from wattline.models.workload import WAITING, Source, Workload
-from wattline.models.workload_models import Measured
+from wattline.models.workload import DEFAULT_WAITING_POWER, MeasurementSource, Workload
+from wattline.models.workload_models import WorkloadModels
 
 _NOISE = 0.01  # relative, of a measurement that states none
 _MAX_SIZES = 24  # batch sizes with curves of their own, at most
 _NEARLY_FREE = 0.9  # rate above which a throttled measurement is used to estimate the unthrottled speed
 
 
-def fit(profile: Profile) -> Measured:
+def fit(profile: Profile) -> WorkloadModels:
     """Fit a workload for every (model, GPU kind) in *profile*.
 
     Raises `NotFitted` if there are too few measurements or all have one setting, and `ProfileError` if
     two of them contradict each other.
     """
-    rows = list(workloads(profile))
+    rows = list(split_workloads(profile))
     fitted = [fit_workload(rows_of_one) for rows_of_one in rows]
     shapes = _fit_voltage_shapes(fitted)
     for place, w in enumerate(fitted):
         if w.gpu in shapes and w.throttle.clocks is not None:
             fitted[place] = fit_workload(rows[place], shapes[w.gpu])
-    return Measured(tuple(fitted))
+    return WorkloadModels(tuple(fitted))
 
 
 def _fit_voltage_shapes(fitted: Sequence[Workload]) -> dict[str, tuple[float, float]]:
@@ -59,7 +59,7 @@ def _fit_voltage_shapes(fitted: Sequence[Workload]) -> dict[str, tuple[float, fl
     }
 
 
-def workloads(profile: Profile) -> Iterator[Profile]:
+def split_workloads(profile: Profile) -> Iterator[Profile]:
     """Yield the rows of each (model, GPU kind), in the order of their first appearance."""
     codes = profile.model.codes * len(profile.gpu.names) + profile.gpu.codes
     _, first = np.unique(codes, return_index=True)
@@ -106,9 +106,9 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
         usual_batch=float(np.median(solo.batch / solo.gpus)),
         measured=MappingProxyType(_measured_ranges(timed)),
         metered=not bool(np.isnan(throttle.top_w).all()),
-        source=Source(points=len(profile)),
+        source=MeasurementSource(points=len(profile)),
     )
-    model = replace(model, wait=_fit_waiting_power(model, solo), demand=_fit_host_demand(timed))
+    model = replace(model, waiting_power=_fit_waiting_power(model, solo), demand=_fit_host_demand(timed))
     return replace(model, array=_fit_array_model(model, timed))
 
 
@@ -233,7 +233,7 @@ def _correct_rates(curves: Curves | None, speed: Speed, free: Profile) -> Curves
         compute_s = _step_s(free)[narrow] - speed.sync_s(settings.gpus[narrow], settings.nodes[narrow])
         law_s = speed.compute_s(settings.local_batch[narrow])
         rates[row] = np.mean(law_s / np.maximum(compute_s, 0.1 * law_s))
-    return curves.bent(rates)
+    return curves.scale_rates(rates)
 
 
 def _step_s(rows: Profile) -> Floats:
@@ -265,26 +265,28 @@ def _fit_waiting_power(model: Workload, solo: Profile) -> float:
     """Fit the power of a waiting GPU relative to a computing one, from jobs on several GPUs."""
     rows = solo.take((solo.gpus > 1) & ~np.isnan(solo.watts))
     if not len(rows):
-        return WAITING
-    working, waiting = (replace(model, wait=share).extrapolate(rows.settings).watts for share in (0.0, 1.0))
+        return DEFAULT_WAITING_POWER
+    working, waiting = (
+        replace(model, waiting_power=share).extrapolate(rows.settings).watts for share in (0.0, 1.0)
+    )
     x, y = (waiting - working) / rows.watts, (rows.watts - working) / rows.watts
     # With almost no waiting time the power of a waiting GPU cannot be estimated.
     if x @ x < 1e-4 * len(x):
-        return WAITING
+        return DEFAULT_WAITING_POWER
     return float(np.clip(x @ y / (x @ x), 0.0, 1.0))
 
 
-def _fit_host_demand(timed: Profile) -> Demand:
+def _fit_host_demand(timed: Profile) -> DemandModel:
     """Fit the demand per GPU, from the setting of the other knobs with the most rows."""
     limited = timed.take(~(np.isnan(timed.cpus) & np.isnan(timed.mem_gib)) & (timed.fuse == 1))
     if not len(limited):
-        return Demand()
+        return DemandModel()
     others = [name for name in KNOBS if name not in ("cpus", "mem_gib")]
     knobs = np.column_stack([np.nan_to_num(getattr(limited, name), nan=-1.0) for name in others])
     _, group, count = np.unique(knobs, axis=0, return_inverse=True, return_counts=True)
     rows = limited.take(group.reshape(-1) == int(np.argmax(count)))
     if len(rows) < 2:
-        return Demand()
+        return DemandModel()
     # A job has one cache per node, however many GPUs it uses there.
     fitted = fit_demand(rows.cpus / rows.gpus, rows.mem_gib / rows.nodes, rows.samples_s / rows.gpus)
     return replace(
@@ -294,9 +296,9 @@ def _fit_host_demand(timed: Profile) -> Demand:
     )
 
 
-def _fit_array_model(model: Workload, timed: Profile) -> Array:
+def _fit_array_model(model: Workload, timed: Profile) -> ArrayModel:
     """Fit the slowdown and memory of fused jobs relative to the model's prediction for one job."""
-    alone = replace(model, array=Array(serial=0.0))
+    alone = replace(model, array=ArrayModel(serial=0.0))
     compute_s = alone.speed.compute_s(timed.settings.local_batch)
     solo = alone.extrapolate(replace(timed.settings, fuse=np.ones(len(timed))))
     extra_s = timed.settings.local_batch * timed.gpus * (timed.fuse / timed.samples_s - 1.0 / solo.samples_s)

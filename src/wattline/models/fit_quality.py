@@ -12,20 +12,20 @@ import numpy as np
 
 from wattline.measurement.merge import AGREE, merged
 from wattline.measurement.points import Profile, read_profile
-from wattline.models.fit import fit, workloads
-from wattline.models.held_out import HeldOut, held_out
+from wattline.models.fit import fit, split_workloads
+from wattline.models.held_out import HeldOutErrors, cross_validate
 from wattline.models.workload import Workload
 
 
-class Fitted(NamedTuple):
+class FittedWorkload(NamedTuple):
     """A fitted workload with its rows and its cross-validation errors."""
 
     workload: Workload
     rows: Profile
-    held: HeldOut
+    held_out: HeldOutErrors
 
     @property
-    def contradicted(self) -> list[str]:
+    def contradictions(self) -> list[str]:
         """Descriptions of the rows that disagree with the fit, worst first."""
         known = merged(self.rows)
         predicted = self.workload.extrapolate(known.settings)
@@ -47,8 +47,8 @@ class Fitted(NamedTuple):
 
     def __str__(self) -> str:
         off = (
-            ("samples/s", self.held.samples_error, self.held.samples_worst),
-            ("watts", self.held.watts_error, self.held.watts_worst),
+            ("samples/s", self.held_out.samples_error, self.held_out.samples_worst),
+            ("watts", self.held_out.watts_error, self.held_out.watts_worst),
         )
         texts = [
             f"{name} {100 * mean:.1f} % off on average, {100 * worst:.1f} % at worst"
@@ -58,16 +58,16 @@ class Fitted(NamedTuple):
         return "; ".join(texts) or "too few points to leave any out"
 
 
-def fit_file(path: str) -> Iterator[Fitted]:
+def fit_file(path: str) -> Iterator[FittedWorkload]:
     """Fit every workload of a CSV file of measurements; their source is the name of the file."""
     profile = read_profile(path)
     models = fit(profile)
-    for found, rows in zip(models.workloads, workloads(profile), strict=True):
-        held = held_out(rows)
+    for found, rows in zip(models.workloads, split_workloads(profile), strict=True):
+        held = cross_validate(rows)
         source = replace(
             found.source,
             name=Path(path).name.removesuffix(".gz").removesuffix(".csv"),
             samples_error=held.samples_error,
             watts_error=held.watts_error,
         )
-        yield Fitted(replace(found, source=source), rows, held)
+        yield FittedWorkload(replace(found, source=source), rows, held)

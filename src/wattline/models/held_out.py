@@ -17,7 +17,7 @@ from wattline.models.workload import Workload
 _FOLDS = 20
 
 
-class HeldOut(NamedTuple):
+class HeldOutErrors(NamedTuple):
     """Relative errors, one per measurement left out; nan: it could not be predicted."""
 
     samples: Floats
@@ -44,7 +44,7 @@ class HeldOut(NamedTuple):
         return _max(self.watts)
 
 
-def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload) -> HeldOut:
+def cross_validate(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload) -> HeldOutErrors:
     """Cross-validate one workload: leave out each setting in turn, or a twentieth if there are over 40."""
     rows = merged(profile)
     count = len(rows)
@@ -60,7 +60,7 @@ def held_out(profile: Profile, fit: Callable[[Profile], Workload] = fit_workload
         samples[left_out] = np.abs(predicted.samples_s / rows.samples_s[left_out] - 1.0)
         if model.metered:
             watts[left_out] = np.abs(predicted.watts / rows.watts[left_out] - 1.0)
-    return HeldOut(samples, watts)
+    return HeldOutErrors(samples, watts)
 
 
 def _mean(errors: Floats) -> float:

@@ -15,18 +15,18 @@ _shared_tables: OrderedDict[tuple[object, ...], Jobs] = OrderedDict()
 
 
 @lru_cache(maxsize=8)
-def sorts(jobs: Jobs) -> tuple[Ints, Ints]:
+def classify_jobs(jobs: Jobs) -> tuple[Ints, Ints]:
     """Return the class of each job, and the row of one job of each class."""
-    return distinct(np.stack(_columns(jobs), axis=1))
+    return find_unique_rows(np.stack(_columns(jobs), axis=1))
 
 
 @lru_cache(maxsize=8)
-def examples(jobs: Jobs) -> Jobs:
+def take_representatives(jobs: Jobs) -> Jobs:
     """Return a table with one job of each class, in the order of the classes.
 
     Tables with the same classes share one object, so that results cached for it stay valid as a table grows.
     """
-    representatives = jobs.take(sorts(jobs)[1])
+    representatives = jobs.take(classify_jobs(jobs)[1])
     words = (tuple(representatives.model.words()), tuple(representatives.gpu_kind.words()))
     key = (*words, *(column.tobytes() for column in _columns(representatives)[2:]))
     shared = _shared_tables.get(key)
@@ -43,7 +43,7 @@ def _columns(jobs: Jobs) -> tuple[Ints, ...]:
     return *labels, *counts, *(column.view(np.int64) for column in (jobs.noise, jobs.cpus, jobs.mem_gib))
 
 
-def distinct(rows: Ints) -> tuple[Ints, Ints]:
+def find_unique_rows(rows: Ints) -> tuple[Ints, Ints]:
     """Return for each row the number of its distinct value in sorted order, and the first row of each value.
 
     Rows are compared by a hash first: sorting whole rows takes ten times as long.

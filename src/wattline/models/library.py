@@ -19,38 +19,38 @@ import numpy as np
 from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.measurement.settings import Settings
-from wattline.models.array_speed import Array
-from wattline.models.demand import Demand
+from wattline.models.array_speed import ArrayModel
+from wattline.models.demand import DemandModel
 from wattline.models.power.curves import Curves, caps_from_laws, clocks_from_laws
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
-from wattline.models.workload import WAITING, Source, Workload
-from wattline.models.workload_models import Measured
+from wattline.models.workload import DEFAULT_WAITING_POWER, MeasurementSource, Workload
+from wattline.models.workload_models import WorkloadModels
 
 
 @cache
-def library() -> Measured:
+def library() -> WorkloadModels:
     """Return the workload models that come with the package."""
     text = files("wattline.models").joinpath("library.toml").read_text("utf-8")
     return parse_models(text)
 
 
-def parse_models(text: str) -> Measured:
+def parse_models(text: str) -> WorkloadModels:
     """Parse the text that `format_models` produces."""
-    return Measured(tuple(_parse_workload(entry) for entry in tomllib.loads(text)["workload"]))
+    return WorkloadModels(tuple(_parse_workload(entry) for entry in tomllib.loads(text)["workload"]))
 
 
-def reread(workload: Workload) -> Workload:
+def reload_coefficients(workload: Workload) -> Workload:
     """Return the workload as restored from its TOML coefficients."""
-    return parse_models(models_toml([workload])).workloads[0]
+    return parse_models(format_models([workload])).workloads[0]
 
 
-def write_models(models: Measured, path: str | Path) -> None:
+def write_models(models: WorkloadModels, path: str | Path) -> None:
     """Write fitted *models* to a TOML file."""
-    Path(path).write_text(models_toml(models.workloads), encoding="utf-8")
+    Path(path).write_text(format_models(models.workloads), encoding="utf-8")
 
 
-def load_models(path: str | Path) -> Measured:
+def load_models(path: str | Path) -> WorkloadModels:
     """Load models from a file written by `write_models`.
 
     Raises `ConfigError` if the file cannot be read or a workload predicts no positive speed.
@@ -69,7 +69,7 @@ def load_models(path: str | Path) -> Measured:
         raise ConfigError(f"{path}: is not a file of fitted models: {problem!r}") from None
 
 
-def models_toml(workloads: Iterable[Workload]) -> str:
+def format_models(workloads: Iterable[Workload]) -> str:
     """Return *workloads* as TOML: coefficients to four digits, source and errors of each."""
     return "\n".join(_format_workload(w) for w in workloads) or "workload = []\n"
 
@@ -80,8 +80,8 @@ def _format_workload(w: Workload) -> str:
     lines += [f"points = {w.source.points}", *_format_pairs(samples_error=w.source.samples_error)]
     lines += _format_pairs(watts_error=w.source.watts_error)
     lines += [] if np.isnan(w.usual_batch) else [f"usual_batch = {w.usual_batch:.12g}"]
-    if w.wait != WAITING:
-        lines += _format_pairs(wait=w.wait)
+    if w.waiting_power != DEFAULT_WAITING_POWER:
+        lines += _format_pairs(wait=w.waiting_power)
     if w.throttle.watts_factor != 1.0:
         lines += _format_pairs(more=w.throttle.watts_factor)
     lines += [f"measured.{name} = [{a:.12g}, {b:.12g}]" for name, (a, b) in w.measured.items()]
@@ -147,13 +147,13 @@ def _parse_workload(entry: Mapping[str, Any]) -> Workload:
             clocks=clocks,
             watts_factor=float(entry.get("more", 1.0)),
         ),
-        demand=Demand(**entry.get("demand", {})),
-        array=Array(**entry.get("array", {})),
-        wait=float(entry.get("wait", WAITING)),
+        demand=DemandModel(**entry.get("demand", {})),
+        array=ArrayModel(**entry.get("array", {})),
+        waiting_power=float(entry.get("wait", DEFAULT_WAITING_POWER)),
         usual_batch=float(entry.get("usual_batch", np.nan)),
         measured=MappingProxyType(measured),
         metered=not bool(np.isnan(top_w).all()),
-        source=Source(
+        source=MeasurementSource(
             entry.get("source", ""),
             int(entry.get("points", 0)),
             float(entry.get("samples_error", np.nan)),

@@ -10,15 +10,15 @@ import numpy as np
 from wattline.core.jobs import Jobs
 from wattline.core.table import Bools, Ints, Labels
 from wattline.errors import ConfigError, NotFitted
-from wattline.models.array_speed import keyed
+from wattline.models.array_speed import has_fusion_key
 from wattline.models.workload import Workload
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 
 _SCALING_GPUS = 8  # a workload measured up to this many GPUs needs no assumption about its scaling
 _STREAM = 6021  # seed of a random stream used only here
 
 
-def draw_models(jobs: Jobs, models: Measured, kind: str | Sequence[str], seed: int) -> Jobs:
+def assign_models(jobs: Jobs, models: WorkloadModels, kind: str | Sequence[str], seed: int) -> Jobs:
     """Return *jobs* with every unknown model replaced by one drawn uniformly from (*seed*, row).
 
     Jobs with the same fusion key get the same model. A job keeps its model if it was measured on all of
@@ -44,10 +44,10 @@ def draw_models(jobs: Jobs, models: Measured, kind: str | Sequence[str], seed: i
 def _fusion_leaders(jobs: Jobs) -> Ints:
     """Return for each job the first row with the same fusion key, or its own row without a key."""
     _, first, code = np.unique(jobs.fuse.codes, return_index=True, return_inverse=True)
-    return np.where(keyed(jobs), first[code], np.arange(len(jobs)))
+    return np.where(has_fusion_key(jobs), first[code], np.arange(len(jobs)))
 
 
-def _has_measured_model(jobs: Jobs, models: Measured, kinds: Sequence[str]) -> Bools:
+def _has_measured_model(jobs: Jobs, models: WorkloadModels, kinds: Sequence[str]) -> Bools:
     """Return a mask of the jobs with a model measured on every one of *kinds* that they accept."""
     width = len(jobs.gpu_kind.names)
     pairs, code = np.unique(jobs.model.codes * width + jobs.gpu_kind.codes, return_inverse=True)
@@ -60,14 +60,14 @@ def _has_measured_model(jobs: Jobs, models: Measured, kinds: Sequence[str]) -> B
     return np.asarray(known[code])
 
 
-def _find_workload(models: Measured, name: str, kind: str) -> Workload | None:
+def _find_workload(models: WorkloadModels, name: str, kind: str) -> Workload | None:
     try:
         return models.find(name.partition("(")[0].strip(), kind)  # the same lookup as in `WorkloadModels`
     except NotFitted:
         return None
 
 
-def _list_candidates(models: Measured, kinds: Sequence[str]) -> list[str]:
+def _list_candidates(models: WorkloadModels, kinds: Sequence[str]) -> list[str]:
     """Return the names of the workloads that can be drawn; raises `ConfigError` if there are none."""
     names = dict.fromkeys(
         f"{w.source.name}/{w.model}" if w.source.name else w.model

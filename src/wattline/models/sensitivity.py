@@ -17,12 +17,12 @@ import numpy as np
 
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.core.nodes import HOST, Nodes
+from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.protocols import Models
 from wattline.core.table import Floats, Ints
-from wattline.models.job_classes import examples, sorts
+from wattline.models.job_classes import classify_jobs, take_representatives
 
-SPREADS = 3
+MAX_EXTRA_NODES = 3
 """Largest number of nodes beyond the minimum over which a job may spread to use more host resources."""
 
 Points = tuple[Ints, Floats]
@@ -37,7 +37,7 @@ _EXACT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
+class Sensitivity:
     """Pareto points of jobs on nodes: entries `set_start[s]` to `set_start[s + 1]` are those of set s.
 
     `point_sets[job, shape]` is the set of a job with its requested GPUs on a node of that shape; nodes of
@@ -45,19 +45,23 @@ class Needs:
     as the proportional share, and within it; the others follow by speed.
     """
 
-    shape: Ints  # shape number of each node
-    sets: Ints
-    spread: Ints  # sets on more nodes than needed: `spread_sets[job, MAX_EXTRA_NODES * shape + extra - 1]`
-    first: Ints
+    node_shape: Ints  # shape number of each node
+    point_sets: Ints
+    spread_sets: (
+        Ints  # sets on more nodes than needed: `spread_sets[job, MAX_EXTRA_NODES * shape + extra - 1]`
+    )
+    set_start: Ints
     host: Ints  # per GPU, rows as in HOST, a column per point
     speed: Floats  # relative to the proportional share
 
 
 @lru_cache(maxsize=16)
-def saturating(known: Needs, keep: float) -> Ints:
+def find_saturation_points(known: Sensitivity, keep: float) -> Ints:
     """Return for each set the smallest point that reaches a share *keep* of the best speed."""
-    saturated = np.empty(len(known.first) - 1, dtype=np.int64)
-    for s, (start, end) in enumerate(zip(known.first[:-1].tolist(), known.first[1:].tolist(), strict=True)):
+    saturated = np.empty(len(known.set_start) - 1, dtype=np.int64)
+    for s, (start, end) in enumerate(
+        zip(known.set_start[:-1].tolist(), known.set_start[1:].tolist(), strict=True)
+    ):
         speed, host = known.speed[start:end], known.host[:, start:end]
         fast = np.flatnonzero(speed >= keep * speed.max() - _EXACT)
         most = np.maximum(host.max(axis=1), 1)
@@ -65,18 +69,20 @@ def saturating(known: Needs, keep: float) -> Ints:
     return saturated
 
 
-def needs(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+def build_sensitivity(models: Models, jobs: Jobs, nodes: Nodes) -> Sensitivity:
     """Return the sensitivity of *jobs* to the host resources of *nodes*, predicted by *models*."""
     return _expand_classes(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
 
 
 @lru_cache(maxsize=4)
-def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Sensitivity:
     if not getattr(models, "alike", False):
         return _build_per_class(models, jobs, nodes)  # type: ignore[arg-type]
-    known, class_of = _build_per_class(models, examples(jobs), nodes), sorts(jobs)[0]  # type: ignore[arg-type]
-    sets, spread = (np.ascontiguousarray(column[class_of]) for column in (known.sets, known.spread))
-    return replace(known, sets=sets, spread=spread)
+    known, class_of = _build_per_class(models, take_representatives(jobs), nodes), classify_jobs(jobs)[0]  # type: ignore[arg-type]
+    sets, spread = (
+        np.ascontiguousarray(column[class_of]) for column in (known.point_sets, known.spread_sets)
+    )
+    return replace(known, point_sets=sets, spread_sets=spread)
 
 
 def _number_shapes(nodes: Nodes) -> Ints:
@@ -86,54 +92,54 @@ def _number_shapes(nodes: Nodes) -> Ints:
 
 
 @lru_cache(maxsize=4)
-def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Needs:
+def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Sensitivity:
     shape = _number_shapes(nodes)
     shapes = int(shape.max()) + 1
-    class_of, job = sorts(jobs)
+    class_of, job = classify_jobs(jobs)
     sets = [
-        of_job(models, jobs, nodes, j, gpus)
+        find_job_points(models, jobs, nodes, j, gpus)
         for j, gpus in zip(job.tolist(), jobs.gpus[job].tolist(), strict=True)
     ]
     parts = [part for job_sets in sets for part in job_sets]
     lengths = [len(speed) for _, speed in parts]
-    number = np.arange(len(parts), dtype=np.int64).reshape(len(job), shapes, SPREADS + 1)
-    return Needs(
-        shape=shape,
-        sets=np.ascontiguousarray(number[class_of, :, 0]),
-        spread=np.ascontiguousarray(number[class_of, :, 1:].reshape(len(class_of), -1)),
-        first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+    number = np.arange(len(parts), dtype=np.int64).reshape(len(job), shapes, MAX_EXTRA_NODES + 1)
+    return Sensitivity(
+        node_shape=shape,
+        point_sets=np.ascontiguousarray(number[class_of, :, 0]),
+        spread_sets=np.ascontiguousarray(number[class_of, :, 1:].reshape(len(class_of), -1)),
+        set_start=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         host=np.ascontiguousarray(np.concatenate([host for host, _ in parts], axis=1)),
         speed=np.concatenate([speed for _, speed in parts]),
     )
 
 
-def of_job(models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int) -> list[Points]:
+def find_job_points(models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int) -> list[Points]:
     """Return the point sets of a job with *gpus* GPUs: per node shape, on the fewest nodes and on more."""
     _, example = np.unique(_number_shapes(nodes), return_index=True)
     sets = []
     for node in example.tolist():
         fewest = -(-gpus // int(nodes.gpus[node]))
-        for more in range(SPREADS + 1):
+        for more in range(MAX_EXTRA_NODES + 1):
             on = min(gpus, fewest + more)
-            sets.append(points(models, jobs, nodes, job, gpus, node, on))  # type: ignore[arg-type]
+            sets.append(find_points(models, jobs, nodes, job, gpus, node, on))  # type: ignore[arg-type]
     return sets
 
 
 @lru_cache(maxsize=4096)
-def points(
+def find_points(
     models: Models, jobs: Jobs, nodes: Nodes, job: int, gpus: int, node: int, on: int
 ) -> tuple[Ints, Floats]:
     """Return the Pareto points of one job with *gpus* GPUs *on* that many nodes like *node*.
 
     They are host resources, and the speed relative to the proportional share on the fewest nodes.
     """
-    share, host = nodes.share[:, node], nodes.host[:, node]
+    share, host = nodes.host_share[:, node], nodes.host[:, node]
     node_gpus = -(-gpus // on)
     most = host // node_gpus
     kind = nodes.kind.names[int(nodes.kind.codes[node])]
 
     def speed(*columns: Ints, on: int = on) -> Floats:
-        rows = np.stack(np.broadcast_arrays(*columns)).reshape(len(HOST), -1)
+        rows = np.stack(np.broadcast_arrays(*columns)).reshape(len(HOST_RESOURCES), -1)
         same = np.ones(rows.shape[1], dtype=np.int64)
         grants = Grants.of(same * job, same * gpus, same * on, host=rows.astype(np.int64), kind=kind)
         return models.speed(jobs, grants)

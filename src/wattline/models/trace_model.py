@@ -18,12 +18,12 @@ from wattline.core.protocols import Models
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
-from wattline.models.array_speed import Array, widest
+from wattline.models.array_speed import ArrayModel, max_array_width
 from wattline.models.power.throttle import Throttle
 
 
 @dataclass(frozen=True)
-class Asked:
+class TraceModels:
     """Models in which jobs run as fast as in their trace on the GPUs they requested.
 
     Spanning nodes divides the speed by *span_penalty*. Two jobs packed on the same GPUs run at
@@ -36,7 +36,7 @@ class Asked:
 
     span_penalty: float = 1.0
     packed: float = 0.6
-    array: Array = field(default_factory=Array)
+    array: ArrayModel = field(default_factory=ArrayModel)
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
@@ -62,7 +62,7 @@ class Asked:
         if grants.batch.any():
             requested = np.maximum(jobs.batch[grants.job], 1)
             larger = np.where(grants.batch > 0, grants.batch / requested, 1.0)
-            speed = speed * larger * efficiency(jobs.noise[grants.job], requested, larger * requested)
+            speed = speed * larger * batch_efficiency(jobs.noise[grants.job], requested, larger * requested)
         if grants.cap_w.any():
             speed = speed * _capped_rate(grants)
         if grants.host.any():
@@ -80,12 +80,12 @@ class Asked:
             return packed
         return np.where(fused, 1.0 / self.array.slowdown(members.astype(np.float64)), packed)
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Asked:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> TraceModels:
         """Return the models unchanged: they do not learn."""
         return self
 
 
-def efficiency(noise: Floats, requested: Floats | Ints, batch: Floats | Ints) -> Floats:
+def batch_efficiency(noise: Floats, requested: Floats | Ints, batch: Floats | Ints) -> Floats:
     """Return the progress per sample at *batch* relative to the requested batch: (φ + B₀) / (φ + B).
 
     φ is the gradient noise scale (McCandlish et al. 2018; Pollux, OSDI 2021). 0: unknown; a larger batch
@@ -135,7 +135,7 @@ class Misjudged:
     policies with estimates as inaccurate as those of users.
     """
 
-    truth: Models = Asked()
+    truth: Models = TraceModels()
     error: float = 0.5
     seed: int = 0
 
@@ -149,7 +149,7 @@ class Misjudged:
 
     def widest(self, jobs: Jobs, grants: Grants) -> Floats:
         """Return the largest array width, without error."""
-        return widest(self.truth, jobs, grants)
+        return max_array_width(self.truth, jobs, grants)
 
     def _factor(self, jobs: Jobs, stream: int) -> Floats:
         draws = np.random.default_rng((self.seed, stream)).standard_normal(len(jobs))

@@ -20,8 +20,8 @@ from wattline.core.table import Bools, Floats
 from wattline.errors import OutOfRange
 from wattline.measurement.devices import DEVICES
 from wattline.measurement.settings import Settings
-from wattline.models.array_speed import Array, fit_array
-from wattline.models.demand import Demand
+from wattline.models.array_speed import ArrayModel, fit_array
+from wattline.models.demand import DemandModel
 from wattline.models.power.curves import EXTRAPOLATION_FACTOR
 from wattline.models.power.throttle import Throttle
 from wattline.models.speed import Speed
@@ -29,7 +29,7 @@ from wattline.models.speed import Speed
 LEARNING_THRESHOLD = 0.1
 """Relative error of a prediction above which a model learns from an observation."""
 
-WAITING = 0.7
+DEFAULT_WAITING_POWER = 0.7
 """Power of a waiting GPU relative to a computing one, until it is measured.
 
 From MLPerf's power submissions, see `benchmarks/fit_devices.py`; five runs there give 0.4 to 0.85.
@@ -56,7 +56,7 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class MeasurementSource:
     """Origin of a workload's coefficients, and their cross-validation errors."""
 
     name: str = ""
@@ -78,13 +78,13 @@ class Workload:
     gpu: str
     speed: Speed
     throttle: Throttle = field(repr=False)
-    demand: Demand = field(default_factory=Demand)
-    array: Array = field(default_factory=Array)
-    wait: float = WAITING
+    demand: DemandModel = field(default_factory=DemandModel)
+    array: ArrayModel = field(default_factory=ArrayModel)
+    waiting_power: float = DEFAULT_WAITING_POWER
     usual_batch: float = np.nan
     measured: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
     metered: bool = False  # False: watts are the device's defaults
-    source: Source = Source()
+    source: MeasurementSource = MeasurementSource()
 
     def predict(self, settings: Settings) -> Prediction:
         """Predict samples per second and watts; raises `OutOfRange` beyond `EXTRAPOLATION_FACTOR`."""
@@ -100,7 +100,7 @@ class Workload:
             return Prediction(*(np.concatenate(part) for part in parts))
         batch, compute_s, step_s, busy_w = self._step_parts(settings)
         share = compute_s / step_s
-        watts = settings.gpus * busy_w * (self.wait + (1.0 - self.wait) * share)
+        watts = settings.gpus * busy_w * (self.waiting_power + (1.0 - self.waiting_power) * share)
         return Prediction(np.asarray(batch * settings.gpus * settings.fuse / step_s), np.asarray(watts))
 
     def _step_parts(self, settings: Settings) -> tuple[Floats, Floats, Floats, Floats]:
@@ -225,7 +225,7 @@ class Workload:
         new = np.flatnonzero(valid & ~known)
         if len(new):
             batch, compute_s, step_s, _ = self._step_parts(settings)
-            busy = self.wait + (1.0 - self.wait) * compute_s / step_s
+            busy = self.waiting_power + (1.0 - self.waiting_power) * compute_s / step_s
             top_w = float(np.mean((watts / settings.gpus / busy)[new]))
             throttle = replace(self.throttle, batch=batch[new][:1], top_w=np.full(1, top_w))
             return replace(self, throttle=throttle, metered=True)

@@ -18,16 +18,16 @@ from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import ConfigError, NotFitted, did_you_mean
 from wattline.measurement.devices import DEVICES
 from wattline.measurement.settings import Settings, fewest_nodes
-from wattline.models.job_classes import sorts
+from wattline.models.job_classes import classify_jobs
 from wattline.models.power.curves import EXTRAPOLATION_FACTOR
-from wattline.models.trace_model import Asked, efficiency, host_limited_rate
+from wattline.models.trace_model import TraceModels, batch_efficiency, host_limited_rate
 from wattline.models.workload import LEARNING_THRESHOLD, Prediction, Workload
 
 _CACHED_ROWS = 512  # up to this many rows are looked up in a cache one by one
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class WorkloadModels:
     """Models that predict measured jobs from *workloads* and all others from *fallback*.
 
     A workload is found by its model's name in any spelling ("ResNet-50" is "resnet50"), or by "source/name"
@@ -35,7 +35,7 @@ class Measured:
     """
 
     workloads: tuple[Workload, ...]
-    otherwise: Asked = field(default_factory=Asked)
+    fallback: TraceModels = field(default_factory=TraceModels)
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
@@ -50,7 +50,7 @@ class Measured:
     def _index_by_name(self) -> dict[tuple[str, str], int]:
         """Indices by (name, GPU kind), "" for any kind; exact names take precedence over normalised ones."""
         indices: dict[tuple[str, str], int] = {}
-        for normalize in (str, str.casefold, plain):
+        for normalize in (str, str.casefold, normalize_name):
             for index, w in enumerate(self.workloads):
                 for name in (normalize(w.model), normalize(f"{w.source.name}/{w.model}")):
                     for gpu in (w.gpu.casefold(), ""):
@@ -58,7 +58,7 @@ class Measured:
         return indices
 
     def _find_index(self, model: str, gpu: str) -> int | None:
-        for name in (model, model.casefold(), plain(model)):
+        for name in (model, model.casefold(), normalize_name(model)):
             index = self._index_by_name.get((name, gpu.casefold())) if name else None
             if index is not None:
                 return index
@@ -69,13 +69,13 @@ class Measured:
         index = self._find_index(model, gpu) if gpu else None
         if index is not None:
             return self.workloads[index]
-        kinds = sorted({kind for name, kind in self._index_by_name if name == plain(model) and kind})
+        kinds = sorted({kind for name, kind in self._index_by_name if name == normalize_name(model) and kind})
         if kinds:
             raise NotFitted(f"{model} was not measured on {gpu!r}, only on {', '.join(kinds)}")
         known = dict.fromkeys(w.model for w in self.workloads)
         raise NotFitted(f"nothing was measured of {model!r}", did_you_mean(model, known))
 
-    def knows_host(self, model: str, gpu: str) -> bool:
+    def has_host_profile(self, model: str, gpu: str) -> bool:
         """Return True if the demand of this model for host resources was measured."""
         index = self._find_index(model.partition("(")[0].strip(), gpu) if model else None
         return index is not None and "cpus" in self.workloads[index].measured
@@ -91,8 +91,8 @@ class Measured:
         rows = Settings.of(**knobs) if settings is None else settings
         if isinstance(model, str) and isinstance(gpu, str):
             return self.find(model, gpu).predict(rows)
-        models = Labels.same(model, len(rows)) if isinstance(model, str) else model
-        gpus = Labels.same(gpu, len(rows)) if isinstance(gpu, str) else gpu
+        models = Labels.repeat(model, len(rows)) if isinstance(model, str) else model
+        gpus = Labels.repeat(gpu, len(rows)) if isinstance(gpu, str) else gpu
         if not len(models) == len(gpus) == len(rows):
             raise ConfigError(
                 f"got {len(models)} models and {len(gpus)} GPU kinds for {len(rows)} settings,"
@@ -120,7 +120,7 @@ class Measured:
         if len(grants) > _CACHED_ROWS:
             return self._speed(jobs, grants)
         # In a cluster the same few settings recur, so a few rows are looked up in a cache.
-        keys, known = grants.keys(sorts(jobs)[0]), self._speed_cache.setdefault(jobs, {})
+        keys, known = grants.keys(classify_jobs(jobs)[0]), self._speed_cache.setdefault(jobs, {})
         new = [at for at, key in enumerate(keys) if key not in known]
         if new:
             rows = np.array(new, dtype=np.int64)
@@ -132,15 +132,15 @@ class Measured:
         here, granted = self._take_measured(jobs, grants)
         speed = np.empty(len(grants))
         if len(here) < len(grants):
-            speed[:] = self.otherwise.speed(jobs, grants)
+            speed[:] = self.fallback.speed(jobs, grants)
         if len(here):
             requested = self._build_rows(jobs, granted.job, granted.index, granted.requested_gpus, None)
             gain = self._predict_rows(granted)[0] / self._predict_rows(requested)[0]
             if grants.batch.any():
-                gain = gain * efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
+                gain = gain * batch_efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
             if grants.members.max(initial=1) > 1:
                 # An array was measured as a whole; the interference of packed jobs was not.
-                packed = self.otherwise.sharing_speed(
+                packed = self.fallback.sharing_speed(
                     grants.members[here], np.zeros(len(here), dtype=np.bool_)
                 )
                 gain = gain * np.where(grants.fused[here], 1.0 / granted.fuse, packed)
@@ -157,7 +157,7 @@ class Measured:
         its_own = (on == self._workload_kind[granted.index]) | (on == self._kinds[""])
         if len(here) == len(grants) and its_own.all():
             return self._predict_rows(granted)[1]
-        watts = self.otherwise.watts(jobs, grants)
+        watts = self.fallback.watts(jobs, grants)
         watts[here[its_own]] = self._predict_rows(granted)[1][its_own]
         return watts
 
@@ -172,7 +172,7 @@ class Measured:
                 most[at] = workload.array.max_width(on.mem_gib)
         return most
 
-    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> Measured:
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> WorkloadModels:
         """Return the models updated with *events* that happened under *leases* on *nodes*.
 
         Only a job that runs alone, in another configuration than requested, at another rate than predicted
@@ -208,7 +208,7 @@ class Measured:
         requested = self._build_rows(jobs, granted.job, granted.index, granted.requested_gpus, None)
         # The trace gives the step time as requested; the ratio of other configurations to it is learnt.
         useful = rate[here] * jobs.step_s[granted.job]
-        useful = useful / efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
+        useful = useful / batch_efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
         observed = self._predict_rows(requested)[0] * useful
         mispredicted = np.abs(observed / self._predict_rows(granted)[0] - 1.0) > LEARNING_THRESHOLD
         mispredicted &= ~granted.equals(requested)
@@ -373,7 +373,7 @@ class _ConfigurationRows:
 
 
 @lru_cache(maxsize=16)
-def _workload_indices(models: Measured, jobs: Jobs, kinds: tuple[str, ...]) -> Ints:
+def _workload_indices(models: WorkloadModels, jobs: Jobs, kinds: tuple[str, ...]) -> Ints:
     """Return the workload index of each job on each of *kinds*, or else on a kind it accepts; -1: none."""
     width = len(jobs.gpu_kind.names)
     pairs, code = np.unique(jobs.model.codes * width + jobs.gpu_kind.codes, return_inverse=True)
@@ -390,6 +390,6 @@ def _workload_indices(models: Measured, jobs: Jobs, kinds: tuple[str, ...]) -> I
     return table[code]
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return *name* case-folded, without punctuation and spaces."""
     return "".join(c for c in name.casefold() if c.isalnum() or c in "/.+")

@@ -8,11 +8,11 @@ import numpy as np
 
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.prices import Price
-from wattline.models.configurations import Menu, menu, with_own_batch
+from wattline.models.configurations import Configurations, build_configurations, with_fixed_batch
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, add_restart_pauses
 
 _FAR_S = 30 * 86400.0  # prices are not looked at further ahead
@@ -52,7 +52,7 @@ class Terms:
 def build_instance(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms) -> SnapshotInstance:
     """Return the instance of *rows* of the queue."""
     nodes, jobs = snapshot.nodes, snapshot.jobs
-    configs = menu(models, with_own_batch(jobs), nodes)
+    configs = build_configurations(models, with_fixed_batch(jobs), nodes)
     job = snapshot.queue.job[rows]
     work_s = np.maximum(snapshot.steps_left[rows] * jobs.step_s[job], _LEAST_S)
     node_type = _number_node_types(snapshot)
@@ -68,7 +68,7 @@ def build_instance(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms)
         )
         for s in range(len(members))
     ]
-    accepts = (snapshot.queue.block[ACCEPTS, rows].astype(np.int64)[:, None] >> kind) & 1 == 1
+    accepts = (snapshot.queue.block[QUEUE_ACCEPTED_KINDS, rows].astype(np.int64)[:, None] >> kind) & 1 == 1
     left_s = np.concatenate(
         [np.where(accepts[:, s : s + 1], block.left_s, np.inf) for s, block in enumerate(blocks)], axis=1
     )
@@ -77,7 +77,7 @@ def build_instance(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms)
     now, place = _find_present(snapshot, rows, node_type, members, config_node_type, config_gpus)
     cost_per_s = np.zeros((len(members), int(gpus.max()) + 1))
     if terms.off:
-        cost_per_s[:, 1:] = per_j * np.maximum(nodes.rest_w - nodes.off_w, 0.0)[example, None]
+        cost_per_s[:, 1:] = per_j * np.maximum(nodes.idle_node_w - nodes.off_w, 0.0)[example, None]
     due_s, late, has_due = _compute_due(snapshot, rows, terms)
     instance = Instance(
         now_s=snapshot.now_s,
@@ -92,8 +92,10 @@ def build_instance(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms)
         valid_s=terms.price.at(snapshot.now_s)[1] - snapshot.now_s,
         own_cost_per_s=per_j * np.concatenate([block.more_w for block in blocks], axis=1),
     )
-    instance = add_restart_pauses(instance, now, ~np.isnan(snapshot.queue.first_s[rows]), terms.restart_s)
-    if terms.price.changes:
+    instance = add_restart_pauses(
+        instance, now, ~np.isnan(snapshot.queue.first_start_s[rows]), terms.restart_s
+    )
+    if terms.price.is_variable:
         instance = _add_later_prices(instance, terms.price, has_due)
     fits_somewhere = (np.isfinite(left_s) & (config_gpus <= gpus[config_node_type])).any(axis=1)
     cap_w = np.concatenate([block.cap_w for block in blocks])
@@ -111,13 +113,13 @@ class _Block:
 
 
 def _build_block(
-    configs: Menu, job: Ints, work_s: Floats, kind: int, room: int, idle_w: float, capped: bool
+    configs: Configurations, job: Ints, work_s: Floats, kind: int, room: int, idle_w: float, capped: bool
 ) -> _Block:
     """Return the configurations of a node type with *room* GPUs of *kind*, by job and configuration."""
-    row = configs.sort[job, kind]
-    sizes, counts = configs.gpus[row], np.arange(configs.gpus.shape[1]) < configs.sizes[row][:, None]
+    row = configs.job_class[job, kind]
+    sizes, counts = configs.gpus[row], np.arange(configs.gpus.shape[1]) < configs.size_count[row][:, None]
     wanted = np.unique(sizes[counts & (sizes <= room)])
-    caps = configs.cap_w[configs.sort[0, kind], 0]
+    caps = configs.cap_w[configs.job_class[0, kind], 0]
     level = [*np.flatnonzero(capped & (caps > 0)).tolist(), len(caps) - 1]  # the last is none
     gpus, cap_w = np.repeat(wanted, len(level)), np.tile(caps[level], len(wanted))
     left_s, more_w = np.empty((len(job), len(gpus))), np.zeros((len(job), len(gpus)))
@@ -144,7 +146,7 @@ def _number_node_types(snapshot: Snapshot) -> Ints:
 def _order_by_state(snapshot: Snapshot, rows: Ints) -> Ints:
     """Return *rows* of nodes in the order up, booting (by time), off, broken."""
     broken = ~snapshot.usable[rows]
-    return rows[np.lexsort((rows, snapshot.wakes_s[rows], broken))]
+    return rows[np.lexsort((rows, snapshot.boot_done_s[rows], broken))]
 
 
 def _find_present(
@@ -183,7 +185,7 @@ def _compute_due(snapshot: Snapshot, rows: Ints, terms: Terms) -> tuple[Floats, 
     has_due = np.isfinite(deadline_s)
     default_s = jobs.submit_s[job] + terms.patience * jobs.duration_s[job]
     watts = jobs.gpus[job] * float(snapshot.nodes.busy_w.max())
-    per_j = terms.price.usual
+    per_j = terms.price.mean_per_j
     priced = has_due & (jobs.late_per_h[job] > 0)
     late = np.where(priced, jobs.late_per_h[job] / 3600, terms.urgency * per_j * watts)
     return np.where(has_due, deadline_s, default_s), late, has_due
@@ -199,7 +201,7 @@ def _add_later_prices(instance: Instance, price: Price, has_due: Bools) -> Insta
     last_s = min(float(instance.due_s[has_due].max(initial=instance.now_s)), instance.now_s + _FAR_S)
     if last_s <= instance.now_s:
         return replace(instance, later_price=later)
-    edges_s, prices = price.pieces(instance.now_s, last_s)
+    edges_s, prices = price.price_steps(instance.now_s, last_s)
     takes_s = np.where(np.isfinite(instance.slowest_s), instance.slowest_s, 0.0)
     takes_s = takes_s * max(1.0, instance.jobs / max(1, instance.total_gpus))
     for j in np.flatnonzero(has_due & np.isfinite(instance.fastest_s)).tolist():

@@ -14,22 +14,22 @@ import numpy as np
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_HOST, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import B1, BOOL, F2, I1, I2, inner, kernel, record
-from wattline.placement.lease_builder import write
+from wattline.placement.lease_builder import build_placement
 from wattline.placement.selection import (
-    LEADER,
     NO_HOST,
-    POOL,
-    REASON,
-    STAYS,
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_REASON,
+    OUTCOME_STAYS,
     TOO_BIG,
     Backfill,
     check_backfill,
-    choose,
+    select_jobs,
 )
 from wattline.policy.stages.demand import compute_demand
 
@@ -54,7 +54,7 @@ class Greedy:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Return leases for the plan, and a reason for every job without."""
         placement = _place(plan, snapshot, models, self.backfill, falls_back=False)
-        return replace(placement, tick_s=snapshot.now_s + self.round_s)
+        return replace(placement, next_decision_s=snapshot.now_s + self.round_s)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TunePublished:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Return leases for the plan, and a reason for every job without."""
         placement = _place(plan, snapshot, models, self.backfill, falls_back=True, by_gpus=self.by_gpus > 0)
-        return replace(placement, tick_s=snapshot.now_s + self.round_s)
+        return replace(placement, next_decision_s=snapshot.now_s + self.round_s)
 
 
 def _place(
@@ -93,20 +93,22 @@ def _place(
 ) -> Placement:
     """Return the placement; with *falls_back* jobs may fall back to their proportional shares."""
     nodes = snapshot.nodes
-    chosen = choose(plan, snapshot, models, backfill)
+    selection = select_jobs(plan, snapshot, models, backfill)
     host = plan.host if plan.host is not None else compute_demand(plan, snapshot, models, 1.0)
     order = np.argsort(-plan.gpus, kind="stable") if by_gpus else np.arange(len(plan))
-    seat_at, seats, fate, granted = _assign(
+    entry_range, entries, outcome, granted = _assign(
         _Demands(plan.row[order], plan.gpus[order], np.ascontiguousarray(host[:, order])),
-        _Servers(snapshot.free, snapshot.up, nodes.kind.codes, nodes.host, nodes.share),
-        plan.keeps,
+        _Servers(snapshot.free_gpus, snapshot.up, nodes.kind.codes, nodes.host, nodes.host_share),
+        plan.non_preemptive,
         falls_back,
-        chosen.fate,
+        selection.outcome,
         snapshot.queue.block,
         snapshot.leases.block,
     )
-    waiting = int(np.count_nonzero(fate[REASON]))
-    return write(plan, snapshot, chosen._replace(fate=fate, waiting=waiting), (seat_at, seats), granted)
+    waiting = int(np.count_nonzero(outcome[OUTCOME_REASON]))
+    return build_placement(
+        plan, snapshot, selection._replace(outcome=outcome, waiting=waiting), (entry_range, entries), granted
+    )
 
 
 class _Demands(NamedTuple):
@@ -135,7 +137,7 @@ def _take_first(
     free: Ints,
     left: Ints,
     node_kind: Ints,
-    seats: Ints,
+    entries: Ints,
     at: int,
 ) -> int:
     """Write pairs of node and GPUs from entry *at* on for *need* GPUs with *host* each, first node first.
@@ -153,15 +155,15 @@ def _take_first(
             if host[h] > 0:
                 take = min(take, left[h, n] // host[h])
         if take > 0:
-            seats[0, end], seats[1, end] = n, take
+            entries[0, end], entries[1, end] = n, take
             end += 1
             need -= take
     if need > 0:
         return -1
     for s in range(at, end):
-        free[seats[0, s]] -= seats[1, s]
+        free[entries[0, s]] -= entries[1, s]
         for h in range(2):
-            left[h, seats[0, s]] -= seats[1, s] * host[h]
+            left[h, entries[0, s]] -= entries[1, s] * host[h]
     return end
 
 
@@ -170,8 +172,8 @@ def _fall_back(
     n: int,
     wanted: Ints,
     rows: Ints,
-    seat_at: Ints,
-    seats: Ints,
+    entry_range: Ints,
+    entries: Ints,
     granted: Ints,
     left: Ints,
     share: Ints,
@@ -189,13 +191,13 @@ def _fall_back(
         for a in range(len(rows)):
             j = rows[a]
             gpus = 0
-            for s in range(seat_at[0, j], seat_at[1, j] if not tried[a] else 0):
-                if seats[0, s] == n:
-                    gpus = seats[1, s]
+            for s in range(entry_range[0, j], entry_range[1, j] if not tried[a] else 0):
+                if entries[0, s] == n:
+                    gpus = entries[1, s]
             if gpus == 0:
                 continue
             if best >= 0:
-                more = (seat_at[1, best] - seat_at[0, best]) - (seat_at[1, j] - seat_at[0, j])
+                more = (entry_range[1, best] - entry_range[0, best]) - (entry_range[1, j] - entry_range[0, j])
                 for h in range(2):
                     if more == 0:
                         more = granted[h, j] - granted[h, best]
@@ -208,13 +210,13 @@ def _fall_back(
         for h in range(2):
             back = granted[h, best] - share[h, n]
             fits = True  # a job with less than its share gets the share, too, if there is enough
-            for s in range(seat_at[0, best], seat_at[1, best]):
-                fits = fits and left[h, seats[0, s]] + seats[1, s] * back >= 0
+            for s in range(entry_range[0, best], entry_range[1, best]):
+                fits = fits and left[h, entries[0, s]] + entries[1, s] * back >= 0
             if not fits:
                 continue
             short[h] = max(0, short[h] - best_gpus * back)
-            for s in range(seat_at[0, best], seat_at[1, best]):
-                left[h, seats[0, s]] += seats[1, s] * back
+            for s in range(entry_range[0, best], entry_range[1, best]):
+                left[h, entries[0, s]] += entries[1, s] * back
             granted[h, best] = share[h, n]
 
 
@@ -224,21 +226,21 @@ def _assign(
     servers: _Servers,
     non_preemptive: bool,
     falls_back: bool,
-    chosen_fate: Ints,
+    selected: Ints,
     block: Floats,
     leases: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return by row of the queue the range of its pairs of node and GPUs, these, its fate and its host."""
+    """Return by row of the queue the range of its pairs of node and GPUs, these, its outcome and its host."""
     rows, gpus, host = demands
     free_gpus, up, node_kind, node_host, share = servers
     queued = block.shape[1]
-    fate = chosen_fate.copy()
+    outcome = selected.copy()
     granted = np.zeros((3, queued), dtype=np.int64)
-    seat_at = np.zeros((2, queued), dtype=np.int64)
+    entry_range = np.zeros((2, queued), dtype=np.int64)
     most = 0
     for p in range(len(rows)):
         most += min(gpus[p], len(free_gpus))
-    seats = np.empty((2, most + len(free_gpus)), dtype=np.int64)
+    entries = np.empty((2, most + len(free_gpus)), dtype=np.int64)
     free, left = free_gpus.copy(), node_host.copy()
     for r in range(leases.shape[1]):
         if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and up[leases[LEASE_NODE, r]]:
@@ -247,9 +249,9 @@ def _assign(
     if non_preemptive and not falls_back:  # running jobs stay as they are
         i = 0
         for r in range(leases.shape[1]):
-            while block[JOB, i] < leases[LEASE_JOB, r]:
+            while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
                 i += 1
-            if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and fate[STAYS, i]:
+            if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r] and outcome[OUTCOME_STAYS, i]:
                 n = leases[LEASE_NODE, r]
                 free[n] -= leases[LEASE_GPUS, r]
                 for h in range(3):
@@ -257,39 +259,45 @@ def _assign(
                     each = leases[LEASE_HOST + h, r] if leases[LEASE_HOST + h, r] > 0 else share[h, n]
                     left[h, n] -= leases[LEASE_GPUS, r] * each
     else:
-        fate[STAYS] = 0
+        outcome[OUTCOME_STAYS] = 0
     for p in range(len(rows)):
         i = rows[p]
-        if fate[LEADER, i] != i or fate[STAYS, i] or fate[REASON, i] == TOO_BIG:
+        if (
+            outcome[OUTCOME_LEADER, i] != i
+            or outcome[OUTCOME_STAYS, i]
+            or outcome[OUTCOME_REASON, i] == TOO_BIG
+        ):
             continue
-        if falls_back and fate[POOL, i] < 0:
+        if falls_back and outcome[OUTCOME_KIND, i] < 0:
             continue
-        seat_at[0, i] = at
+        entry_range[0, i] = at
         if not falls_back:  # every job that fits, even if others before it do not
             end = -1
             for kind in range(64):
-                if end < 0 and (int(block[ACCEPTS, i]) >> kind) & 1:
-                    end = _take_first(gpus[p], host[:, p], kind, free, left, node_kind, seats, at)
-                    fate[POOL, i] = kind
+                if end < 0 and (int(block[QUEUE_ACCEPTED_KINDS, i]) >> kind) & 1:
+                    end = _take_first(gpus[p], host[:, p], kind, free, left, node_kind, entries, at)
+                    outcome[OUTCOME_KIND, i] = kind
             if end < 0:
-                fate[POOL, i] = -1
-                fate[REASON, i] = NO_HOST if fate[REASON, i] == 0 else fate[REASON, i]
+                outcome[OUTCOME_KIND, i] = -1
+                outcome[OUTCOME_REASON, i] = (
+                    NO_HOST if outcome[OUTCOME_REASON, i] == 0 else outcome[OUTCOME_REASON, i]
+                )
                 continue
-            fate[REASON, i] = 0
-            seat_at[1, i] = at = end
+            outcome[OUTCOME_REASON, i] = 0
+            entry_range[1, i] = at = end
             for h in range(2):
                 granted[h, i] = host[h, p]
             continue
-        kind = fate[POOL, i]
+        kind = outcome[OUTCOME_KIND, i]
         first = 0
         while node_kind[first] != kind:
             first += 1
         wanted = host[:, p].copy()
-        end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+        end = _take_first(gpus[p], wanted, kind, free, left, node_kind, entries, at)
         if end < 0:
             if wanted[0] > share[0, first] or wanted[1] > share[1, first]:
                 wanted = share[:, first].copy()
-                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, entries, at)
             if end < 0:
                 need = gpus[p]
                 whole = -1
@@ -301,18 +309,21 @@ def _assign(
                         is_next = n == whole or (whole < 0 and free[n] == room)
                         if need > 0 and node_kind[n] == kind and free[n] > 0 and is_next:
                             take = min(need, free[n])
-                            _fall_back(n, take * wanted, rows[:p], seat_at, seats, granted, left, share)
+                            _fall_back(n, take * wanted, rows[:p], entry_range, entries, granted, left, share)
                             need -= take
-                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, seats, at)
+                end = _take_first(gpus[p], wanted, kind, free, left, node_kind, entries, at)
         if end < 0:
-            fate[POOL, i], fate[REASON, i] = -1, NO_HOST
-            seat_at[0, i] = seat_at[1, i] = at
+            outcome[OUTCOME_KIND, i], outcome[OUTCOME_REASON, i] = -1, NO_HOST
+            entry_range[0, i] = entry_range[1, i] = at
             continue
-        seat_at[1, i] = at = end
+        entry_range[1, i] = at = end
         for h in range(2):
             granted[h, i] = wanted[h]
     for p in range(len(rows)):
         i = rows[p]
-        if fate[LEADER, i] != i:
-            fate[POOL, i], fate[REASON, i] = fate[POOL, fate[LEADER, i]], fate[REASON, fate[LEADER, i]]
-    return seat_at, seats, fate, granted
+        if outcome[OUTCOME_LEADER, i] != i:
+            outcome[OUTCOME_KIND, i], outcome[OUTCOME_REASON, i] = (
+                outcome[OUTCOME_KIND, outcome[OUTCOME_LEADER, i]],
+                outcome[OUTCOME_REASON, outcome[OUTCOME_LEADER, i]],
+            )
+    return entry_range, entries, outcome, granted

@@ -13,7 +13,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 
 _CORES, _GIB, _GPUS = 24.0, 500.0, 8  # of a server
 DEMANDS = {
@@ -43,7 +43,7 @@ class SynergyModels:
     and memory.
     """
 
-    otherwise: Asked = field(default_factory=Asked)
+    otherwise: TraceModels = field(default_factory=TraceModels)
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from wattline.core.leases import LEASE_JOB
 from wattline.core.plan import Plan
-from wattline.core.queue import JOB
+from wattline.core.queue import QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, BOOL, F1, I1, inner, record
@@ -52,13 +52,13 @@ def take_plan_columns(plan: Plan) -> PlanColumns:
     """Return the columns of *plan* that kernels read."""
     # A plain tuple: kernels read it by position, and building a NamedTuple takes longer.
     reason = NO_INTS if plan.reason is None else plan.reason
-    return cast(PlanColumns, (plan.row, plan.gpus, plan.group, reason, plan.keeps))
+    return cast(PlanColumns, (plan.row, plan.gpus, plan.group, reason, plan.non_preemptive))
 
 
 def take_node_columns(snapshot: Snapshot) -> NodeColumns:
     """Return the columns of the nodes of *snapshot* that kernels read."""
     nodes = snapshot.nodes
-    return cast(NodeColumns, (nodes.kind.codes, nodes.gpus, nodes.rack, snapshot.up, snapshot.wakes_s))
+    return cast(NodeColumns, (nodes.kind.codes, nodes.gpus, nodes.rack, snapshot.up, snapshot.boot_done_s))
 
 
 @inner
@@ -80,7 +80,7 @@ def index_leases(queue: Floats, leases: Ints) -> Ints:
     r = 0
     for i in range(queued):
         start[i] = r
-        while r < leases.shape[1] and leases[LEASE_JOB, r] == queue[JOB, i]:
+        while r < leases.shape[1] and leases[LEASE_JOB, r] == queue[QUEUE_JOB, i]:
             r += 1
     start[queued] = r
     return start

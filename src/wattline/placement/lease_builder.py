@@ -16,17 +16,23 @@ from wattline.core.leases import (
     Leases,
 )
 from wattline.core.plan import Placement, Plan
-from wattline.core.queue import JOB
+from wattline.core.queue import QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F2, I1, I2, kernel
 from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NO_INTS, NodeEntries, index_leases
-from wattline.placement.selection import LEADER, POOL, REASON, STAYS, Selection
+from wattline.placement.selection import (
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_REASON,
+    OUTCOME_STAYS,
+    Selection,
+)
 
 _PROPORTIONAL = np.empty((3, 0), dtype=np.int64)
 
 
-def write(
+def build_placement(
     plan: Plan,
     snapshot: Snapshot,
     selection: Selection,
@@ -43,14 +49,14 @@ def write(
         plan.row,
         NO_INTS if plan.cap_w is None else plan.cap_w,
         NO_INTS if plan.batch is None else plan.batch,
-        selection.fate,
+        selection.outcome,
         snapshot.queue.block,
         snapshot.leases.block,
         *entries,
         host,
     )
     leases = Leases(block) if changed else snapshot.leases
-    return Placement(leases, selection.fate[REASON], selection.waiting, unsettled=host_limited)
+    return Placement(leases, selection.outcome[OUTCOME_REASON], selection.waiting, host_limited=host_limited)
 
 
 @kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)
@@ -67,7 +73,7 @@ def _build_block(
 ) -> tuple[Ints, bool]:
     """Return the block of the new leases, and whether it differs from the old one."""
     queued = queue.shape[1]
-    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    leader_of, kind_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
     cap_w = np.zeros(queued, dtype=np.int64)
     batch = np.zeros(queued, dtype=np.int64)
     for p in range(len(plan_row)):
@@ -95,8 +101,8 @@ def _build_block(
         if stays[leader]:
             start, end = old_start[leader], old_start[leader + 1]
         for s in range(start, end):
-            block[LEASE_JOB, at] = int(queue[JOB, i])
-            block[LEASE_GROUP, at] = int(queue[JOB, leader])
+            block[LEASE_JOB, at] = int(queue[QUEUE_JOB, i])
+            block[LEASE_GROUP, at] = int(queue[QUEUE_JOB, leader])
             if stays[leader]:
                 block[LEASE_NODE, at], block[LEASE_GPUS, at] = leases[LEASE_NODE, s], leases[LEASE_GPUS, s]
             else:

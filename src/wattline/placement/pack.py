@@ -12,9 +12,16 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, I2, inner, kernel
 from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NodeEntries, sort_by_node
-from wattline.placement.lease_builder import write
+from wattline.placement.lease_builder import build_placement
 from wattline.placement.named_nodes import place_on_named_nodes
-from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, check_backfill, choose
+from wattline.placement.selection import (
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_STAYS,
+    Backfill,
+    check_backfill,
+    select_jobs,
+)
 
 
 @dataclass(frozen=True)
@@ -35,16 +42,16 @@ class Pack:
         """Return leases for the plan, and a reason for every job without."""
         if plan.node is not None:
             return place_on_named_nodes(plan, snapshot, plan.node)
-        selection = choose(plan, snapshot, models, self.backfill)
+        selection = select_jobs(plan, snapshot, models, self.backfill)
         entries = _assign_nodes(
             plan.row,
             plan.gpus,
-            selection.fate,
+            selection.outcome,
             selection.free_gpus,
             snapshot.nodes.kind.codes,
-            snapshot.wakes_s,
+            snapshot.boot_done_s,
         )
-        return write(plan, snapshot, selection, entries)
+        return build_placement(plan, snapshot, selection, entries)
 
 
 @inner
@@ -88,7 +95,7 @@ def _assign_nodes(
 ) -> NodeEntries:
     """Return nodes for the selected leaders that do not stay, in the order of the plan."""
     free = free_gpus.copy()
-    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    leader_of, kind_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
     count = 0  # at most one node per GPU, and each node at most once per job
     for p in range(len(plan_row)):
         i = plan_row[p]

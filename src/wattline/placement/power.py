@@ -10,7 +10,7 @@ import numpy as np
 from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models, Placer
-from wattline.core.queue import HELD, Queue
+from wattline.core.queue import QUEUE_HELD_GPUS, Queue
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
@@ -50,7 +50,7 @@ class Power:
         lacks_room = (reason == NO_ROOM) | (reason == OUTRANKED)
         if plan.node is not None:
             needed, reason = _find_named_nodes(plan, plan.node, snapshot, reason)
-        elif lacks_room.any() and (snapshot.wakes_s > -math.inf).any():
+        elif lacks_room.any() and (snapshot.boot_done_s > -math.inf).any():
             all_on = self.place(plan, _with_all_nodes_up(snapshot, placement.leases), models)
             grows = lacks_room & snapshot.queue.running & (all_on.reason == 0)
             if grows.any():
@@ -59,8 +59,8 @@ class Power:
             needed, reason = _find_needed_nodes(all_on.leases, snapshot, free, lacks_room, placement.reason)
 
         idle = snapshot.up & (free == gpus) & ~needed
-        off_at_s = np.minimum(snapshot.quiet_s, now_s) + snapshot.nodes.break_even_s
-        on = (snapshot.wakes_s < math.inf) | needed
+        off_at_s = np.minimum(snapshot.idle_since_s, now_s) + snapshot.nodes.break_even_s
+        on = (snapshot.boot_done_s < math.inf) | needed
         left = int(free.sum())  # GPUs that are on and free
         for node in np.flatnonzero(idle & (off_at_s <= now_s))[
             ::-1
@@ -69,19 +69,19 @@ class Power:
                 on[node] = False
                 left -= int(gpus[node])
         next_off_s = off_at_s[idle & on & (left - gpus >= self.spare)]
-        boot_done_s = snapshot.wakes_s[needed]
-        tick_s = min(
-            placement.tick_s,
+        boot_done_s = snapshot.boot_done_s[needed]
+        next_decision_s = min(
+            placement.next_decision_s,
             float(next_off_s[next_off_s > now_s].min(initial=math.inf)),
             float(boot_done_s[boot_done_s > now_s].min(initial=math.inf)),
         )
-        return replace(placement, reason=reason, on=on, tick_s=tick_s)
+        return replace(placement, reason=reason, powered_on=on, next_decision_s=next_decision_s)
 
 
 def _find_named_nodes(plan: Plan, node: Ints, snapshot: Snapshot, reason: Ints) -> tuple[Bools, Ints]:
     """Return a mask of the nodes that the plan names and that are off, and the reasons of all jobs."""
     needed, reason = np.zeros(len(snapshot.nodes), dtype=np.bool_), reason.copy()
-    off = snapshot.wakes_s[node] > -math.inf
+    off = snapshot.boot_done_s[node] > -math.inf
     needed[node[off]] = True
     waits = plan.row[off]
     reason[waits[reason[waits] == NO_ROOM]] = _BOOTING
@@ -102,13 +102,13 @@ def _with_all_nodes_up(snapshot: Snapshot, leases: Leases) -> Snapshot:
     queue = snapshot.queue
     if leases is not snapshot.leases:
         block = queue.block.copy()
-        block[HELD] = np.bincount(np.searchsorted(queue.job, leases.job), leases.gpus, len(queue))
+        block[QUEUE_HELD_GPUS] = np.bincount(np.searchsorted(queue.job, leases.job), leases.gpus, len(queue))
         queue = Queue(block)
     up = snapshot.usable
     free = np.where(up, snapshot.nodes.gpus, 0) - _count_leased_gpus(leases, len(up))
     for column in (up, free):
         column.setflags(write=False)
-    return replace(snapshot, queue=queue, leases=leases, up=up, free=free)
+    return replace(snapshot, queue=queue, leases=leases, up=up, free_gpus=free)
 
 
 def _find_needed_nodes(
@@ -121,7 +121,7 @@ def _find_needed_nodes(
     """
     row = np.searchsorted(snapshot.queue.job, all_on.job)
     needed = np.zeros(len(free), dtype=np.bool_)
-    needed[all_on.node[lacks_room[row] | (snapshot.wakes_s[all_on.node] > -math.inf)]] = True
+    needed[all_on.node[lacks_room[row] | (snapshot.boot_done_s[all_on.node] > -math.inf)]] = True
     waits = row[lacks_room[row] & (reason[row] != 0) & (free[all_on.node] < all_on.gpus)]
     reason = reason.copy()
     reason[waits] = _BOOTING
@@ -134,7 +134,7 @@ def _keep_sizes(plan: Plan, snapshot: Snapshot, rows: Bools) -> Plan:
     at = np.flatnonzero(rows[plan.row])
     lease = np.searchsorted(leases.job, queue.job[plan.row[at]])
     gpus = plan.gpus.copy()
-    gpus[at] = queue.held[plan.row[at]].astype(np.int64)
+    gpus[at] = queue.held_gpus[plan.row[at]].astype(np.int64)
     knobs = {}
     for name in ("cap_w", "batch", "node"):
         column = getattr(plan, name)

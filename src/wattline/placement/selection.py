@@ -9,13 +9,13 @@ import numpy as np
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, HELD, JOB
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_HELD_GPUS, QUEUE_JOB
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError, GrantedTwice, PlanError, UnknownJob, did_you_mean
 from wattline.jit import F1, F2, I1, I2, INT, inner, kernel
-from wattline.models.remaining import last_s
+from wattline.models.remaining import group_remaining_s
 from wattline.placement.kernel_arrays import (
     NO_INTS,
     NODE_COLUMNS,
@@ -37,7 +37,7 @@ _NONE, _EASY, _GREEDY = range(3)
 _NO_TIMES = np.empty(0)
 
 OUTCOME_ROWS = 4
-LEADER, POOL, STAYS, REASON = range(OUTCOME_ROWS)
+OUTCOME_LEADER, OUTCOME_KIND, OUTCOME_STAYS, OUTCOME_REASON = range(OUTCOME_ROWS)
 
 
 class Selection(NamedTuple):
@@ -49,7 +49,7 @@ class Selection(NamedTuple):
     compiled code.
     """
 
-    fate: Ints
+    outcome: Ints
     free_gpus: Ints  # by node, without the GPUs of jobs that stay
     unplaced: int  # number of leaders that need nodes
     waiting: int  # number of rows with a reason
@@ -72,7 +72,7 @@ def check_backfill(backfill: str) -> None:
         )
 
 
-def choose(
+def select_jobs(
     plan: Plan, snapshot: Snapshot, models: Models, backfill: Backfill, excluded_kinds: Ints = NO_INTS
 ) -> Selection:
     """Select, in the order of the plan, the jobs for which one GPU kind has enough GPUs that are up.
@@ -94,7 +94,7 @@ def choose(
             columns,
             nodes,
             len(snapshot.nodes.kind.names),
-            snapshot.free,
+            snapshot.free_gpus,
             snapshot.queue.block,
             snapshot.leases.block,
             _MODES.index(backfill),
@@ -105,7 +105,7 @@ def choose(
             _raise_plan_error(plan, invalid, snapshot)
         if not needs_remaining:
             return Selection(outcome, free_gpus, unplaced, waiting)
-        remaining_s = last_s(snapshot, models, plan)
+        remaining_s = group_remaining_s(snapshot, models, plan)
 
 
 def _exclude_other_kinds(plan: Plan, kind: Ints, excluded_kinds: Ints, queued: int) -> Ints:
@@ -162,7 +162,7 @@ def _find_held_kinds(queue: Floats, leases: Ints, node_kind: Ints) -> Ints:
     held_kind = np.full(queue.shape[1], -1, dtype=np.int64)
     i = 0
     for r in range(leases.shape[1]):
-        while queue[JOB, i] < leases[LEASE_JOB, r]:
+        while queue[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         held_kind[i] = node_kind[leases[LEASE_NODE, r]]
     return held_kind
@@ -204,7 +204,7 @@ def _any_entry_fits(start: int, plan: PlanColumns, queue: Floats, room: Ints) ->
     row, gpus, _, _, _ = plan
     for p in range(start, len(row)):
         for k in range(len(room)):
-            if room[k] >= gpus[p] and (int(queue[ACCEPTS, row[p]]) >> k) & 1:
+            if room[k] >= gpus[p] and (int(queue[QUEUE_ACCEPTED_KINDS, row[p]]) >> k) & 1:
                 return True
     return False
 
@@ -223,13 +223,13 @@ def _prepare_outcome(plan: PlanColumns, queue: Floats, outcome: Ints) -> Ints:
     """Fill *outcome* for a queue of which no job runs; return by leader the kinds that its group accepts."""
     row, _, group, plan_reason, _ = plan
     queued = queue.shape[1]
-    leader_of, reason = outcome[LEADER], outcome[REASON]
+    leader_of, reason = outcome[OUTCOME_LEADER], outcome[OUTCOME_REASON]
     leader_of[:] = -1
-    outcome[POOL] = -1
+    outcome[OUTCOME_KIND] = -1
     accepted = np.empty(queued, dtype=np.int64)
     for i in range(queued):
         reason[i] = _NOT_PLANNED if len(plan_reason) == 0 else plan_reason[i]
-        accepted[i] = int(queue[ACCEPTS, i])
+        accepted[i] = int(queue[QUEUE_ACCEPTED_KINDS, i])
     for p in range(len(row)):
         accepted[group[p]] &= accepted[row[p]]
         leader_of[row[p]] = group[p]
@@ -242,7 +242,10 @@ def follow_leaders(plan_row: Ints, plan_group: Ints, outcome: Ints) -> None:
     for p in range(len(plan_row)):
         i, leader = plan_row[p], plan_group[p]
         if leader != i:
-            outcome[POOL, i], outcome[REASON, i] = outcome[POOL, leader], outcome[REASON, leader]
+            outcome[OUTCOME_KIND, i], outcome[OUTCOME_REASON, i] = (
+                outcome[OUTCOME_KIND, leader],
+                outcome[OUTCOME_REASON, leader],
+            )
 
 
 @inner
@@ -261,7 +264,7 @@ def _walk_plan(
     Return whether an `easy` reservation needs *remaining_s*; the call is then repeated with it.
     """
     plan_row, plan_gpus, plan_group, _, non_preemptive = plan
-    kind_of, reason = outcome[POOL], outcome[REASON]
+    kind_of, reason = outcome[OUTCOME_KIND], outcome[OUTCOME_REASON]
     accepted = _prepare_outcome(plan, queue, outcome)
     granted = np.zeros(queue.shape[1], dtype=np.int64)
     room, total_gpus = capacity.up.copy(), capacity.total
@@ -276,7 +279,7 @@ def _walk_plan(
                 continue  # it runs where its leader runs
             allowed = accepted[i] if len(excluded_kinds) == 0 else accepted[i] & ~excluded_kinds[i]
             held, need = held_kind[i], plan_gpus[p]
-            stays = held >= 0 and queue[HELD, i] == need and (allowed >> held) & 1 == 1
+            stays = held >= 0 and queue[QUEUE_HELD_GPUS, i] == need and (allowed >> held) & 1 == 1
             if non_preemptive and stays != (turn == 0):
                 continue
             if head >= 0 and mode == _NONE:
@@ -321,17 +324,17 @@ def _mark_staying(
     Return the number of leaders that need nodes.
     """
     row, gpus, _, _, _ = plan
-    kind_of, stays = outcome[POOL], outcome[STAYS]
+    kind_of, stays = outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
     stays[:] = 0
     unplaced = 0
     for p in range(len(row)):
         i = row[p]
-        if outcome[LEADER, i] == i and kind_of[i] >= 0:
-            stays[i] = kind_of[i] == held_kind[i] and gpus[p] == queue[HELD, i]
+        if outcome[OUTCOME_LEADER, i] == i and kind_of[i] >= 0:
+            stays[i] = kind_of[i] == held_kind[i] and gpus[p] == queue[QUEUE_HELD_GPUS, i]
             unplaced += 1 - stays[i]
     i = 0
     for r in range(leases.shape[1]):
-        while queue[JOB, i] < leases[LEASE_JOB, r]:
+        while queue[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         if leases[LEASE_JOB, r] != leases[LEASE_GROUP, r]:
             unplaced += stays[i]
@@ -384,5 +387,5 @@ def _select(
     unplaced = _mark_staying(plan, queue, held_kind, leases, outcome, free_gpus)
     waiting = 0
     for i in range(outcome.shape[1]):
-        waiting += outcome[REASON, i] != 0
+        waiting += outcome[OUTCOME_REASON, i] != 0
     return outcome, free_gpus, unplaced, waiting, needs_remaining, invalid

@@ -98,7 +98,9 @@ class Andreas:
         until_s = min(self.price.at(snapshot.now_s)[1], snapshot.now_s + max(_LEAST_S, charges.valid_s))
         reason = _find_reasons(problem, rows, assignment, len(snapshot.queue), self.objective == "rolling")
         chosen = build_plan(problem, rows, assignment, reason)
-        return replace(chosen, tick_s=min(plan.tick_s, until_s), gap=math.inf if math.isnan(gap) else gap)
+        return replace(
+            chosen, next_decision_s=min(plan.next_decision_s, until_s), gap=math.inf if math.isnan(gap) else gap
+        )
 
 
 def _find_reasons(

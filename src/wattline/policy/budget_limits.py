@@ -84,13 +84,13 @@ def compute_limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: fl
     entries: list[tuple[float, int, int, float, float]] = []
     eta: list[tuple[float, int]] = []
     for budget in budgets:
-        of = budget.column(snapshot) - 1
+        of = budget.meter_column(snapshot) - 1
         if budget.unit == "eta":
             eta.append((budget.amount, of))
             continue
-        now, base_w = budget.at(snapshot), 0.0 if budget.team else rest_w
+        now, base_w = budget.allowance(snapshot), 0.0 if budget.team else rest_w
         spent = now.joules <= 0 and now.until_s == math.inf  # nothing is left, and nothing will come
-        max_ever_w = -math.inf if spent else budget.most_w
+        max_ever_w = -math.inf if spent else budget.max_w
         entries.append((max(0.0, now.watts - base_w), WATTS, of, max_ever_w, budget.mean_w(now)))
         next_s = min(next_s, now_s + interval_s, now.until_s)
         next_idle_s = min(next_idle_s, now.until_s)
@@ -120,8 +120,8 @@ def compute_limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: fl
 def compute_idle_w(snapshot: Snapshot) -> float:
     """Return the draw of all nodes without any job; booting nodes count as if they were up."""
     nodes = snapshot.nodes
-    states = (snapshot.up, np.isfinite(snapshot.wakes_s), snapshot.wakes_s == math.inf)
-    draws_w = (nodes.rest_w, np.maximum(nodes.boot_w, nodes.rest_w), nodes.off_w)
+    states = (snapshot.up, np.isfinite(snapshot.boot_done_s), snapshot.boot_done_s == math.inf)
+    draws_w = (nodes.idle_node_w, np.maximum(nodes.boot_w, nodes.idle_node_w), nodes.off_w)
     return float(np.select(states, draws_w, 0.0).sum())
 
 
@@ -132,7 +132,7 @@ def compute_least_idle_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
     stay on.
     """
     nodes, stays = snapshot.nodes, _find_always_on(snapshot)
-    on_w = nodes.rest_w - nodes.off_w
+    on_w = nodes.idle_node_w - nodes.off_w
     least_w = np.full(gpus.shape, float(nodes.off_w.sum() + on_w[stays].sum()))
     for k in range(len(nodes.kind.names)):
         here = nodes.kind.codes == k
@@ -145,7 +145,7 @@ def compute_least_idle_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
 def _find_always_on(snapshot: Snapshot) -> Bools:
     """Return the nodes that have been up without jobs for so long that no placer seems to switch them."""
     began_s = snapshot.jobs.submit_s[:1].max(initial=-math.inf)  # before, no placer could switch anything
-    quiet_s = snapshot.now_s - np.maximum(snapshot.quiet_s, began_s)
+    quiet_s = snapshot.now_s - np.maximum(snapshot.idle_since_s, began_s)
     return np.asarray(snapshot.up & (quiet_s > 2 * snapshot.nodes.break_even_s + 1.0))
 
 

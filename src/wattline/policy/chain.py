@@ -10,7 +10,7 @@ import numpy as np
 
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, ASKED
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_REQUESTED_GPUS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
@@ -35,7 +35,7 @@ class Stage(Protocol):
 def plan_as_requested(snapshot: Snapshot) -> Plan:
     """Return the plan that every chain starts from: all jobs in order of submission, as requested."""
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
-    return Plan(row=rows, gpus=snapshot.queue.gpus, group=rows, lasts=True)
+    return Plan(row=rows, gpus=snapshot.queue.requested_gpus, group=rows, stable=True)
 
 
 def can_all_run(snapshot: Snapshot) -> bool:
@@ -45,7 +45,9 @@ def can_all_run(snapshot: Snapshot) -> bool:
     """
     if len(snapshot.nodes.kind.names) > 1:
         return False
-    return bool(snapshot.queue.block[ASKED].sum() <= snapshot.nodes.gpus[snapshot.usable].sum())
+    return bool(
+        snapshot.queue.block[QUEUE_REQUESTED_GPUS].sum() <= snapshot.nodes.gpus[snapshot.usable].sum()
+    )
 
 
 def rank_rows(
@@ -70,13 +72,13 @@ def reorder(
         row=plan.row[order],
         gpus=plan.gpus[order],
         group=plan.group[order],
-        keeps=non_preemptive,
-        tick_s=min(plan.tick_s, next_decision_s),
-        lasts=plan.lasts,
+        non_preemptive=non_preemptive,
+        next_decision_s=min(plan.next_decision_s, next_decision_s),
+        stable=plan.stable,
         cap_w=None if plan.cap_w is None else plan.cap_w[order],
         batch=None if plan.batch is None else plan.batch[order],
         reason=plan.reason,
-        meters=plan.meters,
+        needs_meter=plan.needs_meter,
         host=None if plan.host is None else np.take(plan.host, order, axis=1),
         kind=None if plan.kind is None else plan.kind[order],
         node=None if plan.node is None else plan.node[order],
@@ -121,7 +123,7 @@ def classify_entries(
     filled = True
     waiting = False
     for p in range(len(plan_row)):
-        accepts = int(block[ACCEPTS, plan_row[p]])
+        accepts = int(block[QUEUE_ACCEPTED_KINDS, plan_row[p]])
         for k in range(64):
             if total[k] >= plan_gpus[p] and (accepts >> k) & 1:
                 outcome[p] = WAITS
@@ -151,20 +153,20 @@ def _classify_entries(
 
 def decide_again(plan: Plan, at_s: float) -> Plan:
     """Return *plan* with its next decision at *at_s* at the latest."""
-    if at_s >= plan.tick_s:
+    if at_s >= plan.next_decision_s:
         return plan
     # Twice as fast as `replace`, and in every round.
     return Plan(
         plan.row,
         plan.gpus,
         plan.group,
-        plan.keeps,
+        plan.non_preemptive,
         at_s,
-        plan.lasts,
+        plan.stable,
         plan.cap_w,
         plan.batch,
         plan.reason,
-        plan.meters,
+        plan.needs_meter,
         plan.host,
         plan.kind,
         plan.node,

@@ -73,7 +73,9 @@ class FirstPrinciple:
         reason[rows] = np.where(
             config != POSTPONED, 0, np.where(problem.fits_somewhere, _OUTRANKED, _NO_NODE)
         )
-        return replace(build_plan(problem, rows, Assignment(config, node), reason), tick_s=plan.tick_s)
+        return replace(
+            build_plan(problem, rows, Assignment(config, node), reason), next_decision_s=plan.next_decision_s
+        )
 
     def _compute_key(self, rows: Ints, instance: Instance) -> Floats:
         if self.order == "fifo":

@@ -7,7 +7,7 @@ from heapq import heappop, heappush, heapreplace
 import numpy as np
 
 from wattline.core.plan import Plan
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, kernel
@@ -22,7 +22,7 @@ def predict_starts_s(snapshot: Snapshot, plan: Plan, takes_s: Floats) -> Floats:
     nodes, block = snapshot.nodes, snapshot.queue.block
     kinds = len(nodes.kind.names)
     room = np.bincount(nodes.kind.codes, nodes.gpus * snapshot.usable, kinds).astype(np.int64)
-    accepts = (block[ACCEPTS, plan.row].astype(np.int64)[:, None] >> np.arange(kinds)) & 1
+    accepts = (block[QUEUE_ACCEPTED_KINDS, plan.row].astype(np.int64)[:, None] >> np.arange(kinds)) & 1
     kind = np.argmax(accepts * (room + 1), axis=1)
     start_s = np.full(len(snapshot.queue), np.inf)
     leads = np.flatnonzero(plan.group == plan.row)

@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.grants import Grants
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
 from wattline.errors import ConfigError
@@ -43,8 +43,8 @@ class Gandiva:
         _, waits, _ = predict_running(snapshot, plan)
         if not waits.any():
             return plan
-        tick_s = min(plan.tick_s, snapshot.now_s + self.slice_s)
-        return replace(plan, group=_pair_jobs(snapshot, models, plan), tick_s=tick_s, lasts=False)
+        tick_s = min(plan.next_decision_s, snapshot.now_s + self.slice_s)
+        return replace(plan, group=_pair_jobs(snapshot, models, plan), next_decision_s=tick_s, stable=False)
 
 
 def _pair_jobs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
@@ -71,7 +71,7 @@ def _pair_jobs(snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
 
     leads = group == plan.row
     runs = leads & predict_running(snapshot, Plan(plan.row, plan.gpus, group.copy()))[0]
-    accepts = snapshot.queue.block[ACCEPTS][plan.row]
+    accepts = snapshot.queue.block[QUEUE_ACCEPTED_KINDS][plan.row]
     for size, kinds in sorted(set(zip(plan.gpus[free].tolist(), accepts[free].tolist(), strict=True))):
         alike = free & (plan.gpus == size) & (accepts == kinds)
         hosts = np.flatnonzero(alike & runs)

@@ -73,7 +73,7 @@ def tetris(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan
 def compute_cluster_shares(snapshot: Snapshot, plan: Plan) -> Floats:
     """Return each entry's share of the cluster's GPUs, cores and memory (axis 0)."""
     nodes = snapshot.nodes
-    host = nodes.share[:2, :1] if plan.host is None else plan.host[:2]
+    host = nodes.host_share[:2, :1] if plan.host is None else plan.host[:2]
     takes = np.concatenate((np.ones((1, len(plan))), np.broadcast_to(host, (2, len(plan))))) * plan.gpus
     return np.asarray(takes / np.array((nodes.gpus.sum(), *nodes.host[:2].sum(axis=1)))[:, None])
 

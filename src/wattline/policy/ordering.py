@@ -10,7 +10,7 @@ import numpy as np
 from wattline.core.grants import Grants
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import GPU_SERVICE, HELD, SINCE
+from wattline.core.queue import QUEUE_HELD_GPUS, QUEUE_SERVICE_GPU_S, QUEUE_SINCE_S
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
@@ -36,7 +36,7 @@ def fifo(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
             snapshot, plan, np.arange(len(snapshot.queue), dtype=np.float64), non_preemptive=True
         )
     rows = np.arange(len(snapshot.queue), dtype=np.int64)
-    return Plan(rows, snapshot.queue.gpus, rows, keeps=True, lasts=True)
+    return Plan(rows, snapshot.queue.requested_gpus, rows, non_preemptive=True, stable=True)
 
 
 def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -61,7 +61,7 @@ def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """
     if plan is None and can_all_run(snapshot):
         return plan_as_requested(snapshot)
-    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.gpus)
+    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.requested_gpus)
 
 
 def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -82,13 +82,13 @@ def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
             "keep follows a policy that chooses nodes itself, expected it behind one that does not: "
             "leave keep out"
         )
-    return replace(plan, keeps=True)
+    return replace(plan, non_preemptive=True)
 
 
 def preempt(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Stage: let jobs take the GPUs of jobs behind them in the order (preemption)."""
     plan = plan_as_requested(snapshot) if plan is None else plan
-    return replace(plan, keeps=False)
+    return replace(plan, non_preemptive=False)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Tiresias:
         limits = np.array((*self.thresholds_gpu_s, math.inf))
         served = snapshot.service_gpu_s
         level = np.searchsorted(limits, served, side="right")
-        to_next_s = (limits[level] - served) / snapshot.queue.gpus
+        to_next_s = (limits[level] - served) / snapshot.queue.requested_gpus
         to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see *promote*
         if self.promote > 0:
             ran_s = snapshot.service_s
@@ -228,7 +228,7 @@ def _order_by_service(
     That is when the service of a running job passes that of a waiting one, where it is certain which run;
     inf if no job waits.
     """
-    served = block[GPU_SERVICE] + block[HELD] * (now_s - block[SINCE])
+    served = block[QUEUE_SERVICE_GPU_S] + block[QUEUE_HELD_GPUS] * (now_s - block[QUEUE_SINCE_S])
     order = np.argsort(served[plan_row], kind="mergesort")
     row, gpus = plan_row[order], plan_gpus[order]
     outcome, filled = classify_entries(row, gpus, plan_group[order], block, node_kind, node_gpus, up)
@@ -252,7 +252,7 @@ def _order_by_service(
 def _predict_durations_s(snapshot: Snapshot, models: Models) -> Floats:
     """Return the whole duration of each row of the queue on the GPUs that it requested."""
     queue, jobs = snapshot.queue, snapshot.jobs
-    speed = models.speed(jobs, Grants.of(queue.job, queue.gpus))
+    speed = models.speed(jobs, Grants.of(queue.job, queue.requested_gpus))
     return np.asarray(jobs.steps[queue.job] * jobs.step_s[queue.job] / speed)
 
 

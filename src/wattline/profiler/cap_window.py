@@ -21,7 +21,7 @@ _WORSE_IN_ROW = 2  # caps in a row that are clearly worse than the best end the 
 _CLEARLY_WORSE = 1.02  # times the cost of the best
 
 
-class Tried(NamedTuple):
+class CapMeasurement(NamedTuple):
     """Measurement under one cap: joules of all GPUs of the job, seconds of its slowest rank."""
 
     cap_w: float
@@ -83,7 +83,7 @@ class Aim:
     def __str__(self) -> str:
         return self.by if self.by in ("energy", "time") else f"{self.by}:{self.amount:g}"
 
-    def costs(self, measurements: Sequence[Tried], max_w: float, gpus: int) -> list[float]:
+    def costs(self, measurements: Sequence[CapMeasurement], max_w: float, gpus: int) -> list[float]:
         """Return the cost of each cap; inf: it is not allowed. *max_w* is the largest cap of a GPU."""
         energy = np.array([one.step_j for one in measurements])
         time_s = np.array([one.step_s for one in measurements])
@@ -101,7 +101,9 @@ class Aim:
         return [float(cost) for cost in costs]
 
 
-def find_best(measurements: Sequence[Tried], aim: Aim, max_w: float, gpus: int = 1) -> Tried:
+def find_best(
+    measurements: Sequence[CapMeasurement], aim: Aim, max_w: float, gpus: int = 1
+) -> CapMeasurement:
     """Return the best measurement by *aim*.
 
     Of equal ones the largest cap is taken; if none meets the aim, the cap with the least power.
@@ -120,7 +122,7 @@ def list_caps(low_w: float, high_w: float, step_w: float = _STEP_W) -> tuple[flo
 
 
 @dataclass(frozen=True)
-class Length:
+class WindowLength:
     """Length of a window: *wait* and *warmup* steps, then *steps* measured ones, or *seconds* if longer."""
 
     wait: int = 1
@@ -132,9 +134,9 @@ class Length:
         if self.wait < 0 or self.warmup < 0 or self.steps < 1 or not 0 <= self.seconds < math.inf:
             raise ConfigError(f"the window is {self}, expected steps of at least 1, and no number below 0")
 
-    def shorter(self) -> Length:
+    def shorter(self) -> WindowLength:
         """Return a window of half the length."""
-        return Length(self.wait, self.warmup // 2, max(1, self.steps // 2), self.seconds / 2)
+        return WindowLength(self.wait, self.warmup // 2, max(1, self.steps // 2), self.seconds / 2)
 
 
 Combine = Callable[[float, float], tuple[float, float]]
@@ -156,10 +158,10 @@ class CapSearch:
 
     caps_w: tuple[float, ...]
     aim: Aim
-    length: Length = field(default_factory=Length)
+    length: WindowLength = field(default_factory=WindowLength)
     gpus: int = 1
     combine: Combine = _single_rank
-    measurements: list[Tried] = field(default_factory=list)
+    measurements: list[CapMeasurement] = field(default_factory=list)
     _current: int = 0  # index of the cap that is tried
     _steps_until_start: int = 0
     _steps: int = -1  # in the window; -1 = it has not started
@@ -180,7 +182,7 @@ class CapSearch:
         return self.best.cap_w if self.is_done else self.caps_w[self._current]
 
     @property
-    def best(self) -> Tried:
+    def best(self) -> CapMeasurement:
         """The best measurement so far."""
         return find_best(self.measurements, self.aim, self.caps_w[0], self.gpus)
 
@@ -214,7 +216,7 @@ class CapSearch:
         if self._steps < self.length.steps or now_s - self._start[0] < self.length.seconds:
             return False
         seconds, joules = self.combine(now_s - self._start[0], energy_j - self._start[1])
-        self.measurements.append(Tried(self.caps_w[self._current], self._steps, seconds, joules))
+        self.measurements.append(CapMeasurement(self.caps_w[self._current], self._steps, seconds, joules))
         self._has_fitted = True
         self._current = len(self.caps_w) if self._is_hopeless() else self._current + 1
         self.restart_window()

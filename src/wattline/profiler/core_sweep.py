@@ -23,7 +23,7 @@ import numpy as np
 from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.measurement.points import Profile
-from wattline.models.demand import Demand
+from wattline.models.demand import DemandModel
 
 MEMORY_SHARES = tuple(tenth / 10 for tenth in range(10))
 """Shares of the data set in memory for which speeds are derived; the full data set is measured."""
@@ -58,7 +58,7 @@ class _Interval(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sweep:
+class CoreSweep:
     """Selects core counts of *grid* to measure one after the other, at most *points* of them."""
 
     grid: tuple[float, ...]
@@ -108,7 +108,7 @@ class Sweep:
         return len(self.grid) > 1 and fastest / known[self.grid[0]] - 1.0 < self.threshold
 
 
-class Point(NamedTuple):
+class SpeedPoint(NamedTuple):
     """Measured speed with *cpus* cores: samples per second, their standard error, and the number of steps."""
 
     cpus: float
@@ -117,7 +117,7 @@ class Point(NamedTuple):
     steps: int
 
 
-def between(known: Mapping[float, float], cpus: Floats) -> Floats:
+def interpolate_speed(known: Mapping[float, float], cpus: Floats) -> Floats:
     """Return samples per second at *cpus*: measured, or interpolated between the bounds of the interval."""
     cpus = np.asarray(cpus, np.float64)
     fewest, most = min(known), max(known)
@@ -131,14 +131,14 @@ def between(known: Mapping[float, float], cpus: Floats) -> Floats:
     return speed
 
 
-def profile(
-    points: Sequence[Point],
+def build_profile(
+    points: Sequence[SpeedPoint],
     *,
     model: str,
     gpu: str,
     gpus: int,
     batch: float,
-    demand: Demand | None,
+    demand: DemandModel | None,
     read_mib_s: float = np.nan,
 ) -> Profile:
     """Return the table of the measured points, and with *demand* of points derived for less memory.
@@ -148,7 +148,9 @@ def profile(
     cpus, samples_s, stderr, steps = (np.array(column) for column in zip(*sorted(points), strict=True))
     levels_gib = [share * demand.dataset_gib for share in MEMORY_SHARES] if demand else []
     derived = [
-        demand.with_memory(samples_s / gpus, np.full(len(cpus), gib)) * gpus for gib in levels_gib if demand
+        demand.speed_with_memory(samples_s / gpus, np.full(len(cpus), gib)) * gpus
+        for gib in levels_gib
+        if demand
     ]
     derived_rows = len(derived) * len(cpus)
     return Profile.of(

@@ -18,7 +18,7 @@ def count_whole_cores(cpus: float) -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
+class CpuLimits:
     """Limits for commands: the *cores* they may run on, and a *cgroup* where one could be created."""
 
     cores: tuple[int, ...]
@@ -54,14 +54,16 @@ class Limits:
 
 
 @contextmanager
-def limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[Limits]:
+def limit_cpus(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[CpuLimits]:
     """Yield the strictest limits available here, with a cgroup (v2) if one can be created."""
     cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     cores = cores or tuple(range(os.cpu_count() or 1))
     parent = _find_parent_cgroup(root, own)
     created = _create_cgroup(parent) if parent is not None else None
     try:
-        yield Limits(cores[: _read_quota(parent) or None], created)
+        yield CpuLimits(cores[: _read_quota(parent) or None], created)
     finally:
         if parent is not None and created is not None:
             _remove_cgroup(parent, created)

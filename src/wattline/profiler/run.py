@@ -25,23 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattline.errors import BackendError, ConfigError, NotFound
-from wattline.profiler.core_sweep import Point
-from wattline.profiler.cpu_limits import Limits, count_whole_cores, limits
+from wattline.profiler.core_sweep import SpeedPoint
+from wattline.profiler.cpu_limits import CpuLimits, count_whole_cores
 from wattline.profiler.step_counter import CPUS, PIPE
 from wattline.profiler.step_rate import STEP_PATTERN, OutputStepCounter, StepRate, estimate_rate
-
-__all__ = [
-    "STEP_PATTERN",
-    "Job",
-    "JobDied",
-    "Limits",
-    "NoSteps",
-    "Patience",
-    "build_environment",
-    "limits",
-    "measure",
-    "shown",
-]
 
 _MIN_STEPS = 20  # before the precision of a rate is trusted
 _MIN_TIME_SHARE = 0.1  # of the time limit: slower variations would go unnoticed
@@ -64,7 +51,7 @@ class NoSteps(BackendError):
 
 
 @dataclass(frozen=True)
-class Job:
+class ProfiledJob:
     """A command with *batch* samples per step; *pattern* finds steps in its output.
 
     `{cpus}` in a word of the command is replaced by the number of cores.
@@ -128,13 +115,13 @@ def build_environment(cpus: float, pipe: str) -> dict[str, str]:
     return {**os.environ, CPUS: count, "OMP_NUM_THREADS": count, PIPE: pipe, "PYTHONUNBUFFERED": "1"}
 
 
-def measure(
-    job: Job,
+def measure_speed(
+    job: ProfiledJob,
     cpus: float,
-    limit: Limits,
+    limit: CpuLimits,
     patience: Patience,
     report: Callable[[float], None] = lambda share: None,
-) -> Point:
+) -> SpeedPoint:
     """Run *job* with *cpus* cores until its speed is known.
 
     *report* is called with the share of the time limit that has passed.
@@ -154,10 +141,12 @@ def measure(
                 _stop(process, patience.grace_s, limit)
         finally:
             os.close(steps)
-    return Point(cpus, rate.steps_s * job.batch, rate.stderr * job.batch, rate.steps)
+    return SpeedPoint(cpus, rate.steps_s * job.batch, rate.stderr * job.batch, rate.steps)
 
 
-def _start(command: list[str], cpus: float, limit: Limits, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str], cpus: float, limit: CpuLimits, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     try:
         with limit.restrict(cpus):
             return subprocess.Popen(
@@ -175,7 +164,7 @@ def _start(command: list[str], cpus: float, limit: Limits, env: Mapping[str, str
 class _JobMonitor:
     """Counts the steps of a running command."""
 
-    def __init__(self, job: Job, process: subprocess.Popen[bytes], steps: int) -> None:
+    def __init__(self, job: ProfiledJob, process: subprocess.Popen[bytes], steps: int) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
@@ -298,7 +287,7 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def _stop(process: subprocess.Popen[bytes], grace_s: float, limit: Limits) -> None:
+def _stop(process: subprocess.Popen[bytes], grace_s: float, limit: CpuLimits) -> None:
     """End all processes of the command: SIGTERM, *grace_s* to finish, then SIGKILL."""
     _signal_group(process.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + grace_s
@@ -325,6 +314,6 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def shown(command: Sequence[str]) -> str:
+def format_command(command: Sequence[str]) -> str:
     """Return a command as typed in a shell."""
     return shlex.join(command)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattline.core.grants import Grants
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Ints
-from wattline.models.job_classes import sorts
-from wattline.models.sensitivity import needs, saturating
-from wattline.models.workload_models import Measured
+from wattline.models.job_classes import classify_jobs
+from wattline.models.sensitivity import build_sensitivity, find_saturation_points
+from wattline.models.workload_models import WorkloadModels
 
 _SAME_SPEED = 0.005  # relative changes of speed up to this count as none
 
@@ -62,18 +62,18 @@ class Advice:
         return max(0, int(min(self.freed_cpus / self.cpus, self.freed_gib / self.mem_gib)))
 
 
-def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> list[Advice]:
+def advise(jobs: Jobs, nodes: Nodes, models: WorkloadModels, keep: float = 0.98) -> list[Advice]:
     """Return the advised request of each class of *jobs* on the first of *nodes* that it accepts.
 
     It has the fewest cores, and then the least memory, that give the share *keep* of the best speed there.
     Jobs without a request are taken to have their proportional share. The largest sum of cores changed
     comes first, jobs without a model last.
     """
-    jobs = with_shares(jobs, nodes)
-    known = needs(models, jobs, nodes)
-    job_class, examples = sorts(jobs)
+    jobs = fill_host_shares(jobs, nodes)
+    known = build_sensitivity(models, jobs, nodes)
+    job_class, examples = classify_jobs(jobs)
     count = np.bincount(job_class, minlength=len(examples))
-    accepts = nodes.accepts(jobs.gpu_kind)
+    accepts = nodes.accepted_kinds(jobs.gpu_kind)
     result = []
     for job, job_count in zip(examples.tolist(), count.tolist(), strict=True):
         accepted = np.flatnonzero((accepts[job] >> nodes.kind.codes) & 1)
@@ -90,12 +90,12 @@ def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> li
             requested_cpus=float(jobs.cpus[job] / gpus),
             requested_gib=float(jobs.mem_gib[job] / gpus),
         )
-        if not models.knows_host(request.model, kind):
+        if not models.has_host_profile(request.model, kind):
             result.append(request)
             continue
-        s = known.sets[job, known.shape[node]]
-        least = saturating(known, keep)[s]
-        best = known.first[s] + int(np.argmax(known.speed[known.first[s] : known.first[s + 1]]))
+        s = known.point_sets[job, known.node_shape[node]]
+        least = find_saturation_points(known, keep)[s]
+        best = known.set_start[s] + int(np.argmax(known.speed[known.set_start[s] : known.set_start[s + 1]]))
         host = known.host[:, [least, best]]
         cpus, gib = math.ceil(host[0, 0] / 1000), math.ceil(host[1, 0] / 1024)
         advised = host[:, 0].copy()
@@ -110,7 +110,7 @@ def advise(jobs: Jobs, nodes: Nodes, models: Measured, keep: float = 0.98) -> li
     return sorted(result, key=lambda a: -a.jobs * abs(a.freed_cpus) if a.cpus is not None else 1.0)
 
 
-def _predict_speeds(models: Measured, jobs: Jobs, job: int, kind: str, host: Ints) -> list[float]:
+def _predict_speeds(models: WorkloadModels, jobs: Jobs, job: int, kind: str, host: Ints) -> list[float]:
     """Return the speed of *job* with each column of *host*: mcpus, MiB and MiB/s per GPU."""
     same = np.ones(host.shape[1], dtype=np.int64)
     grants = Grants.of(same * job, same * int(jobs.gpus[job]), host=np.ascontiguousarray(host), kind=kind)

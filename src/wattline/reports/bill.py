@@ -37,8 +37,8 @@ def compute_bill(log: Log, outcomes: JobOutcomes, timeline: Timeline, total_j: f
     fields = log.header.get("price")
     if fields is None:
         return Bill(math.nan, late, "")
-    price = Price.of(fields)
-    if not price.changes:
+    price = Price.from_dict(fields)
+    if not price.is_variable:
         return Bill(total_j * price.at(0.0)[0], late, str(price))
     at_s, energy_j = _list_energy_readings(log, timeline)
     return Bill(price.cost(at_s, energy_j) if len(at_s) else math.nan, late, str(price))

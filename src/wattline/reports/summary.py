@@ -23,7 +23,7 @@ from wattline.core.events import EVENT_VERB, LOST
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
-from wattline.models.array_speed import keyed
+from wattline.models.array_speed import has_fusion_key
 from wattline.reports.bill import compute_bill
 from wattline.reports.data.energy import break_down_energy
 from wattline.reports.data.job_outcomes import JobOutcomes, collect_job_outcomes
@@ -208,7 +208,7 @@ def _measure_arrays(log: Log) -> dict[str, Any]:
     round_ = log.action_round[starts]
     job, group = log.actions[starts, ACTION_JOB], log.actions[starts, ACTION_GROUP]
     key = log.jobs.fuse.codes
-    joins = np.flatnonzero((job != group) & (key[job] == key[group]) & keyed(log.jobs)[job])
+    joins = np.flatnonzero((job != group) & (key[job] == key[group]) & has_fusion_key(log.jobs)[job])
     joined = np.unique(
         np.stack((round_[joins], group[joins], job[joins])), axis=1
     )  # a job has one start row per node

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from wattline import units
 from wattline.reports.summary import Report
-from wattline.units import show_seconds
 
 _BAR_WIDTH = 24
 
@@ -47,7 +47,7 @@ def format_bar(share: float, width: int = _BAR_WIDTH) -> str:
 
 def format_seconds(value_s: float) -> str:
     """Return a duration with its unit; `-` for nan."""
-    return show_seconds(value_s) if math.isfinite(value_s) else "-"
+    return units.format_seconds(value_s) if math.isfinite(value_s) else "-"
 
 
 def format_percent(share: float) -> str:

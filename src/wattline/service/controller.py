@@ -20,7 +20,7 @@ from wattline.core.protocols import Models, Policy
 from wattline.energy.budgets import Budget, parse_budget
 from wattline.errors import Conflict, NotFound, StoreError
 from wattline.jobfile import JobFile
-from wattline.loop.run import header, turns
+from wattline.loop.run import build_header, iterate
 from wattline.loop.runlog import Log
 from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
@@ -161,7 +161,7 @@ class Controller:
                 for n in range(len(nodes))
             ],
             "simulated": view.simulated,
-            "gpus_free": None if step is None else int(step.state.free.sum()),
+            "gpus_free": None if step is None else int(step.state.free_gpus.sum()),
             "energy_method": view.energy_method,
             "policy": spell(view.policy),
             "place": spell(view.placer),
@@ -199,7 +199,7 @@ class Controller:
         initial_state = replace(initial_state, meter=meter)
         self._update_view(epoch=self.view().epoch + 1)
         view = self.view()
-        about = header(
+        about = build_header(
             backend,
             view.policy,
             view.models,
@@ -213,7 +213,7 @@ class Controller:
             self.store, view.epoch, Log(about, backend.jobs, backend.nodes), self._write_until_stored
         )
         recorder.record_start(initial_state, self.clock())
-        steps = turns(backend, view.policy, view.models, view.placer, initial_state)
+        steps = iterate(backend, view.policy, view.models, view.placer, initial_state)
         for number, step in enumerate(steps, 1):
             self._update_view(step=step, decision_s=backend.seconds_since_wait())
             recorder.record_step(number, step, backend.jobs)

@@ -11,11 +11,11 @@ import numpy as np
 
 from wattline.core.events import EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.core.jobs import Jobs
-from wattline.core.snapshot import Meter, Snapshot
+from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.energy.budgets import DAY_S
 from wattline.errors import NotFound
-from wattline.loop.log_writer import header_line, round_line
-from wattline.loop.run import Turn, first_round
+from wattline.loop.log_writer import format_header, format_round
+from wattline.loop.run import LoopStep, build_first_round
 from wattline.loop.runlog import Log
 from wattline.service.storage.queries import StoreReader
 from wattline.service.storage.store import Store
@@ -37,13 +37,13 @@ class EpochRecorder:
 
     def record_start(self, initial_state: Snapshot, at_s: float) -> None:
         """Write the header, and as round 0 the jobs and leases that the epoch starts with."""
-        line = self._round(initial_state.now_s, *first_round(initial_state), math.nan)
-        self._write(lambda: self._store.add_epoch(self._epoch, at_s, header_line(self._log), line))
+        line = self._round(initial_state.now_s, *build_first_round(initial_state), math.nan)
+        self._write(lambda: self._store.add_epoch(self._epoch, at_s, format_header(self._log), line))
 
-    def record_step(self, number: int, step: Turn, jobs: Jobs) -> None:
+    def record_step(self, number: int, step: LoopStep, jobs: Jobs) -> None:
         """Write one round and the meter readings in it."""
         self._log.jobs = jobs
-        line = self._round(step.state.now_s, step.events, step.actions, step.held, step.plan.gap)
+        line = self._round(step.state.now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
         if line:
             self._write(lambda: self._store.add_round(self._epoch, number, line))
         read = step.events[step.events[:, EVENT_VERB] == METERED]
@@ -58,22 +58,22 @@ class EpochRecorder:
     def _round(self, now_s: float, events: Any, actions: Any, held: Any, gap: float) -> str:
         if not (len(events) or len(actions) or len(held)):
             return ""
-        return round_line(self._log.jobs, now_s, events, actions, held, gap)
+        return format_round(self._log.jobs, now_s, events, actions, held, gap)
 
 
-def read_meter_today(store: StoreReader, teams: tuple[str, ...], now_s: float) -> Meter:
+def read_meter_today(store: StoreReader, teams: tuple[str, ...], now_s: float) -> MeterReadings:
     """Return the readings of this day (UTC), by all processes that served the folder, for daily budgets."""
     names = (_ALL_TEAMS, *teams)
     since_s = math.floor(now_s / DAY_S) * DAY_S - _DAY_MARGIN_S
     readings = store.meter_readings(since_s)
     times_s = sorted({at_s for at_s, _, _ in readings})
     if not times_s:
-        return Meter.unread()
+        return MeterReadings.empty()
     joules = np.zeros((len(times_s), len(names)))
     for at_s, team, used_j in readings:
         if team in names:
             joules[times_s.index(at_s), names.index(team)] = used_j
-    return Meter(np.array(times_s), np.maximum.accumulate(joules, axis=0))
+    return MeterReadings(np.array(times_s), np.maximum.accumulate(joules, axis=0))
 
 
 def read_run_log(store: StoreReader, epoch: int) -> list[str]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
-from wattline.core.queue import ASKED
+from wattline.core.queue import QUEUE_REQUESTED_GPUS
 from wattline.core.reasons import REASONS, Reason
 from wattline.jobfile import JobFile
-from wattline.loop.run import Turn
-from wattline.loop.state import resume
+from wattline.loop.run import LoopStep
+from wattline.loop.state import restore_state
 from wattline.service.forecast import QUEUE_LIMIT, Forecast, current_state, select_jobs
 from wattline.service.http.schemas import ExplanationResponse, ForecastResponse, PlanResponse
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.projection import JobRow
 from wattline.service.submission import build_submissions
 from wattline.service.view import ControllerView
-from wattline.units import show_seconds
+from wattline.units import format_seconds
 
 
 def describe_reason(view: ControllerView, job: JobRow) -> str:
@@ -33,7 +33,7 @@ def describe_reason(view: ControllerView, job: JobRow) -> str:
         return ""
     now_s = view.clock()
     if job.retry_at_s is not None and job.retry_at_s > now_s:
-        return f"{job.message} It is retried in {show_seconds(job.retry_at_s - now_s)}.".strip()
+        return f"{job.message} It is retried in {format_seconds(job.retry_at_s - now_s)}.".strip()
     reason = _wait_reason(view, job)
     return "Not yet scheduled." if reason is Reason.NONE else reason.value
 
@@ -87,14 +87,14 @@ def _attempt_facts(job: JobRow) -> list[str]:
     return facts
 
 
-def _queue_facts(view: ControllerView, step: Turn, position: int) -> list[str]:
+def _queue_facts(view: ControllerView, step: LoopStep, position: int) -> list[str]:
     state = step.state
-    requested = int(state.queue.block[ASKED, position])
+    requested = int(state.queue.block[QUEUE_REQUESTED_GPUS, position])
     waiting = ~state.queue.running
     ahead = int(np.count_nonzero(waiting[:position]))
     return [
         f"It asks for {requested} GPU{'s' if requested > 1 else ''}; "
-        f"{int(state.free.sum())} of {int(state.nodes.gpus.sum())} are free.",
+        f"{int(state.free_gpus.sum())} of {int(state.nodes.gpus.sum())} are free.",
         f"{int(np.count_nonzero(waiting))} jobs wait, {ahead} of them came before it;"
         f" {int(np.count_nonzero(state.queue.running))} run.",
         *(f"The energy budget is {text}." for text in view.budgets),
@@ -113,10 +113,10 @@ def plan_job(view: ControllerView, job: JobFile, user: str, workdir: str) -> Pla
     state, _ = select_jobs(state, np.union1d(front, np.flatnonzero(state.queue.running)))
     columns = {name: [value] for name, value in first.columns.items()}
     columns["deadline_s"] = [first.columns["deadline_s"] or float("inf")]
-    new = with_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **columns), state.nodes)
+    new = fill_host_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **columns), state.nodes)
     requested = job.resources.gpu_range[1]
     per_node, total = int(state.nodes.gpus.max()), int(state.nodes.gpus.sum())
-    has_kind = state.nodes.accepts(new.gpu_kind)[0] != 0
+    has_kind = state.nodes.accepted_kinds(new.gpu_kind)[0] != 0
     notes = (
         [f"this is a sweep of {len(submissions)} jobs: the first is planned"] if len(submissions) > 1 else []
     )
@@ -134,8 +134,10 @@ def plan_job(view: ControllerView, job: JobFile, user: str, workdir: str) -> Pla
             jobs=len(submissions), feasible=False, expected=None, alternatives=[], notes=notes
         )
 
-    jobs = state.jobs.plus(new) if len(state.jobs) else new
-    with_new = resume(jobs, state.nodes, state.seed, state.now_s, state.queue, state.leases, state.meter)
+    jobs = state.jobs.concatenate(new) if len(state.jobs) else new
+    with_new = restore_state(
+        jobs, state.nodes, state.seed, state.now_s, state.queue, state.leases, state.meter
+    )
     forecast = Forecast(view, with_new, len(jobs) - 1, view.policy)
 
     def run_with(gpus: int) -> ForecastResponse:

@@ -25,14 +25,14 @@ from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_GROUP, LEASE_JOB, Leases
 from wattline.core.protocols import Policy
-from wattline.core.queue import ASKED, JOB, Queue
+from wattline.core.queue import QUEUE_JOB, QUEUE_REQUESTED_GPUS, Queue
 from wattline.core.snapshot import Snapshot
-from wattline.loop.run import turns
-from wattline.loop.state import Decision, advance, begin, resume
+from wattline.loop.run import iterate
+from wattline.loop.state import Decision, advance, build_empty_state, restore_state
 from wattline.policy.knobs import set_knob
 from wattline.service.http.schemas import ForecastResponse
 from wattline.service.view import ControllerView
-from wattline.units import show_seconds
+from wattline.units import format_seconds
 
 QUEUE_LIMIT = 2000  # jobs from the front of the queue that a forecast simulates
 _STEP_LIMIT = 4000
@@ -73,7 +73,7 @@ class Forecast:
         kind = state.nodes.kind.word(int(state.leases.node[own][0])) if own.any() else ""
         ends_s, used_j = None, 0.0
         models: Any = view.models
-        for number, step in enumerate(turns(sim, self.policy, models, view.placer, state)):
+        for number, step in enumerate(iterate(sim, self.policy, models, view.placer, state)):
             for event in step.events[step.events[:, EVENT_JOB] == self.row].tolist():
                 if event[EVENT_VERB] in (FINISHED, FAILED):
                     ends_s, used_j = event[EVENT_AT_S], event[EVENT_ENERGY_J]
@@ -117,7 +117,7 @@ class Forecast:
             columns = {**columns, "step_s": step_s, "min_gpus": 0, "max_gpus": 0}
             position = int(np.searchsorted(self.state.queue.job, self.row))
             if position < len(self.state.queue):  # else the job has not arrived yet
-                block[ASKED, position] = columns["gpus"]
+                block[QUEUE_REQUESTED_GPUS, position] = columns["gpus"]
         changed = {}
         for name, value in columns.items():
             column = getattr(jobs, name).copy()
@@ -137,24 +137,26 @@ def current_state(view: ControllerView) -> Snapshot:
     """Return the state of the last decision, applied and advanced to now."""
     now_s, step = view.clock(), view.step
     if step is None:
-        empty = begin(Jobs.of(submit_s=[], gpus=[], duration_s=[]), view.nodes)
+        empty = build_empty_state(Jobs.of(submit_s=[], gpus=[], duration_s=[]), view.nodes)
         return replace(empty, now_s=now_s)
     state, no_events = step.state, np.empty((0, EVENT_COLUMNS))
     decision = Decision(step.placement, step.actions)
-    return advance(state, decision, now_s, no_events, state.jobs, state.nodes.accepts(state.jobs.gpu_kind))
+    return advance(
+        state, decision, now_s, no_events, state.jobs, state.nodes.accepted_kinds(state.jobs.gpu_kind)
+    )
 
 
 def select_jobs(state: Snapshot, positions: Any) -> tuple[Snapshot, Any]:
     """Return a snapshot with only these queue positions, in a table of their own, and their former rows."""
     block = state.queue.block[:, positions].copy()
-    rows = block[JOB].astype(np.int64)
-    block[JOB] = np.arange(len(rows))
+    rows = block[QUEUE_JOB].astype(np.int64)
+    block[QUEUE_JOB] = np.arange(len(rows))
     leases = state.leases.block.copy()
     for line in (LEASE_JOB, LEASE_GROUP):
         leases[line] = np.searchsorted(rows, leases[line])
     jobs = state.jobs.take(rows)
     return (
-        resume(jobs, state.nodes, state.seed, state.now_s, Queue(block), Leases(leases), state.meter),
+        restore_state(jobs, state.nodes, state.seed, state.now_s, Queue(block), Leases(leases), state.meter),
         rows,
     )
 
@@ -164,7 +166,7 @@ def _sentence(scenario: str, starts_s: float | None, ends_s: float | None, now_s
         return f"{scenario}: it does not start within the simulated time"
     start = "it runs" if starts_s <= now_s else f"it starts at {_format_time(starts_s)}"
     if starts_s > now_s:
-        start += f" (in {show_seconds(starts_s - now_s)})"
+        start += f" (in {format_seconds(starts_s - now_s)})"
     return f"{scenario}: {start}" + ("" if ends_s is None else f" and ends at {_format_time(ends_s)}")
 
 

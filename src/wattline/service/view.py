@@ -8,7 +8,7 @@ from functools import cached_property
 
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models, Placer, Policy
-from wattline.loop.run import Turn
+from wattline.loop.run import LoopStep
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ControllerView:
     policy: Policy
     budgets: tuple[str, ...] = ()
     epoch: int = 0
-    step: Turn | None = None  # None: nothing was decided yet
+    step: LoopStep | None = None  # None: nothing was decided yet
     decision_s: float = 0.0  # duration of the last decision
     problem: str = ""  # error that keeps the loop from deciding; empty: none
 

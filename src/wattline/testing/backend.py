@@ -30,13 +30,13 @@ from wattline.core.events import (
     RAN,
     STOPPED,
     Event,
-    each,
+    list_events,
 )
 from wattline.core.leases import LEASE_CAP_W, Leases
 from wattline.core.plan import Placement
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
-from wattline.loop.state import Decision, advance, begin
+from wattline.loop.state import Decision, advance, build_empty_state
 
 JobBehaviour = Literal["finishes", "fails", "runs"]
 """*finishes*: succeeds soon after its start. *fails*: ends with an error soon after its start, and is not
@@ -89,8 +89,8 @@ class BackendContract:
         driver.start(1)
         second = driver.wait_for(FINISHED, 1)
         assert second.at_s >= first.at_s
-        assert driver.backend.idle()
-        readings = each(driver.backend.close())
+        assert driver.backend.is_idle()
+        readings = list_events(driver.backend.close())
         assert not readings or readings[-1].verb == METERED
 
     def test_the_description_is_plain_data(self) -> None:
@@ -104,12 +104,12 @@ class BackendContract:
         driver.start(0, (0, 2))
         driver.wait_for(FAILED, 0)
         driver.wait_for(ARRIVED, 1)
-        assert driver.state.free.tolist() == [2]
+        assert driver.state.free_gpus.tolist() == [2]
         assert driver.state.queue.job.tolist() == [1]
         driver.start(1, (0, 2))
         driver.wait_for(FINISHED, 1)
         assert driver.count(FAILED, 0) == 1
-        assert driver.backend.idle()
+        assert driver.backend.is_idle()
 
     def test_a_retuned_job_runs_on(self) -> None:
         """Check that another power limit neither stops nor restarts a job."""
@@ -134,16 +134,16 @@ class BackendContract:
         driver.wait_for(ARRIVED, 0)
         driver.start(0, (0, 2), (1, 1))
         driver.wait_for(RAN, 0)
-        assert driver.state.free.tolist() == [0, 1]
+        assert driver.state.free_gpus.tolist() == [0, 1]
         driver.stop(0)
         driver.start(0, (0, 1), (1, 2))
         driver.wait_for(FINISHED, 0)
         assert (driver.count(STOPPED, 0), driver.count(FINISHED, 0)) == (1, 1)
         driver.wait_for(ARRIVED, 1)
-        assert driver.state.free.tolist() == [2, 2]
+        assert driver.state.free_gpus.tolist() == [2, 2]
         driver.start(1, (0, 2), (1, 2))
         driver.wait_for(FINISHED, 1)
-        assert driver.backend.idle()
+        assert driver.backend.is_idle()
 
     def test_the_job_on_a_lost_node_is_back_in_the_queue(self) -> None:
         """Check that a lost node ends the lease of its job only, and that it can be used when it is back."""
@@ -178,7 +178,7 @@ class BackendContract:
         lost = driver.wait_for(NODE_LOST)
         assert driver.count(LOST, 0) == 1
         assert len(driver.state.leases) == 0
-        assert driver.state.free[1 - lost.job] == 2
+        assert driver.state.free_gpus[1 - lost.job] == 2
 
     def test_a_restarted_backend_continues_running_jobs(self) -> None:
         """Check that running jobs keep their leases over a restart, and waiting jobs their place."""
@@ -200,7 +200,7 @@ class BackendContract:
             driver.start(job)
             driver.wait_for(FINISHED, job)
         assert [driver.count(STOPPED, job) for job in range(3)] == [1, 1, 0]
-        assert driver.backend.idle()
+        assert driver.backend.is_idle()
 
     def _need_two_nodes(self) -> None:
         if not self.multi_node:
@@ -213,7 +213,7 @@ class _Driver:
     def __init__(self, backend: Backend, state: Snapshot | None = None) -> None:
         self.backend = backend
         self.events: list[Event] = []
-        self.state = begin(backend.jobs, backend.nodes, 0) if state is None else state
+        self.state = build_empty_state(backend.jobs, backend.nodes, 0) if state is None else state
         self._actions: list[Actions] = []
         self._leases = self.state.leases
 
@@ -225,10 +225,10 @@ class _Driver:
         reason = np.zeros(len(self.state.queue), dtype=np.int64)
         actions = np.concatenate([np.empty((0, ACTION_COLUMNS), dtype=np.int64), *self._actions])
         decision = Decision(Placement(self._leases, reason, 0), actions)
-        accepts = self.backend.nodes.accepts(jobs.gpu_kind)
+        accepts = self.backend.nodes.accepted_kinds(jobs.gpu_kind)
         self.state = advance(self.state, decision, now_s, events, jobs, accepts)
         self._actions, self._leases = [], self.state.leases
-        self.events += each(events)
+        self.events += list_events(events)
 
     def wait_for(self, verb: int, job: int | None = None) -> Event:
         """Wait for an event of a job or node, any if that is None, and return it."""

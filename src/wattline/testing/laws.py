@@ -20,12 +20,12 @@ from wattline.core.actions import (
 )
 from wattline.core.events import (
     ARRIVED,
-    ENDS,
     EVENT_ENERGY_J,
     EVENT_JOB,
     EVENT_VERB,
     FAILED,
     FINISHED,
+    LEASE_END_EVENTS,
     LOST,
     METERED,
     NODE_BACK,
@@ -96,7 +96,7 @@ class _ClusterState:
                 self.busy[node] -= gpus
 
 
-def no_node_is_oversubscribed(log: Log) -> None:
+def check_no_oversubscription(log: Log) -> None:
     """Check that leases never exceed the GPUs of a node nor use a node that is down."""
     cluster = _ClusterState(log.nodes)
     for step in log:
@@ -108,7 +108,7 @@ def no_node_is_oversubscribed(log: Log) -> None:
     assert not cluster.spans, f"jobs {sorted(cluster.spans)} hold GPUs after the end"
 
 
-def every_step_is_counted_once(log: Log) -> None:
+def check_steps_counted_once(log: Log) -> None:
     """Check that a job does each step once, and repeats only those that a failure has lost."""
     saved = dict.fromkeys(range(len(log.jobs)), 0.0)
     runs: dict[int, tuple[float, float, float]] = {}
@@ -140,7 +140,7 @@ def every_step_is_counted_once(log: Log) -> None:
                 runs[job] = (event.steps, event.at_s, event.rate)
 
 
-def energies_add_up(log: Log) -> None:
+def check_energy_totals(log: Log) -> None:
     """Check that the energies of leases, idle GPUs and nodes (up, off or booting) add up to the cluster's.
 
     Every reading on the way is checked too: the cluster's against the sum, a team's against its jobs.
@@ -151,7 +151,7 @@ def energies_add_up(log: Log) -> None:
         drawn_j = meter.idle_j + meter.team_j.sum() if team < 0 else meter.team_j[team]
         assert math.isclose(reading.energy_j, drawn_j, rel_tol=1e-9, abs_tol=1e-6), (reading, drawn_j)
     events = log.events
-    leases_j = math.fsum(events[np.isin(events[:, EVENT_VERB], ENDS), EVENT_ENERGY_J])
+    leases_j = math.fsum(events[np.isin(events[:, EVENT_VERB], LEASE_END_EVENTS), EVENT_ENERGY_J])
     last = events[-1]
     assert (last[EVENT_VERB], last[EVENT_JOB]) == (METERED, -1), (
         "a log must end with a reading of the cluster"

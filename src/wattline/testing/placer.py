@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models, Placer
 from wattline.core.snapshot import Snapshot
-from wattline.loop.check import check
+from wattline.loop.check import check_placement
 from wattline.loop.reconcile import reconcile
 from wattline.loop.run import run
 from wattline.policy.ordering import Las, fifo
-from wattline.testing.laws import no_node_is_oversubscribed
+from wattline.testing.laws import check_no_oversubscription
 from wattline.testing.scenarios import Scenario, scenarios
 
 # One contract serves many classes, and each example is a whole run.
@@ -32,7 +32,7 @@ class PlacerContract:
         """Check that a job gets all its GPUs, of one kind, or none and a reason, and may stay where it is."""
         for policy in (fifo, Las(60.0)):
             log = run(scenario.sim(), policy, place=_CheckedPlacer(_unbind(type(self).place)))
-            no_node_is_oversubscribed(log)
+            check_no_oversubscription(log)
 
 
 class _CheckedPlacer:
@@ -44,7 +44,7 @@ class _CheckedPlacer:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         placement = self.place(plan, snapshot, models)
         leases, queue = placement.leases, snapshot.queue
-        check(placement, snapshot)
+        check_placement(placement, snapshot)
         assert len(reconcile(leases, leases)) == 0
         granted = np.zeros(len(queue), dtype=np.int64)
         np.add.at(granted, np.searchsorted(queue.job, leases.job), leases.gpus)
@@ -59,7 +59,7 @@ class _CheckedPlacer:
             assert len(set(kinds.tolist())) == 1, f"job {job} spans several kinds of GPUs"
         again = self.place(plan, snapshot, models)
         assert np.array_equal(again.leases.block, leases.block), "two calls with equal arguments differ"
-        if plan.keeps:
+        if plan.non_preemptive:
             assert runs[queue.running].all(), "a running job was stopped under a non-preemptive plan"
         return placement
 

@@ -17,10 +17,10 @@ from wattline.core.protocols import Models, Placer, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
-from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription, check_steps_counted_once
 from wattline.testing.scenarios import Scenario, scenarios
 
 # One contract serves many classes, and each example is a whole run.
@@ -37,7 +37,7 @@ class PolicyContract:
 
     policy: Policy
     place: Placer = Pack()
-    models: Models = Asked()
+    models: Models = TraceModels()
 
     @_RELAXED
     @given(scenario=scenarios())
@@ -51,9 +51,9 @@ class PolicyContract:
         policy, place, models = _unbind(type(self).policy), _unbind(type(self).place), type(self).models
         sim = scenario.sim()
         log = run(sim, _CheckedPolicy(policy, sim.steps_done), models, place=place)
-        no_node_is_oversubscribed(log)
-        every_step_is_counted_once(log)
-        energies_add_up(log)
+        check_no_oversubscription(log)
+        check_steps_counted_once(log)
+        check_energy_totals(log)
         _check_that_jobs_end(log, scenario)
         again = run(scenario.sim(), policy, models, place=place)
         assert _are_equal(log, again), "two runs with the same seed differ"
@@ -77,7 +77,7 @@ def _are_equal(one: Log, other: Log) -> bool:
         and np.array_equal(one.now_s, other.now_s)
         and np.array_equal(one.events, other.events)
         and np.array_equal(one.actions, other.actions)
-        and np.array_equal(one.held, other.held)
+        and np.array_equal(one.wait_reasons, other.wait_reasons)
     )
 
 
@@ -87,7 +87,7 @@ def _check_that_jobs_end(log: Log, scenario: Scenario) -> None:
     left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, EVENT_JOB].astype(np.int64))
     kinds = scenario.nodes.kind
     size = np.bincount(kinds.codes, scenario.nodes.gpus, len(kinds.names))
-    accepts = scenario.nodes.accepts(log.jobs.gpu_kind)
+    accepts = scenario.nodes.accepted_kinds(log.jobs.gpu_kind)
     for job in left.tolist():
         largest = max((s for k, s in enumerate(size) if accepts[job] >> k & 1), default=0)
         assert log.jobs.gpus[job] > largest, f"job {job} never ended"
@@ -102,9 +102,9 @@ class _CheckedPolicy:
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         self._check_progress(snapshot)
-        before = (snapshot.queue.block.copy(), snapshot.leases.block.copy(), snapshot.free.copy())
+        before = (snapshot.queue.block.copy(), snapshot.leases.block.copy(), snapshot.free_gpus.copy())
         plan = self.policy(snapshot, models)
-        after = (snapshot.queue.block, snapshot.leases.block, snapshot.free)
+        after = (snapshot.queue.block, snapshot.leases.block, snapshot.free_gpus)
         unchanged = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
         assert unchanged, "the policy wrote to its snapshot"
         again = self.policy(replace(snapshot, jobs=_change_future(snapshot)), models)
@@ -113,7 +113,9 @@ class _CheckedPolicy:
             for a, b in ((plan.row, again.row), (plan.gpus, again.gpus), (plan.group, again.group))
         )
         assert same, "the plan depends on jobs that have not arrived"
-        assert plan.tick_s == again.tick_s, "the next decision depends on jobs that have not arrived"
+        assert plan.next_decision_s == again.next_decision_s, (
+            "the next decision depends on jobs that have not arrived"
+        )
         return plan
 
     def _check_progress(self, snapshot: Snapshot) -> None:

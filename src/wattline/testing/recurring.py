@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from wattline.batch_size.bandit import Task
-from wattline.batch_size.replay import Case
+from wattline.batch_size.bandit import TuningTask
+from wattline.batch_size.replay import TuningCase
 from wattline.core.table import Floats
 
 
-def made_up(seed: int, eta: float = 0.5) -> Case:
+def build_random_case(seed: int, eta: float = 0.5) -> TuningCase:
     """Return a random job: epochs to target have a minimum over log batch size, time per epoch falls with it.
 
     The epochs to target follow E·(1 + b/B)^a·(1 + (L/b)^p): a large batch wastes samples, a small one is
@@ -37,9 +37,9 @@ def made_up(seed: int, eta: float = 0.5) -> Case:
         max_epochs = math.ceil(rng.uniform(1.5, 4.0) * float(runs[default].max()))
         if mean[default] < 300:
             break
-    task = Task(batches, batches[default], max_epochs)
+    task = TuningTask(batches, batches[default], max_epochs)
     recorded = tuple(np.where(r <= max_epochs, r, np.inf) for r in runs)
-    return Case("made-up", f"made-up-{seed}", task, recorded, caps_w, seconds, watts, max_w, eta)
+    return TuningCase("made-up", f"made-up-{seed}", task, recorded, caps_w, seconds, watts, max_w, eta)
 
 
 def _draw_batch_sizes(rng: np.random.Generator) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Scenario:
     quantum_s: float | None
     overheads: Overheads
     faults: Faults
-    truth: Asked
+    truth: TraceModels
     seed: int
 
     def sim(self) -> Sim:
@@ -77,6 +77,6 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         quantum_s=draw(st.sampled_from((None, None, 60.0))),
         overheads=draw(st.sampled_from((Overheads(), Overheads(5.0, 20.0, 10.0, 3.0), Overheads(0, 0)))),
         faults=faulty,
-        truth=draw(st.sampled_from((Asked(), Asked(span_penalty=1.5)))),
+        truth=draw(st.sampled_from((TraceModels(), TraceModels(span_penalty=1.5)))),
         seed=draw(st.integers(0, 3)),
     )

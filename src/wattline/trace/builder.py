@@ -94,7 +94,7 @@ def concatenate_drafts(parts: Sequence[Draft]) -> Draft:
 
 def qualify_ids(draft: Draft, stem: str) -> Draft:
     """Prefix the ids of *draft* with the name of its tar member, which is also the team if unknown."""
-    team = Labels.same(stem, len(draft)) if draft.team is None else draft.team
+    team = Labels.repeat(stem, len(draft)) if draft.team is None else draft.team
     return replace(draft, id=[f"{stem}/{name}" for name in draft.id], team=team)
 
 
@@ -128,7 +128,7 @@ def _concatenate_column(name: str, parts: Sequence[Draft]) -> Any:
         return [value for column in columns for value in column]
     sizes = [len(part) for part in parts]
     if isinstance(known[0], Labels):
-        filled = [Labels.same("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
+        filled = [Labels.repeat("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
         return _concatenate_labels(filled)
     missing = np.inf if name == "deadline_s" else 0
     blank = known[0].dtype

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from wattline.errors import MeterError
-from wattline.meter.caps.guard import Hold
+from wattline.meter.caps.guard import CapGuard
 from wattline.meter.protocol import Gpu
-from wattline.profiler.cap_window import Aim, CapSearch, Length, Tried, list_caps
+from wattline.profiler.cap_window import Aim, CapMeasurement, CapSearch, WindowLength, list_caps
 from wattline.train.ranks import Ranks
 
 
@@ -24,13 +24,13 @@ class CapTuner:
     def __init__(
         self,
         gpus: Sequence[Gpu],
-        guard: Hold,
+        guard: CapGuard,
         aim: Aim | None,
         *,
-        length: Length,
+        length: WindowLength,
         ranks: Ranks,
         observe: bool,
-        known: Sequence[Tried],
+        known: Sequence[CapMeasurement],
         fixed: float | None,
         warn: Callable[[str], None],
     ) -> None:
@@ -66,7 +66,7 @@ class CapTuner:
             self._set(nearest_w)
 
     def _start_search(
-        self, aim: Aim, low: float, high: float, length: Length, known: Sequence[Tried]
+        self, aim: Aim, low: float, high: float, length: WindowLength, known: Sequence[CapMeasurement]
     ) -> None:
         """Start to try caps if all ranks can, or set the best cap if it is known."""
         ranks = self._ranks

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.errors import ConfigError, InputError
-from wattline.meter.caps.record import sync
+from wattline.meter.caps.record import fsync_path
 
 STATE_FILE = "wattline.json"
 USER_STATE = "user"
@@ -76,10 +76,10 @@ class Checkpoints:
             self._save(new / USER_STATE)
         (new / STATE_FILE).write_text(json.dumps(asdict(position)), encoding="utf-8")
         for path in (*new.rglob("*"), new):
-            sync(path)
+            fsync_path(path)
         old = self._list_checkpoints()
         new.rename(self.folder / f"{1 + (int(old[-1].name) if old else 0):08d}")
-        sync(self.folder)
+        fsync_path(self.folder)
         for path in old:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -4,57 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wattline.batch_size.bandit import Task, Trial
-from wattline.batch_size.history import Memory
+from wattline.batch_size.bandit import BatchTrial, TuningTask
+from wattline.batch_size.history import RunHistory
 from wattline.errors import ConfigError
 
 
-class Recurrence:
+class RecurringRun:
     """One run of the recurring job *group* on a *kind* of GPU."""
 
-    def __init__(self, memory: Memory, group: str, kind: str, max_w: float, eta: float) -> None:
-        self._memory, self._group, self._kind, self._max_w, self._eta = memory, group, kind, max_w, eta
-        self._trial: Trial | None = None
+    def __init__(self, history: RunHistory, group: str, kind: str, max_w: float, eta: float) -> None:
+        self._history, self._group, self._kind, self._max_w, self._eta = history, group, kind, max_w, eta
+        self._trial: BatchTrial | None = None
 
-    def choose(
+    def choose_batch_size(
         self, batches: Sequence[int], default: int, max_epochs: int, warn: Callable[[str], None]
     ) -> int:
         """Choose the batch size of this run, and record the run as started."""
         import numpy as np
 
-        from wattline.batch_size.bayesian import Recurring  # imports scipy
+        from wattline.batch_size.bayesian import BayesianTuner  # imports scipy
 
         if default not in batches:
             raise ConfigError(f"batch_size is {default}, expected one of batch_sizes, {tuple(batches)}")
-        self._memory.describe(self._group, Task(tuple(sorted(batches)), default, max_epochs))
-        self._tuner = Recurring()
-        with self._memory.writing():  # no other run may choose meanwhile
-            self._state = self._memory.state(
+        self._history.store_task(self._group, TuningTask(tuple(sorted(batches)), default, max_epochs))
+        self._tuner = BayesianTuner()
+        with self._history.transaction():  # no other run may choose meanwhile
+            self._state = self._history.load_state(
                 self._group, self._kind, self._tuner, eta=self._eta, max_w=self._max_w
             )
             try:
                 self._trial = self._tuner.next(self._state, np.random.default_rng())
             except ConfigError as error:
                 warn(f"{self._group}: {error.message} yet; batch size {default} is tried again")
-                self._trial = Trial(default)
-            self._memory.begin(self._group, self._kind, self._trial)
+                self._trial = BatchTrial(default)
+            self._history.add_trial(self._group, self._kind, self._trial)
         return self._trial.batch
 
     def discard(self, batch: int) -> None:
         """Forget the run: it ended for a reason unrelated to its batch size."""
-        self._memory.forget_trial(self._group, self._kind, batch)
+        self._history.remove_trial(self._group, self._kind, batch)
 
     def max_epochs(self, epoch_j: float) -> int | None:
         """Return the number of epochs that this run may take if one costs *epoch_j*; None: no limit."""
         if self._trial is None or not epoch_j > 0:
             return None
-        return self._tuner.epochs(self._state, self._trial, epoch_j)
+        return self._tuner.epoch_limit(self._state, self._trial, epoch_j)
 
     def record_end(
         self, batch: int, *, reached: bool, seconds: float, joules: float | None, epochs: int
     ) -> None:
         """Record the outcome of the run."""
-        self._memory.add(
+        self._history.add_run(
             self._group,
             self._kind,
             batch=batch,

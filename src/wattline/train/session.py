@@ -29,11 +29,11 @@ import numpy as np
 
 from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter, open_meter
-from wattline.meter.caps.guard import hold
-from wattline.meter.energy_window import Window
+from wattline.meter.caps.guard import guard_caps
+from wattline.meter.energy_window import EnergyWindow
 from wattline.models.cost import energy_time_cost
 from wattline.profiler import step_counter
-from wattline.profiler.cap_window import Aim, Length
+from wattline.profiler.cap_window import Aim, WindowLength
 from wattline.train.caps import CapTuner
 from wattline.train.checkpoint import Checkpoints, StateFunction, TrainingPosition
 from wattline.train.environment import JobEnvironment, Target
@@ -76,7 +76,7 @@ class Session:
         group: str = "",
         checkpoints: str | Path | None = None,
         every_s: float = 600.0,
-        window: Length | None = None,
+        window: WindowLength | None = None,
         meter: str | Meter | None = None,
         memory: str | Path | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class Session:
         folder = environment.checkpoints or (Path(checkpoints) if checkpoints else None)
         self._checkpoints = None if folder is None else Checkpoints(folder, save, load)
         self._save_interval_s = every_s
-        self._window_length = window or Length()
+        self._window_length = window or WindowLength()
         self._meter_option = meter
         self._history_path = memory
         self._history = JobHistory(self._warn_once)
@@ -144,13 +144,13 @@ class Session:
         self.gpus = gpus
         self._kind = gpus[0].kind or gpus[0].name if gpus else ""
         self._max_w = ranks.reduce_sum(sum_max_caps(gpus))
-        self._window = Window(meter, gpus)
+        self._window = EnergyWindow(meter, gpus)
         self._resources.callback(self._window.end)
         self._resume()
         self._start_position = replace(self.position)
         self._start_s = self._progress_s = self._saved_s = meter.now_s()
         self._open_history()
-        guard = self._resources.enter_context(hold(gpus, tell=self._warn_once))
+        guard = self._resources.enter_context(guard_caps(gpus, warn=self._warn_once))
         self._history_key = (
             f"{self.group or get_script_name()} on {len(gpus)} x {ranks.count} GPUs, {self.aim}"
         )

@@ -17,7 +17,7 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.cluster import nodes as make_nodes
 from wattline.core.actions import ACTION_COLUMNS, POWER_OFF, START, STOP
-from wattline.core.events import ARRIVED, LOST, NODE_BACK, NODE_LOST, each
+from wattline.core.events import ARRIVED, LOST, NODE_BACK, NODE_LOST, list_events
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
 from wattline.testing import BackendContract, JobBehaviour
@@ -70,7 +70,7 @@ class Harness:
 
     def wait(self) -> list[tuple[int, int]]:
         """Return verbs and rows of the events so far, without waiting for more."""
-        return [(event.verb, event.job) for event in each(self.backend.wait(0.0)[1])]
+        return [(event.verb, event.job) for event in list_events(self.backend.wait(0.0)[1])]
 
     def kinds(self) -> list[str]:
         return [kind for kind, _, _ in self.reported]
@@ -85,7 +85,7 @@ def test_the_members_of_an_array_start_as_one_attempt_on_two_nodes(tmp_path: Pat
     assert [data["fused_with"] for _, _, data in harness.reported] == [["1"], ["0"]]
     state = harness.backend.initial_state()
     assert state.leases.block[:4].tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [2, 1, 2, 1]]
-    assert state.free.tolist() == [0, 1]
+    assert state.free_gpus.tolist() == [0, 1]
 
 
 def test_packed_jobs_share_their_gpus_also_after_a_restart(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_packed_jobs_share_their_gpus_also_after_a_restart(tmp_path: Path) -> No
     again.adopt(make_job(str(n), "runs") for n in range(2))
     state = again.initial_state()
     assert state.leases.group.tolist() == [0, 0]
-    assert state.free.tolist() == [1, 2]
+    assert state.free_gpus.tolist() == [1, 2]
 
 
 def test_a_restart_of_a_job_waits_for_its_earlier_attempt(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.models.library import library
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 
 SLOW_TO_START = Overheads(start_s=60.0, restart_s=500.0, stop_s=5.0)
-TRUTHS = pytest.mark.parametrize("truth", [Asked(), library()], ids=["asked", "measured"])
+TRUTHS = pytest.mark.parametrize("truth", [TraceModels(), library()], ids=["asked", "measured"])
 
 
 def told(truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int = 0) -> tuple[float, float]:
@@ -88,7 +88,7 @@ def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(tr
 
 def test_another_cap_while_a_job_starts_up_does_not_make_it_start_again() -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    (_, fast_w), (slow, slow_w) = (told(Asked(), jobs, cluster, cap_w) for cap_w in (0, 110))
+    (_, fast_w), (slow, slow_w) = (told(TraceModels(), jobs, cluster, cap_w) for cap_w in (0, 110))
     simulation = ManualSimulation(jobs, cluster, overheads=SLOW_TO_START)
     simulation.advance_to(0)
     simulation.start(0, 4)
@@ -160,7 +160,7 @@ def test_who_is_retuned_has_not_saved_its_work_by_that(quantum_s: float | None) 
 
 def test_watts_that_no_model_knows_are_those_of_the_node() -> None:
     jobs = build_measured_jobs(model=["never heard of"])
-    for truth in (Asked(), library()):
+    for truth in (TraceModels(), library()):
         rate, watts = told(truth, jobs, nodes("v100", gpus=4, busy_w=123.0))
         assert (rate, watts) == (1.0, 492.0)
         log = run(Sim(jobs, nodes("v100", gpus=4, busy_w=123.0), truth=truth), p.fifo)
@@ -173,7 +173,7 @@ def test_of_gpus_that_nobody_knows_a_cap_is_only_known_to_hold() -> None:
     simulation.advance_to(0)
     simulation.start(0, 4, cap_w=150)
     assert simulation.finish().energy_j == 4 * 150 * 1000
-    assert told(Asked(), jobs, cluster, 150) == (1.0, 600.0)
+    assert told(TraceModels(), jobs, cluster, 150) == (1.0, 600.0)
 
 
 def test_a_job_draws_what_the_kind_it_runs_on_makes_it_draw() -> None:

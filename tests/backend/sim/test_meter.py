@@ -19,7 +19,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.loop.runlog import Log
-from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription, check_steps_counted_once
 
 
 def test_the_meter_reads_leases_idle_gpus_and_nodes_and_each_team_its_own() -> None:
@@ -63,9 +63,9 @@ def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=random_logs())
 def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) -> None:
-    no_node_is_oversubscribed(log)
-    every_step_is_counted_once(log)
-    energies_add_up(log)
+    check_no_oversubscription(log)
+    check_steps_counted_once(log)
+    check_energy_totals(log)
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))

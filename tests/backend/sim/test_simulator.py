@@ -14,8 +14,8 @@ from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NOD
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.loop.run import run
-from wattline.models.array_speed import Array
-from wattline.models.trace_model import Asked
+from wattline.models.array_speed import ArrayModel
+from wattline.models.trace_model import TraceModels
 
 TWO = Jobs.of(id=["a", "b"], submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 20])
 
@@ -91,7 +91,7 @@ def test_packed_jobs_share_the_energy_of_their_gpus() -> None:
 def test_members_of_an_array_share_its_speed_and_the_energy_of_its_gpus() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[60, 120], fuse=["a", "a"])
     cluster = nodes("v100", gpus=1, base_w=0, idle_w=0, busy_w=100)
-    truth = Asked(array=Array(serial=0.25))
+    truth = TraceModels(array=ArrayModel(serial=0.25))
     log = run(Sim(jobs, cluster, truth=truth), p.chain(p.fifo, p.Fuse()), truth)
     assert finish_times(log) == pytest.approx({"0": 75, "1": 135})  # both at 1 / 1.25, then one alone
     used = log.events[log.events[:, 0] == FINISHED][:, 5]
@@ -101,7 +101,7 @@ def test_members_of_an_array_share_its_speed_and_the_energy_of_its_gpus() -> Non
 
 def test_jobs_with_different_keys_on_the_same_gpus_are_only_packed() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[60, 60], fuse=["a", "b"])
-    assert finish_times(simulate(jobs, p.Gandiva(), truth=Asked(array=Array(serial=0.0)))) == {
+    assert finish_times(simulate(jobs, p.Gandiva(), truth=TraceModels(array=ArrayModel(serial=0.0)))) == {
         "0": 100,
         "1": 100,
     }

@@ -15,14 +15,14 @@ from wattline import policy as p
 from wattline.backend.sim.faults import Faults
 from wattline.cluster import nodes
 from wattline.core.actions import POWER_OFF, POWER_ON
-from wattline.core.events import NODE_BACK, NODE_LOST, each
+from wattline.core.events import NODE_BACK, NODE_LOST, list_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.placement.pack import Pack
-from wattline.testing.laws import energies_add_up, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription
 
 
 def booting(**more: Any) -> Nodes:
@@ -68,7 +68,7 @@ def test_a_node_that_needs_no_time_to_boot_is_back_at_once() -> None:
     simulation.advance_to(50)
     simulation.switch(POWER_ON, 1)
     now_s, events = simulation.sim.wait(math.inf)
-    assert (now_s, [event.verb for event in each(events)]) == (50, [NODE_BACK])
+    assert (now_s, [event.verb for event in list_events(events)]) == (50, [NODE_BACK])
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def test_a_node_does_not_break_while_it_is_off_and_does_again_when_it_is_up() ->
     jobs = Jobs.of(submit_s=[0, 200_000], gpus=[2, 2], duration_s=[100_000, 100_000])
     faults = Faults(node_mtbf_s=4000, node_repair_s=100, checkpoint_s=500)
     log = simulate(jobs, p.fifo, nodes=booting(), place=OffWhenEmpty(), faults=faults, seed=5)
-    no_node_is_oversubscribed(log)  # which also knows that what is off cannot break
-    energies_add_up(log)
+    check_no_oversubscription(log)  # which also knows that what is off cannot break
+    check_energy_totals(log)
     broke_s = log.events[log.events[:, 0] == NODE_LOST, 2]
     first_end_s, last_end_s = sorted(finish_times(log).values())
     assert ((broke_s > 200_000) & (broke_s < last_end_s)).sum() >= 5

@@ -12,9 +12,9 @@ import pytest
 from support.command_line import run_command, run_json_command
 from support.nvml_stub import UUIDS, NvmlStub, compile_stub
 from wattline.meter import open_meter
-from wattline.meter.caps.guard import hold
-from wattline.meter.caps.process_identity import myself
-from wattline.meter.caps.record import Record, write
+from wattline.meter.caps.guard import guard_caps
+from wattline.meter.caps.process_identity import identify_current_process
+from wattline.meter.caps.record import CapRecord, write_record
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +75,12 @@ def test_caps_left_behind_are_restored_and_reported(
     capsys: pytest.CaptureFixture[str], spec: str, state: Path
 ) -> None:
     meter = open_meter(spec)
-    dead = replace(myself(), started=1)
+    dead = replace(identify_current_process(), started=1)
     state.mkdir()
     for gpu, cap_w in zip(meter.gpus, (150, 200), strict=True):
         gpu.set_cap(150)
-        write(state, Record(gpu.uuid, spec, 300, (cap_w,), dead), safely=True)
-    write(state, Record("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), safely=True)
+        write_record(state, CapRecord(gpu.uuid, spec, 300, (cap_w,), dead), durable=True)
+    write_record(state, CapRecord("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), durable=True)
     _, out, _ = run_command(capsys, "doctor", "--meter", spec)
     assert [gpu.cap_w() for gpu in meter.gpus] == [300, 150]
     assert "left a cap behind: restored to 300 W" in out
@@ -92,7 +92,7 @@ def test_caps_left_behind_are_restored_and_reported(
 
 def test_doctor_names_the_process_that_holds_a_cap(capsys: pytest.CaptureFixture[str], spec: str) -> None:
     meter = open_meter(spec)
-    with hold(meter.gpus[:1], 150):
+    with guard_caps(meter.gpus[:1], 150):
         found = run_json_command(capsys, "doctor", "--meter", spec)
         assert [(one["pid"], one["set_w"], one["lives"]) for one in found["held"]] == [
             (os.getpid(), 150, True)

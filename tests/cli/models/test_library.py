@@ -9,17 +9,17 @@ from support.command_line import run_command, run_json_command
 from support.small_profiles import build_cap_profile, build_scaling_profile
 from wattline.measurement.devices import DEVICES
 from wattline.models.fit import fit
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Measured:
+def small(monkeypatch: pytest.MonkeyPatch) -> WorkloadModels:
     """A library of three workloads."""
     parts = (
         fit(profile)
         for profile in (build_cap_profile(), build_cap_profile(gpu="v100"), build_scaling_profile())
     )
-    models = Measured(tuple(w for part in parts for w in part.workloads))
+    models = WorkloadModels(tuple(w for part in parts for w in part.workloads))
     monkeypatch.setattr(wattline.cli.models.library_entries, "library", lambda: models)
     return models
 
@@ -34,7 +34,7 @@ def test_the_library_that_is_shipped_can_be_listed(capsys: pytest.CaptureFixture
 
 
 def test_a_list_has_a_line_for_every_workload_and_every_device(
-    capsys: pytest.CaptureFixture[str], small: Measured
+    capsys: pytest.CaptureFixture[str], small: WorkloadModels
 ) -> None:
     code, out, err = run_command(capsys, "library", "list")
     workloads, devices = out.split("\n\n")
@@ -51,13 +51,13 @@ def test_a_list_has_a_line_for_every_workload_and_every_device(
 def test_an_empty_library_is_still_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wattline.cli.models.library_entries, "library", lambda: Measured(()))
+    monkeypatch.setattr(wattline.cli.models.library_entries, "library", lambda: WorkloadModels(()))
     assert run_json_command(capsys, "library", "list")["workloads"] == []
     assert run_command(capsys, "library", "list")[1].startswith("model")
 
 
 def test_a_workload_is_shown_by_any_spelling_of_its_name(
-    capsys: pytest.CaptureFixture[str], small: Measured
+    capsys: pytest.CaptureFixture[str], small: WorkloadModels
 ) -> None:
     for name in ("resnet50", "ResNet-50", "/resnet_50"):
         found = run_json_command(capsys, "library", "show", name)["workloads"]
@@ -72,7 +72,7 @@ def test_a_workload_is_shown_by_any_spelling_of_its_name(
     assert "rate low  rate slope" in out
 
 
-def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small: Measured) -> None:
+def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small: WorkloadModels) -> None:
     (found,) = run_json_command(capsys, "library", "show", "A40")["devices"]
     assert (found["name"], found["max_cap_w"]) == ("a40", DEVICES["a40"].max_cap_w)
     _, out, _ = run_command(capsys, "library", "show", "a40")
@@ -91,7 +91,7 @@ def test_a_device_is_shown_by_its_name(capsys: pytest.CaptureFixture[str], small
     ],
 )
 def test_an_unknown_name_is_exit_code_3(
-    capsys: pytest.CaptureFixture[str], small: Measured, words: list[str], message: str, hint: str
+    capsys: pytest.CaptureFixture[str], small: WorkloadModels, words: list[str], message: str, hint: str
 ) -> None:
     code, out, err = run_command(capsys, "library", "show", *words)
     assert (code, out) == (3, "")

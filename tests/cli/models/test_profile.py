@@ -15,8 +15,9 @@ import wattline.cli.models.profile_command as command
 from support.command_line import parse_strict_json, run_command, run_json_command
 from wattline.cli import main
 from wattline.measurement.points import read_profile
-from wattline.profiler.core_sweep import Point
-from wattline.profiler.run import Job, JobDied, Limits, Patience
+from wattline.profiler.core_sweep import SpeedPoint
+from wattline.profiler.cpu_limits import CpuLimits
+from wattline.profiler.run import JobDied, Patience, ProfiledJob
 
 
 class Machine:
@@ -28,21 +29,26 @@ class Machine:
         self.breaks_after = 99
 
     def measure(
-        self, job: Job, cpus: float, limit: Limits, patience: Patience, report: Callable[[float], None]
-    ) -> Point:
+        self,
+        job: ProfiledJob,
+        cpus: float,
+        limit: CpuLimits,
+        patience: Patience,
+        report: Callable[[float], None],
+    ) -> SpeedPoint:
         if len(self.asked) == self.breaks_after:
             raise JobDied("the command failed with exit code 3 before its first step\n  | no such file")
         self.asked.append(cpus)
         report(0.5)
         samples_s = self.speed(cpus) * job.batch
-        return Point(cpus, samples_s, 0.004 * samples_s, 40)
+        return SpeedPoint(cpus, samples_s, 0.004 * samples_s, 40)
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     found = Machine()
-    monkeypatch.setattr(command, "measure", found.measure)
-    monkeypatch.setattr(command, "limits", lambda: nullcontext(Limits(tuple(range(8)))))
+    monkeypatch.setattr(command, "measure_speed", found.measure)
+    monkeypatch.setattr(command, "limit_cpus", lambda: nullcontext(CpuLimits(tuple(range(8)))))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return found
@@ -227,9 +233,9 @@ def test_a_data_set_larger_than_memory_causes_a_warning(
 @pytest.mark.parametrize(
     ("words", "status", "code", "message"),
     [
-        ([], 2, "bad_config", "there is no command"),
+        ([], 2, "bad_config", "no command was given"),
         (["--", "nosuchthing"], 3, "not_found", "nosuchthing cannot be started: no such command"),
-        (["--step-pattern", "(", *JOB], 2, "bad_config", "is no regular expression"),
+        (["--step-pattern", "(", *JOB], 2, "bad_config", "is not a regular expression"),
         (["--cpus", "9", *JOB], 2, "bad_config", "--cpus is 9, but this process may use 8 cores"),
         (["--grain", "0.5", *JOB], 2, "bad_config", "--grain 0.5: fractions of a core need a cgroup"),
         (["--grain", "0", *JOB], 2, "bad_config", "--grain is 0"),
@@ -323,11 +329,11 @@ def test_sigterm_ends_the_profile(
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    def raise_sigterm(*_: object) -> Point:
+    def raise_sigterm(*_: object) -> SpeedPoint:
         signal.raise_signal(signal.SIGTERM)
         raise AssertionError("went on")
 
-    monkeypatch.setattr(command, "measure", raise_sigterm)
+    monkeypatch.setattr(command, "measure_speed", raise_sigterm)
     with pytest.raises(SystemExit) as caught:
         main(["profile", *JOB])
     assert caught.value.code == 128 + signal.SIGTERM

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from wattline.batch_size.bandit import Task
-from wattline.batch_size.history import Memory
+from wattline.batch_size.bandit import TuningTask
+from wattline.batch_size.history import RunHistory
 from wattline.cli import main
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     path = tmp_path / "memory.db"
-    with Memory.open(path) as memory:
-        memory.describe("nightly", Task((16, 32, 64), 32, 50))
+    with RunHistory.open(path) as memory:
+        memory.store_task("nightly", TuningTask((16, 32, 64), 32, 50))
         for batch, epochs in ((32, 8), (64, 9)):
-            memory.add(
+            memory.add_run(
                 "nightly", "a100", batch=batch, reached=True, seconds=80.0, joules=16000.0, epochs=epochs
             )
     return str(path)

@@ -16,9 +16,10 @@ import pytest
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
-from wattline.meter.caps.guard import hold, reap
-from wattline.meter.caps.process_identity import myself
-from wattline.meter.caps.record import Record, record_path, records, write
+from wattline.meter.caps.guard import guard_caps
+from wattline.meter.caps.process_identity import identify_current_process
+from wattline.meter.caps.record import CapRecord, read_records, record_path, write_record
+from wattline.meter.caps.restore import restore_orphaned_caps
 
 TIMEOUT_S = 60.0
 
@@ -67,8 +68,8 @@ class Child:
             "signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup may have changed it\n"
             "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
             "from wattline.meter import open_meter\n"
-            "from wattline.meter.caps.guard import hold\n"
-            f"with hold(open_meter({spec!r}).gpus) as guard:\n"
+            "from wattline.meter.caps.guard import guard_caps\n"
+            f"with guard_caps(open_meter({spec!r}).gpus) as guard:\n"
             "    guard.set_cap(150)\n"
             "    print(guard._watchdog.pid if guard._watchdog else 0, flush=True)\n"
             f"    {then}\n"
@@ -90,20 +91,20 @@ class Child:
 
 
 def test_a_cap_is_restored_at_the_end(meter: Meter, state: Path) -> None:
-    with hold(meter.gpus, 150) as guard:
+    with guard_caps(meter.gpus, 150) as guard:
         assert read_caps(meter) == [150, 150]
-        assert len(records(state)) == 2
+        assert len(read_records(state)) == 2
         assert guard.set_cap(200, meter.gpus[1])
         assert read_caps(meter) == [150, 200]
     assert read_caps(meter) == [300, 300]
-    assert records(state) == []
+    assert read_records(state) == []
 
 
 def test_the_cap_of_one_gpu_is_restored_early_and_can_be_set_again(meter: Meter, state: Path) -> None:
-    with hold(meter.gpus, 150) as guard:
+    with guard_caps(meter.gpus, 150) as guard:
         guard.release(meter.gpus[0])
         assert read_caps(meter) == [300, 150]
-        assert len(records(state)) == 1
+        assert len(read_records(state)) == 1
         guard.set_cap(200, meter.gpus[0])
         assert read_caps(meter) == [200, 150]
     assert read_caps(meter) == [300, 300]
@@ -112,7 +113,7 @@ def test_the_cap_of_one_gpu_is_restored_early_and_can_be_set_again(meter: Meter,
 def test_a_cap_that_the_parent_process_has_set_gives_no_warning(meter: Meter, state: Path) -> None:
     warnings: list[str] = []
     child = Child(meter.gpus[0].spec)
-    with hold(meter.gpus, tell=warnings.append) as guard:
+    with guard_caps(meter.gpus, warn=warnings.append) as guard:
         guard.set_cap(150)
         assert warnings == []
         guard.set_cap(200)
@@ -122,41 +123,44 @@ def test_a_cap_that_the_parent_process_has_set_gives_no_warning(meter: Meter, st
 
 def test_the_previous_cap_is_restored_not_the_default(meter: Meter) -> None:
     meter.gpus[0].set_cap(222)
-    with hold(meter.gpus, 150):
+    with guard_caps(meter.gpus, 150):
         pass
     assert read_caps(meter) == [222, 300]
 
 
 def test_a_cap_is_restored_after_an_exception(meter: Meter) -> None:
-    with pytest.raises(ZeroDivisionError), hold(meter.gpus, 150):
+    with pytest.raises(ZeroDivisionError), guard_caps(meter.gpus, 150):
         _ = 1 / 0
     assert read_caps(meter) == [300, 300]
 
 
 def test_a_cap_that_another_program_set_meanwhile_is_left_alone(meter: Meter, state: Path) -> None:
-    with hold(meter.gpus, 150):
+    with guard_caps(meter.gpus, 150):
         meter.gpus[0].set_cap(180)
     assert read_caps(meter) == [180, 300]
-    assert records(state) == []
+    assert read_records(state) == []
 
 
 def test_a_cap_out_of_range_changes_nothing(meter: Meter, state: Path) -> None:
-    with hold(meter.gpus) as guard, pytest.raises(ConfigError, match=r"50 W is outside .* 100 to 300 W"):
+    with (
+        guard_caps(meter.gpus) as guard,
+        pytest.raises(ConfigError, match=r"50 W is outside .* 100 to 300 W"),
+    ):
         guard.set_cap(50)
     assert read_caps(meter) == [300, 300]
-    with pytest.raises(ConfigError, match="outside"), hold(meter.gpus, 1000):
+    with pytest.raises(ConfigError, match="outside"), guard_caps(meter.gpus, 1000):
         pass
-    assert records(state) == []
+    assert read_records(state) == []
 
 
 def test_the_old_cap_is_on_disk_before_the_first_change(meter: Meter, state: Path) -> None:
-    seen: list[list[Record]] = []
+    seen: list[list[CapRecord]] = []
     gpu = meter.gpus[0]
     original = gpu.set_cap
-    gpu.set_cap = lambda watts: (seen.append(records(state)), original(watts))[1]  # type: ignore[method-assign]
-    with hold([gpu], 150):
+    gpu.set_cap = lambda watts: (seen.append(read_records(state)), original(watts))[1]  # type: ignore[method-assign]
+    with guard_caps([gpu], 150):
         (record,) = seen[0]
-        assert (record.before_w, record.uuid, record.owner) == (300, gpu.uuid, myself())
+        assert (record.before_w, record.uuid, record.owner) == (300, gpu.uuid, identify_current_process())
         assert record.has_set(150)
 
 
@@ -165,7 +169,7 @@ def test_without_permission_one_warning_is_given_and_gpus_are_observed(
 ) -> None:
     meter = open_meter(f"{spec},denied=yes")
     for _ in range(2):
-        with hold(meter.gpus[:1]) as guard:
+        with guard_caps(meter.gpus[:1]) as guard:
             assert not guard.set_cap(150)
             assert not guard.set_cap(160)
             assert meter.gpus[0].uuid in guard.observing
@@ -177,7 +181,7 @@ def test_without_permission_one_warning_is_given_and_gpus_are_observed(
 def test_a_cap_that_cannot_be_recorded_is_not_set(meter: Meter, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     warnings: list[str] = []
-    with hold(meter.gpus[:1], 150, state=tmp_path / "file", tell=warnings.append):
+    with guard_caps(meter.gpus[:1], 150, state=tmp_path / "file", warn=warnings.append):
         assert read_caps(meter) == [300, 300]
     assert "cannot be recorded" in warnings[0]
 
@@ -185,7 +189,7 @@ def test_a_cap_that_cannot_be_recorded_is_not_set(meter: Meter, tmp_path: Path) 
 def test_the_second_owner_of_a_gpu_observes(spec: str, meter: Meter) -> None:
     child = Child(spec)
     warnings: list[str] = []
-    with hold(meter.gpus, 200, tell=warnings.append) as guard:
+    with guard_caps(meter.gpus, 200, warn=warnings.append) as guard:
         assert set(guard.observing) == {gpu.uuid for gpu in meter.gpus}
         assert read_caps(meter) == [150, 150]
     assert read_caps(meter) == [150, 150]
@@ -195,8 +199,8 @@ def test_the_second_owner_of_a_gpu_observes(spec: str, meter: Meter) -> None:
 
 
 def test_a_guard_within_a_guard_observes(meter: Meter) -> None:
-    with hold(meter.gpus, 150):
-        with hold(meter.gpus, 200, tell=lambda text: None) as inner:
+    with guard_caps(meter.gpus, 150):
+        with guard_caps(meter.gpus, 200, warn=lambda text: None) as inner:
             assert len(inner.observing) == 2
         assert read_caps(meter) == [150, 150]
     assert read_caps(meter) == [300, 300]
@@ -217,7 +221,7 @@ def test_the_previous_signal_handler_is_called(meter: Meter) -> None:
     previous = signal.signal(signal.SIGTERM, lambda number, frame: seen.append((number, read_caps(meter))))
     try:
         handler = signal.getsignal(signal.SIGTERM)
-        with hold(meter.gpus, 150) as guard:
+        with guard_caps(meter.gpus, 150) as guard:
             signal.raise_signal(signal.SIGTERM)
             assert seen == [(signal.SIGTERM, [300, 300])]
             assert not guard.set_cap(150), "after restore() no cap can be set"
@@ -238,20 +242,20 @@ def test_a_signal_while_a_cap_is_changed_leaves_no_record_and_no_cap(meter: Mete
 
     gpu.set_cap = interrupted  # type: ignore[method-assign]
     try:
-        with hold([gpu]) as guard:
+        with guard_caps([gpu]) as guard:
             assert not guard.set_cap(150)
             assert gpu.cap_w() == 300
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert records(state) == []
+    assert read_records(state) == []
 
 
 def test_caps_are_restored_at_interpreter_exit(spec: str, meter: Meter) -> None:
     assert Child(spec, then="sys.exit(3)").wait()[0] == 3
     code = (
         "from wattline.meter import open_meter\n"
-        "from wattline.meter.caps.guard import hold\n"
-        f"guard = hold(open_meter({spec!r}).gpus, 150).__enter__()\n"
+        "from wattline.meter.caps.guard import guard_caps\n"
+        f"guard = guard_caps(open_meter({spec!r}).gpus, 150).__enter__()\n"
         "print(guard.gpus[0].cap_w())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -277,7 +281,7 @@ def test_after_kill_9_the_watchdog_restores_caps(spec: str, meter: Meter, state:
     child = Child(spec)
     assert read_caps(meter) == [150, 150]
     assert child.kill() == -signal.SIGKILL
-    wait_until(lambda: read_caps(meter) == [300, 300] and not records(state))
+    wait_until(lambda: read_caps(meter) == [300, 300] and not read_records(state))
 
 
 def test_the_watchdog_does_not_wait_for_children_of_the_owner(spec: str, meter: Meter) -> None:
@@ -307,7 +311,7 @@ def test_the_watchdog_leaves_alone_a_cap_that_another_program_set(
     child = Child(spec)
     meter.gpus[0].set_cap(180)
     child.kill()
-    wait_until(lambda: not records(state))
+    wait_until(lambda: not read_records(state))
     assert read_caps(meter) == [180, 300]
 
 
@@ -318,18 +322,18 @@ def test_if_the_watchdog_is_killed_too_the_next_call_restores_caps(
     os.kill(child.watchdog_pid, signal.SIGKILL)
     child.kill()
     assert read_caps(meter) == [150, 150]
-    results = reap()
+    results = restore_orphaned_caps()
     assert [r.restored for r in results] == [True, True]
     assert read_caps(meter) == [300, 300]
-    assert records(state) == []
-    assert reap() == []
+    assert read_records(state) == []
+    assert restore_orphaned_caps() == []
 
 
 def test_the_next_owner_of_the_gpu_restores_its_cap_first(spec: str, meter: Meter) -> None:
     child = Child(spec)
     os.kill(child.watchdog_pid, signal.SIGKILL)
     child.kill()
-    with hold(meter.gpus, 200):
+    with guard_caps(meter.gpus, 200):
         assert read_caps(meter) == [200, 200]
     assert read_caps(meter) == [300, 300]
 
@@ -337,53 +341,53 @@ def test_the_next_owner_of_the_gpu_restores_its_cap_first(spec: str, meter: Mete
 def test_an_owner_with_the_same_process_id_but_another_start_time_is_dead(
     meter: Meter, spec: str, state: Path
 ) -> None:
-    me = myself()
+    me = identify_current_process()
     dead = type(me)(me.pid, me.started - 1, me.boot, me.pids, me.host)
     meter.gpus[0].set_cap(150)
     state.mkdir()
-    write(state, Record(meter.gpus[0].uuid, spec, 300, (150,), dead), safely=True)
-    assert [r.restored for r in reap()] == [True]
+    write_record(state, CapRecord(meter.gpus[0].uuid, spec, 300, (150,), dead), durable=True)
+    assert [r.restored for r in restore_orphaned_caps()] == [True]
 
 
 def test_the_cap_of_an_owner_of_unknown_state_is_left_alone(meter: Meter, spec: str, state: Path) -> None:
-    me = myself()
+    me = identify_current_process()
     meter.gpus[0].set_cap(150)
     state.mkdir()
     for owner in (
         type(me)(me.pid, 1, me.boot, "pid:[1]", me.host),
         type(me)(me.pid, 1, "other boot", me.pids, "other host"),
     ):
-        write(state, Record(meter.gpus[0].uuid, spec, 300, (150,), owner), safely=True)
-        assert reap() == []
-        with hold(meter.gpus[:1], 200, tell=lambda text: None) as guard:
+        write_record(state, CapRecord(meter.gpus[0].uuid, spec, 300, (150,), owner), durable=True)
+        assert restore_orphaned_caps() == []
+        with guard_caps(meter.gpus[:1], 200, warn=lambda text: None) as guard:
             assert "may be dead" in guard.observing[meter.gpus[0].uuid]
     assert read_caps(meter) == [150, 300]
 
 
 def test_the_record_of_a_gpu_that_cannot_be_opened_is_kept_with_a_problem(meter: Meter, state: Path) -> None:
-    me = myself()
+    me = identify_current_process()
     state.mkdir()
     dead = type(me)(me.pid, 1, me.boot, me.pids, me.host)
-    write(state, Record("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), safely=True)
-    (result,) = reap()
+    write_record(state, CapRecord("GPU-gone", "nvml:GPU-gone", 300, (150,), dead), durable=True)
+    (result,) = restore_orphaned_caps()
     assert not result.restored
     assert "cannot be opened" in result.problem
-    assert len(records(state)) == 1
+    assert len(read_records(state)) == 1
 
 
 def test_a_broken_record_is_ignored(meter: Meter, state: Path) -> None:
     state.mkdir()
     for text in ("", "{", "[]", json.dumps({"uuid": "x"})):
         record_path(state, meter.gpus[0].uuid).write_text(text)
-        assert reap() == []
-        with hold(meter.gpus, 150):
+        assert restore_orphaned_caps() == []
+        with guard_caps(meter.gpus, 150):
             assert read_caps(meter) == [150, 150]
 
 
 def test_a_lost_gpu_does_not_keep_others_from_being_restored(tmp_path: Path) -> None:
     meter = open_meter(f"simulated:2xv100,model=resnet50,time=virtual,lost=1,state={tmp_path / 'gpus'}")
     warnings: list[str] = []
-    with hold(meter.gpus, 150, tell=warnings.append) as guard:
+    with guard_caps(meter.gpus, 150, warn=warnings.append) as guard:
         meter.stepped(64)
         with pytest.raises(MeterError, match="lost"):
             guard.set_cap(160)
@@ -396,7 +400,7 @@ def test_caps_are_restored_although_the_meter_is_already_closed(
     tmp_path: Path, meter: Meter, spec: str
 ) -> None:
     closed = open_meter(spec)
-    with hold(closed.gpus, 150, tell=pytest.fail):
+    with guard_caps(closed.gpus, 150, warn=pytest.fail):
         closed.close()
     assert read_caps(meter) == [300, 300]
 
@@ -404,7 +408,9 @@ def test_caps_are_restored_although_the_meter_is_already_closed(
 def test_a_gpu_without_caps_is_observed(tmp_path: Path) -> None:
     (tmp_path / "readings.csv").write_text("at_s,gpu,power_w,cap_w\n0,0,100,200\n600,0,100,200\n")
     warnings: list[str] = []
-    with hold(open_meter(f"replay:{tmp_path / 'readings.csv'}").gpus, 200, tell=warnings.append) as guard:
+    with guard_caps(
+        open_meter(f"replay:{tmp_path / 'readings.csv'}").gpus, 200, warn=warnings.append
+    ) as guard:
         assert len(guard.observing) == 1
     assert "recording" in warnings[0]
 
@@ -414,7 +420,7 @@ def test_on_nvml_a_cap_is_restored_after_kill_9(stub: NvmlStub, state: Path) -> 
     assert [stub["cap_mw", gpu] for gpu in (0, 1)] == [150_000, 150_000]
     child.kill()
     wait_until(lambda: [stub["cap_mw", gpu] for gpu in (0, 1)] == [400_000, 400_000])
-    wait_until(lambda: not records(state))
+    wait_until(lambda: not read_records(state))
 
 
 def test_on_nvml_orphaned_caps_of_invisible_gpus_are_restored(stub: NvmlStub) -> None:
@@ -422,7 +428,8 @@ def test_on_nvml_orphaned_caps_of_invisible_gpus_are_restored(stub: NvmlStub) ->
     os.kill(child.watchdog_pid, signal.SIGKILL)
     child.kill()
     output = stub.run(
-        "from wattline.meter.caps.guard import reap\nprint([r.restored for r in reap()])",
+        "from wattline.meter.caps.restore import restore_orphaned_caps as restore\n"
+        "print([r.restored for r in restore()])",
         CUDA_VISIBLE_DEVICES=UUIDS[1],
     )
     assert output == "[True, True]"

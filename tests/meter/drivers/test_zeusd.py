@@ -19,7 +19,7 @@ import pytest
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.meter import Meter, open_meter
-from wattline.meter.caps.guard import hold
+from wattline.meter.caps.guard import guard_caps
 from wattline.testing import MeterContract
 
 WRITES = {
@@ -154,7 +154,7 @@ def test_without_a_counter_power_is_integrated(daemon: Daemon) -> None:
 
 def test_a_cap_is_set_and_restored_through_the_daemon(daemon: Daemon) -> None:
     daemon.caps = [250_000, 300_000]
-    with hold(open_meter(f"zeusd:{daemon.path}").gpus, 150):
+    with guard_caps(open_meter(f"zeusd:{daemon.path}").gpus, 150):
         assert daemon.caps == [150_000, 150_000]
     assert daemon.caps == [250_000, 300_000]
 
@@ -167,7 +167,7 @@ def test_refused_requests_are_not_permitted_and_gpus_are_observed(daemon: Daemon
         with pytest.raises(NotPermitted) as caught:
             gpu.set_cap(200)
         assert hint in caught.value.hint
-        with hold([gpu], 200, tell=warnings.append) as guard:
+        with guard_caps([gpu], 200, warn=warnings.append) as guard:
             assert gpu.uuid in guard.observing
     assert daemon.caps == [300_000, 300_000]
     daemon.refusal = 500, "broken"

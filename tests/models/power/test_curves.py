@@ -93,7 +93,7 @@ def test_against_rate_the_watts_are_those_of_the_equally_fast_setting() -> None:
 
 def test_rates_are_corrected_per_batch_size() -> None:
     curves = cap_curves(32.0, 64.0)
-    bent = curves.bent(np.array([1.0, 0.9]))
+    bent = curves.scale_rates(np.array([1.0, 0.9]))
     assert bent.rate[0] == pytest.approx(curves.rate[0])
     assert bent.rate[1] == pytest.approx(0.9 * curves.rate[1])
     assert bent.watts == pytest.approx(curves.watts)

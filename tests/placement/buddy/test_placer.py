@@ -9,7 +9,7 @@ from support.simulations import first_start_times, simulate
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import ACTION_JOB, ACTION_NODE
-from wattline.core.events import ARRIVED, RAN, Event, rows
+from wattline.core.events import ARRIVED, RAN, Event, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
@@ -18,10 +18,10 @@ from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.loop.check import check
+from wattline.loop.check import check_placement
 from wattline.loop.reconcile import reconcile
-from wattline.loop.state import Decision, advance, begin, decide_nothing
-from wattline.models import Asked
+from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
+from wattline.models import TraceModels
 from wattline.placement import Buddy
 from wattline.placement.buddy.gpu_indices import lay_out_blocks
 
@@ -32,16 +32,16 @@ def build_snapshot(cluster: Nodes, running: list[GpusByNode], waiting: list[int]
     """Return a snapshot of running and waiting jobs, in this order of submission."""
     gpus = [sum(place.values()) for place in running] + waiting
     jobs = Jobs.of(submit_s=np.zeros(len(gpus)), gpus=gpus, duration_s=np.full(len(gpus), 1000.0))
-    accepts = cluster.accepts(jobs.gpu_kind)
-    state = begin(jobs, cluster)
-    arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(len(gpus))))
-    state = advance(state, decide_nothing(state), 0.0, arrivals, jobs, accepts)
+    accepts = cluster.accepted_kinds(jobs.gpu_kind)
+    state = build_empty_state(jobs, cluster)
+    arrivals = build_events(*(Event(ARRIVED, job, 0.0) for job in range(len(gpus))))
+    state = advance(state, build_empty_decision(state), 0.0, arrivals, jobs, accepts)
     held = [(job, node, count) for job, place in enumerate(running) for node, count in place.items()]
     job, node, count = zip(*held, strict=True) if held else ((), (), ())
     leases = Leases.of(job, job, node, count)
     reason = (np.arange(len(gpus)) >= len(running)).astype(np.int64)
     decision = Decision(Placement(leases, reason, len(waiting)), reconcile(state.leases, leases))
-    ran = rows(*(Event(RAN, job, 0.0, 0.0, 1.0) for job in range(len(running))))
+    ran = build_events(*(Event(RAN, job, 0.0, 0.0, 1.0) for job in range(len(running))))
     return advance(state, decision, 1.0, ran, jobs, accepts)
 
 
@@ -59,20 +59,20 @@ def place(
     placer: Buddy = Buddy(),  # noqa: B008
 ) -> dict[int, GpusByNode]:
     """Place the plan, by default first come first served, and return the GPUs by node of each job."""
-    placement = placer(p.fifo(snapshot, Asked()) if plan is None else plan, snapshot, Asked())
-    check(placement, snapshot)
+    placement = placer(p.fifo(snapshot, TraceModels()) if plan is None else plan, snapshot, TraceModels())
+    check_placement(placement, snapshot)
     return gpus_by_job(placement.leases)
 
 
 def build_plan(*order: int, gpus: list[int], keeps: bool = False) -> Plan:
     """Return a plan of these rows of the queue, in this order."""
     row = np.array(order, dtype=np.int64)
-    return Plan(row, np.array(gpus, dtype=np.int64), row, keeps=keeps)
+    return Plan(row, np.array(gpus, dtype=np.int64), row, non_preemptive=keeps)
 
 
 def build_grouped_plan(rows: list[int], gpus: list[int], groups: list[int]) -> Plan:
     """Return a non-preemptive plan with groups of jobs that share GPUs."""
-    return Plan(*(np.array(column, dtype=np.int64) for column in (rows, gpus, groups)), keeps=True)
+    return Plan(*(np.array(column, dtype=np.int64) for column in (rows, gpus, groups)), non_preemptive=True)
 
 
 # -- best fit
@@ -96,7 +96,7 @@ def test_an_empty_node_is_taken_from_the_smallest_empty_group() -> None:
 
 def test_a_job_that_fits_on_a_node_waits_rather_than_span_nodes() -> None:
     snapshot = build_snapshot(nodes("v100", count=2, gpus=6), [{0: 4}, {1: 4}], [4])
-    placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
+    placement = Buddy()(p.fifo(snapshot, TraceModels()), snapshot, TraceModels())
     assert gpus_by_job(placement.leases) == {0: {0: 4}, 1: {1: 4}}
     assert REASONS[placement.reason[2]] is Reason.NO_ROOM
 
@@ -157,17 +157,17 @@ def test_whole_nodes_are_emptied_for_a_large_job() -> None:
 
 def test_no_job_is_moved_if_none_can_start_by_it() -> None:
     snapshot = build_snapshot(nodes("v100", count=2, gpus=6), [{0: 3}, {1: 2}, {1: 2}], [5])
-    placement = Buddy()(p.fifo(snapshot, Asked()), snapshot, Asked())
+    placement = Buddy()(p.fifo(snapshot, TraceModels()), snapshot, TraceModels())
     assert placement.leases is snapshot.leases
 
 
 def test_a_group_moves_as_one() -> None:
     snapshot = build_snapshot(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [1, 2])
     pair = build_grouped_plan(rows=[0, 2, 1], gpus=[1, 1, 1], groups=[0, 0, 1])
-    placement = Buddy()(pair, snapshot, Asked())
+    placement = Buddy()(pair, snapshot, TraceModels())
     actions = reconcile(snapshot.leases, placement.leases)
-    accepts = snapshot.nodes.accepts(snapshot.jobs.gpu_kind)
-    packed = advance(snapshot, Decision(placement, actions), 2.0, rows(), snapshot.jobs, accepts)
+    accepts = snapshot.nodes.accepted_kinds(snapshot.jobs.gpu_kind)
+    packed = advance(snapshot, Decision(placement, actions), 2.0, build_events(), snapshot.jobs, accepts)
     after = place(packed, build_grouped_plan(rows=[0, 2, 1, 3], gpus=[1, 1, 1, 2], groups=[0, 0, 1, 3]))
     assert after[3] in ({0: 2}, {1: 2})
     assert after[0] == after[1] == after[2]
@@ -176,8 +176,10 @@ def test_a_group_moves_as_one() -> None:
 def test_moved_jobs_keep_cap_and_batch() -> None:
     snapshot = build_snapshot(nodes("v100", count=2, gpus=2), [{0: 1}, {1: 1}], [2])
     three = np.arange(3, dtype=np.int64)
-    plan = Plan(three, snapshot.queue.gpus, three, keeps=True, cap_w=three + 100, batch=three + 8)
-    leases = Buddy()(plan, snapshot, Asked()).leases
+    plan = Plan(
+        three, snapshot.queue.requested_gpus, three, non_preemptive=True, cap_w=three + 100, batch=three + 8
+    )
+    leases = Buddy()(plan, snapshot, TraceModels()).leases
     assert set(gpus_by_job(leases)) == {0, 1, 2}
     assert leases.cap_w.tolist() == [100, 101, 102]
     assert leases.batch.tolist() == [8, 9, 10]
@@ -275,7 +277,7 @@ class CheckedBuddy:
     def check_moves_let_a_job_start(self, plan: Plan, placement: Placement, snapshot: Snapshot) -> None:
         before, after = gpus_by_job(snapshot.leases), gpus_by_job(placement.leases)
         moved = [job for job in before if job in after and after[job] != before[job]]
-        if moved and plan.keeps:
+        if moved and plan.non_preemptive:
             assert set(after) - set(before), f"{moved} were moved, but no job started"
 
 
@@ -301,7 +303,7 @@ def test_power_of_two_jobs_start_if_enough_gpus_are_free(generated: tuple[Nodes,
             placement = super().__call__(plan, snapshot, models)
             used = int(placement.leases.gpus.sum())
             head = placement.reason == REASONS.index(Reason.NO_ROOM)
-            assert (snapshot.queue.gpus[head] > cluster.gpus.sum() - used).all()
+            assert (snapshot.queue.requested_gpus[head] > cluster.gpus.sum() - used).all()
             return placement
 
     for policy in (p.fifo, p.Las(60.0)):

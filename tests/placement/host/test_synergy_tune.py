@@ -20,10 +20,10 @@ from wattline.core.actions import (
     STOP,
 )
 from wattline.core.jobs import Jobs
-from wattline.core.nodes import HOST, Nodes
+from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 from wattline.placement import Pack, Tune
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
@@ -117,7 +117,7 @@ def test_storage_bandwidth_is_split_too() -> None:
     slow, fast = (nodes("v100", gpus=2, cpus=24, mem_gib=40, storage_mib_s=storage) for storage in (60, 600))
     jobs = build_jobs("speech", "speech")
     log = simulate(jobs, Tune(), fast)
-    read = log.actions[log.actions[:, ACTION_VERB] == START, ACTION_HOST + HOST.index("read_mib_s")]
+    read = log.actions[log.actions[:, ACTION_VERB] == START, ACTION_HOST + HOST_RESOURCES.index("read_mib_s")]
     assert (read > 0).all()
     assert read.sum() <= 600
     assert max(finish_times(log).values()) <= max(finish_times(simulate(jobs, Tune(), slow)).values()) * 1.001
@@ -134,7 +134,7 @@ def test_invalid_knobs_are_refused(knobs: dict[str, float]) -> None:
 
 @given(generated=clusters_with_jobs(), models=model_sets(), move=st.sampled_from((0.0, 0.1, np.inf)))
 def test_no_job_is_slower_than_with_its_share(
-    generated: tuple[Nodes, Jobs], models: Measured, move: float
+    generated: tuple[Nodes, Jobs], models: WorkloadModels, move: float
 ) -> None:
     cluster, jobs = generated
     for policy in (p.fifo, p.Las(60.0)):
@@ -145,7 +145,7 @@ def test_no_job_is_slower_than_with_its_share(
 @pytest.mark.slow
 @given(generated=clusters_with_jobs(), models=model_sets())
 def test_elastic_jobs_are_never_slower_than_with_their_share(
-    generated: tuple[Nodes, Jobs], models: Measured
+    generated: tuple[Nodes, Jobs], models: WorkloadModels
 ) -> None:
     cluster, jobs = generated
     log = simulate(jobs, CheckedPlacer(Tune("greedy")), cluster, p.Afs(), models)
@@ -154,7 +154,7 @@ def test_elastic_jobs_are_never_slower_than_with_their_share(
 
 @given(generated=clusters_with_jobs(), models=model_sets())
 def test_jobs_that_never_wait_end_no_later_than_with_their_shares(
-    generated: tuple[Nodes, Jobs], models: Measured
+    generated: tuple[Nodes, Jobs], models: WorkloadModels
 ) -> None:
     cluster, jobs = generated
     one_by_one = Jobs.of(

@@ -18,7 +18,7 @@ from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
-from wattline.models import Asked
+from wattline.models import TraceModels
 from wattline.policy import Afs, fifo, priority
 from wattline.policy.chain import Chain, Stage
 from wattline.policy.parser import parse_policy
@@ -119,8 +119,8 @@ def test_jobs_of_unknown_length_take_turns() -> None:
 
 def test_no_further_decision_is_planned_while_all_run() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["0.5"] * 3, [100] * 3), nodes("v100", gpus=4))
-    assert Afs()(state, Asked()).tick_s == math.inf
-    assert KNOWN(state, Asked()).tick_s == math.inf
+    assert Afs()(state, TraceModels()).next_decision_s == math.inf
+    assert KNOWN(state, TraceModels()).next_decision_s == math.inf
 
 
 @pytest.mark.parametrize(("left_s", "grows"), [(20, False), (200, True)])
@@ -160,7 +160,7 @@ def test_of_an_earlier_plan_only_the_choice_of_jobs_counts() -> None:
 def test_batch_sizes_are_left_alone() -> None:
     jobs = build_power_law_jobs(["1"], [100], batch=[32], max_batch=[1024], noise=[1e6])
     state = snapshot_of_waiting(jobs, nodes("v100", gpus=4))
-    batch = Afs()(state, Asked()).batch
+    batch = Afs()(state, TraceModels()).batch
     assert batch is None or not batch.any()
 
 
@@ -174,4 +174,4 @@ def test_knobs_are_parsed_and_checked() -> None:
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
-    assert len(Afs()(state, Asked())) == len(KNOWN(state, Asked())) == 0
+    assert len(Afs()(state, TraceModels())) == len(KNOWN(state, TraceModels())) == 0

@@ -18,13 +18,13 @@ from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Labels
 from wattline.loop.run import run
-from wattline.models import Asked
+from wattline.models import TraceModels
 from wattline.models.library import library
 from wattline.placement import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
 from wattline.policy.elastic.capacity import build_capacity, plan_from_sizes
 from wattline.testing import Scenario, scenarios
-from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription, check_steps_counted_once
 
 MODELS = ("resnet50", "vgg16", "bert", "gpt2", "deepspeech2", "unheard of", "")
 ELASTIC = (Afs(quantum_s=60.0), Afs("known"), Pollux(), chain(Pollux(), Cap()), chain(Afs("known"), Cap(1.0)))
@@ -78,15 +78,15 @@ def test_bounds_hold_and_all_jobs_end(
     scenario: Scenario, policy: Policy, measured: bool, known: bool
 ) -> None:
     sim = replace(scenario, truth=library() if measured else scenario.truth).sim()
-    log = run(sim, watched(policy), library() if known else Asked())
-    no_node_is_oversubscribed(log)
-    every_step_is_counted_once(log)
-    energies_add_up(log)
+    log = run(sim, watched(policy), library() if known else TraceModels())
+    check_no_oversubscription(log)
+    check_steps_counted_once(log)
+    check_energy_totals(log)
     jobs, cluster = log.jobs, scenario.nodes
     least = np.where(jobs.min_gpus > 0, jobs.min_gpus, 1)
     ended = log.events[np.isin(log.events[:, 0], (FINISHED, FAILED)), 1].astype(np.int64)
     room = np.bincount(cluster.kind.codes, cluster.gpus, len(cluster.kind.names))
-    accepts = cluster.accepts(jobs.gpu_kind)
+    accepts = cluster.accepted_kinds(jobs.gpu_kind)
     for job in np.setdiff1d(np.arange(len(jobs)), ended).tolist():
         largest = max((r for k, r in enumerate(room) if accepts[job] >> k & 1), default=0)
         assert min(least[job], jobs.gpus[job]) > largest, f"job {job} never ended"
@@ -122,13 +122,13 @@ def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", count=2, gpus=4))
     half = replace(state, up=np.array([True, False]), free=np.array([4, 0]))
     for snapshot, gpus in ((state, 8), (half, 4)):
-        leases = Pack("none")(policy(snapshot, Asked()), snapshot, Asked()).leases
+        leases = Pack("none")(policy(snapshot, TraceModels()), snapshot, TraceModels()).leases
         assert leases.gpus.sum() == gpus
 
 
 def test_jobs_that_keep_their_size_come_first_then_the_largest() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", gpus=16))
-    capacity = replace(build_capacity(state, Asked(), None, batches=False), held=np.array([0, 0, 2, 0]))
+    capacity = replace(build_capacity(state, TraceModels(), None, batches=False), held=np.array([0, 0, 2, 0]))
     plan = plan_from_sizes(state, capacity, np.array([0, 2, 1, -1]), None)
     assert plan.row.tolist() == [2, 1, 0, 3]
     assert plan.gpus.tolist() == [2, 4, 1, 1]

@@ -30,7 +30,7 @@ from wattline.core.table import Bools, Labels
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models import Asked
+from wattline.models import TraceModels
 from wattline.policy.parser import parse_policy
 from wattline.testing import PolicyContract
 from wattline.trace import synth
@@ -157,10 +157,10 @@ def test_decides_again_when_a_share_should_grow_but_not_before_the_quantum() -> 
     # b has the only GPU until 100 s, a waits for it.
     jobs = build_power_law_jobs(["1", "1"], [100, 100], deadline_s=[500, 100])
     state = snapshot_of_waiting(jobs, nodes("v100", gpus=1))
-    assert FREE(state, PowerLawModels()).tick_s == pytest.approx(100)
-    assert p.ElasticFlow(quantum_s=300)(state, PowerLawModels()).tick_s == pytest.approx(300)
+    assert FREE(state, PowerLawModels()).next_decision_s == pytest.approx(100)
+    assert p.ElasticFlow(quantum_s=300)(state, PowerLawModels()).next_decision_s == pytest.approx(300)
     alone = snapshot_of_waiting(build_power_law_jobs(["1"], [100], deadline_s=[500]), nodes("v100", gpus=1))
-    assert FREE(alone, PowerLawModels()).tick_s == math.inf
+    assert FREE(alone, PowerLawModels()).next_decision_s == math.inf
 
 
 def test_knobs_are_parsed_and_checked() -> None:
@@ -173,7 +173,9 @@ def test_knobs_are_parsed_and_checked() -> None:
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
-    assert len(p.ElasticFlow()(state, Asked())) == len(p.ElasticFlow(reject=1)(state, Asked())) == 0
+    assert (
+        len(p.ElasticFlow()(state, TraceModels())) == len(p.ElasticFlow(reject=1)(state, TraceModels())) == 0
+    )
 
 
 class Notes:
@@ -197,7 +199,7 @@ def crowd(seed: int, load: float, power: str, count: int = 150) -> Jobs:
     slack. So loads are larger here.
     """
     jobs = synth(count=count, seed=seed, load=load, gpus_total=32, deadlines=1.0)
-    return replace(jobs, model=Labels.same(power, count))
+    return replace(jobs, model=Labels.repeat(power, count))
 
 
 def play(jobs: Jobs, policy: Policy) -> Log:

@@ -20,7 +20,7 @@ from support.power_law_models import (
 from wattline.cluster import nodes
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.models import Asked
+from wattline.models import TraceModels
 from wattline.policy import Pollux
 from wattline.policy.parser import parse_policy
 
@@ -113,8 +113,8 @@ def test_a_young_job_is_not_restarted_for_little_and_an_older_one_is() -> None:
 def test_no_further_decision_is_planned_when_no_restart_is_put_off() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["0.5"] * 2, [100] * 2), nodes("v100", gpus=4))
     plan = Pollux()(state, PowerLawModels())
-    assert plan.tick_s == math.inf
-    assert Pollux()(snapshot_after(state, plan, 10.0), PowerLawModels()).tick_s == math.inf
+    assert plan.next_decision_s == math.inf
+    assert Pollux()(snapshot_after(state, plan, 10.0), PowerLawModels()).next_decision_s == math.inf
 
 
 def test_knobs_are_parsed_and_checked() -> None:
@@ -132,4 +132,4 @@ def test_the_least_fairness_that_is_allowed_can_be_computed() -> None:
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
-    assert len(Pollux()(state, Asked())) == 0
+    assert len(Pollux()(state, TraceModels())) == 0

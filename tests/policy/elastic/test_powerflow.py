@@ -23,16 +23,16 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models, Placer
 from wattline.core.reasons import REASONS, Reason
-from wattline.core.snapshot import Meter
+from wattline.core.snapshot import MeterReadings
 from wattline.core.table import Floats
 from wattline.energy.budgets import DAY_S, Budget
-from wattline.energy.time_series import Series
+from wattline.energy.time_series import TimeSeries
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.loop.state import advance, begin, decide_nothing
+from wattline.loop.state import advance, build_empty_decision, build_empty_state
 from wattline.models.library import library
-from wattline.models.trace_model import Asked, Misjudged
+from wattline.models.trace_model import Misjudged, TraceModels
 from wattline.placement.buddy.placer import Buddy
 from wattline.placement.pack import Pack
 from wattline.placement.power import Power
@@ -137,7 +137,7 @@ def test_another_cap_is_set_without_a_stop() -> None:
         model=["elasticflow/resnet50"] * 2,
     )  # fmt: skip
     nodes = cluster(2)
-    watts = float(nodes.rest_w.sum()) + 16 * 180.0
+    watts = float(nodes.idle_node_w.sum()) + 16 * 180.0
     log = simulate(PowerFlow(budgets=(Budget.watts(watts),)), jobs, nodes)
     assert (log.actions[:, 0] == RETUNE).any()
     assert not (log.actions[:, 0] == STOP).any()
@@ -188,7 +188,7 @@ def test_joules_are_never_exceeded_by_more_than_one_interval(
     wrong = Misjudged(library(), error=error, seed=seed)
     policy = PowerFlow(budgets=(budget,), interval_s=120.0)
     log = simulate(policy, jobs, nodes, models=wrong)
-    interval_j = 120.0 * float(nodes.rest_w.sum() + 16 * 400.0)
+    interval_j = 120.0 * float(nodes.idle_node_w.sum() + 16 * 400.0)
     # A policy cannot change what idles when no job may run; it counts until the run ends.
     used_j = jobs_and_rest_j(log, nodes, budget.amount)
     assert used_j <= budget.amount + interval_j
@@ -199,7 +199,7 @@ def jobs_and_rest_j(log: Log, nodes: Nodes, budget_j: float) -> float:
     ends = log.events[np.isin(log.events[:, 0], (2, FINISHED)), 2]
     last_s = ends.max(initial=0.0)
     total_j, until_s = log.events[-1, 5], log.events[-1, 2]
-    return float(total_j - nodes.rest_w.sum() * (until_s - last_s))
+    return float(total_j - nodes.idle_node_w.sum() * (until_s - last_s))
 
 
 @given(st.integers(0, 1000), st.floats(0.3, 1.0), st.sampled_from((0.0, 1.0)))
@@ -207,7 +207,7 @@ def test_watts_hold_one_interval_after_a_job_was_measured_for_the_first_time(
     seed: int, share: float, error: float
 ) -> None:
     jobs, nodes = some_jobs(12, seed), cluster(2)
-    rest_w = float(nodes.rest_w.sum())
+    rest_w = float(nodes.idle_node_w.sum())
     watts = rest_w + share * 16 * 300.0
     policy = PowerFlow(budgets=(Budget.watts(watts),), interval_s=60.0)
     log = simulate(policy, jobs, nodes, models=Misjudged(library(), error=error, seed=seed))
@@ -258,7 +258,7 @@ def eight(count: int, *duration_s: float, **more: object) -> Jobs:
 
 
 def reasons(log: Log) -> set[Reason]:
-    return {REASONS[number] for number in log.held[:, 1].tolist()}
+    return {REASONS[number] for number in log.wait_reasons[:, 1].tolist()}
 
 
 def test_what_was_measured_of_a_job_is_known_after_it_was_stopped() -> None:
@@ -272,7 +272,7 @@ def test_what_was_measured_of_a_job_is_known_after_it_was_stopped() -> None:
 def test_a_job_that_draws_more_than_believed_goes_on_under_a_cap_after_a_stop() -> None:
     # With the second it is too much: one is stopped, and starts again when the other has ended.
     jobs, nodes = eight(2, 4000.0, 5000.0), cluster(2)
-    watts = float(nodes.rest_w.sum()) + 2000.0
+    watts = float(nodes.idle_node_w.sum()) + 2000.0
     log = simulate(PowerFlow(budgets=(Budget.watts(watts),), interval_s=60.0), jobs, nodes, Half(library()))
     assert report(log).finished == 2
     assert seconds_above(log, watts) <= 60.0
@@ -288,7 +288,7 @@ def test_a_booting_node_is_within_the_watts() -> None:
         gpu_kind=["v100", "a100"], model=["elasticflow/resnet50"] * 2,
     )  # fmt: skip
     for more_w, done in ((300.0, 1), (900.0, 2)):  # the A100s, for which GPUs of the V100s are no help
-        watts = float(nodes.rest_w[0]) + more_w
+        watts = float(nodes.idle_node_w[0]) + more_w
         sim = Sim(jobs, nodes, truth=library())
         log = run(sim, PowerFlow(budgets=(Budget.watts(watts),)), library(), place=Power())
         assert report(log).finished == done
@@ -312,7 +312,7 @@ def test_watts_hold_while_nodes_go_off_and_on(
     jobs = some_jobs(
         count, seed, gpus=gpus, min_gpus=fixed, max_gpus=fixed, gpu_kind=[nodes.kind.names[k] for k in kinds]
     )
-    watts = share * float(nodes.rest_w.max()) + 300.0
+    watts = share * float(nodes.idle_node_w.max()) + 300.0
     sim = Sim(jobs, nodes, truth=library())
     log = run(sim, PowerFlow(budgets=(Budget.watts(watts),)), library(), place=Power(place, spare))
     until_s, each_w = drawn_w(log)
@@ -325,7 +325,7 @@ def test_a_job_of_two_nodes_needs_the_watts_of_two() -> None:
     nodes = cluster(4)
     jobs = Jobs.of(submit_s=[0], gpus=[16], min_gpus=[16], max_gpus=[16], duration_s=[500])
     log = run(
-        Sim(jobs, nodes), PowerFlow(budgets=(Budget.watts(1.9 * float(nodes.rest_w[0])),)), place=Power()
+        Sim(jobs, nodes), PowerFlow(budgets=(Budget.watts(1.9 * float(nodes.idle_node_w[0])),)), place=Power()
     )
     assert reasons(log) == {Reason.NEVER_IN_BUDGET}
 
@@ -334,7 +334,7 @@ def test_watts_hold_where_nodes_of_a_kind_differ() -> None:
     nodes = join_nodes(cluster(1, idle_w=60.0), cluster(1, idle_w=10.0))
     jobs = eight(2)
     for more_w in (1500.0, 2000.0):
-        watts = float(nodes.rest_w.sum()) + more_w
+        watts = float(nodes.idle_node_w.sum()) + more_w
         log = simulate(PowerFlow(budgets=(Budget.watts(watts),)), jobs, nodes)
         assert seconds_above(log, watts) == 0.0
         assert report(log).finished == 2
@@ -378,18 +378,20 @@ def test_joules_of_a_team_are_what_its_own_jobs_draw() -> None:
 @pytest.mark.parametrize("interval_s", [4.0, 300.0])
 def test_a_night_without_watts_is_waited_for_whatever_the_interval(interval_s: float) -> None:
     nodes = cluster(1)
-    night = Series((0.0, 43_200.0), (0.0, float(nodes.rest_w.sum()) + 4000.0), every_s=86_400.0)
+    night = TimeSeries((0.0, 43_200.0), (0.0, float(nodes.idle_node_w.sum()) + 4000.0), every_s=86_400.0)
     log = simulate(PowerFlow(budgets=(Budget.series(night),), interval_s=interval_s), eight(1, 1000.0), nodes)
     assert report(log).finished == 1
 
 
 def test_no_decision_is_made_until_the_next_day_when_its_kwh_are_spent() -> None:
     jobs, nodes = eight(1, team=["t"]), cluster(1)
-    state = begin(jobs, nodes)
+    state = build_empty_state(jobs, nodes)
     came = np.zeros((1, 6))
-    state = advance(state, decide_nothing(state), 9000.0, came, jobs, nodes.accepts(jobs.gpu_kind))
+    state = advance(
+        state, build_empty_decision(state), 9000.0, came, jobs, nodes.accepted_kinds(jobs.gpu_kind)
+    )
     for used_j, looks_s in ((5e6, DAY_S), (1e6, 9000.0 + (DAY_S - 9000.0) / 64)):
-        meter = Meter(np.array([0.0, 9000.0]), np.array([[0.0, 0.0], [used_j, used_j]]))
+        meter = MeterReadings(np.array([0.0, 9000.0]), np.array([[0.0, 0.0], [used_j, used_j]]))
         limits = compute_limits((Budget.kwh_per_day(1.0, team="t"),), replace(state, meter=meter), 300.0)
         assert limits.next_decision_s == 9300.0
         assert limits.next_idle_decision_s == pytest.approx(looks_s)
@@ -398,7 +400,7 @@ def test_no_decision_is_made_until_the_next_day_when_its_kwh_are_spent() -> None
 @pytest.mark.parametrize("horizon_s", [math.inf, 7 * DAY_S])
 def test_joules_that_idle_nodes_use_up_are_never_enough(horizon_s: float) -> None:
     nodes = cluster(2)
-    rest_j = float(nodes.rest_w.sum()) * min(horizon_s, 20_000.0)
+    rest_j = float(nodes.idle_node_w.sum()) * min(horizon_s, 20_000.0)
     log = simulate(PowerFlow(budgets=(Budget.joules(0.9 * rest_j, horizon_s=horizon_s),)), eight(1), nodes)
     assert report(log).never_started == 1
     assert Reason.NEVER_IN_BUDGET in reasons(log)
@@ -409,21 +411,21 @@ def test_joules_that_idle_nodes_use_up_are_never_enough(horizon_s: float) -> Non
 @given(st.integers(0, 300))
 def test_no_day_uses_more_than_its_kwh_and_one_interval(seed: int) -> None:
     jobs, nodes = some_jobs(10, seed, duration_s=np.full(10, 40_000.0)), cluster(2, base_w=100.0, idle_w=10.0)
-    daily_kwh = 1.3 * float(nodes.rest_w.sum()) * 24 / 1000 + 15.0
+    daily_kwh = 1.3 * float(nodes.idle_node_w.sum()) * 24 / 1000 + 15.0
     policy = PowerFlow(budgets=(Budget.kwh_per_day(daily_kwh),), interval_s=300.0)
     log = simulate(policy, jobs, nodes, models=Misjudged(library(), error=0.5, seed=seed))
     assert report(log).unfinished == 0
     readings = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == -1)]
     days = np.arange(0.0, readings[-1, 2] + DAY_S, DAY_S)
     used = np.diff(np.interp(days, readings[:, 2], readings[:, 5], left=0.0)) / 3.6e6
-    interval_kwh = 300.0 * float(nodes.rest_w.sum() + 16 * 400.0) / 3.6e6
+    interval_kwh = 300.0 * float(nodes.idle_node_w.sum() + 16 * 400.0) / 3.6e6
     assert (used <= daily_kwh + interval_kwh).all()
 
 
 @given(st.integers(0, 300))
 def test_teams_and_the_cluster_hold_their_budgets_at_once(seed: int) -> None:
     jobs, nodes = some_jobs(14, seed), cluster(2)
-    rest_w = float(nodes.rest_w.sum())
+    rest_w = float(nodes.idle_node_w.sum())
     budgets = (
         Budget.watts(rest_w + 2500.0), Budget.watts(900.0, team="team-0"), Budget.eta(0.6, team="team-1"),
     )  # fmt: skip
@@ -438,8 +440,8 @@ def test_teams_and_the_cluster_hold_their_budgets_at_once(seed: int) -> None:
 
 def test_a_tariff_is_followed_hour_by_hour() -> None:
     nodes = cluster(1)
-    rest_w = float(nodes.rest_w.sum())
-    tariff = Series((0.0, 3600.0), (rest_w + 2400.0, rest_w + 900.0), every_s=7200.0)
+    rest_w = float(nodes.idle_node_w.sum())
+    tariff = TimeSeries((0.0, 3600.0), (rest_w + 2400.0, rest_w + 900.0), every_s=7200.0)
     jobs = Jobs.of(submit_s=[0], gpus=[8], duration_s=[20_000], model=["elasticflow/vgg16"])
     log = simulate(PowerFlow(budgets=(Budget.series(tariff),)), jobs, nodes)
     seen = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == -1)]
@@ -452,9 +454,11 @@ def test_a_tariff_is_followed_hour_by_hour() -> None:
 def test_jobs_that_a_budget_holds_back_have_that_reason() -> None:
     nodes = cluster(1)
     jobs = Jobs.of(submit_s=[0, 1], gpus=[8, 8], min_gpus=[8, 8], max_gpus=[8, 8], duration_s=[500, 500])
-    watts = float(nodes.rest_w.sum()) + 8 * 60.0
-    log = run(Sim(jobs, cluster(2)), PowerFlow(budgets=(Budget.watts(watts + float(nodes.rest_w.sum())),)))
-    reasons = {REASONS[number] for number in log.held[:, 1].tolist()}
+    watts = float(nodes.idle_node_w.sum()) + 8 * 60.0
+    log = run(
+        Sim(jobs, cluster(2)), PowerFlow(budgets=(Budget.watts(watts + float(nodes.idle_node_w.sum())),))
+    )
+    reasons = {REASONS[number] for number in log.wait_reasons[:, 1].tolist()}
     assert Reason.OVER_BUDGET in reasons
     assert report(log).finished == 2
 
@@ -467,7 +471,7 @@ def test_a_budget_under_which_nothing_can_ever_run_ends_the_run_with_that_reason
     jobs = some_jobs(3, 0, teams=1)
     log = simulate(PowerFlow(budgets=(budget,)), jobs, cluster())
     assert report(log).never_started == 3
-    assert {REASONS[number] for number in log.held[:, 1].tolist()} >= {Reason.NEVER_IN_BUDGET}
+    assert {REASONS[number] for number in log.wait_reasons[:, 1].tolist()} >= {Reason.NEVER_IN_BUDGET}
 
 
 # -- quality
@@ -506,5 +510,5 @@ def test_knobs_that_make_no_sense_are_named(knobs: dict[str, float], problem: st
 
 def test_it_runs_where_nothing_is_known_of_the_jobs() -> None:
     jobs = some_jobs(20, 3, model=[""] * 20)
-    log = run(Sim(jobs, cluster()), PowerFlow(eta=0.5), Asked(), place=Pack())
+    log = run(Sim(jobs, cluster()), PowerFlow(eta=0.5), TraceModels(), place=Pack())
     assert report(log).finished == 20

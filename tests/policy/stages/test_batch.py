@@ -10,7 +10,7 @@ from wattline import policy as p
 from wattline.core.actions import START, STOP
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 from wattline.testing import PolicyContract
 
 
@@ -53,7 +53,7 @@ def test_started_jobs_keep_their_batch() -> None:
         submit_s=np.arange(6) * 50.0, gpus=[1] * 6, duration_s=[1000.0] * 6, batch=[64] * 6,
         max_batch=[512] * 6, noise=[1e5] * 6,
     )  # fmt: skip
-    log = simulate(many, p.chain(p.fifo, p.Batch()), gpus=8, truth=Asked())
+    log = simulate(many, p.chain(p.fifo, p.Batch()), gpus=8, truth=TraceModels())
     assert not (log.actions[:, 0] == STOP).any()
     assert set(batches(log)) == {512}
 

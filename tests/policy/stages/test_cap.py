@@ -29,8 +29,8 @@ from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.measurement.devices import DEVICES
-from wattline.models import Asked
-from wattline.models.configurations import menu
+from wattline.models import TraceModels
+from wattline.models.configurations import build_configurations
 from wattline.models.cost import sample_cost
 from wattline.models.library import library
 from wattline.policy import Cap, Las, Pollux, chain, fifo, priority
@@ -134,14 +134,14 @@ def test_alone_it_starts_from_the_requests() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 2, [100, 50], gpus=[2, 4]), V100)
     plan = Cap(1.0)(state, PowerLawModels())
     assert plan.gpus.tolist() == [2, 4]
-    assert plan.lasts
+    assert plan.stable
 
 
 def test_sizes_that_are_not_listed_are_computed() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 3, [100] * 3), V100)
     rows = np.arange(3, dtype=np.int64)
     plan = Plan(rows, np.array([3, 5, 3]), rows)
-    for models in (PowerLawModels(), Asked()):
+    for models in (PowerLawModels(), TraceModels()):
         found = Cap(1.0)(state, models, plan).cap_w
         assert found is not None
         assert found.tolist() == caps(state, Cap(1.0), models)
@@ -216,7 +216,7 @@ def test_jobs_with_unknown_power_draw_may_be_left_uncapped() -> None:
 
 def test_listed_caps_are_within_the_limits_of_the_device() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"], [100]), V100)
-    ways = menu(PowerLawModels(), state.jobs, state.nodes)
+    ways = build_configurations(PowerLawModels(), state.jobs, state.nodes)
     assert ways.cap_w[0, 0].tolist() == [*CAPS_W, 0]
 
 
@@ -231,4 +231,4 @@ def test_knobs_are_parsed_and_checked() -> None:
 
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), V100, now_s=0.0)
-    assert len(Cap()(state, Asked())) == 0
+    assert len(Cap()(state, TraceModels())) == 0

@@ -10,14 +10,14 @@ from support.simulations import NO_OVERHEADS, finish_times, first_start_times
 from wattline import policy as p
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
-from wattline.core.events import ARRIVED, Event, rows
-from wattline.core.host_share import with_shares
+from wattline.core.events import ARRIVED, Event, build_events
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
-from wattline.loop.state import advance, begin, decide_nothing
+from wattline.loop.state import advance, build_empty_decision, build_empty_state
 from wattline.papers import Greedy, drf_published, ftf_published, tetris_published
 from wattline.placement import Tune
 
@@ -26,10 +26,12 @@ NODE = nodes("v100", gpus=8, cpus=24, mem_gib=500)
 
 def queue(jobs: Jobs, cluster: Nodes = NODE) -> Snapshot:
     """Return a snapshot in which all jobs have arrived and none runs."""
-    jobs = with_shares(jobs, cluster)
-    state = begin(jobs, cluster)
-    arrivals = rows(*(Event(ARRIVED, job, 0.0) for job in range(len(jobs))))
-    return advance(state, decide_nothing(state), 0.0, arrivals, jobs, cluster.accepts(jobs.gpu_kind))
+    jobs = fill_host_shares(jobs, cluster)
+    state = build_empty_state(jobs, cluster)
+    arrivals = build_events(*(Event(ARRIVED, job, 0.0) for job in range(len(jobs))))
+    return advance(
+        state, build_empty_decision(state), 0.0, arrivals, jobs, cluster.accepted_kinds(jobs.gpu_kind)
+    )
 
 
 def some(*names: str, **columns: object) -> Jobs:

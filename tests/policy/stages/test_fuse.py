@@ -19,21 +19,23 @@ from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Policy
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models.array_speed import Array
-from wattline.models.trace_model import Asked
+from wattline.models.array_speed import ArrayModel
+from wattline.models.trace_model import TraceModels
 from wattline.placement import Buddy, Pack, Power, Tune
 from wattline.policy.parser import parse_policy
 from wattline.reports import report
 from wattline.testing import PolicyContract, Scenario, scenarios
-from wattline.testing.laws import energies_add_up, every_step_is_counted_once, no_node_is_oversubscribed
+from wattline.testing.laws import check_energy_totals, check_no_oversubscription, check_steps_counted_once
 from wattline.trace import synth
 
-CHEAP = Asked(array=Array(serial=0.1))  # of an array of eight each member has 0.59 of its speed alone
+CHEAP = TraceModels(
+    array=ArrayModel(serial=0.1)
+)  # of an array of eight each member has 0.59 of its speed alone
 
 
 class TestFuse(PolicyContract):
@@ -189,24 +191,24 @@ def test_a_cap_behind_it_holds_for_the_whole_array() -> None:
 
 @pytest.mark.parametrize("serial", [1.0, 1.3])
 def test_what_does_no_more_work_together_is_not_fused(serial: float) -> None:
-    log = play(sweep(*[100.0] * 4), FIFO, Asked(array=Array(serial)))
+    log = play(sweep(*[100.0] * 4), FIFO, TraceModels(array=ArrayModel(serial)))
     assert [len(group) for group in groups(log)] == [1, 1, 1, 1]
 
 
 def test_two_jobs_of_a_sweep_are_not_fused_if_no_other_job_gains() -> None:
     # Together they would end at 165 s, one after the other at 100 s and 200 s: 150 s on average.
-    assert groups(play(sweep(100.0, 100.0), FIFO, Asked())) == [["a"], ["b"]]
+    assert groups(play(sweep(100.0, 100.0), FIFO, TraceModels())) == [["a"], ["b"]]
 
 
 def test_a_requested_array_is_formed_whatever_the_forecast() -> None:
     wanted = sweep(100.0, 100.0, fuse=["a", "a"], always_fuse=[True, True])
-    assert groups(play(wanted, FIFO, Asked())) == [["a", "b"]]
-    assert groups(play(wanted, FIFO, Asked(), gpus=2)) == [["a"], ["b"]]
+    assert groups(play(wanted, FIFO, TraceModels())) == [["a", "b"]]
+    assert groups(play(wanted, FIFO, TraceModels(), gpus=2)) == [["a"], ["b"]]
 
 
 def test_they_are_fused_where_many_wait_behind_them() -> None:
     jobs = sweep(*[100.0] * 7, fuse=["a", "a", "", "", "", "", ""])
-    log = play(jobs, FIFO, Asked())
+    log = play(jobs, FIFO, TraceModels())
     assert groups(log)[0] == ["a", "b"]
     assert np.mean(list(finish_times(log).values())) < np.mean(
         list(finish_times(play(jobs, p.fifo)).values())
@@ -215,19 +217,19 @@ def test_they_are_fused_where_many_wait_behind_them() -> None:
 
 def test_a_job_from_the_back_does_not_delay_many_short_jobs_before_it() -> None:
     jobs = sweep(100.0, *[10.0] * 5, 100.0, fuse=["a", "", "", "", "", "", "a"])
-    assert all(len(group) == 1 for group in groups(play(jobs, FIFO, Asked(array=Array(0.5)))))
+    assert all(len(group) == 1 for group in groups(play(jobs, FIFO, TraceModels(array=ArrayModel(0.5)))))
 
 
 def test_a_job_with_a_short_wait_runs_alone() -> None:
     soon = sweep(10.0, 1000.0, 1000.0, fuse=["", "a", "a"])
-    assert all(len(group) == 1 for group in groups(play(soon, FIFO, Asked(), gpus=2)))
+    assert all(len(group) == 1 for group in groups(play(soon, FIFO, TraceModels(), gpus=2)))
 
 
 @dataclass(frozen=True)
 class Roomy:
     """Arrays of two fit into memory."""
 
-    of: Asked = CHEAP
+    of: TraceModels = CHEAP
 
     def speed(self, jobs: Jobs, grants: Grants) -> Any:
         return self.of.speed(jobs, grants)
@@ -313,7 +315,7 @@ class _Watched:
 
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         plan = self.policy(snapshot, models)
-        jobs, job, accepts = snapshot.jobs, snapshot.queue.job, snapshot.queue.block[ACCEPTS]
+        jobs, job, accepts = snapshot.jobs, snapshot.queue.job, snapshot.queue.block[QUEUE_ACCEPTED_KINDS]
         for leader in np.unique(plan.group[plan.group != plan.row]).tolist():
             at = np.flatnonzero(plan.group == leader)
             members = job[plan.row[at]]
@@ -338,16 +340,16 @@ class _Watched:
 def test_arrays_are_alike_narrow_enough_and_worth_it(
     scenario: Scenario, limit: int, order: Any, serial: float
 ) -> None:
-    models = Asked(array=Array(serial))
+    models = TraceModels(array=ArrayModel(serial))
     log = run(scenario.sim(), _Watched(p.chain(order, p.Fuse(limit)), limit), models)
-    for law in (no_node_is_oversubscribed, every_step_is_counted_once, energies_add_up):
+    for law in (check_no_oversubscription, check_steps_counted_once, check_energy_totals):
         law(log)
 
 
 def test_leases_and_idle_gpus_use_all_the_energy_of_a_run_with_sweeps() -> None:
     jobs = synth(count=60, seed=1, sweeps=0.8, gpus_total=8, load=2.0)
     log = play(jobs, p.chain(p.Las(), p.Fuse(), p.Cap()), gpus=8)
-    energies_add_up(log)
+    check_energy_totals(log)
     found = report(log)
     assert found.fused_jobs > 10
     parts = (found.energy_lease_j, found.energy_idle_gpu_j, found.energy_base_j)

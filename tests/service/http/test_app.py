@@ -238,5 +238,5 @@ def test_replaying_the_run_log_decides_the_same(
     log = read_log(path)
     again = Replay(log)
     view = controller.view()
-    run(again, view.policy, view.models, place=view.placer, begins=again.initial_state)
+    run(again, view.policy, view.models, place=view.placer, initial_state=again.initial_state)
     assert sum(len(one.actions) for one in log) >= len(jobs)

@@ -30,13 +30,13 @@ from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
 from wattline.core.events import (
-    EVERY_EVENT,
     METERED,
     NODE_LOST,
     STOPPED,
+    WAKE_EVENTS,
     Event,
     Events,
-    rows,
+    build_events,
 )
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -145,7 +145,7 @@ class EngineBackend:
         """The engine's nodes."""
         return self.engine.nodes
 
-    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+    def wait(self, until_s: float, wake: frozenset[int] = WAKE_EVENTS) -> tuple[float, Events]:
         """Sleep until one of the events *wake* has happened, at most until *until_s*.
 
         A pause after each decision leaves most of the CPU time to the jobs; events that come shortly after a
@@ -156,7 +156,7 @@ class EngineBackend:
             self._handle_requests()
             if self._interrupted:
                 self._interrupted = False
-                return math.inf, rows()
+                return math.inf, build_events()
             self._monitor.poll()
             verbs = {event.verb for event in self._queue.events}
             is_last = verbs and not self._attempts.attempts  # no other event follows soon
@@ -203,7 +203,7 @@ class EngineBackend:
         for requests in starting.values():
             self._start_group(requests)
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether no job is left and none may come."""
         return not self._queue.records and not self._stay_open and self._mailbox.empty
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_table import JobTable
-from wattline.core.events import ARRIVED, FAILED, Event, Events, rows
+from wattline.core.events import ARRIVED, FAILED, Event, Events, build_events
 from wattline.core.nodes import Nodes
 
 
@@ -88,7 +88,7 @@ class JobQueue:
 
     def take_events(self) -> Events:
         """Remove and return the events."""
-        events = rows(*self.events)
+        events = build_events(*self.events)
         self.events.clear()
         return events
 

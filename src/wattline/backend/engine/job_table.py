@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.engine.job_record import JobRecord
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 
@@ -50,8 +50,8 @@ class JobTable:
         # `Jobs.of` sorts by submission time; equal times keep this order.
         new = Jobs.of(submit_s=[0.0] * len(records), **columns)
         submit_s = np.array([one.submit_s for one in records])
-        new = replace(with_shares(new, self._nodes), submit_s=submit_s)
-        self.jobs = self.jobs.plus(new) if first else new
+        new = replace(fill_host_shares(new, self._nodes), submit_s=submit_s)
+        self.jobs = self.jobs.concatenate(new) if first else new
 
     def steps(self, record: JobRecord, fraction: float) -> float:
         """Return the steps of the record's row when *fraction* of the whole job is complete."""

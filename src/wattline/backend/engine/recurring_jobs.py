@@ -11,9 +11,9 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
-from wattline.batch_size.history import Memory
+from wattline.batch_size.history import RunHistory
 from wattline.errors import WattlineError
-from wattline.train.recurrence import Recurrence
+from wattline.train.recurrence import RecurringRun
 
 _MAX_EPOCHS = 1000
 _ETA = 0.5  # weight of energy against time in Zeus' cost
@@ -26,7 +26,7 @@ class RecurringJobs:
 
     def __init__(self, path: Path, engine: Engine) -> None:
         self._engine = engine
-        self._memory = Memory.open(path)
+        self._memory = RunHistory.open(path)
         self._best_cap_w: dict[tuple[str, int], int] = {}  # by group and batch size, as found by sessions
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class RecurringJobs:
             try:
                 default = spec.batch if spec.batch in spec.batch_sizes else spec.batch_sizes[0]
                 recurrence = self._recurrence(spec, attempt)
-                batch = recurrence.choose(spec.batch_sizes, default, _MAX_EPOCHS, _logger.warning)
+                batch = recurrence.choose_batch_size(spec.batch_sizes, default, _MAX_EPOCHS, _logger.warning)
                 attempt.has_trial = True
             except (WattlineError, sqlite3.Error) as error:
                 _logger.warning("%s: no batch size was chosen: %s", spec.group, error)
@@ -61,7 +61,7 @@ class RecurringJobs:
         attempt.has_trial = False
         try:
             kind, _ = self._engine.gpu_model(attempt.node)
-            self._memory.forget_trial(spec.group, kind, attempt.settings.batch)
+            self._memory.remove_trial(spec.group, kind, attempt.settings.batch)
         except (WattlineError, sqlite3.Error) as error:
             _logger.warning("%s: a trial that did not run is still open: %s", spec.group, error)
 
@@ -75,9 +75,9 @@ class RecurringJobs:
         memory = self._memory
         try:
             if not succeeded or progress.ended == "failed":
-                memory.forget_trial(spec.group, progress.kind, batch)
+                memory.remove_trial(spec.group, progress.kind, batch)
                 return
-            memory.add(
+            memory.add_run(
                 spec.group,
                 progress.kind,
                 batch=batch,
@@ -89,9 +89,9 @@ class RecurringJobs:
         except (sqlite3.Error, OverflowError) as error:
             _logger.warning("%s: the run of job %s is not in the history: %s", spec.group, spec.id, error)
 
-    def _recurrence(self, spec: JobSpec, attempt: AttemptRecord) -> Recurrence:
+    def _recurrence(self, spec: JobSpec, attempt: AttemptRecord) -> RecurringRun:
         max_w = 0.0
         for node, gpus in attempt.allocation:
             max_w += gpus * self._engine.gpu_model(node)[1]
         kind, _ = self._engine.gpu_model(attempt.node)
-        return Recurrence(self._memory, spec.group, kind, max_w or 1.0, _ETA)
+        return RecurringRun(self._memory, spec.group, kind, max_w or 1.0, _ETA)

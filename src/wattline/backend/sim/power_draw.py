@@ -21,7 +21,7 @@ class PowerDraw:
         self._busy_w: list[float] = nodes.busy_w.tolist()
         self._draws_w: tuple[list[float], ...] = (
             [0.0] * len(nodes),
-            _list(nodes.rest_w),
+            _list(nodes.idle_node_w),
             _list(nodes.off_w),
             _list(nodes.boot_w),
         )

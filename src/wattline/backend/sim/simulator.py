@@ -17,7 +17,6 @@ from wattline.core.events import (
     ARRIVED,
     EVENT_COLUMNS,
     EVENT_VERB,
-    EVERY_EVENT,
     FAILED,
     FINISHED,
     LOST,
@@ -26,10 +25,11 @@ from wattline.core.events import (
     NODE_LOST,
     RAN,
     STOPPED,
+    WAKE_EVENTS,
     Events,
-    rows,
+    build_events,
 )
-from wattline.core.host_share import with_shares
+from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
@@ -38,7 +38,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
 from wattline.errors import ConfigError
 from wattline.loop.reconcile import reconcile
-from wattline.models.trace_model import Asked
+from wattline.models.trace_model import TraceModels
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Sim:
 
     jobs: Jobs
     nodes: Nodes
-    truth: Models = field(default_factory=Asked)
+    truth: Models = field(default_factory=TraceModels)
     quantum_s: float | None = None
     overheads: Overheads = field(default_factory=Overheads)
     faults: Faults = field(default_factory=Faults)
@@ -85,7 +85,7 @@ class Sim:
             raise ConfigError(f"quantum_s must be above 0, got {self.quantum_s}")
         if self.seed < 0:
             raise ConfigError(f"seed must be at least 0, got {self.seed}")
-        self.jobs = with_shares(self.jobs, self.nodes)
+        self.jobs = fill_host_shares(self.jobs, self.nodes)
         count = len(self.jobs)
         self._now_s = 0.0
         self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
@@ -135,7 +135,7 @@ class Sim:
 
     # -- the Backend protocol
 
-    def wait(self, until_s: float, wake: frozenset[int] = EVERY_EVENT) -> tuple[float, Events]:
+    def wait(self, until_s: float, wake: frozenset[int] = WAKE_EVENTS) -> tuple[float, Events]:
         """Jump from event to event until one of *wake* happens, at most to *until_s*."""
         ends, arrivals, pending = self._ends, self._arrivals_s, self._pending
         before = len(pending)
@@ -154,10 +154,10 @@ class Sim:
                 pending += (ARRIVED, self._arrived, arrivals[self._arrived], 0.0, 0.0, 0.0)
                 self._arrived += 1
             verbs = pending[before + EVENT_VERB :: EVENT_COLUMNS]
-            if now_s >= until_s or not wake.isdisjoint(verbs) or (verbs and self.idle()):
+            if now_s >= until_s or not wake.isdisjoint(verbs) or (verbs and self.is_idle()):
                 break
         if now_s == math.inf and before == len(pending):
-            return now_s, rows()
+            return now_s, build_events()
         if METERED in wake:
             self._read_meter()
         return self._now_s, self._take_events()
@@ -213,7 +213,7 @@ class Sim:
             changed.update(dict.fromkeys(members, True))
         self._update_rates(changed)
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether nothing runs and no job is still to arrive."""
         return not self._runs and self._arrived == len(self._arrivals_s)
 

@@ -12,7 +12,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.table import Labels
-from wattline.models.job_classes import sorts
+from wattline.models.job_classes import classify_jobs
 
 AS_REQUESTED = (0, 0, 0, 0, 0)
 """Settings (cap_w, batch, host resources per GPU) of a job that runs as requested."""
@@ -39,7 +39,7 @@ class TrueSpeeds:
         self._node_kind: list[int] = nodes.kind.codes.tolist()
         self._fuse_key: list[str] = jobs.fuse.words()
         same_class = getattr(truth, "alike", False)
-        self._job_class: list[int] = sorts(jobs)[0].tolist() if same_class else list(range(len(jobs)))
+        self._job_class: list[int] = classify_jobs(jobs)[0].tolist() if same_class else list(range(len(jobs)))
         self._answers: dict[tuple[int, ...], tuple[float, float]] = {}
         # Most starts are on the requested GPUs: one lookup by GPU kind and job.
         self._as_requested = [self._ask_as_requested(kind) for kind in nodes.kind.names]

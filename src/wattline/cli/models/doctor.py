@@ -13,8 +13,8 @@ from wattline.cli.models.machine_checks import check_gpu, check_meter, check_too
 from wattline.cli.models.meter_argument import add_meter_argument
 from wattline.cli.output import print_json
 from wattline.meter import open_meter
-from wattline.meter.caps.guard import Reaped, reap
-from wattline.meter.caps.record import Record, records, state_folder
+from wattline.meter.caps.record import CapRecord, read_records, state_folder
+from wattline.meter.caps.restore import RestoreResult, restore_orphaned_caps
 
 _METERS = ("nvml", "rapl", "zeusd")
 
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Restore caps left behind by dead processes, then check everything and print the findings."""
-    restored = reap()
-    held = records(state_folder())
+    restored = restore_orphaned_caps()
+    held = read_records(state_folder())
     meter = open_meter(args.meter)
     try:
         gpus = [check_gpu(gpu, {record.uuid for record in held}) for gpu in meter.gpus]
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _encode_caps(restored: Sequence[Reaped], held: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+def _encode_caps(
+    restored: Sequence[RestoreResult], held: Sequence[CapRecord]
+) -> dict[str, list[dict[str, Any]]]:
     left_behind = [
         {
             "uuid": one.record.uuid,
@@ -70,7 +72,7 @@ def _encode_caps(restored: Sequence[Reaped], held: Sequence[Record]) -> dict[str
             "host": record.owner.host,
             "before_w": record.before_w,
             "set_w": record.set_w[-1],
-            "lives": record.owner.lives(),
+            "lives": record.owner.is_alive(),
         }
         for record in held
     ]

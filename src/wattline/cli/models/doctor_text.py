@@ -7,8 +7,8 @@ from typing import Any
 
 from wattline.cli.models.machine_checks import GpuStatus, MeterStatus
 from wattline.cli.output import print_table
-from wattline.meter.caps.guard import Reaped
-from wattline.meter.caps.record import Record, record_path, state_folder
+from wattline.meter.caps.record import CapRecord, record_path, state_folder
+from wattline.meter.caps.restore import RestoreResult
 
 _GPU_COLUMNS = ("gpu", "name", "kind", "draws", "cap", "range", "energy", "caps", "clocks")
 
@@ -17,8 +17,8 @@ def print_findings(
     meter: str,
     meters: Sequence[MeterStatus],
     gpus: Sequence[GpuStatus],
-    restored: Sequence[Reaped],
-    held: Sequence[Record],
+    restored: Sequence[RestoreResult],
+    held: Sequence[CapRecord],
     tools: dict[str, Any],
 ) -> None:
     """Print all findings; *meter* is the name of the meter in use."""
@@ -57,7 +57,7 @@ def _gpu_row(status: GpuStatus) -> tuple[str, ...]:
     )
 
 
-def _describe_restored(one: Reaped) -> str:
+def _describe_restored(one: RestoreResult) -> str:
     record = one.record
     text = f"GPU {record.uuid}: process {record.owner.pid} died and left a cap behind"
     if one.problem:
@@ -65,8 +65,8 @@ def _describe_restored(one: Reaped) -> str:
     return f"{text}: {f'restored to {record.before_w:g} W' if one.restored else 'changed since, left alone'}"
 
 
-def _describe_held(record: Record) -> str:
-    lives = record.owner.lives()
+def _describe_held(record: CapRecord) -> str:
+    lives = record.owner.is_alive()
     text = f"GPU {record.uuid}: process {record.owner.pid} on {record.owner.host}"
     if lives:
         return f"{text} holds its cap at {record.set_w[-1]:g} W"

@@ -12,7 +12,7 @@ from wattline.cli.output import announce_compilation, check_writable, notify, pr
 from wattline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wattline.models.fit_quality import Fitted
+    from wattline.models.fit_quality import FittedWorkload
     from wattline.models.workload import Workload
 
 
@@ -32,13 +32,13 @@ def run(args: argparse.Namespace) -> int:
     from wattline.cli.models.workload_text import format_workload
     from wattline.models.fit_quality import fit_file
     from wattline.models.library import write_models
-    from wattline.models.workload_models import Measured
+    from wattline.models.workload_models import WorkloadModels
 
     fits = list(fit_file(args.profile))
     for fit in fits:
         _warn_contradictions(fit)
     if args.out:
-        write_models(Measured(tuple(map(_with_written_errors, fits))), args.out)
+        write_models(WorkloadModels(tuple(map(_with_written_errors, fits))), args.out)
         notify(f"models: {args.out} (coefficients only, without corrections by measured watts)")
     if args.html:
         announce_compilation()
@@ -53,32 +53,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_contradictions(fit: Fitted) -> None:
-    if fit.contradicted:
+def _warn_contradictions(fit: FittedWorkload) -> None:
+    if fit.contradictions:
         name = f"{fit.workload.model} on {fit.workload.gpu}"
         notify(
-            f"warning: {len(fit.contradicted)} rows of {name} contradict the others: {fit.contradicted[0]}"
+            f"warning: {len(fit.contradictions)} rows of {name} contradict the others: {fit.contradictions[0]}"
         )
 
 
-def _with_written_errors(fit: Fitted) -> Workload:
+def _with_written_errors(fit: FittedWorkload) -> Workload:
     """Return the workload with the errors of the model as a file holds it."""
     from wattline.models.fit import fit_workload
-    from wattline.models.held_out import held_out
-    from wattline.models.library import reread
+    from wattline.models.held_out import cross_validate
+    from wattline.models.library import reload_coefficients
 
-    held = held_out(fit.rows, lambda rows: reread(fit_workload(rows)))
+    held = cross_validate(fit.rows, lambda rows: reload_coefficients(fit_workload(rows)))
     source = replace(fit.workload.source, samples_error=held.samples_error, watts_error=held.watts_error)
     return replace(fit.workload, source=source)
 
 
-def _encode(fit: Fitted) -> dict[str, Any]:
+def _encode(fit: FittedWorkload) -> dict[str, Any]:
     from wattline.cli.models.workload_data import encode_workload, finite_or_none
 
     held = {
-        "samples_error": finite_or_none(fit.held.samples_error),
-        "samples_worst": finite_or_none(fit.held.samples_worst),
-        "watts_error": finite_or_none(fit.held.watts_error),
-        "watts_worst": finite_or_none(fit.held.watts_worst),
+        "samples_error": finite_or_none(fit.held_out.samples_error),
+        "samples_worst": finite_or_none(fit.held_out.samples_worst),
+        "watts_error": finite_or_none(fit.held_out.watts_error),
+        "watts_worst": finite_or_none(fit.held_out.watts_worst),
     }
-    return {**encode_workload(fit.workload), "held_out": held, "contradicted": fit.contradicted}
+    return {**encode_workload(fit.workload), "held_out": held, "contradicted": fit.contradictions}

@@ -13,7 +13,7 @@ from wattline.cluster import parse_cluster
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.models.library import library, load_models
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 from wattline.reports.advice import Advice, advise, format_advice
 from wattline.trace import read as read_trace
 
@@ -36,7 +36,7 @@ def print_advice(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_jobs(args: argparse.Namespace, models: Measured, cluster: Nodes) -> Jobs:
+def _read_jobs(args: argparse.Namespace, models: WorkloadModels, cluster: Nodes) -> Jobs:
     if _is_trace(args.what):
         trace = read_trace(args.what)
         warn_skipped_rows(trace)

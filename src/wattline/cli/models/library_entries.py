@@ -14,7 +14,7 @@ from wattline.errors import NotFound, did_you_mean
 from wattline.measurement.devices import DEVICES, Device
 from wattline.models.library import library
 from wattline.models.workload import Workload
-from wattline.models.workload_models import plain
+from wattline.models.workload_models import normalize_name
 
 _WORKLOAD_COLUMNS = ("model", "gpu", "source", "points", "samples/s off", "watts off", "varied")
 _DEVICE_COLUMNS = ("device", "idle", "busy", "base", "max", "cap", "clock", "watts")
@@ -52,7 +52,7 @@ def _encode_device(d: Device) -> dict[str, Any]:
 
 def show_entries(args: argparse.Namespace) -> int:
     """Print all details of the workloads and devices named `args.name`."""
-    workloads = [w for w in library().workloads if plain(args.name) in _names_of(w)]
+    workloads = [w for w in library().workloads if normalize_name(args.name) in _names_of(w)]
     device = DEVICES.get(args.name.casefold())
     if not workloads and device is None:
         raise NotFound(
@@ -81,7 +81,7 @@ def _filter_by_gpu(workloads: list[Workload], name: str, gpu: str) -> list[Workl
 
 
 def _names_of(w: Workload) -> tuple[str, str]:
-    return plain(w.model), plain(f"{w.source.name}/{w.model}")
+    return normalize_name(w.model), normalize_name(f"{w.source.name}/{w.model}")
 
 
 def _list_names() -> list[str]:

@@ -18,8 +18,8 @@ from wattline.cli.models.meter_argument import add_meter_argument
 from wattline.cli.output import notify, print_json
 from wattline.errors import ConfigError, NotFound
 from wattline.meter import Meter, open_meter
-from wattline.meter.caps.guard import reap
-from wattline.meter.energy_window import Part, Used, Window
+from wattline.meter.caps.restore import restore_orphaned_caps
+from wattline.meter.energy_window import EnergyPart, EnergyUse, EnergyWindow
 
 _READ_S = 0.5  # between two readings: if a GPU is lost, at most this much of it is not counted
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command, print the energy it used, and return its exit code."""
     _check_command(args.words)
-    for restored in reap():
+    for restored in restore_orphaned_caps():
         if restored.restored:
             notify(f"GPU {restored.record.uuid}: restored a cap that a dead process left behind")
     meter = open_meter(args.meter)
@@ -65,9 +65,9 @@ def _check_command(words: list[str]) -> None:
         raise (ConfigError if exists else NotFound)(f"{words[0]} cannot be started: {why}")
 
 
-def _run_metered(args: argparse.Namespace, meter: Meter) -> tuple[int, Used]:
+def _run_metered(args: argparse.Namespace, meter: Meter) -> tuple[int, EnergyUse]:
     """Run the command; return its exit code as a shell does (128 + signal), and the energy it used."""
-    window = Window(meter, counting=False)  # the command may count the same GPUs itself
+    window = EnergyWindow(meter, claim=False)  # the command may count the same GPUs itself
     with SignalForwarder() as signals:
         # With --json, stdout holds only the result, so the output of the command goes to stderr.
         try:
@@ -82,7 +82,7 @@ def _run_metered(args: argparse.Namespace, meter: Meter) -> tuple[int, Used]:
                 code = process.wait(_READ_S)
                 break
             except subprocess.TimeoutExpired:
-                window.look()
+                window.sample()
     return (code if code >= 0 else 128 - code), window.end()
 
 
@@ -120,7 +120,7 @@ class SignalForwarder:
             process.send_signal(self._pending.pop(0))
 
 
-def _encode(words: list[str], code: int, used: Used, meter: str, wall_s: float) -> dict[str, Any]:
+def _encode(words: list[str], code: int, used: EnergyUse, meter: str, wall_s: float) -> dict[str, Any]:
     return {
         "command": shlex.join(words),
         "exit_code": code,
@@ -135,7 +135,7 @@ def _encode(words: list[str], code: int, used: Used, meter: str, wall_s: float) 
     }
 
 
-def _encode_part(part: Part) -> dict[str, Any]:
+def _encode_part(part: EnergyPart) -> dict[str, Any]:
     return {
         "index": part.gpu.index,
         "uuid": part.gpu.uuid,
@@ -146,7 +146,7 @@ def _encode_part(part: Part) -> dict[str, Any]:
     }
 
 
-def _format_usage(used: Used) -> str:
+def _format_usage(used: EnergyUse) -> str:
     lines = [f"{used.seconds:.3f} s", *map(_format_part, used.parts)]
     if used.energy_j is None:
         lines.append("unmetered: the energy cannot be measured here (wattline doctor shows why)")
@@ -156,7 +156,7 @@ def _format_usage(used: Used) -> str:
     return "\n".join(lines)
 
 
-def _format_part(part: Part) -> str:
+def _format_part(part: EnergyPart) -> str:
     joules = "unknown" if part.energy_j is None else f"{part.energy_j:.1f} J"
     lost = f", until it was lost: {part.lost}" if part.lost else ""
     also = "" if part.counted else ", which another process counts too"

@@ -13,7 +13,7 @@ from wattline.measurement.devices import DEVICES
 from wattline.measurement.settings import Settings, fewest_nodes
 from wattline.models.library import library, load_models
 from wattline.models.workload import Workload
-from wattline.models.workload_models import Measured
+from wattline.models.workload_models import WorkloadModels
 
 
 def print_prediction(args: argparse.Namespace) -> int:
@@ -42,11 +42,11 @@ def print_prediction(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load_models(args: argparse.Namespace) -> Measured:
+def _load_models(args: argparse.Namespace) -> WorkloadModels:
     if args.profile is not None:
         from wattline.models.fit_quality import fit_file  # fitting needs scipy, which takes half a second
 
-        return Measured(tuple(fit.workload for fit in fit_file(args.profile)))
+        return WorkloadModels(tuple(fit.workload for fit in fit_file(args.profile)))
     return load_models(args.models) if args.models is not None else library()
 
 

@@ -17,15 +17,17 @@ from wattline.cli.models.profile_state import ProfileHeader, ProfileState
 from wattline.cli.output import check_writable, notify, print_error, print_json, progress_bar
 from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
-from wattline.profiler.core_sweep import Sweep
-from wattline.profiler.run import STEP_PATTERN, Job, Limits, NoSteps, Patience, limits, measure, shown
+from wattline.profiler.core_sweep import CoreSweep
+from wattline.profiler.cpu_limits import CpuLimits, limit_cpus
+from wattline.profiler.run import NoSteps, Patience, ProfiledJob, format_command, measure_speed
+from wattline.profiler.step_rate import STEP_PATTERN
 
 _TIMED_OUT = 124
 
 
 def profile_command(args: argparse.Namespace) -> int:
     """Measure the points that are missing, save after each, print the result; return the exit code."""
-    job = Job(tuple(args.words), float(args.batch), args.step_pattern or STEP_PATTERN)
+    job = ProfiledJob(tuple(args.words), float(args.batch), args.step_pattern or STEP_PATTERN)
     patience = Patience(args.warmup, args.seconds, args.precision, args.first_step, args.grace)
     header: ProfileHeader = {
         "command": list(job.command),
@@ -39,8 +41,8 @@ def profile_command(args: argparse.Namespace) -> int:
     if not args.fresh:
         state.resume()
     try:
-        with limits() as limit, _exit_on_signals():
-            sweep = Sweep(_list_core_counts(args, limit), args.threshold, args.points)
+        with limit_cpus() as limit, _exit_on_signals():
+            sweep = CoreSweep(_list_core_counts(args, limit), args.threshold, args.points)
             state.dataset = read_dataset(args)
             _measure_points(job, patience, limit, sweep, state)
     except NoSteps as error:
@@ -54,16 +56,22 @@ def profile_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure_points(job: Job, patience: Patience, limit: Limits, sweep: Sweep, state: ProfileState) -> None:
+def _measure_points(
+    job: ProfiledJob, patience: Patience, limit: CpuLimits, sweep: CoreSweep, state: ProfileState
+) -> None:
     """Measure until *sweep* is complete, and save the state after each point."""
     cores = f"{sweep.grid[0]:g} to {sweep.grid[-1]:g} cores"
-    notify(f"profiling {shown(job.command)} with {cores}, at most {sweep.points} points; limited by {limit}")
+    notify(
+        f"profiling {format_command(job.command)} with {cores}, at most {sweep.points} points; limited by {limit}"
+    )
     points = state.points
     if points:
         notify(f"resuming: {len(points)} points are known from {state.path}")
     with progress_bar("profiling", sweep.points) as update:
         while (cpus := sweep.next_cpus(state.speeds)) is not None:
-            points.append(measure(job, cpus, limit, patience, partial(_add_progress, update, len(points))))
+            points.append(
+                measure_speed(job, cpus, limit, patience, partial(_add_progress, update, len(points)))
+            )
             state.save()
             update(len(points))
             notify(f"  {format_cores(cpus)}: {format_speed(points[-1])}, {points[-1].steps} steps")
@@ -91,7 +99,7 @@ def _detect_gpu_kind(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str:
     return "cpu"
 
 
-def _list_core_counts(args: argparse.Namespace, limit: Limits) -> tuple[float, ...]:
+def _list_core_counts(args: argparse.Namespace, limit: CpuLimits) -> tuple[float, ...]:
     most = args.cpus or len(limit.cores)
     if most > len(limit.cores):
         raise ConfigError(f"--cpus is {most}, but this process may use {len(limit.cores)} cores")

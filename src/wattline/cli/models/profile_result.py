@@ -12,8 +12,8 @@ from wattline.cli.models.profile_dataset import DatasetSize
 from wattline.cli.models.profile_state import ProfileHeader, derive_demand
 from wattline.cli.models.workload_data import finite_or_none
 from wattline.cli.output import print_table
-from wattline.models.demand import Demand
-from wattline.profiler.core_sweep import MEMORY_SHARES, Point, Sweep, between
+from wattline.models.demand import DemandModel
+from wattline.profiler.core_sweep import MEMORY_SHARES, CoreSweep, SpeedPoint, interpolate_speed
 
 ENOUGH = 0.98
 """Part of the best speed at which cores and memory are taken to be enough."""
@@ -26,8 +26,8 @@ class ProfileResult:
     """A finished sweep over cores, with the memory axis derived from *dataset* if there is one."""
 
     header: ProfileHeader
-    sweep: Sweep
-    points: list[Point]
+    sweep: CoreSweep
+    points: list[SpeedPoint]
     dataset: DatasetSize | None
     limited_by: str
     out: str
@@ -38,7 +38,7 @@ class ProfileResult:
         return {p.cpus: p.samples_s for p in self.points}
 
     @property
-    def demand(self) -> Demand | None:
+    def demand(self) -> DemandModel | None:
         """Demand of one GPU; None without a data set."""
         return derive_demand(self.header["gpus"], self.points, self.dataset)
 
@@ -51,17 +51,17 @@ class ProfileResult:
         """Return the samples per second of the whole job, which shares one cache on its node."""
         gpus, demand = self.header["gpus"], self.demand
         assert demand is not None
-        return float(demand.with_memory(np.array([samples_s / gpus]), np.array([mem_gib]))[0] * gpus)
+        return float(demand.speed_with_memory(np.array([samples_s / gpus]), np.array([mem_gib]))[0] * gpus)
 
     def find_enough(self) -> tuple[float, float | None]:
         """Return the fewest cores, then the least GiB of memory, that reach `ENOUGH` of the best speed."""
         cores = np.array(self.sweep.grid)
-        speeds = between(self.speeds, cores)
+        speeds = interpolate_speed(self.speeds, cores)
         best = float(speeds.max())
         cpus = float(cores[0] if self.sweep.is_flat(self.speeds) else cores[speeds >= ENOUGH * best][0])
         if self.dataset is None:
             return cpus, None
-        full_speed = float(between(self.speeds, np.array([cpus]))[0])
+        full_speed = float(interpolate_speed(self.speeds, np.array([cpus]))[0])
         levels_gib = (percent / 100 * self.dataset.dataset_gib for percent in range(101))
         return cpus, next(
             gib for gib in levels_gib if self.predict_with_memory(full_speed, gib) >= ENOUGH * full_speed
@@ -149,10 +149,10 @@ def format_cores(cpus: float) -> str:
     return f"{cpus:g} core{'' if cpus == 1 else 's'}"
 
 
-def format_speed(p: Point) -> str:
+def format_speed(p: SpeedPoint) -> str:
     """Return the speed of a point with half of its 95 % interval."""
     return f"{p.samples_s:.4g} samples/s ± {_format_error(p)}"
 
 
-def _format_error(p: Point) -> str:
+def _format_error(p: SpeedPoint) -> str:
     return f"{100 * _STUDENT_95 * p.stderr / p.samples_s:.1f} %" if math.isfinite(p.stderr) else "?"

@@ -16,9 +16,9 @@ from wattline.cli.models.profile_dataset import DatasetSize
 from wattline.cli.models.workload_data import finite_or_none
 from wattline.errors import ProfileError
 from wattline.measurement.points import write_profile
-from wattline.models.demand import Demand
-from wattline.profiler.core_sweep import Point, profile
-from wattline.profiler.run import shown
+from wattline.models.demand import DemandModel
+from wattline.profiler.core_sweep import SpeedPoint, build_profile
+from wattline.profiler.run import format_command
 
 _FORMAT = 1
 _HINT = "give another --out, or --fresh to discard the points"
@@ -40,7 +40,7 @@ class ProfileState:
 
     out: Path
     header: ProfileHeader
-    points: list[Point] = field(default_factory=list)
+    points: list[SpeedPoint] = field(default_factory=list)
     dataset: DatasetSize | None = None
 
     @property
@@ -64,7 +64,7 @@ class ProfileState:
         try:
             saved = json.loads(self.path.read_text("utf-8"))
             points = [
-                Point(
+                SpeedPoint(
                     float(cpus), float(samples_s), math.inf if stderr is None else float(stderr), int(steps)
                 )
                 for cpus, samples_s, stderr, steps in saved.pop("points")
@@ -85,7 +85,7 @@ class ProfileState:
         name = next(name for name in header if saved.get(name) != header[name])
         old, new = saved.get(name), header[name]
         if name == "command":
-            old, new = (shown(value) for value in (saved["command"], self.header["command"]))  # type: ignore[arg-type]
+            old, new = (format_command(value) for value in (saved["command"], self.header["command"]))  # type: ignore[arg-type]
         raise ProfileError(
             str(self.out), None, f"holds measurements of another {name}: {old}, not {new}", _HINT
         )
@@ -95,7 +95,7 @@ class ProfileState:
         points, dataset, header = self.points, self.dataset, self.header
         rows = [[*p[:2], finite_or_none(p.stderr), p.steps] for p in points]
         _write_atomically(self.path, json.dumps({"format": _FORMAT, **header, "points": rows}, indent=1))
-        table = profile(
+        table = build_profile(
             points,
             model=header["model"],
             gpu=header["gpu"],
@@ -107,7 +107,7 @@ class ProfileState:
         temporary = self.out.with_name(f".{self.out.name}.{os.getpid()}")
         write_profile(table, temporary)
         columns, *table_rows = temporary.read_text("utf-8").splitlines()
-        command = " ".join(shown(header["command"]).replace('"', "'").split())
+        command = " ".join(format_command(header["command"]).replace('"', "'").split())
         lines = [f"# measured by wattline profile: {command}", columns, *table_rows[: len(points)]]
         if dataset is not None:
             lines += [
@@ -124,11 +124,11 @@ def _write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def derive_demand(gpus: int, points: Sequence[Point], dataset: DatasetSize | None) -> Demand | None:
+def derive_demand(gpus: int, points: Sequence[SpeedPoint], dataset: DatasetSize | None) -> DemandModel | None:
     """Return the demand of one GPU for cores and memory; None without a data set."""
     if dataset is None:
         return None
-    return Demand.derived(
+    return DemandModel.from_core_sweep(
         np.array([p.cpus for p in points]) / gpus,
         np.array([p.samples_s for p in points]) / gpus,
         dataset_gib=dataset.dataset_gib,

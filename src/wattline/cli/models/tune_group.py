@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.history import Memory
-from wattline.batch_size.posterior import believe
-from wattline.batch_size.tuner_state import Known
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.history import RunHistory
+from wattline.batch_size.posterior import compute_posterior
+from wattline.batch_size.tuner_state import TunerState
 from wattline.cli.output import confirm, notify, print_json, print_table
 from wattline.errors import ConfigError, NotFound
 
@@ -20,14 +20,14 @@ _COLUMNS = ("batch", "runs", "stopped", "epochs", "cost")
 
 def show_group(args: argparse.Namespace) -> int:
     """Print the batch sizes that were tried on each kind of GPU, and the next one."""
-    with Memory.open(args.state) as memory:
+    with RunHistory.open(args.state) as memory:
         kinds = memory.kinds(args.group)
-        task = memory.task(args.group)
+        task = memory.load_task(args.group)
         if args.gpu is not None and args.gpu not in kinds:
             raise NotFound(f"{args.group} never ran on {args.gpu!r}, only on {', '.join(kinds) or 'nothing'}")
         summaries = []
         for kind in [args.gpu] if args.gpu else kinds:
-            state = memory.state(args.group, kind, Recurring(), eta=args.eta)
+            state = memory.load_state(args.group, kind, BayesianTuner(), eta=args.eta)
             summaries.append(_summarize(kind, state))
     if args.json:
         print_json(
@@ -43,15 +43,15 @@ def show_group(args: argparse.Namespace) -> int:
     return 0
 
 
-def _summarize(kind: str, state: Known) -> dict[str, Any]:
+def _summarize(kind: str, state: TunerState) -> dict[str, Any]:
     """Return the runs of a job on one kind of GPU, the best batch size and the next one."""
-    optimizer = Recurring()
+    optimizer = BayesianTuner()
     best = None
     try:
         following = optimizer.next(state, np.random.default_rng(0)).batch
         if state.runs.any() and not np.isnan(state.epoch_j).all():
-            best = state.task.batches[believe(state).best]
-        why = optimizer.why(state)
+            best = state.task.batches[compute_posterior(state).best]
+        why = optimizer.explain(state)
     except ConfigError as error:  # no run has reached the target
         following, why = state.task.default, error.message
     return {
@@ -64,13 +64,13 @@ def _summarize(kind: str, state: Known) -> dict[str, Any]:
     }
 
 
-def _summarize_batch(state: Known, at: int, batch: int) -> dict[str, Any]:
-    epochs = math.exp(state.total[at] / state.runs[at]) if state.runs[at] else None
+def _summarize_batch(state: TunerState, at: int, batch: int) -> dict[str, Any]:
+    epochs = math.exp(state.log_epochs_sum[at] / state.runs[at]) if state.runs[at] else None
     epoch_j = float(state.epoch_j[at])
     return {
         "batch": batch,
-        "runs": int(state.here[at]),
-        "stopped": int(state.failed[at]),
+        "runs": int(state.local_runs[at]),
+        "stopped": int(state.stopped_runs[at]),
         "epochs": epochs,
         "cost_j": None if epochs is None or math.isnan(epoch_j) else epochs * epoch_j,
     }
@@ -84,9 +84,9 @@ def _build_row(each: dict[str, Any]) -> tuple[str, ...]:
 
 def reset_group(args: argparse.Namespace) -> int:
     """Delete all runs of a job after asking."""
-    with Memory.open(args.state) as memory:
+    with RunHistory.open(args.state) as memory:
         if args.group not in memory.groups():
-            memory.task(args.group)  # raises, with similar names
+            memory.load_task(args.group)  # raises, with similar names
         if not args.yes and not confirm(f"delete all runs of {args.group}?", "-y deletes without asking"):
             notify("nothing was deleted")
             return 1

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from wattline.batch_size.bandit import Optimizer, Zeus
-from wattline.batch_size.bayesian import Recurring
-from wattline.batch_size.recorded_runs import Published, read_published
-from wattline.batch_size.replay import GOALS, Case, Score, cases, default_regret, replay, score
+from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.recorded_runs import RecordedTables, read_tables
+from wattline.batch_size.replay import GOALS, Score, TuningCase, build_cases, default_regret, replay, score
 from wattline.cli.output import notify, print_json, print_table, progress_bar
 from wattline.errors import NotFound
 
-OPTIMIZERS: dict[str, Optimizer[Any]] = {"zeus": Zeus(), "wattline": Recurring()}
+OPTIMIZERS: dict[str, Optimizer[Any]] = {"zeus": Zeus(), "wattline": BayesianTuner()}
 _FIGURES = ("last_energy", "regret", "settles10")
 _COLUMNS = (
     "gpu",
@@ -33,7 +33,7 @@ _NUMBERS = tuple(name for name in _COLUMNS if name not in ("gpu", "workload", "o
 
 def replay_recorded(args: argparse.Namespace) -> int:
     """Replay all recorded workloads and print a line for each optimiser."""
-    recorded = read_published(args.data)
+    recorded = read_tables(args.data)
     names = tuple(OPTIMIZERS) if args.optimizer == "both" else (args.optimizer,)
     todo = _list_cases(recorded, args)
     results: list[dict[str, Any]] = []
@@ -51,11 +51,11 @@ def replay_recorded(args: argparse.Namespace) -> int:
     return 0
 
 
-def _list_cases(recorded: Published, args: argparse.Namespace) -> list[Case]:
+def _list_cases(recorded: RecordedTables, args: argparse.Namespace) -> list[TuningCase]:
     gpus = recorded.gpus if "all" in args.gpu else tuple(dict.fromkeys(g.casefold() for g in args.gpu))
     todo, unknown = [], set()
     for gpu in gpus:
-        on_gpu, without_goal = cases(recorded, gpu, args.eta)
+        on_gpu, without_goal = build_cases(recorded, gpu, args.eta)
         todo += on_gpu
         unknown |= set(without_goal)
     for name in sorted(unknown):
@@ -67,10 +67,10 @@ def _list_cases(recorded: Published, args: argparse.Namespace) -> list[Case]:
     return todo
 
 
-def _replay_case(case: Case, names: tuple[str, ...], seeds: int, count: int | None) -> dict[str, Any]:
+def _replay_case(case: TuningCase, names: tuple[str, ...], seeds: int, count: int | None) -> dict[str, Any]:
     """Replay one workload on one GPU with every optimiser and seed."""
     full_cap = len(case.caps_w) - 1
-    oracle, oracle_cap = case.oracle, int(case.best[case.oracle])
+    oracle, oracle_cap = case.oracle, int(case.best_cap[case.oracle])
     goal = GOALS.get(case.name)
     scores = {
         name: [score(case, replay(case, OPTIMIZERS[name], seed, count)) for seed in range(seeds)]
@@ -84,15 +84,15 @@ def _replay_case(case: Case, names: tuple[str, ...], seeds: int, count: int | No
         "batches": list(case.task.batches),
         "power_limits_w": case.caps_w.tolist(),
         "recurrences": case.recurrences if count is None else count,
-        "default": _encode_setting(case, case.default, full_cap),
+        "default": _encode_setting(case, case.default_index, full_cap),
         "oracle": _encode_setting(case, oracle, oracle_cap),
         "default_regret": default_regret(case, count),
         "optimizers": {name: _summarize(of_seeds) for name, of_seeds in scores.items()},
     }
 
 
-def _encode_setting(case: Case, batch: int, cap: int) -> dict[str, Any]:
-    energy_j, time_s, _ = case.run(batch, cap)
+def _encode_setting(case: TuningCase, batch: int, cap: int) -> dict[str, Any]:
+    energy_j, time_s, _ = case.expected_run(batch, cap)
     return {
         "batch": case.task.batches[batch],
         "cap_w": float(case.caps_w[cap]),

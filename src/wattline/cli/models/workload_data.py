@@ -10,7 +10,7 @@ from wattline.core.table import Floats
 from wattline.measurement.devices import DEVICES
 from wattline.models.power.curves import Curves
 from wattline.models.power.throttle import INSENSITIVE
-from wattline.models.workload import WAITING, Workload
+from wattline.models.workload import DEFAULT_WAITING_POWER, Workload
 
 
 def finite_or_none(value: float) -> float | None:
@@ -51,7 +51,7 @@ def _encode_parameters(w: Workload) -> dict[str, Any]:
         "top_w": top_w if w.metered else [],
         "cap_w": _encode_laws(w.throttle.caps),
         "clock_mhz": _encode_laws(w.throttle.clocks),
-        "wait": w.wait,
+        "wait": w.waiting_power,
         "demand": _encode_numbers(w.demand),
         "array": _encode_numbers(w.array),
     }
@@ -104,8 +104,10 @@ def list_assumptions(w: Workload) -> dict[str, str]:
         assumptions["cap_w"] = _assume_cap(w)
     if w.throttle.clocks is None:
         assumptions["clock_mhz"] = _assume_clock(w)
-    if w.wait == WAITING:
-        assumptions["wait"] = f"a GPU that waits draws {_format_percent(WAITING)} of one that computes"
+    if w.waiting_power == DEFAULT_WAITING_POWER:
+        assumptions["wait"] = (
+            f"a GPU that waits draws {_format_percent(DEFAULT_WAITING_POWER)} of one that computes"
+        )
     if not {"cpus", "mem_gib"} & set(w.measured):
         assumptions["demand"] = "cores and memory never hold it back"
     if "fuse" not in w.measured:

@@ -45,7 +45,9 @@ def format_workload(w: Workload, held_out: str) -> str:
         ("clock", _describe_laws(w, "clock_mhz", w.throttle.clocks)),
         (
             "waiting",
-            _unless_assumed(w, "wait", [f"a GPU that waits draws {100 * w.wait:.0f} % of one that computes"]),
+            _unless_assumed(
+                w, "wait", [f"a GPU that waits draws {100 * w.waiting_power:.0f} % of one that computes"]
+            ),
         ),
         ("demand", _unless_assumed(w, "demand", _describe_demand(w))),
         ("array", [*_unless_assumed(w, "array", [_describe_array(w)]), *_describe_memory(w)]),

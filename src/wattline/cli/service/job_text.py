@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wattline.cli.output import print_table
-from wattline.units import show_seconds
+from wattline.units import format_seconds
 
 Job = Mapping[str, Any]
 LIVE = ("PENDING", "RUNNING")
@@ -54,7 +54,7 @@ def format_time(job: Job, now_s: float) -> str:
 
 
 def _format_duration(value_s: float) -> str:
-    return show_seconds(round(max(value_s, 0.0), 1))
+    return format_seconds(round(max(value_s, 0.0), 1))
 
 
 def format_progress(job: Job) -> str:

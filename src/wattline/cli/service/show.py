@@ -18,7 +18,7 @@ from wattline.cli.service.job_text import (
     pluralize,
     sanitize,
 )
-from wattline.units import show_seconds
+from wattline.units import format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
             _format_allocation(job["allocation"]) if started else "",
         ),
         ("submitted", format_clock(job["submit_s"])),
-        ("waited", "" if job["wait_s"] is None else show_seconds(round(job["wait_s"], 1))),
+        ("waited", "" if job["wait_s"] is None else format_seconds(round(job["wait_s"], 1))),
         ("started", format_clock(job["start_s"]) + _format_attempt(job) if started else ""),
         ("ended", format_clock(job["end_s"]) if job["end_s"] is not None else ""),
         ("time", format_time(job, now_s)),

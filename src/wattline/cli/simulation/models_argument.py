@@ -8,29 +8,29 @@ from dataclasses import replace
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.models.library import library, load_models
-from wattline.models.model_assignment import draw_models
-from wattline.models.trace_model import Asked
-from wattline.models.workload_models import Measured
+from wattline.models.model_assignment import assign_models
+from wattline.models.trace_model import TraceModels
+from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
 
 
-def read_models(text: str | None, span_penalty: float) -> Asked | Measured | SynergyModels:
+def read_models(text: str | None, span_penalty: float) -> TraceModels | WorkloadModels | SynergyModels:
     """Return the models that *text* names: `library`, `synergy`, or a file of `fit --out`.
 
     None: only the durations of the trace, which also serve jobs of unknown models.
     """
-    from_trace = Asked(span_penalty=span_penalty)
+    from_trace = TraceModels(span_penalty=span_penalty)
     if text is None:
         return from_trace
     if text == "synergy":
         return SynergyModels(from_trace)
-    return replace(library() if text == "library" else load_models(text), otherwise=from_trace)
+    return replace(library() if text == "library" else load_models(text), fallback=from_trace)
 
 
 def assign_drawn_models(
-    jobs: Jobs, models: Asked | Measured | SynergyModels, kinds: Sequence[str], seed: int
+    jobs: Jobs, models: TraceModels | WorkloadModels | SynergyModels, kinds: Sequence[str], seed: int
 ) -> Jobs:
     """Return *jobs* in which each job of unknown model has one drawn at random."""
-    if not isinstance(models, Measured):
+    if not isinstance(models, WorkloadModels):
         raise ConfigError("--draw-models needs models to draw from", hint="--models library")
-    return draw_models(jobs, models, kinds, seed)
+    return assign_models(jobs, models, kinds, seed)

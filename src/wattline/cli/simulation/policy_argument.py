@@ -10,7 +10,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
-from wattline.models.array_speed import keyed
+from wattline.models.array_speed import has_fusion_key
 from wattline.placement.parser import parse_placer
 from wattline.policy import DEADLINE, ELASTIC
 from wattline.policy.chain import Chain
@@ -54,7 +54,7 @@ def warn_assumed_scaling(policy: str, models: str | None) -> None:
 
 def warn_no_fusion_keys(policy: str, jobs: Jobs) -> None:
     """Print a warning if *policy* fuses jobs and none of *jobs* can be fused."""
-    if "fuse" in _stage_names(policy) and not keyed(jobs).any():
+    if "fuse" in _stage_names(policy) and not has_fusion_key(jobs).any():
         notify(f"{policy}: no job of this trace has a fusion key (column fuse), so no job is fused")
 
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.budget:
         check_teams(args.budget, log.jobs, args.log_file)
         policy = set_knob(policy, "budgets", tuple(map(parse_budget, args.budget)))
-    price = Price.of(log.header["price"]) if "price" in log.header else None
+    price = Price.from_dict(log.header["price"]) if "price" in log.header else None
     if price is not None and has_knob(policy, "price"):
         policy = set_knob(policy, "price", price)
     backend = Replay(log)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         seed=log.header["seed"],
         trace=log.header["trace"],
         price=price,
-        begins=backend.initial_state,
+        initial_state=backend.initial_state,
     )
     result = {"log": args.log_file, "rounds": len(again), "actions": len(again.actions), "same": True}
     if args.json:

@@ -22,8 +22,8 @@ from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models.trace_model import Asked
-from wattline.models.workload_models import Measured
+from wattline.models.trace_model import TraceModels
+from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
 from wattline.policy.knobs import has_knob, set_knob
 from wattline.trace import Trace
@@ -104,7 +104,7 @@ class SimulationCase:
             f"--team {self.team}: no such team in {self.trace}, expected one of {', '.join(teams)}"
         )
 
-    def read_models(self) -> Asked | Measured | SynergyModels:
+    def read_models(self) -> TraceModels | WorkloadModels | SynergyModels:
         """Return the models, which both the simulator and the policy use."""
         return read_models(self.models, self.span_penalty)
 

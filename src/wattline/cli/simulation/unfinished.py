@@ -16,7 +16,7 @@ from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
 from wattline.energy.budgets import Budget
 from wattline.loop.runlog import Log
-from wattline.models.configurations import menu
+from wattline.models.configurations import build_configurations
 from wattline.placement.power import Power
 
 _BUDGET_REASONS = (Reason.NEVER_IN_BUDGET, Reason.OVER_BUDGET)
@@ -31,7 +31,7 @@ def count_unfinished(log: Log) -> UnfinishedCounts:
     is_unfinished = np.ones(len(log.jobs), dtype=np.bool_)
     is_unfinished[log.events[is_end, EVENT_JOB].astype(np.int64)] = False
     last_reason = np.zeros(len(log.jobs), dtype=np.int64)
-    for job, reason in log.held.tolist():
+    for job, reason in log.wait_reasons.tolist():
         last_reason[job] = reason
     return dict(Counter(REASONS[code].name.lower() for code in last_reason[is_unfinished].tolist()))
 
@@ -50,9 +50,9 @@ def explain_nothing_started(unfinished: UnfinishedCounts, jobs: Jobs, case: Simu
     if not count:
         return "no job could start on this cluster"
     nodes, (_, place) = parse_cluster(case.cluster), case.build_policy_and_placer()
-    idle_w = float(nodes.rest_w.sum())
+    idle_w = float(nodes.idle_node_w.sum())
     if isinstance(place, Power):  # one node must be on, the others may be off
-        idle_w = float(nodes.off_w.sum() + (nodes.rest_w - nodes.off_w).min())
+        idle_w = float(nodes.off_w.sum() + (nodes.idle_node_w - nodes.off_w).min())
     needs = "; ".join(_describe_least_power(case.read_budgets(), jobs, nodes, case.read_models(), idle_w))
     return f"no job could start: {reason}\n  budget {' and '.join(case.budgets)}: {needs}"
 
@@ -67,11 +67,11 @@ def _describe_least_power(
     budgets: Sequence[Budget], jobs: Jobs, nodes: Nodes, models: Models, idle_w: float
 ) -> list[str]:
     """Describe the power that the most modest job needs, once for the cluster and for each team."""
-    ways = menu(models, jobs, nodes)
-    accepts = (nodes.accepts(jobs.gpu_kind)[:, None] >> np.arange(len(nodes.kind.names))) & 1 == 1
+    ways = build_configurations(models, jobs, nodes)
+    accepts = (nodes.accepted_kinds(jobs.gpu_kind)[:, None] >> np.arange(len(nodes.kind.names))) & 1 == 1
     least_w = ways.watts[:, 0].min(axis=1)
-    more_w = np.where(accepts, (least_w - ways.idle_w * ways.gpus[:, 0])[ways.sort], np.inf).min(axis=1)
-    job_w = np.where(accepts, least_w[ways.sort], np.inf).min(axis=1)
+    more_w = np.where(accepts, (least_w - ways.idle_w * ways.gpus[:, 0])[ways.job_class], np.inf).min(axis=1)
+    job_w = np.where(accepts, least_w[ways.job_class], np.inf).min(axis=1)
     sentences = []
     for team in dict.fromkeys(budget.team for budget in budgets if budget.unit != "eta"):
         if team:

@@ -25,22 +25,20 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from wattline.errors import NotPermitted, WattlineError
-from wattline.meter.caps.process_identity import myself
-from wattline.meter.caps.record import Record, lock_records, remove_record, state_folder, write
-from wattline.meter.caps.restore import Reaped, find_record, reap, restore_cap, restore_record
+from wattline.meter.caps.process_identity import identify_current_process
+from wattline.meter.caps.record import CapRecord, lock_records, remove_record, state_folder, write_record
+from wattline.meter.caps.restore import find_record, restore_cap, restore_orphaned_caps, restore_record
 from wattline.meter.caps.watchdog import Watchdog
 from wattline.meter.drivers.options import check_cap
 from wattline.meter.protocol import Gpu
 
-__all__ = ["Hold", "Reaped", "hold", "reap"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _reported: set[str] = set()  # warnings that this process has already given
-_active_guards: list[Hold] = []
+_active_guards: list[CapGuard] = []
 _previous_handlers: dict[signal.Signals, Any] = {}
 
 
-class Hold:
+class CapGuard:
     """Context in which this process may change the caps of *gpus*, and which restores them.
 
     *observing* maps the UUID of each GPU that is only observed to the reason.
@@ -53,7 +51,7 @@ class Hold:
         self._folder = state or state_folder()
         self._watts = watts
         self._warn = warn
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, CapRecord] = {}
         self._watchdog: Watchdog | None = None
         self._owner_pid = os.getpid()
         self._restored = False
@@ -64,7 +62,7 @@ class Hold:
         """The guarded GPUs."""
         return tuple(self._gpus.values())
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> CapGuard:
         _active_guards.append(self)
         atexit.register(self.restore)
         _install_signal_handlers()
@@ -128,14 +126,14 @@ class Hold:
             )
         return False
 
-    def _claim(self, gpu: Gpu, watts: float) -> Record | None:
+    def _claim(self, gpu: Gpu, watts: float) -> CapRecord | None:
         """Record the previous and the new cap; None: another process holds the GPU."""
         own = self._records.get(gpu.uuid)
         if own is not None:
             record = self._records[gpu.uuid] = replace(own, set_w=(own.set_w[-1], watts))
-            write(self._folder, record, safely=False)
+            write_record(self._folder, record, durable=False)
             return record
-        reap(self._folder, lambda orphan: orphan.uuid == gpu.uuid)
+        restore_orphaned_caps(self._folder, lambda orphan: orphan.uuid == gpu.uuid)
         other = find_record(self._folder, gpu.uuid)
         if other is not None and other.has_set(watts) and other.has_set(gpu.cap_w()):
             return None  # the process that started this one has already set the same cap
@@ -145,9 +143,11 @@ class Hold:
         before_w = gpu.cap_w()
         self._start_watchdog()
         # Keep the record in memory before it is on disk: a signal in between must find it.
-        record = self._records[gpu.uuid] = Record(gpu.uuid, gpu.spec, before_w, (before_w, watts), myself())
+        record = self._records[gpu.uuid] = CapRecord(
+            gpu.uuid, gpu.spec, before_w, (before_w, watts), identify_current_process()
+        )
         try:
-            write(self._folder, record, safely=True)
+            write_record(self._folder, record, durable=True)
         except OSError:
             del self._records[gpu.uuid]
             raise
@@ -203,7 +203,7 @@ class Hold:
         if watchdog is not None:
             watchdog.stop()
 
-    def _restore(self, record: Record) -> str:
+    def _restore(self, record: CapRecord) -> str:
         """Restore one cap, through a new meter if ours is already closed; return the problem, or ""."""
         try:
             restore_cap(self._folder, record, self._gpus[record.uuid])
@@ -212,23 +212,23 @@ class Hold:
         return ""
 
 
-def hold(
+def guard_caps(
     gpus: Sequence[Gpu],
     watts: float | None = None,
     state: Path | None = None,
-    tell: Callable[[str], None] = lambda text: print(f"wattline: {text}", file=sys.stderr),
-) -> Hold:
+    warn: Callable[[str], None] = lambda text: print(f"wattline: {text}", file=sys.stderr),
+) -> CapGuard:
     """Return a context manager in which caps of *gpus* may be set, and which sets *watts* on entry if given.
 
     *warn* receives each warning once; *state* is the folder of the cap records.
     """
-    reap(state)
-    return Hold(gpus, watts, state, tell)
+    restore_orphaned_caps(state)
+    return CapGuard(gpus, watts, state, warn)
 
 
-def _describe_owner(record: Record) -> str:
+def _describe_owner(record: CapRecord) -> str:
     owner = record.owner
-    unsure = "" if owner.lives() else ", which may be dead,"
+    unsure = "" if owner.is_alive() else ", which may be dead,"
     return f"process {owner.pid} on {owner.host}{unsure}"
 
 

@@ -22,23 +22,23 @@ class ProcessIdentity:
     pids: str  # the namespace of process ids: containers have their own
     host: str
 
-    def lives(self) -> bool | None:
+    def is_alive(self) -> bool | None:
         """Return True if the process is alive, None if that cannot be determined from here."""
         if self.boot != _read_boot_id():
             return False if self.host == _hostname() else None
         if self.pids != _read_pid_namespace():
             return None
-        return started(self.pid) == self.started
+        return read_start_ticks(self.pid) == self.started
 
 
-def myself() -> ProcessIdentity:
+def identify_current_process() -> ProcessIdentity:
     """Return the identity of this process."""
     return ProcessIdentity(
-        os.getpid(), started(os.getpid()) or 0, _read_boot_id(), _read_pid_namespace(), _hostname()
+        os.getpid(), read_start_ticks(os.getpid()) or 0, _read_boot_id(), _read_pid_namespace(), _hostname()
     )
 
 
-def started(pid: int) -> int | None:
+def read_start_ticks(pid: int) -> int | None:
     """Return the clock ticks from boot to the start of a process; None: it does not exist, or is a zombie."""
     if not (_PROC / "self").exists():
         return _probe(pid)

@@ -21,7 +21,7 @@ _local = threading.local()
 
 
 @dataclass(frozen=True)
-class Record:
+class CapRecord:
     """Previous and current cap of one GPU.
 
     The cap was *before_w*, and is one of *set_w* unless another program has changed it since.
@@ -73,21 +73,21 @@ def lock_records(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def write(folder: Path, record: Record, *, safely: bool) -> None:
+def write_record(folder: Path, record: CapRecord, *, durable: bool) -> None:
     """Write a record atomically; with *durable*, return only after it is on the disk."""
     path = record_path(folder, record.uuid)
     new = path.with_suffix(f".{os.getpid()}.new")
     with open(new, "w", encoding="utf-8") as file:
         json.dump(asdict(record), file)
         file.flush()
-        if safely:
+        if durable:
             os.fsync(file.fileno())
     os.replace(new, path)
-    if safely:
-        sync(folder)
+    if durable:
+        fsync_path(folder)
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Flush a file or a folder to the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
@@ -96,11 +96,11 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> CapRecord | None:
     """Return the record in a file; None: there is no valid one."""
     try:
         fields = json.loads(path.read_text("utf-8"))
-        return Record(
+        return CapRecord(
             uuid=str(fields["uuid"]),
             spec=str(fields["spec"]),
             before_w=float(fields["before_w"]),
@@ -116,7 +116,7 @@ def remove_record(folder: Path, uuid: str) -> None:
     record_path(folder, uuid).unlink(missing_ok=True)
 
 
-def records(folder: Path) -> list[Record]:
+def read_records(folder: Path) -> list[CapRecord]:
     """Return all valid records in *folder*, sorted by file name."""
     all_records = (read_record(path) for path in sorted(folder.glob("cap-*.json")))
     return [record for record in all_records if record is not None]

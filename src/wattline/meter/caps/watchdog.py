@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from wattline.meter.caps.process_identity import started
-from wattline.meter.caps.restore import reap
+from wattline.meter.caps.process_identity import read_start_ticks
+from wattline.meter.caps.restore import restore_orphaned_caps
 
 _CODE = "from wattline.meter.caps.watchdog import main; main()"
 _POLL_MS = 200  # on systems without pidfd
@@ -27,7 +27,7 @@ class Watchdog:
 
     def __init__(self, folder: Path) -> None:
         self._owner_pid = os.getpid()
-        start_ticks = started(self._owner_pid) or 0
+        start_ticks = read_start_ticks(self._owner_pid) or 0
         # The watchdog imports the same modules, from any working directory.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
         self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ def main() -> None:
     os.write(1, b".")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if wait_for_death(owner_pid, start_ticks):
-        reap(folder, lambda record: record.owner.pid == owner_pid)
+        restore_orphaned_caps(folder, lambda record: record.owner.pid == owner_pid)
 
 
 def wait_for_death(owner_pid: int, start_ticks: int) -> bool:
@@ -77,7 +77,7 @@ def wait_for_death(owner_pid: int, start_ticks: int) -> bool:
     pidfd = _open_pidfd(owner_pid)
     if pidfd is not None:
         poll.register(pidfd, select.POLLIN)
-    while started(owner_pid) == start_ticks:
+    while read_start_ticks(owner_pid) == start_ticks:
         for file, _ in poll.poll(None if pidfd is not None else _POLL_MS):
             if file == 0:
                 if os.read(0, 1):

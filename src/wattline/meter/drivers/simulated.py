@@ -189,7 +189,7 @@ class SimulatedMeter:
         end_s = self._pass_time(step_s)
         for number, rate, own_s in zip(self._numbers, rates, busy_s, strict=True):
             # Faster GPUs wait for the slowest.
-            draw_w = rate.watts * (own_s + self._workload.wait * (step_s - own_s)) / step_s
+            draw_w = rate.watts * (own_s + self._workload.waiting_power * (step_s - own_s)) / step_s
             self._count(number, max(draw_w, self.options.device.idle_w), step_s, end_s)
 
     def _pass_time(self, step_s: float) -> float:

@@ -95,7 +95,7 @@ class Curves:
         watts = [np.interp(r, known, w) for r, known, w in zip(scaled, self.rate, self.watts, strict=True)]
         return replace(self, knob=knob, rate=scaled, watts=np.maximum(watts, least_w))
 
-    def bent(self, bend: Floats) -> Curves:
+    def scale_rates(self, bend: Floats) -> Curves:
         """Return the curves with the rates of each batch size multiplied by *bend*."""
         return replace(self, rate=self.rate * bend[:, None], bend=self.bend * bend)
 

@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.leases import LEASE_GPUS, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import HELD
+from wattline.core.queue import QUEUE_HELD_GPUS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import BOOL, F2, I1, I2, INT, inner, kernel
@@ -46,18 +46,18 @@ from wattline.placement.kernel_arrays import (
     take_node_columns,
     take_plan_columns,
 )
-from wattline.placement.lease_builder import write
+from wattline.placement.lease_builder import build_placement
 from wattline.placement.selection import (
-    LEADER,
     NO_ROOM,
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_REASON,
+    OUTCOME_STAYS,
     OUTRANKED,
-    POOL,
-    REASON,
-    STAYS,
     Backfill,
     check_backfill,
-    choose,
     follow_leaders,
+    select_jobs,
 )
 
 _MAX_SELECTIONS = 3  # jobs are selected again, by number of GPUs, when some find no nodes
@@ -92,13 +92,13 @@ class Buddy:
         columns, nodes = take_plan_columns(plan), take_node_columns(snapshot)
         excluded_kinds = np.zeros(len(snapshot.queue), dtype=np.int64)
         for _ in range(_MAX_SELECTIONS):
-            selection = choose(plan, snapshot, models, self.backfill, excluded_kinds)
+            selection = select_jobs(plan, snapshot, models, self.backfill, excluded_kinds)
             entry_range, entries, outcome, excluded_kinds, is_stuck = _place_selected(
                 columns,
                 nodes,
                 len(snapshot.nodes.kind.names),
-                plan.keeps and self.backfill == "easy",
-                selection.fate,
+                plan.non_preemptive and self.backfill == "easy",
+                selection.outcome,
                 selection.free_gpus,
                 selection.unplaced,
                 excluded_kinds,
@@ -107,8 +107,10 @@ class Buddy:
             )
             if not is_stuck:
                 break
-        selection = selection._replace(fate=outcome, waiting=int(np.count_nonzero(outcome[REASON])))
-        return write(plan, snapshot, selection, (entry_range, entries))
+        selection = selection._replace(
+            outcome=outcome, waiting=int(np.count_nonzero(outcome[OUTCOME_REASON]))
+        )
+        return build_placement(plan, snapshot, selection, (entry_range, entries))
 
 
 @inner
@@ -160,7 +162,7 @@ def _preempt_later(
     for a in range(len(later) - 1, -1, -1):
         j = later[a]
         was_on[a] = -1
-        if outcome[STAYS, j] == 0 or outcome[POOL, j] != kind:
+        if outcome[OUTCOME_STAYS, j] == 0 or outcome[OUTCOME_KIND, j] != kind:
             continue
         fits = False
         if leaders[LEADER_NODE, j] >= 0:  # it may have been moved there
@@ -173,7 +175,7 @@ def _preempt_later(
                 n = leases[LEASE_NODE, r]
                 add_free_gpus(state, n, leases[LEASE_GPUS, r])
                 fits = fits or nodes[NODE_FREE, n] >= need
-        outcome[STAYS, j] = -1
+        outcome[OUTCOME_STAYS, j] = -1
         if (spans_nodes and find_power_for_whole_nodes(state, need, kind) >= 0) or (fits and not spans_nodes):
             return True
     return False
@@ -188,14 +190,14 @@ def _restore_preempted(
     flags[HEAPS_STALE] = 1
     for a in range(len(later)):
         j = later[a]
-        if outcome[STAYS, j] >= 0:
+        if outcome[OUTCOME_STAYS, j] >= 0:
             continue
         fits = was_on[a] < 0 or nodes[NODE_FREE, was_on[a]] >= leaders[LEADER_NEED, j]
         for r in range(lease_start[j], lease_start[j + 1]):
             fits = fits and (
                 was_on[a] >= 0 or nodes[NODE_FREE, leases[LEASE_NODE, r]] >= leases[LEASE_GPUS, r]
             )
-        outcome[STAYS, j] = 1 if fits else 0
+        outcome[OUTCOME_STAYS, j] = 1 if fits else 0
         if fits and was_on[a] >= 0:
             add_to_node(nodes, leaders, j, was_on[a])
             add_free_gpus(state, was_on[a], -leaders[LEADER_NEED, j])
@@ -244,7 +246,7 @@ def _add_running(
         start, end = lease_start[i], lease_start[i + 1]
         if stays[i] and end == start + 1:
             add_to_node(nodes, leaders, i, leases[LEASE_NODE, start])
-        if end > start and queue[HELD, i] == leaders[LEADER_NEED, i]:
+        if end > start and queue[QUEUE_HELD_GPUS, i] == leaders[LEADER_NEED, i]:
             goes_first[i] = (excluded_kinds[i] >> nodes[NODE_KIND, leases[LEASE_NODE, start]]) & 1 == 0
     return goes_first
 
@@ -254,7 +256,7 @@ def _write_single_nodes(
     state: BuddyState, outcome: Ints, leases: Ints, lease_start: Ints, entry_range: Ints, entries: Ints
 ) -> None:
     """Write the entries of jobs on one node that are new there; jobs that were moved do not stay."""
-    leader_of, stays = outcome[LEADER], outcome[STAYS]
+    leader_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_STAYS]
     leaders, flags = state.leaders, state.flags
     for i in range(outcome.shape[1]):
         if leader_of[i] == i and leaders[LEADER_NODE, i] >= 0:
@@ -295,7 +297,7 @@ def _place_selected(
         return entry_range, np.empty((2, 0), dtype=np.int64), outcome, excluded, False
     # A node is taken as a whole at most once; each job has one entry besides.
     entries = np.empty((2, len(free_gpus) + 2 * queued), dtype=np.int64)
-    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    leader_of, kind_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
     state = build_state(free_gpus, columns, kinds, queued)
     largest = _find_largest_nodes(columns, kinds)
     need_of = state.leaders[LEADER_NEED]
@@ -319,7 +321,7 @@ def _place_selected(
             if leader_of[i] != i or stays[i]:
                 continue
             if kind < 0:
-                if turn < turns - 1 or outcome[REASON, i] != NO_ROOM:
+                if turn < turns - 1 or outcome[OUTCOME_REASON, i] != NO_ROOM:
                     continue
             elif non_preemptive and goes_first[i] != (turn == 0):
                 continue
@@ -332,7 +334,7 @@ def _place_selected(
                     if not is_placed:
                         too_large[kind, size_class] = need
                         for q in range(p + 1, len(plan_row)):  # the next selection can leave these out
-                            waits = queue[HELD, plan_row[q]] == 0
+                            waits = queue[QUEUE_HELD_GPUS, plan_row[q]] == 0
                             same_class = (plan_gpus[q] > largest[kind]) == spans_nodes
                             if waits and plan_gpus[q] >= need and same_class:
                                 excluded[plan_row[q]] |= 1 << kind
@@ -352,7 +354,7 @@ def _place_selected(
                     continue
                 is_stuck = True
                 excluded[i] |= 1 << kind
-                kind_of[i], outcome[REASON, i] = -1, OUTRANKED if has_head else NO_ROOM
+                kind_of[i], outcome[OUTCOME_REASON, i] = -1, OUTRANKED if has_head else NO_ROOM
             if reserves and not has_head:
                 for k in range(kinds):
                     if (excluded[i] >> k) & 1:

@@ -6,7 +6,7 @@ import numpy as np
 
 from wattline.core.table import Ints
 from wattline.jit import inner
-from wattline.models.sensitivity import SPREADS
+from wattline.models.sensitivity import MAX_EXTRA_NODES
 from wattline.placement.host.host_arrays import FreeResources, HostNodes, PointTable
 from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, sort_by_node
 
@@ -138,7 +138,7 @@ def select_extra_nodes(
     """
     free_gpus, left = free
     shape, speed = nodes.shape, points.speed
-    on, gpus_on = np.empty(SPREADS + 1, dtype=np.int64), np.empty(SPREADS + 1, dtype=np.int64)
+    on, gpus_on = np.empty(MAX_EXTRA_NODES + 1, dtype=np.int64), np.empty(MAX_EXTRA_NODES + 1, dtype=np.int64)
     fits_alone, best_p = False, -1
     for n in range(len(free_gpus)):
         if nodes.kind[n] == kind and free_gpus[n] >= need:
@@ -151,7 +151,7 @@ def select_extra_nodes(
         return -1
     target = _MIN_SPEEDUP * (speed[best_p] if best_p >= 0 else 1.0)
     best_more, best_point = 0, -1
-    for more in range(1, min(SPREADS, need - 1) + 1):
+    for more in range(1, min(MAX_EXTRA_NODES, need - 1) + 1):
         count = _take_most_cores(kind, more + 1, free, nodes, on)
         rest = need
         for a in range(count):
@@ -159,7 +159,7 @@ def select_extra_nodes(
             rest -= gpus_on[a]
         if count <= more or rest > 0:
             continue
-        point_set = spread[SPREADS * shape[on[0]] + more - 1]
+        point_set = spread[MAX_EXTRA_NODES * shape[on[0]] + more - 1]
         p = _find_fastest_point(gpus_on, on, count, point_set, left, nodes.host, points)
         if p >= 0 and speed[p] > target:
             target, best_more, best_point = speed[p], more, p
@@ -186,6 +186,8 @@ def find_point_set(entry_range: Ints, entries: Ints, nodes: HostNodes, sets: Int
         if nodes.shape[entries[ENTRY_NODE, a]] != nodes.shape[first]:
             return -1
     more = (entry_range[1] - entry_range[0]) - -(-gpus // nodes.gpus[first])
-    if more > SPREADS:
+    if more > MAX_EXTRA_NODES:
         return -1
-    return int(sets[nodes.shape[first]] if more == 0 else spread[SPREADS * nodes.shape[first] + more - 1])
+    return int(
+        sets[nodes.shape[first]] if more == 0 else spread[MAX_EXTRA_NODES * nodes.shape[first] + more - 1]
+    )

@@ -18,9 +18,16 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
-from wattline.models.sensitivity import Needs
+from wattline.models.sensitivity import Sensitivity
 from wattline.placement.host.synergy_tune import look_up_sensitivity, place_selection
-from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, check_backfill, choose
+from wattline.placement.selection import (
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_STAYS,
+    Backfill,
+    check_backfill,
+    select_jobs,
+)
 
 _NODE_LIMIT = 200  # of the search tree of `pack_whole_jobs`; a limit of time would make runs differ
 _RELATIVE_GAP = 1e-4  # distance to the optimum at which the search of `allocate` for whole numbers ends
@@ -32,11 +39,11 @@ class Allocation(NamedTuple):
 
     point: Ints
     jobs: Ints
-    worth: float  # sum of the speeds of all jobs
+    speed_sum: float  # sum of the speeds of all jobs
     bound: float  # upper bound of that sum, from the relaxation to fractions of jobs
 
 
-def allocate(known: Needs, sets: Ints, gpus: Ints, host: Ints, *, whole: bool = True) -> Allocation:
+def allocate(known: Sensitivity, sets: Ints, gpus: Ints, host: Ints, *, whole: bool = True) -> Allocation:
     """Return the points of jobs, one entry of *sets* and *gpus* each, that maximise the sum of their speeds.
 
     *host* is the resources of the whole cluster, rows as in `HOST_RESOURCES`; 0: unlimited. Every job gets a
@@ -48,7 +55,7 @@ def allocate(known: Needs, sets: Ints, gpus: Ints, host: Ints, *, whole: bool = 
     if not len(sets):
         return Allocation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0, 0.0)
     classes, count = np.unique(np.column_stack((sets, gpus)), axis=0, return_counts=True)
-    start, end = known.first[classes[:, 0]], known.first[classes[:, 0] + 1]
+    start, end = known.set_start[classes[:, 0]], known.set_start[classes[:, 0] + 1]
     point = np.concatenate([np.arange(a, b) for a, b in zip(start.tolist(), end.tolist(), strict=True)])
     class_of = np.repeat(np.arange(len(classes)), end - start)
     limited = np.flatnonzero(host > 0)
@@ -143,17 +150,17 @@ class Optimum:
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Return leases for the plan, and a reason for every job without."""
-        selection = choose(plan, snapshot, models, self.backfill)
+        selection = select_jobs(plan, snapshot, models, self.backfill)
         preferred_node = np.full(len(snapshot.queue), -1, dtype=np.int64)
-        outcome, free_gpus = selection.fate.copy(), selection.free_gpus.copy()
+        outcome, free_gpus = selection.outcome.copy(), selection.free_gpus.copy()
         known, (sets, _) = look_up_sensitivity(plan, snapshot, models)
         current_node = _find_current_nodes(snapshot)
-        leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+        leader_of, kind_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
         alone = np.bincount(leader_of[leader_of >= 0], minlength=outcome.shape[1]) == 1
         gpus = np.zeros(len(snapshot.queue), dtype=np.int64)
         gpus[plan.row] = plan.gpus
-        for shape in np.unique(known.shape).tolist():
-            here = np.flatnonzero(known.shape == shape)
+        for shape in np.unique(known.node_shape).tolist():
+            here = np.flatnonzero(known.node_shape == shape)
             kind = snapshot.nodes.kind.codes[here[0]]
             fits = alone & (gpus <= snapshot.nodes.gpus[here[0]]) & (leader_of == np.arange(len(gpus)))
             rows = np.flatnonzero((kind_of == kind) & fits & (preferred_node < 0))
@@ -169,7 +176,7 @@ class Optimum:
                 known, sets[rows, shape], gpus[rows], current_node[rows], here, free_gpus, snapshot.nodes
             )
         unplaced = int(np.count_nonzero((kind_of >= 0) & (stays == 0)))
-        selection = selection._replace(fate=outcome, free_gpus=free_gpus, unplaced=unplaced)
+        selection = selection._replace(outcome=outcome, free_gpus=free_gpus, unplaced=unplaced)
         return place_selection(plan, snapshot, models, selection, preferred_node, _KEEP, np.inf)
 
 
@@ -184,13 +191,13 @@ def _find_current_nodes(snapshot: Snapshot) -> Ints:
 
 
 def _assign_nodes(
-    known: Needs, sets: Ints, gpus: Ints, current_node: Ints, here: Ints, free_gpus: Ints, nodes: Nodes
+    known: Sensitivity, sets: Ints, gpus: Ints, current_node: Ints, here: Ints, free_gpus: Ints, nodes: Nodes
 ) -> Ints:
     """Return a node for each job among the nodes *here* of one shape; -1: the job did not fit."""
     host = nodes.host[:, here]
     best = allocate(known, sets, gpus, host.sum(axis=1))
-    set_of_class = np.searchsorted(known.first, best.point, side="right") - 1
-    gpus_of_set = np.zeros(len(known.first), dtype=np.int64)
+    set_of_class = np.searchsorted(known.set_start, best.point, side="right") - 1
+    gpus_of_set = np.zeros(len(known.set_start), dtype=np.int64)
     gpus_of_set[sets] = gpus
     count = pack_whole_jobs(
         gpus_of_set[set_of_class], known.host[:, best.point], best.jobs, free_gpus[here], host

@@ -10,12 +10,18 @@ import numpy as np
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ASKED, JOB
+from wattline.core.queue import QUEUE_JOB, QUEUE_REQUESTED_GPUS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F2, FLOAT, I1, I2, inner, kernel
-from wattline.models.sensitivity import SPREADS, Needs, needs, of_job, saturating
+from wattline.models.sensitivity import (
+    MAX_EXTRA_NODES,
+    Sensitivity,
+    build_sensitivity,
+    find_job_points,
+    find_saturation_points,
+)
 from wattline.placement.host.host_arrays import (
     HOST_NODES,
     JOB_SETS,
@@ -36,8 +42,16 @@ from wattline.placement.kernel_arrays import (
     PlanColumns,
     take_plan_columns,
 )
-from wattline.placement.lease_builder import write
-from wattline.placement.selection import LEADER, POOL, STAYS, Backfill, Selection, check_backfill, choose
+from wattline.placement.lease_builder import build_placement
+from wattline.placement.selection import (
+    OUTCOME_KIND,
+    OUTCOME_LEADER,
+    OUTCOME_STAYS,
+    Backfill,
+    Selection,
+    check_backfill,
+    select_jobs,
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,7 @@ class Tune:
 
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Return leases for the plan, and a reason for every job without."""
-        selection = choose(plan, snapshot, models, self.backfill)
+        selection = select_jobs(plan, snapshot, models, self.backfill)
         no_preference = np.full(len(snapshot.queue), -1, dtype=np.int64)
         return place_selection(plan, snapshot, models, selection, no_preference, self.keep, self.move)
 
@@ -88,7 +102,7 @@ def place_selection(
     # Plain tuples where kernels take records: building a NamedTuple takes longer.
     entry_range, entries, host, outcome, host_limited = _tune(
         take_plan_columns(plan),
-        selection.fate,
+        selection.outcome,
         selection.free_gpus,
         preferred_node,
         move,
@@ -96,46 +110,55 @@ def place_selection(
         snapshot.leases.block,
         cast(
             HostNodes,
-            (nodes.kind.codes, nodes.gpus, nodes.host, nodes.share, known.shape, snapshot.wakes_s),
+            (
+                nodes.kind.codes,
+                nodes.gpus,
+                nodes.host,
+                nodes.host_share,
+                known.node_shape,
+                snapshot.boot_done_s,
+            ),
         ),
         job_sets,
-        cast(PointTable, (known.first, saturating(known, keep), known.host, known.speed)),
+        cast(PointTable, (known.set_start, find_saturation_points(known, keep), known.host, known.speed)),
     )
-    selection = selection._replace(fate=outcome)
-    return write(plan, snapshot, selection, (entry_range, entries), host, host_limited)
+    selection = selection._replace(outcome=outcome)
+    return build_placement(plan, snapshot, selection, (entry_range, entries), host, host_limited)
 
 
-def look_up_sensitivity(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, JobSets]:
+def look_up_sensitivity(plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Sensitivity, JobSets]:
     """Return the sensitivity of jobs to host resources, and their point sets with the GPUs of the plan."""
-    known, block = needs(models, snapshot.jobs, snapshot.nodes), snapshot.queue.block
-    if (plan.gpus == block[ASKED, plan.row]).all():
-        job = block[JOB].astype(np.int64)
-        return known, JobSets(known.sets.take(job, axis=0), known.spread.take(job, axis=0))
+    known, block = build_sensitivity(models, snapshot.jobs, snapshot.nodes), snapshot.queue.block
+    if (plan.gpus == block[QUEUE_REQUESTED_GPUS, plan.row]).all():
+        job = block[QUEUE_JOB].astype(np.int64)
+        return known, JobSets(known.point_sets.take(job, axis=0), known.spread_sets.take(job, axis=0))
     return _add_resized_jobs(known, plan, snapshot, models)
 
 
-def _add_resized_jobs(known: Needs, plan: Plan, snapshot: Snapshot, models: Models) -> tuple[Needs, JobSets]:
+def _add_resized_jobs(
+    known: Sensitivity, plan: Plan, snapshot: Snapshot, models: Models
+) -> tuple[Sensitivity, JobSets]:
     """Return the same as `look_up_sensitivity` where jobs have other GPUs than they requested."""
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
-    sets, spread = known.sets[queue.job].copy(), known.spread[queue.job].copy()
+    sets, spread = known.point_sets[queue.job].copy(), known.spread_sets[queue.job].copy()
     added: dict[tuple[int, int], Ints] = {}
-    hosts, speeds, lengths = [known.host], [known.speed], np.diff(known.first).tolist()
+    hosts, speeds, lengths = [known.host], [known.speed], np.diff(known.set_start).tolist()
     for row, gpus in zip(plan.row.tolist(), plan.gpus.tolist(), strict=True):
         job = int(queue.job[row])
         if gpus == jobs.gpus[job]:
             continue
-        key = (int(known.sets[job, 0]), gpus)
+        key = (int(known.point_sets[job, 0]), gpus)
         if key not in added:
-            parts = of_job(models, jobs, nodes, job, gpus)
+            parts = find_job_points(models, jobs, nodes, job, gpus)
             number = np.arange(len(lengths), len(lengths) + len(parts), dtype=np.int64)
-            added[key] = number.reshape(-1, SPREADS + 1)
+            added[key] = number.reshape(-1, MAX_EXTRA_NODES + 1)
             hosts += [host for host, _ in parts]
             speeds += [speed for _, speed in parts]
             lengths += [len(speed) for _, speed in parts]
         sets[row], spread[row] = added[key][:, 0], added[key][:, 1:].reshape(-1)
     extended = replace(
         known,
-        first=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        set_start=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         host=np.ascontiguousarray(np.concatenate(hosts, axis=1)),
         speed=np.concatenate(speeds),
     )
@@ -158,9 +181,9 @@ def _add_staying(
     """Write the entries of jobs that stay, reduce *left* by their wants; return the end of the entries."""
     at = i = 0
     for r in range(leases.shape[1]):
-        while queue[JOB, i] < leases[LEASE_JOB, r]:
+        while queue[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        if not outcome[STAYS, i] or leases[LEASE_JOB, r] != leases[LEASE_GROUP, r]:
+        if not outcome[OUTCOME_STAYS, i] or leases[LEASE_JOB, r] != leases[LEASE_GROUP, r]:
             continue
         n, gpus = leases[LEASE_NODE, r], leases[LEASE_GPUS, r]
         if entry_range[1, i] == 0:
@@ -191,7 +214,7 @@ def _select_all_nodes(
 ) -> NodeEntries:
     """Return the nodes of all jobs that run, including those that stay."""
     count = len(nodes.kind)
-    leader_of, kind_of, stays = outcome[LEADER], outcome[POOL], outcome[STAYS]
+    leader_of, kind_of, stays = outcome[OUTCOME_LEADER], outcome[OUTCOME_KIND], outcome[OUTCOME_STAYS]
     free = FreeResources(free_gpus.copy(), nodes.host.copy())
     capacity = 0
     for p in range(len(plan.row)):
@@ -296,7 +319,7 @@ def _split_hosts(
     on_one_node, spans_nodes = np.zeros(queued, dtype=np.bool_), np.zeros(queued, dtype=np.bool_)
     left = nodes.host.copy()
     for i in range(queued):
-        if outcome[LEADER, i] != i or outcome[POOL, i] < 0:
+        if outcome[OUTCOME_LEADER, i] != i or outcome[OUTCOME_KIND, i] < 0:
             continue
         if alone[i]:
             own[i] = find_point_set(entry_range[:, i], entries, nodes, sets[i], job_sets.spread[i])
@@ -321,14 +344,14 @@ def _split_hosts(
             at = entry_range[0, i]
             for h in range(3):
                 left[h, entries[ENTRY_NODE, at]] += entries[ENTRY_GPUS, at] * host[h, points.start[own[i]]]
-    jobs = _collect_node_jobs(on_one_node, outcome[STAYS], entry_range, entries, count)
+    jobs = _collect_node_jobs(on_one_node, outcome[OUTCOME_STAYS], entry_range, entries, count)
     _split_nodes(jobs, left, move, nodes, sets, points)
     for n in range(count):
         for a in range(jobs.start[n], jobs.start[n + 1]):
             i, point = jobs.row[a], jobs.point[a]
             at = entry_range[0, i]
             if entries[ENTRY_NODE, at] != n:
-                entries[ENTRY_NODE, at], outcome[STAYS, i] = n, 0
+                entries[ENTRY_NODE, at], outcome[OUTCOME_STAYS, i] = n, 0
             fastest = points.start[sets[i, nodes.shape[n]] + 1] - 1
             host_limited = host_limited or speed[point] < speed[fastest]
             for h in range(3):

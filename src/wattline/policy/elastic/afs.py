@@ -102,7 +102,7 @@ def allocate_by_length(capacity: Capacity, speed: Floats, work_s: Floats) -> Int
     """
     configs = capacity.configs
     return _allocate_by_length(
-        speed, work_s, capacity.job_class, capacity.pool, capacity.room, configs.sizes, configs.gpus
+        speed, work_s, capacity.job_class, capacity.pool, capacity.room, configs.size_count, configs.gpus
     )
 
 

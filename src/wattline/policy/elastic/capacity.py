@@ -11,11 +11,11 @@ import numpy as np
 from wattline.core.leases import LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
-from wattline.models.configurations import Menu, menu, with_own_batch
+from wattline.models.configurations import Configurations, build_configurations, with_fixed_batch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,7 +26,7 @@ class Capacity:
     per job. Its configurations are row *job_class* of *configs*; its sizes are numbered from 0.
     """
 
-    configs: Menu
+    configs: Configurations
     job_class: Ints
     pool: Ints  # kind of GPU; -1: there is none for it now, or it is held back
     room: Ints  # GPUs of each kind
@@ -39,16 +39,16 @@ def build_capacity(snapshot: Snapshot, models: Models, plan: Plan | None, *, bat
     With *batches* jobs that allow it may be trained with other batch sizes than they requested.
     """
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
-    configs = menu(models, jobs if batches else with_own_batch(jobs), nodes)
+    configs = build_configurations(models, jobs if batches else with_fixed_batch(jobs), nodes)
     planned = np.ones(len(queue), dtype=np.bool_)
     if plan is not None:
         planned[:] = False
         planned[plan.row] = True
     room = np.bincount(nodes.kind.codes, nodes.gpus * snapshot.usable, len(nodes.kind.names)).astype(np.int64)
     pool, job_class = _choose_pools(
-        queue.block, snapshot.leases.block, nodes.kind.codes, planned, room, configs.sort, configs.gpus
+        queue.block, snapshot.leases.block, nodes.kind.codes, planned, room, configs.job_class, configs.gpus
     )
-    return Capacity(configs, job_class, pool, room, queue.held.astype(np.int64))
+    return Capacity(configs, job_class, pool, room, queue.held_gpus.astype(np.int64))
 
 
 @kernel(F2, I2, I1, B1, I1, I2, I2)
@@ -63,13 +63,13 @@ def _choose_pools(
     job_class = np.empty(queued, dtype=np.int64)
     i = 0
     for r in range(leases.shape[1]):
-        while block[JOB, i] < leases[LEASE_JOB, r]:
+        while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         if pool[i] < 0 and planned[i]:
             pool[i] = node_kind[leases[LEASE_NODE, r]]
             crowd[pool[i]] += 1
     for i in range(queued):
-        job, accepts = int(block[JOB, i]), int(block[ACCEPTS, i])
+        job, accepts = int(block[QUEUE_JOB, i]), int(block[QUEUE_ACCEPTED_KINDS, i])
         best, first = -1.0, 0
         for k in range(kinds - 1, -1, -1):
             if (accepts >> k) & 1:
@@ -96,7 +96,7 @@ def discount_restarts(
     """
     counted_s = np.clip(left_s, 1.0, horizon_s)
     restarts = capacity.configs.gpus[capacity.job_class] != capacity.held[:, None]
-    restarts &= ~np.isnan(snapshot.queue.first_s)[:, None]
+    restarts &= ~np.isnan(snapshot.queue.first_start_s)[:, None]
     return np.where(restarts, counted_s / (counted_s + rescale_s), 1.0)
 
 
@@ -115,7 +115,7 @@ def allocate_greedily(capacity: Capacity, first: Ints, value: Floats, value_of_n
         capacity.job_class,
         capacity.pool,
         capacity.room,
-        configs.sizes,
+        configs.size_count,
         configs.gpus,
     )
 
@@ -208,8 +208,8 @@ def plan_from_sizes(
     batch = configs.batch[job_class[row], np.maximum(size[row], 0), -1] if configs.batch.any() else None
     cap_w, reason, needs_meter = None, None, False
     if plan is not None:
-        next_decision_s = min(next_decision_s, plan.tick_s)
-        reason, needs_meter = plan.reason, plan.meters
+        next_decision_s = min(next_decision_s, plan.next_decision_s)
+        reason, needs_meter = plan.reason, plan.needs_meter
         if plan.cap_w is not None:
             by_row = np.zeros(len(job_class), dtype=np.int64)
             by_row[plan.row] = plan.cap_w
@@ -218,9 +218,9 @@ def plan_from_sizes(
         row=row,
         gpus=gpus[row],
         group=row,
-        tick_s=next_decision_s,
+        next_decision_s=next_decision_s,
         cap_w=cap_w,
         batch=batch,
         reason=reason,
-        meters=needs_meter,
+        needs_meter=needs_meter,
     )

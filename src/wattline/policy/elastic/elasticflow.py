@@ -9,7 +9,7 @@ import numpy as np
 
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import HELD, RATE
+from wattline.core.queue import QUEUE_HELD_GPUS, QUEUE_STEPS_PER_S
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
@@ -74,7 +74,9 @@ class ElasticFlow:
         capacity = build_capacity(snapshot, models, plan, batches=False)
         share, now, end_s, rise_s = self._compute_shares(snapshot, capacity)
         if self.reject:
-            late = np.isfinite(_get_deadlines_s(snapshot)) & (share < 0) & np.isnan(snapshot.queue.first_s)
+            late = (
+                np.isfinite(_get_deadlines_s(snapshot)) & (share < 0) & np.isnan(snapshot.queue.first_start_s)
+            )
             plan = _hold_back(snapshot, plan, late)
             capacity = replace(capacity, pool=np.where(late, -1, capacity.pool))
         size = self._allocate(snapshot, capacity, share, now, end_s)
@@ -93,7 +95,7 @@ class ElasticFlow:
         queue, configs = snapshot.queue, capacity.configs
         due_s = _get_deadlines_s(snapshot) - snapshot.now_s
         has_deadline = np.isfinite(due_s) & (capacity.pool >= 0)
-        started = ~np.isnan(queue.first_s)
+        started = ~np.isnan(queue.first_start_s)
         order = np.argsort(~started, kind="stable")
         by_deadline = np.argsort(due_s, kind="stable")
         rows = DeadlineRows(
@@ -105,7 +107,7 @@ class ElasticFlow:
             capacity.job_class,
             capacity.pool,
         )
-        sizes = SizeTable(configs.sizes, configs.gpus, np.ascontiguousarray(configs.speed[:, :, -1]))
+        sizes = SizeTable(configs.size_count, configs.gpus, np.ascontiguousarray(configs.speed[:, :, -1]))
         return admit(
             np.ascontiguousarray(order[has_deadline[order]]),
             np.ascontiguousarray(by_deadline[has_deadline[by_deadline]]),
@@ -125,7 +127,7 @@ class ElasticFlow:
         value = np.log(speed * discount_restarts(snapshot, capacity, left_s, self.restart_s, math.inf))
         size = np.arange(value.shape[1])
         value[size < now[:, None]] = -_MUST
-        grow_and_shrink_s = self.restart_s * np.where(np.isnan(snapshot.queue.first_s), 1, 2)
+        grow_and_shrink_s = self.restart_s * np.where(np.isnan(snapshot.queue.first_start_s), 1, 2)
         tight = (now >= 0) & (end_s + grow_and_shrink_s > due_s + _EXACT_S) & (self.restart_s > 0)
         is_held = capacity.configs.gpus[capacity.job_class] == capacity.held[:, None]
         value[tight[:, None] & (size > now[:, None]) & ~is_held] = -_MUST
@@ -148,7 +150,7 @@ def _compute_work_s(snapshot: Snapshot) -> Floats:
 def _compute_starting_s(snapshot: Snapshot, restart_s: float) -> Floats:
     """Return for how long each row will still be restarting, if that takes *restart_s*."""
     queue = snapshot.queue
-    starts = (queue.block[HELD] > 0) & (queue.block[RATE] == 0) & (queue.restarts > 0)
+    starts = (queue.block[QUEUE_HELD_GPUS] > 0) & (queue.block[QUEUE_STEPS_PER_S] == 0) & (queue.restarts > 0)
     return np.where(starts, np.maximum(0.0, restart_s - (snapshot.now_s - queue.since_s)), 0.0)
 
 
@@ -159,4 +161,12 @@ def _hold_back(snapshot: Snapshot, plan: Plan | None, out: Bools) -> Plan:
     reason[out] = _HELD
     row = plan.row[~out[plan.row]]
     cap_w = None if plan.cap_w is None else plan.cap_w[~out[plan.row]]
-    return Plan(row, row, row, tick_s=plan.tick_s, cap_w=cap_w, reason=reason, meters=plan.meters)
+    return Plan(
+        row,
+        row,
+        row,
+        next_decision_s=plan.next_decision_s,
+        cap_w=cap_w,
+        reason=reason,
+        needs_meter=plan.needs_meter,
+    )

@@ -75,7 +75,7 @@ class Pollux:
         age_s = snapshot.now_s - snapshot.jobs.submit_s[queue.job]
         lost_s = queue.restarts * self.restart_s
         factor = np.maximum(age_s - lost_s, 0.0) / np.maximum(age_s + self.restart_s, 1.0)
-        factor[np.isnan(queue.first_s)] = 1.0
+        factor[np.isnan(queue.first_start_s)] = 1.0
         keeps = capacity.configs.gpus[capacity.job_class] == capacity.held[:, None]
         return np.where(keeps, 1.0, factor[:, None])
 

@@ -10,7 +10,7 @@ import numpy as np
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, LAST_CAP, LAST_GPUS, LAST_NODE
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_LAST_CAP_W, QUEUE_LAST_GPUS, QUEUE_LAST_NODE
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
@@ -102,11 +102,11 @@ class PowerFlow:
             row=runs,
             gpus=gpus,
             group=runs,
-            tick_s=min(next_s, math.inf if plan is None else plan.tick_s),
+            next_decision_s=min(next_s, math.inf if plan is None else plan.next_decision_s),
             cap_w=np.ascontiguousarray(configs.cap_w[job_class, size[runs], cap[runs]]),
             batch=np.ascontiguousarray(configs.batch[job_class, size[runs], cap[runs]]),
             reason=reason,
-            meters=len(limits.amount) > 0,
+            needs_meter=len(limits.amount) > 0,
         )
 
     def _allocate(
@@ -135,7 +135,7 @@ class PowerFlow:
         first = np.argsort(work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0], kind="stable")
         rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first)
         table = PowerTable(
-            configs.sizes, configs.gpus, configs.speed, configs.watts, configs.idle_w, configs.static_w
+            configs.size_count, configs.gpus, configs.speed, configs.watts, configs.idle_w, configs.static_w
         )
         if not is_fastest:
             none = LimitArrays(NO_LIMITS.amount, NO_LIMITS.unit, NO_LIMITS.team)
@@ -173,10 +173,12 @@ def _mark_unaffordable(
 def _find_reasons_without_pool(snapshot: Snapshot, capacity: Capacity, plan: Plan | None) -> Ints:
     """Return why a row has no GPUs to be served from: nodes are down, or too few even when all are up."""
     nodes, configs, job = snapshot.nodes, capacity.configs, snapshot.queue.job
-    accepts = snapshot.queue.block[ACCEPTS].astype(np.int64)
+    accepts = snapshot.queue.block[QUEUE_ACCEPTED_KINDS].astype(np.int64)
     reason = np.full(len(job), _TOO_BIG, dtype=np.int64)
     for kind, total in enumerate(np.bincount(nodes.kind.codes, nodes.gpus, len(nodes.kind.names))):
-        reason[((accepts >> kind) & 1 == 1) & (configs.gpus[configs.sort[job, kind], 0] <= total)] = _NO_ROOM
+        reason[((accepts >> kind) & 1 == 1) & (configs.gpus[configs.job_class[job, kind], 0] <= total)] = (
+            _NO_ROOM
+        )
     if plan is not None:
         reason[np.setdiff1d(np.arange(len(job)), plan.row)] = _HELD
     return reason
@@ -188,11 +190,13 @@ def _find_boot_costs(snapshot: Snapshot) -> tuple[Ints, Ints, Floats]:
     The draw is what the node draws more than off. Where nodes that are off differ, each counts with the
     fewest GPUs and the most watts of any of them.
     """
-    nodes, kinds, off = snapshot.nodes, len(snapshot.nodes.kind.names), snapshot.wakes_s == math.inf
+    nodes, kinds, off = snapshot.nodes, len(snapshot.nodes.kind.names), snapshot.boot_done_s == math.inf
     on = np.bincount(nodes.kind.codes, nodes.gpus * (snapshot.usable & ~off), kinds).astype(np.int64)
     gpus, watts = np.full(kinds, nodes.gpus.max(), dtype=np.int64), np.zeros(kinds)
     np.minimum.at(gpus, nodes.kind.codes[off], nodes.gpus[off])
-    np.maximum.at(watts, nodes.kind.codes[off], (np.maximum(nodes.boot_w, nodes.rest_w) - nodes.off_w)[off])
+    np.maximum.at(
+        watts, nodes.kind.codes[off], (np.maximum(nodes.boot_w, nodes.idle_node_w) - nodes.off_w)[off]
+    )
     return on, gpus, watts
 
 
@@ -237,8 +241,10 @@ def _compute_watts_factor(snapshot: Snapshot, capacity: Capacity) -> Floats:
     measured = np.flatnonzero(queue.watts > 0)
     if not len(measured):
         return factor
-    gpus, cap_w, node = queue.block[[LAST_GPUS, LAST_CAP, LAST_NODE]][:, measured].astype(np.int64)
-    job_class = configs.sort[queue.job[measured], snapshot.nodes.kind.codes[node]]
+    gpus, cap_w, node = queue.block[[QUEUE_LAST_GPUS, QUEUE_LAST_CAP_W, QUEUE_LAST_NODE]][:, measured].astype(
+        np.int64
+    )
+    job_class = configs.job_class[queue.job[measured], snapshot.nodes.kind.codes[node]]
     size = configs.gpus[job_class] == gpus[:, None]
     cap = configs.cap_w[job_class, 0] == cap_w[:, None]
     known = size.any(axis=1) & cap.any(axis=1)

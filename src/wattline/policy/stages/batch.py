@@ -12,13 +12,13 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
 from wattline.models.cost import sample_cost
-from wattline.models.job_classes import sorts
+from wattline.models.job_classes import classify_jobs
 from wattline.policy.chain import plan_as_requested
 
 
@@ -52,7 +52,7 @@ class Batch:
         free = (jobs.max_batch[job] > jobs.batch[job]) & (jobs.batch[job] > 0) & (batch == 0) & (running < 0)
         alone = np.bincount(plan.group, minlength=len(queue))[plan.group] == 1
         kind = _find_kinds(snapshot, plan)
-        job_class, example = sorts(jobs)
+        job_class, example = classify_jobs(jobs)
         for p in np.flatnonzero(free & alone).tolist():
             batch[p] = _choose_batch(
                 models,  # type: ignore[arg-type]  # models are frozen
@@ -77,7 +77,7 @@ def _find_running_batches(snapshot: Snapshot) -> Ints:
 
 def _find_kinds(snapshot: Snapshot, plan: Plan) -> Ints:
     """Return the kind of GPU of each entry: that of the plan, or the first that the job accepts."""
-    accepts = snapshot.queue.block[ACCEPTS, plan.row].astype(np.int64)
+    accepts = snapshot.queue.block[QUEUE_ACCEPTED_KINDS, plan.row].astype(np.int64)
     bits = (accepts[:, None] >> np.arange(len(snapshot.nodes.kind.names))) & 1
     first = np.argmax(bits, axis=1).astype(np.int64)
     if plan.node is not None:

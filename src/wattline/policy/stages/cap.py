@@ -15,15 +15,15 @@ from wattline.core.leases import LEASE_JOB, LEASE_NODE
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS, JOB
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F2, I1, I2, kernel, record
 from wattline.measurement.devices import DEVICES
-from wattline.models.configurations import Menu, menu
+from wattline.models.configurations import Configurations, build_configurations
 from wattline.models.cost import sample_cost
-from wattline.models.job_classes import sorts
+from wattline.models.job_classes import classify_jobs
 from wattline.policy.chain import plan_as_requested
 
 _UNLISTED = -1  # a cap or a batch that is not among the configurations
@@ -61,7 +61,7 @@ class Cap:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = plan_as_requested(snapshot) if plan is None else plan
         jobs, nodes = snapshot.jobs, snapshot.nodes
-        configs = menu(models, jobs, nodes)
+        configs = build_configurations(models, jobs, nodes)
         cap_w, kind, unlisted, shared = _look_up_caps(
             plan.row,
             plan.gpus,
@@ -86,11 +86,11 @@ class Cap:
     def _fill_unlisted(self, models: Models, snapshot: Snapshot, plan: Plan, kind: Ints, cap_w: Ints) -> None:
         """Fill in the caps of sizes and batches that are not among the configurations."""
         jobs, nodes = snapshot.jobs, snapshot.nodes
-        configs = menu(models, jobs, nodes)
+        configs = build_configurations(models, jobs, nodes)
         examples = _find_examples(configs)
         for p in np.flatnonzero(cap_w == _UNLISTED).tolist():
             on, gpus = int(kind[p]), int(plan.gpus[p])
-            job = int(examples[configs.sort[int(snapshot.queue.block[JOB, plan.row[p]]), on]])
+            job = int(examples[configs.job_class[int(snapshot.queue.block[QUEUE_JOB, plan.row[p]]), on]])
             batch = 0 if plan.batch is None else int(plan.batch[p])
             cap_w[p] = _choose_unlisted_cap(models, jobs, nodes, self, job, on, gpus, batch)  # type: ignore[arg-type]
 
@@ -112,7 +112,7 @@ class _CapTable(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _choose_caps(configs: Menu, nodes: Nodes, stage: Cap) -> _CapTable:
+def _choose_caps(configs: Configurations, nodes: Nodes, stage: Cap) -> _CapTable:
     batch = np.where(
         (configs.batch == configs.batch[..., -1:]).all(axis=-1), configs.batch[..., -1], _UNLISTED
     )
@@ -122,7 +122,7 @@ def _choose_caps(configs: Menu, nodes: Nodes, stage: Cap) -> _CapTable:
         here = slice(code * classes, (code + 1) * classes)
         gpu_w = configs.watts[here] / configs.gpus[here, :, None]
         caps[here] = stage.choose_cheapest(configs.speed[here], gpu_w, configs.cap_w[here], _max_w(name))
-    return _CapTable(configs.sort, configs.gpus, np.ascontiguousarray(batch), caps)
+    return _CapTable(configs.job_class, configs.gpus, np.ascontiguousarray(batch), caps)
 
 
 def _max_w(kind: str) -> float:
@@ -133,16 +133,16 @@ def _max_w(kind: str) -> float:
 @lru_cache(maxsize=8)
 def _find_metered(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
     """Return by job and kind of GPU whether the models know the power draw."""
-    job_class, example = sorts(jobs)
+    job_class, example = classify_jobs(jobs)
     watts = [models.watts(jobs, Grants.of(example, jobs.gpus[example], kind=k)) for k in nodes.kind.names]
     return np.asarray(np.isfinite(np.stack(watts, axis=1))[job_class])
 
 
 @lru_cache(maxsize=8)
-def _find_examples(configs: Menu) -> Ints:
+def _find_examples(configs: Configurations) -> Ints:
     """Return a job of each class."""
     jobs = np.empty(len(configs.gpus), dtype=np.int64)
-    jobs[configs.sort[::-1]] = np.arange(len(configs.sort), dtype=np.int64)[::-1, None]
+    jobs[configs.job_class[::-1]] = np.arange(len(configs.job_class), dtype=np.int64)[::-1, None]
     return jobs
 
 
@@ -151,8 +151,8 @@ def _choose_unlisted_cap(
     models: Models, jobs: Jobs, nodes: Nodes, stage: Cap, job: int, kind: int, gpus: int, batch: int
 ) -> int:
     """Return the cheapest cap for a size or a batch that is not among the configurations."""
-    configs = menu(models, jobs, nodes)
-    cap_w = np.ascontiguousarray(configs.cap_w[configs.sort[job, kind], 0])
+    configs = build_configurations(models, jobs, nodes)
+    cap_w = np.ascontiguousarray(configs.cap_w[configs.job_class[job, kind], 0])
     here = nodes.kind.codes == kind
     same = np.ones(len(cap_w), dtype=np.int64)
     grants = Grants.of(
@@ -202,7 +202,7 @@ def _look_up_caps(
     held_in = np.full(block.shape[1], -1, dtype=np.int64)
     i = 0
     for r in range(leases.shape[1]):
-        while block[JOB, i] < leases[LEASE_JOB, r]:
+        while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
         held_in[i] = node_kind[leases[LEASE_NODE, r]]
     cap_w = np.full(len(plan_row), _UNLISTED, dtype=np.int64)
@@ -212,12 +212,12 @@ def _look_up_caps(
         i = plan_row[p]
         k = held_in[i]
         if k < 0:
-            accepts = int(block[ACCEPTS, i])
+            accepts = int(block[QUEUE_ACCEPTED_KINDS, i])
             k = 0
             while k + 1 < table.job_class.shape[1] and not (accepts >> k) & 1:
                 k += 1
         kind[p] = k
-        c = table.job_class[int(block[JOB, i]), k]
+        c = table.job_class[int(block[QUEUE_JOB, i]), k]
         batch = plan_batch[p] if len(plan_batch) > 0 else 0
         for s in range(table.gpus.shape[1]):
             if table.gpus[c, s] == plan_gpus[p]:

@@ -11,7 +11,7 @@ from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
-from wattline.models.sensitivity import needs, saturating
+from wattline.models.sensitivity import build_sensitivity, find_saturation_points
 from wattline.policy.chain import plan_as_requested
 
 
@@ -34,11 +34,11 @@ class Demand:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = plan_as_requested(snapshot) if plan is None else plan
         # A job that has less than it demands may get more when another ends, so the plan is not stable.
-        return replace(plan, host=compute_demand(plan, snapshot, models, self.keep), lasts=False)
+        return replace(plan, host=compute_demand(plan, snapshot, models, self.keep), stable=False)
 
 
 def compute_demand(plan: Plan, snapshot: Snapshot, models: Models, keep: float) -> Ints:
     """Return the least of the host with which each entry of the plan has *keep* of its best speed."""
-    sensitivity = needs(models, snapshot.jobs, snapshot.nodes)
-    sets = sensitivity.sets[snapshot.queue.job[plan.row], 0]
-    return np.asarray(np.take(sensitivity.host, saturating(sensitivity, keep)[sets], axis=1))
+    sensitivity = build_sensitivity(models, snapshot.jobs, snapshot.nodes)
+    sets = sensitivity.point_sets[snapshot.queue.job[plan.row], 0]
+    return np.asarray(np.take(sensitivity.host, find_saturation_points(sensitivity, keep)[sets], axis=1))

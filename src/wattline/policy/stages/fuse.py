@@ -12,13 +12,13 @@ from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import ACCEPTS
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.models.array_speed import keyed, widest
-from wattline.models.job_classes import sorts
-from wattline.models.remaining import last_s
+from wattline.models.array_speed import has_fusion_key, max_array_width
+from wattline.models.job_classes import classify_jobs
+from wattline.models.remaining import group_remaining_s
 from wattline.policy.chain import plan_as_requested, predict_running, reorder
 from wattline.policy.forecast import predict_starts_s
 
@@ -63,7 +63,7 @@ class Fuse:
         alone = np.bincount(group, minlength=len(snapshot.queue))[group] == 1
         free = _has_key(snapshot, plan) & alone & ~running
         # Without preemption running jobs go first, whatever the order of the plan.
-        turn = np.argsort(~running, kind="stable") if plan.keeps else np.arange(len(plan))
+        turn = np.argsort(~running, kind="stable") if plan.non_preemptive else np.arange(len(plan))
         runs, waits = np.zeros_like(free), np.zeros_like(free)
         runs[turn], waits[turn], _ = predict_running(snapshot, reorder(plan, turn))
         hosts, guests = runs & free, waits & free
@@ -86,11 +86,11 @@ class Fuse:
     def _find_speeds(self, snapshot: Snapshot, models: Models, plan: Plan, entry: int) -> tuple[float, ...]:
         """Return the speed of each member by the width of an array, up to the best, on the worst kind."""
         jobs, nodes, row = snapshot.jobs, snapshot.nodes, int(plan.row[entry])
-        accepts = int(snapshot.queue.block[ACCEPTS, row])
+        accepts = int(snapshot.queue.block[QUEUE_ACCEPTED_KINDS, row])
         kinds = [k for k in range(len(nodes.kind.names)) if accepts >> k & 1]
         if plan.kind is not None and plan.kind[entry] >= 0:
             kinds = [int(plan.kind[entry])]
-        job_class, example = sorts(jobs)
+        job_class, example = classify_jobs(jobs)
         job = int(snapshot.queue.job[row])
         job = int(example[job_class[job]]) if getattr(models, "alike", False) else job
         batch = 0 if plan.batch is None else int(plan.batch[entry])
@@ -116,7 +116,9 @@ class _Forecast:
         place = np.empty_like(turn)
         place[turn] = np.arange(len(turn))
         wait_s = np.empty(len(turn))
-        wait_s[turn] = predict_starts_s(snapshot, reorder(plan, turn), last_s(snapshot, models, plan))
+        wait_s[turn] = predict_starts_s(
+            snapshot, reorder(plan, turn), group_remaining_s(snapshot, models, plan)
+        )
         total = int(snapshot.nodes.gpus[snapshot.usable].sum())
         return cls(left_s[plan.row], wait_s, place, plan.gpus / total)
 
@@ -148,7 +150,7 @@ class _Forecast:
 
 def _has_key(snapshot: Snapshot, plan: Plan) -> Bools:
     """Return which entries of the plan have a fusion key."""
-    return np.asarray(keyed(snapshot.jobs)[snapshot.queue.job[plan.row]])
+    return np.asarray(has_fusion_key(snapshot.jobs)[snapshot.queue.job[plan.row]])
 
 
 def _keep_running_arrays(snapshot: Snapshot, plan: Plan) -> Ints:
@@ -176,12 +178,17 @@ def _lead_with_first(plan: Plan) -> Plan:
         return plan
     first = np.full(int(plan.group.max()) + 1, len(plan), dtype=np.int64)
     np.minimum.at(first, plan.group, np.arange(len(plan)))
-    return reorder(plan, np.lexsort((plan.group != plan.row, first[plan.group])), non_preemptive=plan.keeps)
+    return reorder(
+        plan, np.lexsort((plan.group != plan.row, first[plan.group])), non_preemptive=plan.non_preemptive
+    )
 
 
 def _number_similar(snapshot: Snapshot, plan: Plan) -> Ints:
     """Return a number for each entry, the same for those that may be one array."""
-    job, accepts = snapshot.queue.job[plan.row], snapshot.queue.block[ACCEPTS, plan.row].astype(np.int64)
+    job, accepts = (
+        snapshot.queue.job[plan.row],
+        snapshot.queue.block[QUEUE_ACCEPTED_KINDS, plan.row].astype(np.int64),
+    )
     columns = [snapshot.jobs.fuse.codes[job], plan.gpus, accepts]
     columns += [c for c in (plan.cap_w, plan.batch, plan.kind, plan.node) if c is not None]
     columns += [] if plan.host is None else list(plan.host)
@@ -209,6 +216,6 @@ def _compute_speeds(
         kind=nodes.kind.names[kind],
     )
     speed = models.speed(jobs, grants)
-    fits = width <= np.maximum(widest(models, jobs, grants), 1)
+    fits = width <= np.maximum(max_array_width(models, jobs, grants), 1)
     work = np.where(fits, width * speed, 0.0)
     return tuple(speed[: 1 + int(np.argmax(work >= (1 - 1e-9) * work.max()))].tolist())

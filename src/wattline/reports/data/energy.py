@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.events import ARRIVED, ENDS, EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
+from wattline.core.events import (
+    ARRIVED,
+    EVENT_AT_S,
+    EVENT_ENERGY_J,
+    EVENT_JOB,
+    EVENT_VERB,
+    LEASE_END_EVENTS,
+    METERED,
+)
 from wattline.loop.runlog import Log
 from wattline.reports.data.lease_intervals import LeaseIntervals
 from wattline.reports.data.node_states import (
@@ -48,7 +56,7 @@ def break_down_energy(log: Log, intervals: LeaseIntervals, changes: NodeStateCha
     if not len(readings):
         return EnergyBreakdown(UNMETERED)
     total_j, until_s = float(energy_j[readings[-1]]), float(at_s[readings[-1]])
-    lease_j = float(energy_j[np.isin(verb, ENDS)].sum())
+    lease_j = float(energy_j[np.isin(verb, LEASE_END_EVENTS)].sum())
     backend = str(log.header.get("backend", ""))
     method = str(log.header.get("energy_method", ""))
     if backend != "sim":

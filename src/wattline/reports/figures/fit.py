@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.table import Floats
 from wattline.measurement.points import Profile
 from wattline.measurement.settings import KNOBS
-from wattline.models.held_out import HeldOut
+from wattline.models.held_out import HeldOutErrors
 from wattline.models.workload import Workload
 from wattline.reports.figures.fit_lines import (
     INTEGER_KNOBS,
@@ -90,7 +90,7 @@ def _list_known_points(x: Floats, y: Floats) -> dict[str, list[float]]:
     return {"x": x[known].tolist(), "y": y[known].tolist()}
 
 
-def build_error_figure(rows: Profile, held_out: HeldOut) -> dict[str, Any] | None:
+def build_error_figure(rows: Profile, held_out: HeldOutErrors) -> dict[str, Any] | None:
     """Return the held-out error of each row; None = too few rows to leave any out."""
     panels = [
         (column, title, getattr(rows, column), 100 * errors)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wattline.measurement.merge import merged
 from wattline.measurement.settings import KNOBS
-from wattline.models.fit_quality import Fitted
+from wattline.models.fit_quality import FittedWorkload
 from wattline.models.workload import Workload
 from wattline.reports.figures.fit import TITLES, build_error_figure, build_knob_figure
 from wattline.reports.figures.fit_lines import group_lines
@@ -24,12 +24,12 @@ class _FitSection(NamedTuple):
     plots: list[tuple[str, str]]  # title and name of the figure
 
 
-def write_fit_page(path: str | Path, profile: str, fits: Sequence[Fitted]) -> None:
+def write_fit_page(path: str | Path, profile: str, fits: Sequence[FittedWorkload]) -> None:
     """Write a page about the models of one profile; it works offline and needs the extra `report`."""
     write_page(path, render_fit_page(profile, fits, load_plotly_js()))
 
 
-def render_fit_page(profile: str, fits: Sequence[Fitted], plotly: str) -> str:
+def render_fit_page(profile: str, fits: Sequence[FittedWorkload], plotly: str) -> str:
     """Return the page as HTML; *plotly* is the source of plotly.js."""
     figures = build_fit_figures(fits)
     points = sum(len(fit.rows) for fit in fits)
@@ -52,7 +52,7 @@ def render_fit_page(profile: str, fits: Sequence[Fitted], plotly: str) -> str:
     )
 
 
-def build_fit_figures(fits: Sequence[Fitted]) -> dict[str, Any]:
+def build_fit_figures(fits: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return the plotly figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
     figures = {}
     for number, (workload, profile, held_out) in enumerate(fits):
@@ -67,7 +67,7 @@ def _list_varied_knobs(workload: Workload) -> list[str]:
     return [knob for knob in KNOBS if knob in workload.measured]
 
 
-def _describe_fit(number: int, fit: Fitted, figures: Mapping[str, Any]) -> _FitSection:
+def _describe_fit(number: int, fit: FittedWorkload, figures: Mapping[str, Any]) -> _FitSection:
     workload, rows = fit.workload, merged(fit.rows)
     note = f"{len(fit.rows):,} points. Held out: {fit}."
     note += "" if workload.metered else " Watts were not measured."
@@ -82,7 +82,12 @@ def _describe_fit(number: int, fit: Fitted, figures: Mapping[str, Any]) -> _FitS
     return _FitSection(f"{workload.model} on {workload.gpu}", note, plots)
 
 
-def _format_row(fit: Fitted) -> tuple[str, ...]:
-    errors = (fit.held.samples_error, fit.held.samples_worst, fit.held.watts_error, fit.held.watts_worst)
+def _format_row(fit: FittedWorkload) -> tuple[str, ...]:
+    errors = (
+        fit.held_out.samples_error,
+        fit.held_out.samples_worst,
+        fit.held_out.watts_error,
+        fit.held_out.watts_worst,
+    )
     workload = f"{fit.workload.model} on {fit.workload.gpu}"
     return workload, f"{len(fit.rows):,}", *map(format_percent, errors)

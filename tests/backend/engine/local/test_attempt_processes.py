@@ -29,7 +29,7 @@ from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH, process_i
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.launch_file import ATTEMPT, Launch
 from wattline.errors import BackendError, ConfigError
-from wattline.meter.caps.process_identity import started
+from wattline.meter.caps.process_identity import read_start_ticks
 
 WAITS = "echo $$; until [ -e go ]; do sleep 0.01; done"
 
@@ -164,7 +164,7 @@ def test_a_claim_from_before_the_last_boot_has_vanished(tmp_path: Path) -> None:
 
 def test_a_reused_process_id_is_never_signalled(tmp_path: Path, received: list[int]) -> None:
     attempt = write_attempt(tmp_path / "a", "true")
-    write_claim(attempt, start_ticks=(started(os.getpid()) or 0) - 1)
+    write_claim(attempt, start_ticks=(read_start_ticks(os.getpid()) or 0) - 1)
     assert attempt.state() == "vanished"
     assert not attempt.stop()
     assert not attempt.kill()

@@ -23,7 +23,7 @@ from wattline.backend.engine.local import engine as local_engine
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.backend import Local
 from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
-from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, each
+from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, RAN, STOPPED, Event, list_events
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
 from wattline.testing import BackendContract, JobBehaviour
@@ -71,7 +71,7 @@ class Machine:
                 if event.verb == verb and self.local._queue.table.ids[event.job] == name:
                     self.seen.remove(event)
                     return event
-            self.seen += each(self.local.wait(time.time() + 0.5)[1])
+            self.seen += list_events(self.local.wait(time.time() + 0.5)[1])
         raise AssertionError(f"{verb} of {name} never came: {self.seen}, {self.reported}")
 
     def data(self, kind: str) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ with wattline.Session(save=lambda path: path.write_text('x'), load=lambda path: 
     for epoch in run.epochs(4):
         for batch in run.steps(range(40)):
             {body}
-print('did', run.where.steps)
+print('did', run.position.steps)
 """
 
 
@@ -336,7 +336,7 @@ def test_a_restart_finds_running_and_ended_attempts(tmp_path: Path) -> None:
         assert len(state.queue) == 3
         assert state.leases.job.tolist() == [0, 1]
         assert state.leases.cap_w.tolist() == [200, 0]
-        assert state.free.tolist() == [0]
+        assert state.free_gpus.tolist() == [0]
         second.until(FAILED, "2")
         assert second.data("ended")[0]["exit_code"] == 3
         second.local.cancel("1")

@@ -39,7 +39,7 @@ from wattline.backend.engine.local.process_files import (
     wait_for_end,
 )
 from wattline.errors import BackendError
-from wattline.meter.caps.process_identity import started
+from wattline.meter.caps.process_identity import read_start_ticks
 
 ProcessState = Literal["new", "void", "running", "ended", "vanished"]
 
@@ -157,7 +157,7 @@ class AttemptProcesses:
 
     def _leftovers(self, variable: bytes) -> set[int]:
         ids = processes_with(variable) | self._in_cgroups()
-        return {pid for pid in ids if started(pid) is not None} - {os.getpid()}
+        return {pid for pid in ids if read_start_ticks(pid) is not None} - {os.getpid()}
 
     def _in_cgroups(self) -> set[int]:
         ids = set()
@@ -199,4 +199,4 @@ def _is_alive(claim: Mapping[str, Any]) -> bool:
     """Return whether the process that made a claim still runs."""
     if not {"pid", "start_ticks", "boot_id"} <= claim.keys() or claim["boot_id"] != boot_id():
         return False
-    return bool(started(claim["pid"]) == claim["start_ticks"])
+    return bool(read_start_ticks(claim["pid"]) == claim["start_ticks"])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from wattline.errors import MeterError, WattlineError
-from wattline.meter.caps.guard import Hold, hold
+from wattline.meter.caps.guard import CapGuard, guard_caps
 from wattline.meter.protocol import Gpu, Meter
 
 _logger = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ class GpuAllocator:
         self._used_j: dict[str, float | None] = {}
         first = list(self._last_j.values())
         self._first_j = None if None in first else sum(v for v in first if v is not None)
-        self._hold: Hold = hold(meter.gpus, state=state, tell=_logger.warning).__enter__()
+        self._cap_guard: CapGuard = guard_caps(meter.gpus, state=state, warn=_logger.warning).__enter__()
 
     def close(self) -> None:
         """Restore power limits and close the meter."""
-        self._hold.__exit__(None, None, None)
+        self._cap_guard.__exit__(None, None, None)
         self.meter.close()
 
     # -- allocation
@@ -141,10 +141,10 @@ class GpuAllocator:
             if watts:
                 done = self._set(gpu, watts) and done
             else:
-                self._hold.release(gpu)
+                self._cap_guard.release(gpu)
         return done
 
     def _set(self, gpu: Gpu, watts: int) -> bool:
-        self._hold.observing.pop(gpu.uuid, None)  # the process that held its power limit may be gone
+        self._cap_guard.observing.pop(gpu.uuid, None)  # the process that held its power limit may be gone
         low, high = gpu.cap_range_w()
-        return self._hold.set_cap(min(max(float(watts), low), high), gpu)
+        return self._cap_guard.set_cap(min(max(float(watts), low), high), gpu)

@@ -72,7 +72,7 @@ class Machine:
         Its cores are beside the place of its first GPU, so that neighbours share few caches; where there are
         fewer cores than GPUs, several jobs share a core.
         """
-        share = self.nodes.share[:, node]
+        share = self.nodes.host_share[:, node]
         mcpus, mem_mib = settings.mcpus or int(share[0]), settings.mem_mib or int(share[1])
         count = min(max(round(mcpus * len(gpus) / 1000), 1), len(self.cores))
         first = gpus[0] * len(self.cores) // max(len(self.meter.gpus), 1)
