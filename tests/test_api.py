@@ -17,14 +17,12 @@ BANNED = {"time", "subprocess", "random", "torch", "pynvml", "fastapi", "sqlite3
 
 def test_the_public_names_are_complete() -> None:
     assert sorted(wattline.__all__) == [
-        "Asked",
         "Buddy",
         "Budget",
         "Faults",
         "Jobs",
         "Local",
         "Log",
-        "Measured",
         "Nodes",
         "Overheads",
         "Pack",
@@ -36,7 +34,9 @@ def test_the_public_names_are_complete() -> None:
         "Session",
         "Settings",
         "Sim",
+        "TraceModels",
         "WattlineError",
+        "WorkloadModels",
         "__version__",
         "compare",
         "fit",

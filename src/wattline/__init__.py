@@ -11,14 +11,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "TraceModels": "wattline.models.trace_model",
-    "Budget": "wattline.energy.budgets",
     "Buddy": "wattline.placement.buddy.placer",
+    "Budget": "wattline.energy.budgets",
     "Faults": "wattline.backend.sim.faults",
     "Jobs": "wattline.core.jobs",
     "Local": "wattline.backend.engine.local.backend",
     "Log": "wattline.loop.runlog",
-    "WorkloadModels": "wattline.models.workload_models",
     "Nodes": "wattline.core.nodes",
     "Overheads": "wattline.backend.sim.faults",
     "Pack": "wattline.placement.pack",
@@ -30,7 +28,9 @@ _MODULES = {
     "Session": "wattline.train.session",
     "Settings": "wattline.measurement.settings",
     "Sim": "wattline.backend.sim.simulator",
+    "TraceModels": "wattline.models.trace_model",
     "WattlineError": "wattline.errors",
+    "WorkloadModels": "wattline.models.workload_models",
     "compare": "wattline.reports",
     "fit": "wattline.models.fit",
     "fuse": "wattline.fusion",

@@ -48,7 +48,7 @@ def test_a_comparison_is_valid_json_with_reports_in_the_order_given(logs):
     assert len(found["pareto"]) == len(found["ratios"]["energy_j"]) == 3
 
 
-def test_the_front_holds_whom_nobody_beats_in_both(logs):
+def test_the_front_holds_the_runs_that_no_other_beats_in_both(logs):
     found = report(logs[0])
     assert mark_pareto_front(with_figures(found, (1, 9), (5, 5), (9, 1), (6, 6), (5, 7))) == (
         True,
@@ -73,7 +73,7 @@ def test_the_table_names_every_run_its_ratios_and_the_method_of_its_joules(logs)
     assert "modelled from" in lines[-1]
 
 
-def test_runs_on_different_clusters_are_told_apart_and_warned_about(logs):
+def test_runs_on_different_clusters_are_distinguished_with_a_warning(logs):
     elsewhere = replace(report(logs[0]), cluster="9xa100:8")
     text = str(compare(report(logs[0]), elsewhere))
     assert "fifo, cluster 9xa100:8" in text

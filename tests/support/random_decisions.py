@@ -41,8 +41,8 @@ class RandomTuning:
             plan,
             cap_w=_draw((0, 0, 110, 150, 200), jobs, self.seed, period),
             batch=np.where(requested > 0, requested * _draw((0, 1, 2), jobs, self.seed, period // 3), 0),
-            tick_s=min(plan.next_decision_s, (period + 1) * TUNED_S),
-            meters=True,
+            next_decision_s=min(plan.next_decision_s, (period + 1) * TUNED_S),
+            needs_meter=True,
         )
 
 
@@ -58,7 +58,7 @@ class RandomSwitching:
         every = np.arange(len(snapshot.nodes))
         on = _draw((False, True, True), every, self.seed, int(snapshot.now_s)).astype(np.bool_)
         on[placement.leases.node] = True
-        return replace(placement, on=on, tick_s=snapshot.now_s + TUNED_S)
+        return replace(placement, powered_on=on, next_decision_s=snapshot.now_s + TUNED_S)
 
 
 def _draw(values: tuple[int, ...], rows: np.ndarray, seed: int, period: int) -> np.ndarray:

@@ -102,10 +102,18 @@ def update_outliers(
 def restart_after_drift(state: TunerState) -> TunerState:
     """Return a state that knows only the outlier runs; the costs of an epoch are kept."""
     zeros = np.zeros(len(state.task.batches))
-    outliers, state = state.outliers, replace(
-        state, runs=zeros, log_epochs_sum=zeros, log_epochs_squares=zeros, stopped_runs=zeros, stopped_after=zeros, local_runs=zeros,
-        lost_j=0.0, outliers=(),
-    )  # fmt: skip
+    outliers = state.outliers
+    state = replace(
+        state,
+        runs=zeros,
+        log_epochs_sum=zeros,
+        log_epochs_squares=zeros,
+        stopped_runs=zeros,
+        stopped_after=zeros,
+        local_runs=zeros,
+        lost_j=0.0,
+        outliers=(),
+    )
     for run in outliers:
         state = (add_run if run.reached else add_stopped_run)(state, run.batch_index, run.log_epochs)
     return state

@@ -99,7 +99,9 @@ class Andreas:
         reason = _find_reasons(problem, rows, assignment, len(snapshot.queue), self.objective == "rolling")
         chosen = build_plan(problem, rows, assignment, reason)
         return replace(
-            chosen, next_decision_s=min(plan.next_decision_s, until_s), gap=math.inf if math.isnan(gap) else gap
+            chosen,
+            next_decision_s=min(plan.next_decision_s, until_s),
+            gap=math.inf if math.isnan(gap) else gap,
         )
 
 

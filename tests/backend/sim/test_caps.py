@@ -30,7 +30,9 @@ SLOW_TO_START = Overheads(start_s=60.0, restart_s=500.0, stop_s=5.0)
 TRUTHS = pytest.mark.parametrize("truth", [TraceModels(), library()], ids=["asked", "measured"])
 
 
-def told(truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int = 0) -> tuple[float, float]:
+def expected_rate(
+    truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int = 0
+) -> tuple[float, float]:
     """Rate of the first job and watts of all its GPUs, by what *truth* and the node say."""
     gpus = jobs.gpus[:1]
     knobs = {"cap_w": np.array([cap_w]), "batch": np.array([batch])}
@@ -45,7 +47,7 @@ def told(truth: Models, jobs: Jobs, cluster: Nodes, cap_w: int = 0, batch: int =
 @pytest.mark.parametrize("cap_w", [0, 110, 150, 200, 1000])
 def test_a_cap_slows_and_saves_by_exactly_what_the_truth_says(truth: Models, cap_w: int) -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    rate, watts = told(truth, jobs, cluster, cap_w)
+    rate, watts = expected_rate(truth, jobs, cluster, cap_w)
     simulation = ManualSimulation(jobs, cluster, truth=truth)
     simulation.advance_to(0)
     simulation.start(0, 4, cap_w=cap_w)
@@ -59,7 +61,9 @@ def test_a_cap_slows_and_saves_by_exactly_what_the_truth_says(truth: Models, cap
 @TRUTHS
 def test_tighter_caps_are_slower_and_draw_less(truth: Models) -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    rates, watts = zip(*(told(truth, jobs, cluster, cap_w) for cap_w in (0, 200, 150, 110)), strict=True)
+    rates, watts = zip(
+        *(expected_rate(truth, jobs, cluster, cap_w) for cap_w in (0, 200, 150, 110)), strict=True
+    )
     assert list(rates) == sorted(rates, reverse=True)
     assert list(watts) == sorted(watts, reverse=True)
     assert watts[-1] <= 4 * 110
@@ -68,8 +72,8 @@ def test_tighter_caps_are_slower_and_draw_less(truth: Models) -> None:
 @TRUTHS
 def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(truth: Models) -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    fast, fast_w = told(truth, jobs, cluster)
-    slow, slow_w = told(truth, jobs, cluster, 110)
+    fast, fast_w = expected_rate(truth, jobs, cluster)
+    slow, slow_w = expected_rate(truth, jobs, cluster, 110)
     simulation = ManualSimulation(jobs, cluster, truth=truth, overheads=SLOW_TO_START)
     simulation.advance_to(0)
     simulation.start(0, 4)
@@ -88,7 +92,7 @@ def test_another_cap_takes_effect_at_once_and_costs_neither_restart_nor_steps(tr
 
 def test_another_cap_while_a_job_starts_up_does_not_make_it_start_again() -> None:
     jobs, cluster = build_measured_jobs(), nodes("v100", gpus=4)
-    (_, fast_w), (slow, slow_w) = (told(TraceModels(), jobs, cluster, cap_w) for cap_w in (0, 110))
+    (_, fast_w), (slow, slow_w) = (expected_rate(TraceModels(), jobs, cluster, cap_w) for cap_w in (0, 110))
     simulation = ManualSimulation(jobs, cluster, overheads=SLOW_TO_START)
     simulation.advance_to(0)
     simulation.start(0, 4)
@@ -142,11 +146,11 @@ class Fiddling:
         plan = p.fifo(snapshot, models)
         turn = int(snapshot.now_s // 10)
         cap_w = np.full(len(plan), 5000 + turn % 2)
-        return replace(plan, cap_w=cap_w, tick_s=10.0 * (turn + 1))
+        return replace(plan, cap_w=cap_w, next_decision_s=10.0 * (turn + 1))
 
 
 @pytest.mark.parametrize("quantum_s", [None, 10.0])
-def test_who_is_retuned_has_not_saved_its_work_by_that(quantum_s: float | None) -> None:
+def test_a_retune_is_no_checkpoint(quantum_s: float | None) -> None:
     faults = Faults(node_mtbf_s=5000, node_repair_s=600, checkpoint_s=1000, job_failure=0.5)
     jobs = Jobs.of(submit_s=[0, 0], gpus=[1, 1], duration_s=[20_000, 9_000])
     sim = {"gpus": 2, "faults": faults, "seed": 3, "quantum_s": quantum_s}
@@ -161,19 +165,19 @@ def test_who_is_retuned_has_not_saved_its_work_by_that(quantum_s: float | None) 
 def test_watts_that_no_model_knows_are_those_of_the_node() -> None:
     jobs = build_measured_jobs(model=["never heard of"])
     for truth in (TraceModels(), library()):
-        rate, watts = told(truth, jobs, nodes("v100", gpus=4, busy_w=123.0))
+        rate, watts = expected_rate(truth, jobs, nodes("v100", gpus=4, busy_w=123.0))
         assert (rate, watts) == (1.0, 492.0)
         log = run(Sim(jobs, nodes("v100", gpus=4, busy_w=123.0), truth=truth), p.fifo)
         assert log.events[log.events[:, 0] == FINISHED][0, 5] == 492_000
 
 
-def test_of_gpus_that_nobody_knows_a_cap_is_only_known_to_hold() -> None:
+def test_a_cap_on_an_unknown_gpu_only_limits_its_power() -> None:
     jobs, cluster = build_measured_jobs(), nodes("abacus", gpus=4, base_w=10, idle_w=1, busy_w=200)
     simulation = ManualSimulation(jobs, cluster)
     simulation.advance_to(0)
     simulation.start(0, 4, cap_w=150)
     assert simulation.finish().energy_j == 4 * 150 * 1000
-    assert told(TraceModels(), jobs, cluster, 150) == (1.0, 600.0)
+    assert expected_rate(TraceModels(), jobs, cluster, 150) == (1.0, 600.0)
 
 
 def test_a_job_draws_what_the_kind_it_runs_on_makes_it_draw() -> None:
@@ -186,7 +190,7 @@ def test_a_job_draws_what_the_kind_it_runs_on_makes_it_draw() -> None:
         simulation.start(0, 4, node=node)
         simulation.advance_to(1)
         drawn.append(simulation.last_event(RAN).energy_j)
-    expected = [told(library(), jobs, nodes(kind, gpus=4))[1] for kind in ("v100", "a100")]
+    expected = [expected_rate(library(), jobs, nodes(kind, gpus=4))[1] for kind in ("v100", "a100")]
     assert drawn == pytest.approx(expected)
     assert drawn[0] != drawn[1]
 
@@ -198,14 +202,14 @@ class LargerLater:
     def __call__(self, snapshot: Snapshot, models: Models) -> Plan:
         plan = p.fifo(snapshot, models)
         batch = np.full(len(plan), 512 if snapshot.now_s >= 300 else 256)
-        return replace(plan, batch=batch, tick_s=300.0 if snapshot.now_s < 300 else math.inf)
+        return replace(plan, batch=batch, next_decision_s=300.0 if snapshot.now_s < 300 else math.inf)
 
 
 @TRUTHS
 def test_another_batch_is_a_restart_and_goes_as_the_truth_says(truth: Models) -> None:
     jobs = build_measured_jobs(max_batch=[1024], noise=[1000.0])
     cluster = nodes("v100", gpus=4)
-    (before, before_w), (after, after_w) = (told(truth, jobs, cluster, batch=b) for b in (256, 512))
+    (before, before_w), (after, after_w) = (expected_rate(truth, jobs, cluster, batch=b) for b in (256, 512))
     log = simulate(jobs, LargerLater(), nodes=cluster, truth=truth, overheads=Overheads(restart_s=50.0))
     assert log.actions[:, (0, 6)].tolist() == [[START, 256], [STOP, 0], [START, 512]]
     end_s = 350 + (1000 - 300 * before) / after

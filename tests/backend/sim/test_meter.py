@@ -41,13 +41,13 @@ def test_the_meter_reads_leases_idle_gpus_and_nodes_and_each_team_its_own() -> N
     assert simulation.close() == total_j
 
 
-def test_readings_are_told_before_a_policy_that_wants_them_decides() -> None:
+def test_the_meter_is_read_before_a_policy_that_needs_it_decides() -> None:
     jobs = Jobs.of(submit_s=[0, 40, 40], gpus=[1, 1, 1], duration_s=[100, 10, 60], team=["a", "b", "a"])
     seen: list[tuple[float, list[float]]] = []
 
     def metered(snapshot: Snapshot, models: Models) -> Plan:
         seen.append((snapshot.now_s, [snapshot.meter.used_j(column) for column in range(3)]))
-        return replace(p.fifo(snapshot, models), meters=True)
+        return replace(p.fifo(snapshot, models), needs_meter=True)
 
     cluster = nodes("v100", gpus=1, base_w=100, idle_w=10, busy_w=50)
     simulate(jobs, metered, nodes=cluster)

@@ -135,7 +135,7 @@ def test_failures_are_decided_by_the_seed_alone() -> None:
     assert not np.array_equal(one.events, other.events)
 
 
-def test_who_can_never_run_does_not_keep_the_run_going() -> None:
+def test_a_job_that_can_never_run_does_not_keep_the_run_going() -> None:
     jobs = Jobs.of(submit_s=[0, 0], gpus=[99, 1], duration_s=[5, 5])
     for faults in (Faults(), Faults(node_mtbf_s=1000)):
         assert finish_times(simulate(jobs, p.fifo, gpus=4, faults=faults)) == {"1": 5.0}

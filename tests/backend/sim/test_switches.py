@@ -79,7 +79,7 @@ class OffWhenEmpty:
         placement = Pack()(plan, snapshot, models)
         on = np.full(len(snapshot.nodes), placement.waiting > 0)
         on[placement.leases.node] = True
-        return replace(placement, on=on)
+        return replace(placement, powered_on=on)
 
 
 @pytest.mark.parametrize("quantum_s", [None, 30.0])
@@ -110,7 +110,7 @@ class OffForGood:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         nobody = np.empty(0, dtype=np.int64)
         placement = Pack()(replace(plan, row=nobody, gpus=nobody, group=nobody), snapshot, models)
-        return replace(placement, on=np.zeros(len(snapshot.nodes), dtype=np.bool_))
+        return replace(placement, powered_on=np.zeros(len(snapshot.nodes), dtype=np.bool_))
 
 
 @pytest.mark.parametrize("faults", [Faults(), Faults(node_mtbf_s=1000, node_repair_s=10)])

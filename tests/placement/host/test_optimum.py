@@ -96,7 +96,7 @@ def test_tune_never_exceeds_the_bound(generated: tuple[Nodes, Jobs], models: Wor
             runs = np.searchsorted(snapshot.queue.job, np.unique(leases.job))
             known = build_sensitivity(models, snapshot.jobs, snapshot.nodes)
             sets = known.point_sets[snapshot.queue.job[runs], 0]
-            gpus = snapshot.queue.gpus[runs]
+            gpus = snapshot.queue.requested_gpus[runs]
             best = allocate(known, sets, gpus, cluster.host.sum(axis=1), whole=False)
             speed_sum = 0.0
             for row, s in zip(runs.tolist(), sets.tolist(), strict=True):

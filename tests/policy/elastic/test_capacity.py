@@ -120,7 +120,7 @@ def test_plans_give_no_more_than_there_is_and_leave_no_job_out(
 @pytest.mark.parametrize("policy", ELASTIC)
 def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", count=2, gpus=4))
-    half = replace(state, up=np.array([True, False]), free=np.array([4, 0]))
+    half = replace(state, up=np.array([True, False]), free_gpus=np.array([4, 0]))
     for snapshot, gpus in ((state, 8), (half, 4)):
         leases = Pack("none")(policy(snapshot, TraceModels()), snapshot, TraceModels()).leases
         assert leases.gpus.sum() == gpus

@@ -57,7 +57,8 @@ def _warn_contradictions(fit: FittedWorkload) -> None:
     if fit.contradictions:
         name = f"{fit.workload.model} on {fit.workload.gpu}"
         notify(
-            f"warning: {len(fit.contradictions)} rows of {name} contradict the others: {fit.contradictions[0]}"
+            f"warning: {len(fit.contradictions)} rows of {name} contradict the others: "
+            f"{fit.contradictions[0]}"
         )
 
 

@@ -62,7 +62,8 @@ def _measure_points(
     """Measure until *sweep* is complete, and save the state after each point."""
     cores = f"{sweep.grid[0]:g} to {sweep.grid[-1]:g} cores"
     notify(
-        f"profiling {format_command(job.command)} with {cores}, at most {sweep.points} points; limited by {limit}"
+        f"profiling {format_command(job.command)} with {cores}, "
+        f"at most {sweep.points} points; limited by {limit}"
     )
     points = state.points
     if points:
