@@ -173,3 +173,16 @@ def test_a_log_of_a_resumed_run_is_written_and_read(tmp_path: Path) -> None:
     assert again.initial_state is not None
     assert np.array_equal(again.initial_state.queue.block, first.state.queue.block, equal_nan=True)
     run(again, p.fifo, initial_state=again.initial_state)
+
+
+def test_the_initial_state_of_a_log_of_version_0_1_0_is_read(tmp_path: Path) -> None:
+    cluster = nodes("v100", gpus=1)
+    first = list(islice(iterate(Sim(JOBS, cluster), p.fifo, TraceModels(), Pack()), 2))[-1]
+    rest = run(Sim(JOBS, cluster, initial_state=first.state), p.fifo, initial_state=first.state)
+    write_log(rest, tmp_path / "run.jsonl")
+    text = (tmp_path / "run.jsonl").read_text()
+    assert text.count('"initial_state"') == 1
+    (tmp_path / "old.jsonl").write_text(text.replace('"initial_state"', '"begins"'))
+    old = Replay(read_log(tmp_path / "old.jsonl")).initial_state
+    assert old is not None
+    assert np.array_equal(old.queue.block, first.state.queue.block, equal_nan=True)

@@ -56,7 +56,7 @@ def read_log(path: str | Path) -> Log:
 
 def read_initial_state(log: Log) -> Snapshot | None:
     """Return the state that the run of *log* started from; None: an empty cluster."""
-    data = log.header.get("begins")
+    data = log.header.get("initial_state", log.header.get("begins"))  # 0.1.0 wrote "begins"
     if data is None:
         return None
     queue = np.array([[math.nan if v is None else v for v in row] for row in data["queue"]], np.float64)

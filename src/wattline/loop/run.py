@@ -154,7 +154,7 @@ def build_header(
         "seed": seed,
         "trace": dict(trace or {}),
         **({} if price is None else {"price": price.as_dict()}),
-        **({} if initial_state is None else {"begins": encode_initial_state(initial_state)}),
+        **({} if initial_state is None else {"initial_state": encode_initial_state(initial_state)}),
         **backend.describe(),
     }
 
