@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.buddy_blocks import lay_out_blocks
 from support.simulations import first_start_times, simulate
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
@@ -23,7 +24,6 @@ from wattline.loop.reconcile import reconcile
 from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
 from wattline.models import TraceModels
 from wattline.placement import Buddy
-from wattline.placement.buddy.gpu_indices import lay_out_blocks
 
 GpusByNode = dict[int, int]
 
