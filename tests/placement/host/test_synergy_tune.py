@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.host_workloads import CheckedPlacer, build_jobs, clusters_with_jobs, model_sets, simulate
+from support.host_workloads import MODELS, CheckedPlacer, build_jobs, clusters_with_jobs, model_sets, simulate
 from support.simulations import finish_times
 from wattline import policy as p
-from wattline.backend.sim.faults import Overheads
+from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
 from wattline.core.actions import (
     ACTION_GROUP,
@@ -22,9 +23,11 @@ from wattline.core.actions import (
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.errors import ConfigError
+from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.workload_models import WorkloadModels
 from wattline.placement import Pack, Tune
+from wattline.testing.laws import check_no_oversubscription
 
 NODE = nodes("v100", gpus=4, cpus=12, mem_gib=250)
 
@@ -164,3 +167,19 @@ def test_jobs_that_never_wait_end_no_later_than_with_their_shares(
         finish_times(simulate(one_by_one, place, cluster, beliefs=models)) for place in (Tune(), Pack())
     )
     assert all(tuned[job] <= at_s + 1e-6 for job, at_s in packed.items())
+
+
+def test_tune_swaps_jobs_only_where_the_least_of_both_fits() -> None:
+    # Jobs that span nodes leave less of the host than the incoming job of a swap needs.
+    rng = np.random.default_rng(1)
+    count = 80
+    jobs = Jobs.of(
+        submit_s=np.sort(rng.integers(0, 20 * count, count)).astype(np.float64),
+        gpus=rng.choice([1, 2, 4, 8, 16, 32], count),
+        duration_s=rng.lognormal(6, 1.2, count),
+        model=[("image", "speech", "text", "unknown")[i] for i in rng.integers(0, 4, count)],
+    )
+    cluster = nodes("v100", count=16, gpus=8, cpus=24, mem_gib=500, rack_size=4)
+    faults = Faults(node_mtbf_s=100_000.0, node_repair_s=3000.0)
+    log = run(Sim(jobs, cluster, truth=MODELS, faults=faults, seed=3), p.srtf, MODELS, place=Tune())
+    check_no_oversubscription(log)

@@ -141,6 +141,12 @@ def swap_best_pair(
                             trial_point[k],
                         )
                     rows[a], rows[b] = i, j
+                    fits = True  # spanning jobs may have taken what the least of the other job needs
+                    for k in range(2):
+                        for h in range(3):
+                            fits = fits and (nodes.host[h, n if k == 0 else m] == 0 or trial_left[k, h] >= 0)
+                    if not fits:
+                        continue
                     gain = after - speed_sum[n] - speed_sum[m] - move * (int(stays[a]) + int(stays[b]))
                     if gain > best + 1e-6:
                         best, best_a, best_b = gain, a, b
