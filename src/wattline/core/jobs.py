@@ -89,6 +89,7 @@ class Jobs(Table):
             whole = np.ones(count, dtype=np.bool_)
 
         def floats(values: Sequence[float] | Floats | None, missing: float) -> Floats:
+            """Return a column of floats, filled with *missing* if it is not given."""
             return np.full(count, missing) if values is None else np.array(values, dtype=np.float64)
 
         def counts(values: Sequence[int] | Ints | None) -> Ints:

@@ -1,4 +1,4 @@
-"""Actions that turn one set of leases into another."""
+"""Actions that turn one set of leases into another, or switch nodes on and off."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reconcile(old: Leases, new: Leases) -> Actions:
 
 @kernel(I2, I2)
 def _reconcile(old: Ints, new: Ints) -> Actions:
-    """Merge both lists of leases job by job, then write stops, reretunes and starts."""
+    """Merge both lists of leases job by job, then write stops, retunes and starts."""
     old_job, job = old[LEASE_JOB], new[LEASE_JOB]
     old_group, group = old[LEASE_GROUP], new[LEASE_GROUP]
     old_node, node = old[LEASE_NODE], new[LEASE_NODE]

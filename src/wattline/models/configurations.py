@@ -155,6 +155,7 @@ def _count_useful_sizes(speed: Floats, sizes: Ints) -> Ints:
 
 
 def _list_caps(kind: str) -> Ints:
+    """Return evenly spaced caps from the lowest up, then 0 (no cap); only zeros if *kind* is unknown."""
     if kind not in DEVICES:
         return np.zeros(CAP_LEVELS, dtype=np.int64)  # the same length as for known kinds
     lowest, highest = DEVICES[kind].min_cap_w, DEVICES[kind].max_cap_w

@@ -36,8 +36,8 @@ class BudgetLimits:
     next_decision_s: float = math.inf
     next_idle_decision_s: float = math.inf  # if no job runs or may run
 
-    def with_joules(self, amount_j: float, team: int) -> BudgetLimits:
-        """Return these limits and so many joules for a team (-1: for the whole cluster)."""
+    def with_eta_joules(self, amount_j: float, team: int) -> BudgetLimits:
+        """Return these limits and the joules of an eta, for a team (-1: for the whole cluster)."""
         return replace(
             self,
             amount=np.append(self.amount, amount_j),

@@ -194,16 +194,17 @@ class _JobMonitor:
                 if code is not None:
                     for fd in (self._steps, *self._incomplete_lines):
                         self._read(fd)
-                rate = self._estimate(patience, warmup, report, ended=code is not None)
+                rate = self._estimate_if_ready(patience, warmup, report, ended=code is not None)
                 if code or (code == 0 and rate is None):
                     raise self._build_exit_error(code)
                 if rate is not None:
                     return rate
                 checked_s = time.monotonic()
 
-    def _estimate(
+    def _estimate_if_ready(
         self, patience: Patience, warmup: int, report: Callable[[float], None], *, ended: bool
     ) -> StepRate | None:
+        """Return the rate if it is precise or time is up, else None; raise if steps do not arrive."""
         now_s = time.monotonic()
         silent_s = now_s - (self._at_s[-1] if self._done else self._start_s)
         if silent_s > patience.first_step_s and not ended:

@@ -52,21 +52,22 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         cluster = join_nodes(cluster, nodes("a100", gpus=draw(st.sampled_from((2, 4))), cpus=8))
     count = draw(st.integers(1, max_jobs))
 
-    def column(values: st.SearchStrategy[float]) -> list[float]:
+    def draw_column(values: st.SearchStrategy[float]) -> list[float]:
+        """Draw one value per job."""
         return draw(st.lists(values, min_size=count, max_size=count))
 
     seconds = st.floats(0, 4000).map(lambda value: round(value, 1))
-    gpus = [int(value) for value in column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 4.0, 9.0)))]
+    gpus = [int(value) for value in draw_column(st.sampled_from((1.0, 1.0, 1.0, 2.0, 4.0, 9.0)))]
     whole = draw(st.booleans())
-    work = column(seconds)
+    work = draw_column(seconds)
     jobs = Jobs.of(
-        submit_s=column(seconds),
+        submit_s=draw_column(seconds),
         gpus=gpus,
         duration_s=None if whole else work,
         steps=[float(int(value)) for value in work] if whole else None,
-        step_s=column(st.sampled_from((0.5, 1.0, 7.3))) if whole else None,
-        deadline_s=column(st.one_of(seconds, st.just(np.inf))),
-        priority=column(st.sampled_from((0.0, 1.0, 5.0))),
+        step_s=draw_column(st.sampled_from((0.5, 1.0, 7.3))) if whole else None,
+        deadline_s=draw_column(st.one_of(seconds, st.just(np.inf))),
+        priority=draw_column(st.sampled_from((0.0, 1.0, 5.0))),
         gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
         fuse=draw(st.lists(st.sampled_from(_FUSE_KEYS), min_size=count, max_size=count)),
     )

@@ -167,6 +167,7 @@ def _recurrences(
 
 
 def _choose_gpus(draw: Floats, mix: Mapping[int, float]) -> Ints:
+    """Return numbers of GPUs with the shares *mix*; *draw* is uniform in [0, 1)."""
     gpus, shares = np.array(list(mix), dtype=np.int64), np.array(list(mix.values()))
     edges = np.cumsum(shares) / shares.sum()
     return np.asarray(gpus[np.minimum(np.searchsorted(edges, draw, side="right"), len(gpus) - 1)])

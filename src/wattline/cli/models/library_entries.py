@@ -1,4 +1,4 @@
-"""Entries of the library as `wattline library` prints them."""
+"""`wattline library list` and `show`: print entries of the library."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _NUMBERS = tuple(name for name in _COLUMNS if name not in ("gpu", "workload", "o
 
 
 def replay_recorded(args: argparse.Namespace) -> int:
-    """Replay all recorded workloads and print a line for each optimiser."""
+    """Replay recorded workloads; print a line for each workload and optimiser."""
     recorded = read_tables(args.data)
     names = tuple(OPTIMIZERS) if args.optimizer == "both" else (args.optimizer,)
     todo = _list_cases(recorded, args)

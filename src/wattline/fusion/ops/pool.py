@@ -1,4 +1,4 @@
-"""Pooling of all members, folded into channels or samples, to avoid a copy."""
+"""Pooling, interpolation, grid sampling of all members, folded into channels or samples to avoid a copy."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wattline.errors import ConfigError
 from wattline.fusion.optim.broadcast import MemberVectors
-from wattline.fusion.optim.decay import prepare_gradients
+from wattline.fusion.optim.gradients import prepare_gradients
 from wattline.fusion.optim.hyperparameters import ANY, Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Group, Numbers, Params
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters

@@ -171,7 +171,7 @@ class Step:
         return losses.detach()
 
     def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
-        views, extras = self._refresh_views(), tree_flatten(self._extras())[0]
+        views, extras = self._refresh_views_and_spec(), tree_flatten(self._extras())[0]
         losses = []
         for part in views.slices(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
@@ -180,8 +180,8 @@ class Step:
         listeners.notify_step(views.size)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
-    def _refresh_views(self) -> TensorViews:
-        """Return the views of tensors; rebuild them and the step specification if their sources changed."""
+    def _refresh_views_and_spec(self) -> TensorViews:
+        """Return up-to-date views of tensors; renew the step specification if another update is needed."""
         if self._views is None or not self._views.is_current():
             self._views, self._flags = TensorViews(self.array, self.optimiser), []
         hyper = self.optimiser.hyper_tensors()
@@ -219,7 +219,7 @@ class Step:
 
     def member_rows(self, part: slice) -> MemberRows:
         """Return the tensors of some members."""
-        views = self._refresh_views()
+        views = self._refresh_views_and_spec()
         own = (views.stacked, views.tensors, *self._extras())
         stacked, tensors, *extras = tree_map(lambda t: t[part], own)
         return MemberRows(stacked, views.common, tensors, *extras)
@@ -231,7 +231,7 @@ class Step:
 
         Raise `TracingError` if it cannot be compiled.
         """
-        self._refresh_views()
+        self._refresh_views_and_spec()
         key = self._key(way, inputs, part)
         if key not in self._step_functions:
             assert self._step_spec is not None

@@ -182,7 +182,7 @@ class SimulatedMeter:
             raise ConfigError(f"a step has {samples:g} samples, expected more than 0")
         for number in self._numbers:
             self.check_present(number)
-        rates = [self._rate(self.state.read_row(number)) for number in self._numbers]
+        rates = [self._look_up_rate(self.state.read_row(number)) for number in self._numbers]
         job_samples = samples * self._job_size / len(self._numbers)
         busy_s = [job_samples / rate.samples_s for rate in rates]
         step_s = max(busy_s)
@@ -210,7 +210,8 @@ class SimulatedMeter:
             row.draw_w, row.busy_s = draw_w, step_s
             row.steps += 1
 
-    def _rate(self, row: GpuRow) -> _StepRate:
+    def _look_up_rate(self, row: GpuRow) -> _StepRate:
+        """Return speed and power under the cap and clock of *row*; predict each pair only once."""
         key = row.cap_w, row.clock_mhz
         if key not in self._rates:
             self._rates[key] = self._predict(*key)

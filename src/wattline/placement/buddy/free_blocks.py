@@ -52,6 +52,7 @@ class BuddyState(NamedTuple):
 
 @inner
 def _is_shape(shapes: Ints, s: int, kind: int, power: int, size: int) -> bool:
+    """Return whether shape *s* has this kind, power state and size."""
     return bool(
         shapes[_SHAPE_KIND, s] == kind and shapes[SHAPE_POWER, s] == power and shapes[_SHAPE_SIZE, s] == size
     )

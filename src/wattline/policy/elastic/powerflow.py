@@ -144,7 +144,7 @@ class PowerFlow:
             for eta, of in (*limits.eta, (self.eta, -1)):
                 if eta < 1.0:
                     counted = slice(None) if of < 0 else team == of
-                    limits = limits.with_joules(float((cheapest_j + eta * extra_j)[counted].sum()), of)
+                    limits = limits.with_eta_joules(float((cheapest_j + eta * extra_j)[counted].sum()), of)
         arrays = LimitArrays(limits.amount, limits.unit, limits.team)
         size, cap, reason, _ = allocate_within_limits(rows, cluster, table, arrays, False)
         _mark_unaffordable(snapshot, capacity, limits, rows, reason)

@@ -26,7 +26,7 @@ def pick_dash(number: int) -> str:
 
 
 def pick_symbol(number: int) -> str:
-    """Return the marker of a run."""
+    """Return the marker of a run; it changes when all colours are used up."""
     return SYMBOLS[number // len(COLOURS) % len(SYMBOLS)]
 
 

@@ -100,7 +100,7 @@ def _gpus(chunk: Chunk) -> tuple[Ints, Labels]:
 
 
 def _parse_tres(tres: str) -> tuple[int, str]:
-    """Parse a TRES text: `gres/gpu=4,gres/gpu:a100=4` counts once; the untyped total is the fallback."""
+    """Return number and types of GPUs; only typed entries count (`gres/gpu=4,gres/gpu:a100=4`: 4), if any."""
     found = _GPUS.findall(tres)
     kinds = {kind: int(count) for kind, count in found if kind and int(count)}
     bare = sum(int(count) for kind, count in found if not kind)

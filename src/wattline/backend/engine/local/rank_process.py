@@ -82,12 +82,13 @@ def become_rank(
     except OSError as error:
         if code == NOT_EXECUTABLE and error.errno in (errno.ENOENT, errno.ENOTDIR):
             code = NOT_FOUND
-        _fail(fail, code, f"{step}: {os.strerror(error.errno or 0)}")
+        _exit_with_error(fail, code, f"{step}: {os.strerror(error.errno or 0)}")
     except BaseException as error:
-        _fail(fail, NOT_STARTED, f"{step}: {error!r}")
+        _exit_with_error(fail, NOT_STARTED, f"{step}: {error!r}")
 
 
-def _fail(fail: int, code: int, message: str) -> NoReturn:
+def _exit_with_error(fail: int, code: int, message: str) -> NoReturn:
+    """Write *message* to the pipe *fail* and exit with *code*."""
     os.write(fail, message.encode("utf-8", "backslashreplace")[:4000])
     os._exit(code)
 
