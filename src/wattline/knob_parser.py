@@ -96,6 +96,11 @@ def _parse_value(text: str, field: Any, where: str) -> object:
         if isinstance(like, float):
             return number(text)
     except ValueError:
-        kind = "numbers joined by /" if isinstance(like, tuple) else "a number"
-        raise ConfigError(f"{where} is {text!r}, expected {kind} like {like}") from None
+        if isinstance(like, tuple):
+            expected = f"numbers joined by / such as {_format_value(like, '')}"
+        elif number is parse_seconds:
+            expected = f"a duration such as {_format_value(like, 's')} or 10m"
+        else:
+            expected = f"a number like {like}"
+        raise ConfigError(f"{where} is {text!r}, expected {expected}") from None
     return text

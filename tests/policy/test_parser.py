@@ -19,7 +19,7 @@ def test_names_and_knobs_make_policies() -> None:
         ("fiffo", "unknown stage 'fiffo'", "fifo"),
         ("las:quantums=3", "unknown knob 'quantums=3'", "quantum_s"),
         ("las:quantum", "unknown knob 'quantum'", ""),
-        ("las:quantum=often", "quantum_s is 'often', expected a number", ""),
+        ("las:quantum=often", "quantum_s is 'often', expected a duration such as 300s", ""),
         ("fifo:x=1", "fifo has no knobs", ""),
         ("", "unknown stage ''", ""),
         ("las+", "unknown stage ''", ""),

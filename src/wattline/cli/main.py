@@ -54,8 +54,8 @@ COMMANDS = {
         "simulation.optimize", "compute one plan for jobs and nodes described in a JSON file"
     ),
     "library": Command("models.library", "list the measured workloads and devices"),
-    "tune": Command("models.tune", "choose the batch size of recurring jobs"),
-    "fuse": Command("models.fuse", "train several jobs of one architecture as one array"),
+    "tune": Command("models.tune", "show, reset or replay the batch sizes tried for recurring jobs"),
+    "fuse": Command("models.fuse", "measure what training several jobs as one array would gain"),
     "serve": Command("service.serve", "run the scheduler service on the GPUs of this machine"),
     "submit": Command("service.submit", "submit a job or a sweep"),
     "plan": Command("service.plan", "show when and where a job would run, without submitting it"),
@@ -71,7 +71,7 @@ COMMANDS = {
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
     "token": Command("service.token", "create, list and revoke access tokens of the service"),
     "log": Command("service.log", "print the run log of the service, for wattline replay"),
-    "policies": Command("simulation.policies", "list the stages of policies and their parameters"),
+    "policies": Command("simulation.policies", "list the stages of policies and their knobs"),
     "version": Command("version", "print the versions of wattline and of the packages it uses"),
 }
 
@@ -93,12 +93,21 @@ class CommandParser(argparse.ArgumentParser):
         """Parse *args*; what follows `--` is kept from argparse, which would drop the `--`."""
         self._load_arguments()
         if not self.command_after_dashes or args is None:
-            return super().parse_known_args(args, namespace)
-        words = list(args)
-        end = words.index("--") if "--" in words else len(words)
-        parsed, unknown = super().parse_known_args(words[:end], namespace)
-        parsed.words = words[end + 1 :] if end < len(words) else None
+            parsed, unknown = super().parse_known_args(args, namespace)
+        else:
+            words = list(args)
+            end = words.index("--") if "--" in words else len(words)
+            parsed, unknown = super().parse_known_args(words[:end], namespace)
+            parsed.words = words[end + 1 :] if end < len(words) else None
+        if unknown:  # raised here and not by the parser of `wattline`, so that the hint names the command
+            self._refuse(unknown)
         return parsed, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        message = f"unrecognized arguments: {' '.join(unknown)}"
+        if self.command_after_dashes and not unknown[0].startswith("-"):
+            raise ConfigError(message, hint=f"put the command after --: {self.prog} [options] -- COMMAND ...")
+        self.error(message)
 
     def _load_arguments(self) -> None:
         if self.module:
@@ -117,7 +126,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="wattline",
         description="Decides when, where and at what power deep-learning training jobs run on a GPU cluster.",
-        epilog="Replay a trace:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
+        epilog="Example:  wattline compare --trace jobs.csv --cluster 16xv100:8 --policies all",
     )
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)

@@ -241,7 +241,11 @@ def read_document(document: object, where: str) -> JobFile:
 
 def _validate(document: object) -> JobFile:
     if not isinstance(document, dict):
-        raise FieldError((), "is not a mapping, expected at least run: followed by a command")
+        raise FieldError(
+            (),
+            "is not a mapping, expected at least run: followed by a command",
+            hint="to submit a script: wattline submit -- bash SCRIPT",
+        )
     try:
         job = JobFile.model_validate(document)
     except ValidationError as error:

@@ -51,7 +51,8 @@ def read_log(path: str | Path) -> Log:
         with (gzip.open if packed else open)(path, "rt", encoding="utf-8") as text:
             return _read_lines(enumerate(text, 1), str(path))
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise TraceError(str(path), None, f"cannot be read as a run log: {error}") from None
+        cause = getattr(error, "strerror", None) or error
+        raise TraceError(str(path), None, f"cannot be read as a run log: {cause}") from None
 
 
 def read_initial_state(log: Log) -> Snapshot | None:

@@ -42,9 +42,10 @@ def _make(part: str, names: dict[str, str], text: str, extra: Mapping[str, Any],
     if name.casefold() in extra:
         return build_from_knobs(extra[name.casefold()], name, knobs, f"place {text!r}", given=given)
     if name.casefold() not in names:
-        here = f"{'before' if names is _ALONE else 'behind'} the first +"
+        known = ", ".join(names)
+        more = ", or one of these with +power" if names is _ALONE else " behind the first +"
         raise ConfigError(
-            f"place {text!r}: unknown placer {name!r}, expected one of {', '.join(names)} {here}",
+            f"place {text!r}: unknown placer {name!r}, expected one of {known}{more}",
             hint=did_you_mean(name.casefold(), names),
         )
     if names is _AROUND and text.casefold().count(name.casefold()) > 1:

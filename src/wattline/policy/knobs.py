@@ -57,9 +57,15 @@ def list_policies_with_knob(name: str) -> str:
     )
 
 
-def build_budget_error(text: str) -> ConfigError:
-    """Return the error for a budget on the policy *text*, which cannot hold one."""
-    return ConfigError(f"{text} cannot hold a budget, expected one of {list_policies_with_knob('budgets')}")
+def build_budget_error(text: str, command: str = "") -> ConfigError:
+    """Return the error for a budget on the policy *text*, which cannot hold one.
+
+    *command* is the command that sets the policy, if it is not the one that failed.
+    """
+    holders = list_policies_with_knob("budgets")
+    return ConfigError(
+        f"{text} cannot hold a budget, expected one of {holders}", f"{command} --policy {holders}".strip()
+    )
 
 
 def _has_field(thing: object, name: str) -> bool:

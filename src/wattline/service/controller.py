@@ -315,7 +315,7 @@ class Controller:
     def _pending_job(self, id: str, change: str) -> JobRow:
         job = self.job(id)
         if job.state != "PENDING":
-            hint = f"wattline cancel {id}" if job.state == "RUNNING" else ""
+            hint = f"wattline cancel {id}" if job.state == "RUNNING" and change == "held" else ""
             raise Conflict(f"job {id} is {job.state}; only PENDING jobs can be {change}", hint)
         return job
 
@@ -355,7 +355,7 @@ class Controller:
         if not budgets:
             return policy
         if not has_knob(policy, "budgets"):
-            raise build_budget_error(text)
+            raise build_budget_error(text, "wattline serve")
         return set_knob(policy, "budgets", tuple(self._shift_horizon(parse_budget(b)) for b in budgets))
 
     def _shift_horizon(self, budget: Budget) -> Budget:

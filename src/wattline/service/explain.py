@@ -74,14 +74,21 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
 
 def _attempt_facts(job: JobRow) -> list[str]:
     facts = []
+    runs = job.state == "RUNNING"
+    if job.held and job.state == "PENDING":
+        facts.append(f"It can start after: wattline release {job.id}")
     if job.starts:
         facts.append(f"It was started {job.starts} time{'s' if job.starts > 1 else ''}.")
     if job.kill_count:
         facts.append(f"It was killed {job.kill_count} time{'s' if job.kill_count > 1 else ''}.")
     if job.allocation.get("fused_with"):
-        facts.append(f"It is trained as one array with {len(job.allocation['fused_with'])} others.")
+        others = len(job.allocation["fused_with"])
+        facts.append(
+            f"It {'is' if runs else 'was'} trained as one array with {others} other "
+            f"job{'s' if others > 1 else ''}."
+        )
     if job.allocation.get("cap_w"):
-        facts.append(f"Its GPUs have a power cap of {job.allocation['cap_w']:g} W.")
+        facts.append(f"Its GPUs {'have' if runs else 'had'} a power cap of {job.allocation['cap_w']:g} W.")
     if job.exit_code not in (None, 0):
         facts.append(f"Its exit code was {job.exit_code}.")
     return facts
@@ -91,12 +98,12 @@ def _queue_facts(view: ControllerView, step: LoopStep, position: int) -> list[st
     state = step.state
     requested = int(state.queue.block[QUEUE_REQUESTED_GPUS, position])
     waiting = ~state.queue.running
-    ahead = int(np.count_nonzero(waiting[:position]))
+    ahead, waits = int(np.count_nonzero(waiting[:position])), int(np.count_nonzero(waiting))
     return [
-        f"It asks for {requested} GPU{'s' if requested > 1 else ''}; "
+        f"It requests {requested} GPU{'s' if requested > 1 else ''}; "
         f"{int(state.free_gpus.sum())} of {int(state.nodes.gpus.sum())} are free.",
-        f"{int(np.count_nonzero(waiting))} jobs wait, {ahead} of them came before it;"
-        f" {int(np.count_nonzero(state.queue.running))} run.",
+        f"Pending jobs: {waits}, submitted before it: {ahead}; "
+        f"running jobs: {int(np.count_nonzero(state.queue.running))}.",
         *(f"The energy budget is {text}." for text in view.budgets),
     ]
 
@@ -128,7 +135,7 @@ def plan_job(view: ControllerView, job: JobFile, user: str, workdir: str) -> Pla
         kinds = ", ".join(state.nodes.kind.names)
         notes.append(f"no GPU here is {' or '.join(job.resources.gpu_types)}: there are {kinds}")
     elif requested > total:
-        notes.append(f"it asks for {requested} GPUs and there are {total}")
+        notes.append(f"it requests {requested} GPUs and there are {total}")
     if not has_kind or requested > total:
         return PlanResponse(
             jobs=len(submissions), feasible=False, expected=None, alternatives=[], notes=notes

@@ -155,7 +155,7 @@ def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
     code, out, _ = run_command(capsys, "explain", job)
     assert code == 0
     assert f"job {job} is PENDING" in out
-    assert "It asks for 4 GPUs" in out
+    assert "It requests 4 GPUs" in out
     assert "what would change that" in out
     assert run_json_command(capsys, "explain", job)["job"] == job
     run_command(capsys, "cancel", "-y", job, running)

@@ -191,7 +191,7 @@ def test_explain_gives_reason_evidence_forecast_and_alternatives(
     response = client.get(f"/api/v1/jobs/{second}/explain").json()
     assert response["code"] == "no_room"
     assert "fewer GPUs are free than it requests" in response["reason"]
-    assert any("asks for 2 GPUs" in line for line in response["evidence"])
+    assert any("requests 2 GPUs" in line for line in response["evidence"])
     assert response["expected"]["starts_s"] == pytest.approx(controller.job(first).start_s + 3600, abs=5)
     assert {change["scenario"] for change in response["changes"]} >= {"with 1 GPU", "with priority 1"}
     for job in (second, first):
@@ -209,7 +209,7 @@ def test_a_plan_forecasts_a_job_without_submitting_it(client: TestClient, contro
     slower = next(one for one in response["alternatives"] if one["gpus"] == 1)
     assert slower["ends_s"] > response["expected"]["ends_s"]
     too_big = client.post("/api/v1/plan", json={"run": "x", "resources": {"gpus": 64}}).json()
-    assert (too_big["feasible"], too_big["notes"][-1]) == (False, "it asks for 64 GPUs and there are 4")
+    assert (too_big["feasible"], too_big["notes"][-1]) == (False, "it requests 64 GPUs and there are 4")
     assert len(controller.store.jobs()) == before
 
 

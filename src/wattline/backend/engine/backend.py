@@ -300,7 +300,7 @@ class EngineBackend:
         for attempt in started:
             self._monitor.end_job(attempt, job, "cancel")
         if not started:
-            self._exits.finish(record, "CANCELLED", "It was cancelled before it started.")
+            self._exits.finish(record, "CANCELLED", "It was cancelled while it was PENDING.")
 
     def _withdraw(self, job: str) -> None:
         record = self._queue.records.get(job)

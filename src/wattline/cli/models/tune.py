@@ -1,4 +1,4 @@
-"""`wattline tune`: choose the batch size of recurring jobs."""
+"""`wattline tune`: show, reset or replay the batch sizes tried for recurring jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
     for action in (show, reset):
         action.add_argument("group", metavar="GROUP", help="name of the recurring job")
         action.add_argument(
-            "--state", metavar="FILE", help="database of runs (default memory.db in the state directory)"
+            "--state", metavar="FILE", help="database of runs (default ~/.local/state/wattline/memory.db)"
         )
         add_json_argument(action)
     _add_replay_arguments(actions.add_parser("replay", help="run optimisers on recorded trainings"))

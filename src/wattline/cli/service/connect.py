@@ -15,7 +15,11 @@ def add_connection_arguments(parser: argparse.ArgumentParser, json: bool = True)
     parser.add_argument(
         "--url", metavar="URL", help="address of the service (default $WATTLINE_URL, else from --dir)"
     )
-    parser.add_argument("--dir", metavar="DIR", help="directory of the service (default $WATTLINE_DIR)")
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        help="directory of the service (default $WATTLINE_DIR, else ~/.local/state/wattline/service)",
+    )
     if json:
         add_json_argument(parser)
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--dir",
         metavar="DIR",
-        help="directory of all state (default $WATTLINE_DIR, else service in the state directory)",
+        help="directory of all state (default $WATTLINE_DIR, else ~/.local/state/wattline/service)",
     )
     add(
         "--gpus",

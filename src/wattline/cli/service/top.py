@@ -122,7 +122,7 @@ def _format_head(cluster: dict[str, Any], now_s: float) -> str:
     return (
         f"{format_clock(now_s)}  {pluralize(total, 'GPU')}{simulated}{free}; jobs: "
         f"{_format_states(cluster['jobs']) or 'none'}\n"
-        f"policy {sanitize(cluster['policy'])}; budget {budgets}; energy by {cluster['energy_method']}; "
+        f"policy {sanitize(cluster['policy'])}; budget {budgets}; energy {cluster['energy_method']}; "
         f"last decision took {1000 * cluster['decision_s']:.0f} ms"
     )
 

@@ -1,4 +1,4 @@
-"""`wattline policies`: list the stages of policies and their parameters."""
+"""`wattline policies`: list the stages of policies and their knobs."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
         "--place",
         default="pack",
         metavar="P",
-        help="placer, which assigns nodes, GPUs, cores and memory: pack, buddy, tune, …, pack+power"
-        " (default pack)",
+        help="placer, which assigns nodes, GPUs, cores and memory: pack, buddy, tune or optimum;"
+        " pack+power switches idle nodes off (default pack)",
     )
     add(
         "--backfill",

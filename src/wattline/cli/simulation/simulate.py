@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         default="fifo",
         metavar="P",
-        help="stages joined by +, parameters after :, placer after @ (las:quantum=10m+keep@buddy;"
+        help="stages joined by +, knobs after :, placer after @ (las:quantum=10m+keep@buddy;"
         " default fifo; wattline policies lists them)",
     )
     parser.add_argument("--log", metavar="FILE", help="write the run log (.jsonl or .jsonl.gz)")
