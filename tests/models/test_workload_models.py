@@ -77,7 +77,7 @@ def test_where_several_sources_measured_a_model_the_first_is_found_and_all_by_th
     assert models.find("made-up", "a100") is one
     assert models.find("Here/made_up", "a100") is one
     assert models.find("there-24/made-up", "a100") is other
-    assert str(models) == "Measured(2 workloads of There '24, here)"
+    assert str(models) == "WorkloadModels(2 workloads of There '24, here)"
 
 
 def test_an_unknown_model_gets_a_hint() -> None:
@@ -242,7 +242,7 @@ def test_models_can_be_truth_and_prediction_of_a_simulation(policy: object) -> N
     )
     log = wattline.run(wattline.Sim(jobs, nodes("a100", count=3, gpus=4), truth=MODELS), policy, MODELS)  # type: ignore[arg-type]
     assert len(finish_times(log)) == 5
-    assert log.header["models"] == "Measured(3 workloads)"
+    assert log.header["models"] == "WorkloadModels(3 workloads)"
 
 
 def test_a_job_on_two_nodes_takes_as_long_as_the_truth_says() -> None:

@@ -40,12 +40,6 @@ class TraceModels:
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
-    def __repr__(self) -> str:
-        # The header of a run log holds this text, so it stays the same when classes are renamed.
-        a = self.array
-        array = f"Array(serial={a.serial!r}, shared_gib={a.shared_gib!r}, member_gib={a.member_gib!r})"
-        return f"Asked(span_penalty={self.span_penalty!r}, packed={self.packed!r}, array={array})"
-
     def __post_init__(self) -> None:
         if not 1 <= self.span_penalty < math.inf:
             raise ConfigError(f"span_penalty must be at least 1 and finite, got {self.span_penalty}")

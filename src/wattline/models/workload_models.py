@@ -40,9 +40,10 @@ class WorkloadModels:
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
     def __str__(self) -> str:
-        # The header of a run log holds this text, so it stays the same when classes are renamed.
         sources = sorted({w.source.name for w in self.workloads} - {""})
-        return f"Measured({len(self.workloads)} workloads{' of ' if sources else ''}{', '.join(sources)})"
+        return (
+            f"WorkloadModels({len(self.workloads)} workloads{' of ' if sources else ''}{', '.join(sources)})"
+        )
 
     __repr__ = __str__
 

@@ -36,7 +36,7 @@ def test_models_of_ones_own_are_read_from_a_file(capsys: pytest.CaptureFixture[s
     log = str(tmp_path / "run.jsonl")
     run_json_command(capsys, "simulate", *SYNTH, "--models", models, "--log", log)
     header = json.loads(Path(log).read_text().splitlines()[0])
-    assert header["models"].startswith("Measured(1 workloads")
+    assert header["models"].startswith("WorkloadModels(1 workloads")
 
 
 def test_the_span_penalty_holds_for_jobs_of_unknown_models(
