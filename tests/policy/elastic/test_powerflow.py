@@ -17,7 +17,15 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cli.simulation.unfinished import count_unfinished
 from wattline.cluster import join_nodes, parse_cluster
 from wattline.core.actions import RETUNE, START, STOP
-from wattline.core.events import FINISHED, METERED
+from wattline.core.events import (
+    EVENT_AT_S,
+    EVENT_ENERGY_J,
+    EVENT_JOB,
+    EVENT_VERB,
+    FINISHED,
+    METERED,
+    STOPPED,
+)
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -173,7 +181,7 @@ def test_growing_that_saves_less_than_it_costs_is_left_alone() -> None:
 
 
 def overshoot_j(log: Log, budget_j: float) -> float:
-    return float(log.events[log.events[:, 0] == METERED, 5].max()) - budget_j
+    return float(log.events[log.events[:, EVENT_VERB] == METERED, EVENT_ENERGY_J].max()) - budget_j
 
 
 @pytest.mark.slow
@@ -196,9 +204,9 @@ def test_joules_are_never_exceeded_by_more_than_one_interval(
 
 def jobs_and_rest_j(log: Log, nodes: Nodes, budget_j: float) -> float:
     """Joules when the last job stopped or ended."""
-    ends = log.events[np.isin(log.events[:, 0], (2, FINISHED)), 2]
+    ends = log.events[np.isin(log.events[:, EVENT_VERB], (STOPPED, FINISHED)), EVENT_AT_S]
     last_s = ends.max(initial=0.0)
-    total_j, until_s = log.events[-1, 5], log.events[-1, 2]
+    total_j, until_s = log.events[-1, EVENT_ENERGY_J], log.events[-1, EVENT_AT_S]
     return float(total_j - nodes.idle_node_w.sum() * (until_s - last_s))
 
 
@@ -217,19 +225,19 @@ def test_watts_hold_one_interval_after_a_job_was_measured_for_the_first_time(
     assert over_s <= 60.0 * len(jobs)
 
 
-def drawn_w(log: Log, team: int = -1) -> tuple[Floats, Floats]:
-    """Until when how much was drawn, by the difference of the readings of the cluster or a team."""
-    readings = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == team)]
-    lasts_s = np.diff(readings[:, 2])
-    rows = np.flatnonzero(lasts_s > 0)
-    return readings[1 + rows, 2], np.diff(readings[:, 5])[rows] / lasts_s[rows]
+def metered_intervals(log: Log, team: int = -1) -> tuple[Floats, Floats, Floats]:
+    """Return end, length and mean watts of each interval between two readings of the cluster or a team."""
+    events = log.events
+    readings = events[(events[:, EVENT_VERB] == METERED) & (events[:, EVENT_JOB] == team)]
+    length_s, energy_j = np.diff(readings[:, EVENT_AT_S]), np.diff(readings[:, EVENT_ENERGY_J])
+    rows = np.flatnonzero(length_s > 0)
+    return readings[1 + rows, EVENT_AT_S], length_s[rows], energy_j[rows] / length_s[rows]
 
 
 def seconds_above(log: Log, watts: float, team: int = -1) -> float:
-    """How long more than *watts* were drawn."""
-    until_s, each_w = drawn_w(log, team)
-    lasts_s = np.diff(until_s, prepend=0.0)
-    return float(lasts_s[each_w > watts * (1 + 1e-6)].sum())
+    """Return the time during which more than *watts* were drawn."""
+    _, length_s, mean_w = metered_intervals(log, team)
+    return float(length_s[mean_w > watts * (1 + 1e-6)].sum())
 
 
 @dataclass(frozen=True)
@@ -315,7 +323,7 @@ def test_watts_hold_while_nodes_go_off_and_on(
     watts = share * float(nodes.idle_node_w.max()) + 300.0
     sim = Sim(jobs, nodes, truth=library())
     log = run(sim, PowerFlow(budgets=(Budget.watts(watts),)), library(), place=Power(place, spare))
-    until_s, each_w = drawn_w(log)
+    until_s, _, each_w = metered_intervals(log)
     settled = until_s > jobs.submit_s[0] + 2 * float(nodes.break_even_s.max())  # all are on in the beginning
     assert (each_w[settled] <= watts * (1 + 1e-6)).all()
     assert set(count_unfinished(log)) <= {"never_in_budget"}  # jobs that it leaves out get the reason
@@ -404,7 +412,7 @@ def test_joules_that_idle_nodes_use_up_are_never_enough(horizon_s: float) -> Non
     log = simulate(PowerFlow(budgets=(Budget.joules(0.9 * rest_j, horizon_s=horizon_s),)), eight(1), nodes)
     assert report(log).never_started == 1
     assert Reason.NEVER_IN_BUDGET in reasons(log)
-    assert log.events[-1, 2] <= 3600.0
+    assert log.events[-1, EVENT_AT_S] <= 3600.0
 
 
 @pytest.mark.slow
@@ -415,7 +423,7 @@ def test_no_day_uses_more_than_its_kwh_and_one_interval(seed: int) -> None:
     policy = PowerFlow(budgets=(Budget.kwh_per_day(daily_kwh),), interval_s=300.0)
     log = simulate(policy, jobs, nodes, models=Misjudged(library(), error=0.5, seed=seed))
     assert report(log).unfinished == 0
-    readings = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == -1)]
+    readings = log.events[(log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == -1)]
     days = np.arange(0.0, readings[-1, 2] + DAY_S, DAY_S)
     used = np.diff(np.interp(days, readings[:, 2], readings[:, 5], left=0.0)) / 3.6e6
     interval_kwh = 300.0 * float(nodes.idle_node_w.sum() + 16 * 400.0) / 3.6e6
@@ -432,7 +440,7 @@ def test_teams_and_the_cluster_hold_their_budgets_at_once(seed: int) -> None:
     log = simulate(PowerFlow(budgets=budgets), jobs, nodes)
     assert report(log).unfinished == 0
     for column, most_w in ((-1, rest_w + 2500.0), (jobs.team.names.index("team-0"), 900.0)):
-        seen = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == column)]
+        seen = log.events[(log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == column)]
         lasts_s = np.diff(seen[:, 2])
         drawn = np.diff(seen[:, 5])[lasts_s > 0] / lasts_s[lasts_s > 0]
         assert (drawn <= most_w * (1 + 1e-6)).all()
@@ -444,7 +452,7 @@ def test_a_tariff_is_followed_hour_by_hour() -> None:
     tariff = TimeSeries((0.0, 3600.0), (rest_w + 2400.0, rest_w + 900.0), every_s=7200.0)
     jobs = Jobs.of(submit_s=[0], gpus=[8], duration_s=[20_000], model=["elasticflow/vgg16"])
     log = simulate(PowerFlow(budgets=(Budget.series(tariff),)), jobs, nodes)
-    seen = log.events[(log.events[:, 0] == METERED) & (log.events[:, 1] == -1)]
+    seen = log.events[(log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == -1)]
     for (at_s, used_j), (then_s, then_j) in zip(seen[:-1, [2, 5]], seen[1:, [2, 5]], strict=True):
         if then_s > at_s:
             assert (then_j - used_j) / (then_s - at_s) <= tariff.at(at_s)[0] * (1 + 1e-6)
