@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import wattline as wl
@@ -211,6 +211,7 @@ def jobs_and_rest_j(log: Log, nodes: Nodes, budget_j: float) -> float:
 
 
 @given(st.integers(0, 1000), st.floats(0.3, 1.0), st.sampled_from((0.0, 1.0)))
+@example(256, 0.375, 1.0)  # a job draws thirty times its predicted watts
 def test_watts_hold_one_interval_after_a_job_was_measured_for_the_first_time(
     seed: int, share: float, error: float
 ) -> None:

@@ -249,7 +249,8 @@ def _compute_watts_factor(snapshot: Snapshot, capacity: Capacity) -> Floats:
     cap = configs.cap_w[job_class, 0] == cap_w[:, None]
     known = size.any(axis=1) & cap.any(axis=1)
     predicted_w = configs.watts[job_class, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
-    factor[measured] = np.where(known, np.clip(queue.watts[measured] / predicted_w, 0.05, 20.0), 1.0)
+    # No upper bound: a budget must hold however far the prediction is below the measurement.
+    factor[measured] = np.where(known, np.maximum(queue.watts[measured] / predicted_w, 0.05), 1.0)
     return factor
 
 
