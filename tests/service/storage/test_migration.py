@@ -1,4 +1,4 @@
-"""A store that wattline 0.1.0 wrote: schema_1.sql is a dump of one, made by its controller."""
+"""Stores of earlier schemas: schema_N.sql is a dump of one, made by the controller of that version."""
 
 from __future__ import annotations
 
@@ -86,3 +86,17 @@ def test_a_controller_continues_with_a_store_of_schema_1(folder: Path) -> None:
         assert wait_until_running(controller, "7").allocation["gpus"]
         assert TokenStore(controller.store, controller.clock).list_tokens()[0]["name"] == "ann"
         assert controller.job("1").state == "SUCCEEDED"
+
+
+def test_a_controller_continues_with_a_store_of_schema_2(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.executescript((DUMP.parent / "schema_2.sql").read_text())
+    old = connection.execute("SELECT id, state, priority, energy_j FROM job ORDER BY number").fetchall()
+    connection.close()
+    with Store.open(tmp_path) as store:
+        assert [(job.id, job.state, job.priority, job.energy_j) for job in store.jobs()] == old
+    with run_controller(tmp_path, "simulated:2xa100") as controller:
+        assert controller.view().budgets == ("800W",)
+        assert controller.release("4").held is False
+        assert wait_until_over(controller, "4").state == "SUCCEEDED"
+        assert TokenStore(controller.store, controller.clock).list_tokens()[0]["name"] == "ann"

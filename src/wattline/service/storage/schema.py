@@ -15,7 +15,7 @@ from typing import Any
 from wattline.errors import ConfigError
 from wattline.service.storage.projection import rebuild_projection
 
-VERSION = 2
+VERSION = 3
 
 _SOURCE_TABLES = """
 CREATE TABLE event (
@@ -76,7 +76,7 @@ def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
 
 def _drop(connection: sqlite3.Connection, *tables: str) -> None:
     for table in tables:
-        connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
 
 
 # -- version 1 to 2: names of columns, event kinds and payload keys
@@ -140,5 +140,16 @@ def _rename_keys(data: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in data.items()}
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _migrate_1_to_2}
+# -- version 2 to 3: new tables and columns
+
+_ADDED_IN_3 = """
+"""
+
+
+def _migrate_2_to_3(connection: sqlite3.Connection) -> None:
+    _drop(connection, "job", "setting", "idempotency_key")
+    _execute_all(connection, _ADDED_IN_3)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _migrate_1_to_2, 2: _migrate_2_to_3}
 """Migrations by the version they start from. Each drops the projected tables and rewrites the others."""
