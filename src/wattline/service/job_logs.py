@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from wattline.backend.engine.folder_layout import attempt_folders
 from wattline.errors import NotFound
 
 _BLOCK_BYTES = 1 << 16
-_LINE_LIMIT_BYTES = 1 << 20  # a longer line is cut
+LOST = b"\n[wattline: output is missing here: the log was rotated before it was read]\n"
 
 
 def find_log(root: Path, job: str, attempt: int | None, rank: int) -> Path | None:
-    """Return the log of an attempt (None: the latest), or None if the job has not started.
+    """Return the log of an attempt (None: the latest), or None if the job has not started."""
+    paths = find_logs(root, job, attempt, rank)
+    return paths[-1] if paths else None
+
+
+def find_logs(root: Path, job: str, attempt: int | None, rank: int) -> list[Path]:
+    """Return the logs of all attempts, the oldest first, or of one *attempt*; empty: none has started.
 
     *job* comes from a URL; the caller has checked that it consists of digits.
     """
@@ -23,86 +30,115 @@ def find_log(root: Path, job: str, attempt: int | None, rank: int) -> Path | Non
         folders = [folder for folder in folders if folder.name == str(attempt)]
         if not folders:
             raise NotFound(f"job {job} has no attempt {attempt}")
-    if not folders:
-        return None
-    path = folders[-1] / f"rank{rank}.log"
-    if rank and not path.exists():
+    paths = [folder / f"rank{rank}.log" for folder in folders]
+    if rank and paths and not paths[-1].exists():
         raise NotFound(f"job {job} has no rank {rank}")
-    return path
+    return paths
 
 
-class LogTail:
-    """A log that may grow, and may be rotated when it is large."""
+class LogPosition(NamedTuple):
+    """A byte of a log; the inode names the file, which is renamed when it is rotated."""
 
-    def __init__(self, path: Path | None) -> None:
+    inode: int
+    offset: int
+
+
+class LogReader:
+    """Reads a log that may grow, and is rotated when it is large, from its oldest file to its newest."""
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._position = 0
-        self._inode = -1  # of the file read so far: it changes when the log is rotated
-        self._partial = b""  # a line without its end yet
+        self.position: LogPosition | None = None  # of the next byte; None: the start of the oldest file
 
     def read(self, tail: int | None = None) -> Iterator[bytes]:
-        """Yield the whole log with its rotated files, or its last *tail* lines."""
-        if self.path is None:
-            return
+        """Yield the whole log, or its last *tail* lines."""
         if tail is not None:
-            self.skip_to_last(tail)
-            for line in self.read_lines(ended=True):
-                yield (line + "\n").encode("utf-8", "replace")
-            return
-        rotated = sorted(self.path.parent.glob(f"{self.path.name}.[0-9]*"), reverse=True)
-        for path in (*rotated, self.path):
+            self.seek_to_last(tail)
+        while block := self.read_block():
+            yield block
+
+    def read_block(self) -> bytes:
+        """Return the next bytes; empty: there are none yet."""
+        lost = b""
+        while True:
+            files = self._list_files()  # first: a file that is not the newest here grows no more
+            if not files:
+                return b""
+            inodes = [inode for inode, _ in files]
+            if self.position is None:
+                self.position = LogPosition(inodes[-1], 0)
+            age = inodes.index(self.position.inode) if self.position.inode in inodes else None
+            block = None if age is None else _read_at(files[age][1], self.position)
+            if block is None and age is not None and inodes != [inode for inode, _ in self._list_files()]:
+                continue  # it was renamed between the list and the reading
+            if block is None:
+                lost, self.position = LOST, LogPosition(inodes[-1], 0)
+            elif block or age == 0:
+                self.position = LogPosition(self.position.inode, self.position.offset + len(block))
+                return lost + block
+            else:
+                assert age is not None
+                self.position = LogPosition(inodes[age - 1], 0)
+
+    def seek_to_last(self, count: int) -> None:
+        """Continue with the last *count* lines; the last one may have no newline."""
+        files = self._list_files()
+        self.position = None
+        at_end = True
+        for inode, path in files:
             try:
                 with open(path, "rb") as file:
-                    while block := file.read(_BLOCK_BYTES):
-                        yield block
+                    at = file.seek(0, os.SEEK_END)
+                    if count == 0:
+                        self.position = LogPosition(inode, at)
+                        return
+                    while at > 0:
+                        start = max(at - _BLOCK_BYTES, 0)
+                        file.seek(start)
+                        block = file.read(at - start)
+                        end = len(block) - (at_end and block.endswith(b"\n"))  # it closes the last line
+                        at_end, at = False, start
+                        newlines = block.count(b"\n", 0, end)
+                        if newlines < count:
+                            count -= newlines
+                            continue
+                        for _ in range(count):
+                            end = block.rfind(b"\n", 0, end)
+                        self.position = LogPosition(inode, start + end + 1)
+                        return
+            except OSError:
+                return
+
+    def _list_files(self) -> list[tuple[int, Path]]:
+        """Return inode and path of the log's files, the newest first.
+
+        A rotation meanwhile only moves files to older names, so none is missed in this order.
+        """
+        rotated = sorted(
+            (path for path in self.path.parent.glob(f"{self.path.name}.*") if path.suffix[1:].isdecimal()),
+            key=lambda path: int(path.suffix[1:]),
+        )
+        files: dict[int, Path] = {}
+        for path in (self.path, *rotated):
+            try:
+                inode = path.stat().st_ino
             except OSError:
                 continue
+            files.pop(inode, None)
+            files[inode] = path
+        return list(files.items())
 
-    def skip_to_last(self, count: int) -> None:
-        """Continue with the last *count* lines."""
-        assert self.path is not None
-        try:
-            with open(self.path, "rb") as file:
-                end = at = file.seek(0, os.SEEK_END)
-                newlines = 0  # counted from the end; the one at the very end closes the last line
-                while at > 0 and newlines <= count:
-                    start = max(at - _BLOCK_BYTES, 0)
-                    file.seek(start)
-                    newlines += file.read(at - start).count(b"\n")
-                    at = start
-                file.seek(at)
-                lines = file.read(end - at).splitlines(keepends=True)
-                self._position = end - sum(map(len, lines[len(lines) - min(count, len(lines)) :]))
-                self._inode = os.fstat(file.fileno()).st_ino
-        except OSError:
-            return
 
-    def skip_to_offset(self, offset: int) -> None:
-        """Continue with this byte."""
-        self._position = offset
-
-    @property
-    def offset(self) -> int:
-        """The byte after the last line that `read_lines` returned."""
-        return self._position - len(self._partial)
-
-    def read_lines(self, ended: bool = False) -> list[str]:
-        """Return the complete lines since the last call; if the log has *ended*, also a partial last line."""
-        if self.path is None:
-            return []
-        try:
-            with open(self.path, "rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if self._inode not in (-1, inode):
-                    self._position = 0
-                self._inode = inode
-                file.seek(self._position)
-                block = file.read(_BLOCK_BYTES)
-        except OSError:
-            return []
-        self._position += len(block)
-        text = self._partial + block
-        complete, newline, self._partial = text.rpartition(b"\n")
-        if not newline and (len(self._partial) > _LINE_LIMIT_BYTES or (ended and not block)):
-            complete, newline, self._partial = self._partial, self._partial[:1], b""
-        return complete.decode("utf-8", "replace").split("\n") if newline else []
+def _read_at(path: Path, position: LogPosition) -> bytes | None:
+    """Return the bytes from a position; None: the file under this name is another one."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != position.inode or status.st_size < position.offset:
+                return None
+            file.seek(position.offset)
+            return file.read(_BLOCK_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import pwd
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from support.controllers import (
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
 from wattline.service.http.auth import TokenStore
+from wattline.service.http.log_stream import LogStream
 
 UNPRIVILEGED = pwd.getpwuid(65534).pw_name
 
@@ -163,9 +166,50 @@ def test_logs_are_followed_to_the_end(client: TestClient) -> None:
     assert lines == ["data: line 1", "data: line 2", "data: line 3", "event: end", "data: FAILED"]
     with client.stream("GET", path, headers={"Last-Event-ID": f"1:{len('line 1 ')}"}) as stream:
         lines = [line for line in stream.iter_lines() if line]
-    assert lines == ["data: line 2", "id: 1:21", "data: line 3", "event: end", "data: FAILED"]
+    assert lines[0] == "data: line 2"
+    assert lines[1].startswith("id: 1:21:")
+    assert lines[2:] == ["data: line 3", "event: end", "data: FAILED"]
+    with client.stream("GET", path, headers={"Last-Event-ID": lines[1].removeprefix("id: ")}) as stream:
+        assert [line for line in stream.iter_lines() if line] == ["event: end", "data: FAILED"]
     assert client.get(f"/api/v1/jobs/{job['id']}/logs?tail=2").text == "line 2\nline 3\n"
     assert client.get(f"/api/v1/jobs/{job['id']}/logs?tail=0").text == ""
+
+
+def test_a_progress_bar_is_sent_while_it_is_drawn(
+    client: TestClient, controller: Controller, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    script = rf"printf '\r 10 %%\r 50 %%\377'; while [ ! -e {seen} ]; do sleep 0.02; done; printf '\r100 %%'"
+    (job,) = client.post("/api/v1/jobs", json={"run": ["sh", "-c", script]}).json()["jobs"]
+    log = controller.folder / "jobs" / job["id"] / "attempts" / "1" / "rank0.log"
+    wait_until(lambda: log.exists() and b"50 %" in log.read_bytes())
+    stream = LogStream(controller, job["id"], None, 0, raw=False).send()
+    events = list[str]()
+
+    async def follow() -> None:
+        async for event in stream:
+            events.append(event)
+            if "50 %" in event:
+                seen.touch()
+
+    asyncio.run(follow())
+    assert events[0] == "event: bar\ndata:  50 %\N{REPLACEMENT CHARACTER}\n\n"
+    assert events[-2].endswith("data: 100 %\n\n")
+    assert events[-1] == "event: end\ndata: SUCCEEDED\n\n"
+    with client.stream("GET", f"/api/v1/jobs/{job['id']}/logs?follow=true&raw=true") as response:
+        (text,) = [line for line in response.iter_lines() if line.startswith('data: "')]
+    written = json.loads(text.removeprefix("data: ")).encode("utf-8", "surrogateescape")
+    assert written == b"\r 10 %\r 50 %\xff\r100 %"
+
+
+def test_a_stream_goes_on_with_the_next_attempt(client: TestClient, controller: Controller) -> None:
+    script = "printf attempt; test $WATTLINE_RESTART_COUNT = 1 || exit 75"
+    (job,) = client.post("/api/v1/jobs", json={"run": ["sh", "-c", script]}).json()["jobs"]
+    wait_until_over(controller, job["id"])
+    path = f"/api/v1/jobs/{job['id']}/logs?follow=true"
+    with client.stream("GET", path, headers={"Last-Event-ID": "1:3"}) as stream:
+        data = [line for line in stream.iter_lines() if line.startswith("data:")]
+    assert data == ["data: empt", "data: attempt", "data: SUCCEEDED"]
 
 
 @pytest.mark.parametrize("job", ["../../token", "1%2f..%2f2", "%2e%2e", "1;ls", "-1", "a" * 20])

@@ -19,6 +19,7 @@ from wattline.cli.service.job_text import (
     format_totals,
     sanitize,
 )
+from wattline.cli.service.log_output import LogOutput
 from wattline.cli.service.logs import follow_log
 from wattline.cli.service.plan import print_plan
 from wattline.cli.service.wait import first_exit_code, job_exit_code, wait_for_jobs
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 TIMED_OUT = 124
 _MOST_FOLLOWED = 32  # each follows its log in a thread of its own
 _DRAIN_S = 5.0
-_print_lock = threading.Lock()
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -124,15 +124,8 @@ def _follow_logs(client: Client, jobs: list[dict[str, Any]], on_stderr: bool) ->
 
 
 def _print_log(client: Client, job: str, prefix: str, on_stderr: bool) -> None:
-    def print_line(line: str) -> None:
-        with _print_lock:
-            if on_stderr:
-                notify(prefix + line)
-            else:
-                print(prefix + line, flush=True)
-
     try:
-        follow_log(client, job, {}, print_line)
+        follow_log(client, job, {}, LogOutput(prefix, on_stderr))
     except WattlineError as error:
         notify(f"the log of job {job} cannot be followed: {error.message}")
     except BrokenPipeError:

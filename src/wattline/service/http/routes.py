@@ -17,9 +17,10 @@ from wattline.service.controller import Controller
 from wattline.service.explain import describe_reason, explain, plan_job
 from wattline.service.http import schemas
 from wattline.service.http.auth import Principal, TokenStore
+from wattline.service.http.log_stream import LogStream
 from wattline.service.http.schemas import JobId, OptionalJobId, State
-from wattline.service.http.sse import stream_events, stream_log
-from wattline.service.job_logs import LogTail, find_log
+from wattline.service.http.sse import stream_events
+from wattline.service.job_logs import LogReader, find_log
 from wattline.service.storage.projection import JobRow
 
 _bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
@@ -192,15 +193,22 @@ def show_job_log(
     attempt: Annotated[int, Query(ge=0, le=10**6, description="0: the latest")] = 0,
     tail: Annotated[int, Query(ge=-1, le=10**6, description="number of last lines; -1: all")] = -1,
     follow: Annotated[bool, Query(description="send server-sent events until the job ends")] = False,
-    last_event_id: Annotated[str, Header(pattern=r"^([0-9]{1,9}:[0-9]{1,18})?$")] = "",
+    raw: Annotated[bool, Query(description="with follow: send the output as it comes, not by lines")] = False,
+    last_event_id: Annotated[str, Header(pattern=r"^([0-9]{1,9}:[0-9]{1,18}(:[0-9]{1,20})?)?$")] = "",
 ) -> Response:
-    """Return the output of a job, as text or as server-sent events that close with the event `end`."""
+    """Return the output of a job, as text or as server-sent events that close with the event `end`.
+
+    The default event is a line. While a line is unfinished, such as a progress bar, the event `bar` is its
+    text now. With *raw* the event `output` is a JSON string of what was written, with carriage returns;
+    bytes that are not UTF-8 are the surrogates U+DC80 to U+DCFF.
+    """
     controller.job(job)
     path = find_log(controller.folder, job, attempt or None, rank)  # raises before a stream starts
     lines = None if tail < 0 else tail
     if not follow:
-        return StreamingResponse(LogTail(path).read(lines), media_type="text/plain; charset=utf-8")
-    stream = stream_log(controller, job, attempt or None, rank, lines, last_event_id)
+        blocks = () if path is None else LogReader(path).read(lines)
+        return StreamingResponse(blocks, media_type="text/plain; charset=utf-8")
+    stream = LogStream(controller, job, attempt or None, rank, raw).send(lines, last_event_id)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
