@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -88,19 +89,36 @@ def test_a_killed_job_leaves_no_cap_and_resumes_from_its_checkpoint(
     assert ("resumed" in output) == (die_at > 60)
 
 
+@pytest.mark.parametrize("face", ["iterate", "push"])
 def test_a_job_asked_to_yield_exits_with_75_and_ends_with_the_same_weights(
-    tmp_path: Path, undisturbed: list[str]
+    tmp_path: Path, undisturbed: list[str], face: str
 ) -> None:
     words = [sys.executable, str(SCRIPT), "60", "3"]
-    with subprocess.Popen(words, env=build_environment(tmp_path), stdout=subprocess.PIPE, text=True) as job:
+    environment = build_environment(tmp_path, FACE=face)
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline().startswith("fresh")
         job.terminate()
         assert job.wait(timeout=300) == 75
-    code, output = run_script(tmp_path, 60, 3)
+    code, output = run_script(tmp_path, 60, 3, FACE=face)
     assert code == 0
     assert output["weights"] == undisturbed
     assert output["done"][0] == "180"
+
+
+def test_a_framework_that_owns_the_loop_gets_the_same_events_energy_and_weights(tmp_path: Path) -> None:
+    outputs, events = [], []
+    for face in ("iterate", "push"):
+        folder = tmp_path / face
+        more = {"FACE": face, "WATTLINE_EVENTS": str(folder / "events"), "WATTLINE_AIM": "energy"}
+        code, output = run_script(folder, 300, 3, **more)
+        assert code == 0
+        outputs.append(output)
+        rows = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+        events.append([{k: v for k, v in row.items() if k not in ("at", "job")} for row in rows])
+    assert outputs[0] == outputs[1]
+    assert events[0] == events[1]
+    assert {"began", "progress", "cap", "report", "ended"} == {event["event"] for event in events[0]}
 
 
 def test_two_ranks_agree_on_caps_and_on_the_target(tmp_path: Path) -> None:
@@ -114,6 +132,8 @@ def test_two_ranks_agree_on_caps_and_on_the_target(tmp_path: Path) -> None:
     assert {line[2] for line in again} == {line[2] for line in first}
     ended = run_ranks(tmp_path, 60, 3, WATTLINE_TARGET="loss<=500", **more)  # only the first rank reaches it
     assert [line[0] for line in ended] == ["60", "60"]
+    pushed = run_ranks(tmp_path, 60, 3, WATTLINE_TARGET="loss<=500", FACE="push", **more)
+    assert [line[:3] for line in pushed] == [line[:3] for line in ended]
 
 
 def test_two_ranks_on_one_gpu_leave_caps_alone(tmp_path: Path) -> None:

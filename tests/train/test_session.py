@@ -11,31 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.sessions import BATCH, SHORT, describe_gpus
 from wattline import Session
 from wattline.batch_size.history import RunHistory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
-from wattline.profiler.cap_window import Aim, CapMeasurement, WindowLength, find_best, list_caps
+from wattline.profiler.cap_window import Aim, CapMeasurement, find_best, list_caps
 from wattline.train.environment import JobEnvironment, Target
-
-SHORT = WindowLength(wait=1, warmup=2, steps=5)
-BATCH = np.zeros((64, 3))
-
-
-@pytest.fixture(autouse=True)
-def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the variables of any surrounding job, and use a state folder per test."""
-    for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
-        monkeypatch.delenv(name)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("wattline.meter.caps.guard._reported", set())  # warnings of earlier tests
-
-
-def describe_gpus(tmp_path: Path, count: int = 1, **more: str) -> str:
-    words = "".join(f",{name}={value}" for name, value in more.items())
-    return f"simulated:{count}xv100,model=resnet50,batch=64,time=virtual,state={tmp_path / 'gpus'}{words}"
 
 
 def train(run: Session, epochs: int = 1, steps: int = 200) -> None:

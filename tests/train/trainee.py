@@ -1,6 +1,8 @@
 """A small PyTorch job as a user writes it: the model learns y = 2x on the CPU, with simulated GPUs.
 
 python trainee.py STEPS_PER_EPOCH EPOCHS [die_at]
+
+With FACE=push the loop is the script's own, as in a framework, and calls the session after each step.
 """
 
 import os
@@ -41,17 +43,40 @@ def batches(epoch: int) -> list[torch.Tensor]:
     return [torch.randn(64, 4, generator=generator) for _ in range(steps)]
 
 
-with wattline.Session(save=save, load=load, batch_size=64, every_s=5.0) as run:
-    print_line("resumed" if run.resumed else "fresh", run.position.epoch, run.position.step)
+def train_step(batch: torch.Tensor) -> torch.Tensor:
+    loss = ((model(batch) - 2 * batch.sum(1, keepdim=True)) ** 2).mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    if run.position.steps == die_at:
+        os.kill(os.getpid(), 9)
+    return loss
+
+
+def iterate() -> None:
     for epoch in run.epochs(epochs):
         for batch in run.steps(batches(epoch)):
-            loss = ((model(batch) - 2 * batch.sum(1, keepdim=True)) ** 2).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            if run.position.steps == die_at:
-                os.kill(os.getpid(), 9)
+            loss = train_step(batch)
         run.report(loss=loss.item() + 1000.0 * run.ranks.rank)
+
+
+def push() -> None:
+    run.expect(epochs=epochs, steps=steps)
+    skip = run.position.step
+    for epoch in range(run.position.epoch, epochs):
+        for batch in batches(epoch)[skip:]:
+            loss = train_step(batch)
+            run.step(len(batch))
+            if run.should_stop:
+                return
+        skip = 0
+        if run.epoch(loss=loss.item() + 1000.0 * run.ranks.rank):
+            return
+
+
+with wattline.Session(save=save, load=load, batch_size=64, every_s=5.0) as run:
+    print_line("resumed" if run.resumed else "fresh", run.position.epoch, run.position.step)
+    push() if os.environ.get("FACE") == "push" else iterate()
     cap_w = run.gpus[0].cap_w() if run.gpus else 0.0
     print_line("done", run.position.steps, run.position.epoch, cap_w, run.energy_j, run.reached, run.stopped)
     print_line("weights", model.weight.tolist())

@@ -333,10 +333,10 @@ class _ProcessSession(train.Session):
         if not self.stopped:
             super()._save_or_yield()
 
-    def _end_epoch(self, count: int) -> None:
+    def _end_epoch(self) -> None:
         if not self._epoch_interrupted:
             self._array_session._rng.end_epoch()
-        super()._end_epoch(count)
+        super()._end_epoch()
 
     def _synchronize_ranks(self) -> None:
         super()._synchronize_ranks()
