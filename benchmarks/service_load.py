@@ -2,6 +2,7 @@
 
     python benchmarks/service_load.py submit          10,000 submissions at 100/s: latency, none lost
     python benchmarks/service_load.py queue           20,000 pending jobs: seconds of a decision
+    python benchmarks/service_load.py bulk            cancel 5,960 jobs: one request, and one for each
     python benchmarks/service_load.py soak            jobs that arrive and end for minutes: memory
 
 The service runs in its own process, as users run it; the caller is this one.
@@ -147,6 +148,42 @@ def measure_long_queue(count: int) -> None:
             print(f"{policy:<16} {pending} pending: {text}", flush=True)
 
 
+def measure_bulk_cancel(count: int, sample: int = 500) -> None:
+    """Cancel a sweep of *count* jobs by one request, and *sample* jobs by a request for each."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run_service(Path(folder), "--gpus", GPUS) as (_, url, token),
+    ):
+        caller = Caller(url, token)
+        sweep = {"run": "sleep ${n}", "matrix": {"n": f"1001..{1000 + count}"}, "resources": {"gpus": 8}}
+        for jobs, by_one in ((sample, False), (count, True)):
+            sweep["matrix"] = {"n": f"1001..{1000 + jobs}"}
+            status, body = caller.send("POST", "/jobs", sweep)
+            assert status == 201, status
+            ids = [job["id"] for job in body["jobs"]]  # type: ignore[index]
+            began_s = time.monotonic()
+            if by_one:
+                request = {"action": "cancel", "select": {"sweep": ids[0]}}
+                status, body = caller.send("POST", "/jobs/actions", request)
+                assert status == 200, (status, body)
+                assert body["changed"] == jobs, body  # type: ignore[index]
+            else:
+                for id in ids:
+                    status, _ = caller.send("POST", f"/jobs/{id}/cancel")
+                    assert status == 200, status
+            answered_s = time.monotonic() - began_s
+            while _count_live(caller):
+                time.sleep(0.02)
+            ended_s = time.monotonic() - began_s
+            text = "one request" if by_one else "a request for each"
+            print(f"cancel {jobs} jobs, {text}: answered {answered_s:.2f} s, ended {ended_s:.2f} s")
+
+
+def _count_live(caller: Caller) -> int:
+    _, body = caller.send("GET", "/cluster")
+    return sum(body["jobs"].get(state, 0) for state in ("PENDING", "RUNNING"))  # type: ignore[index]
+
+
 def run_soak(seconds: float, day_s: float = 86_400.0) -> None:
     """Run a day in *seconds*, on a faster clock, with jobs that arrive and end all the time."""
     began_s, start_s = time.monotonic(), time.time()
@@ -190,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("submit", "queue", "soak"))
+    parser.add_argument("what", choices=("submit", "queue", "bulk", "soak"))
     parser.add_argument("--count", type=int)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=240.0)
@@ -199,6 +236,8 @@ def main() -> None:
         measure_submissions(args.count or 10_000, args.rate)
     elif args.what == "queue":
         measure_long_queue(args.count or 20_000)
+    elif args.what == "bulk":
+        measure_bulk_cancel(args.count or 5_960)
     else:
         run_soak(args.seconds)
 

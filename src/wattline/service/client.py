@@ -123,9 +123,11 @@ class Client:
         """Send GET and return the decoded JSON."""
         return self._request("GET", path, query, None, "", repeat=True)
 
-    def post(self, path: str, body: Any = None, query: Query | None = None, key: str = "") -> Any:
-        """Send POST; with an idempotency *key* it is repeated when the connection breaks."""
-        return self._request("POST", path, query, body, key, repeat=bool(key))
+    def post(
+        self, path: str, body: Any = None, query: Query | None = None, key: str = "", repeat: bool = False
+    ) -> Any:
+        """Send POST; with an idempotency *key* or *repeat* it is sent again when the connection breaks."""
+        return self._request("POST", path, query, body, key, repeat=repeat or bool(key))
 
     def put(self, path: str, body: Any) -> Any:
         """Send PUT."""

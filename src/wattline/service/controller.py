@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from wattline.backend.engine.local.backend import Local
 from wattline.core.protocols import Models, Policy
 from wattline.energy.budgets import Budget, parse_budget
-from wattline.errors import Conflict, NotFound, StoreError
+from wattline.errors import NotFound, StoreError
 from wattline.jobfile import JobFile
 from wattline.loop.run import build_header, iterate
 from wattline.loop.runlog import Log
@@ -28,7 +29,7 @@ from wattline.policy.knobs import build_budget_error, has_knob, set_knob
 from wattline.policy.parser import parse_policy
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
-from wattline.service.states import LIVE_STATES
+from wattline.service.job_actions import JobActions
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
@@ -74,7 +75,14 @@ class Controller:
             parsed_policy = self._parse_policy(budgets)
             placer = parse_placer(place)
             library = _load_library() if models is None else models
-            self.backend = Local(self.folder, gpus, clock=self.clock, on_event=self._on_event, stay_open=True)
+            self.backend = Local(
+                self.folder,
+                gpus,
+                clock=self.clock,
+                on_event=self._on_event,
+                event_batch=self._collect_events,
+                stay_open=True,
+            )
         except BaseException:
             self.store.close()
             raise
@@ -90,7 +98,8 @@ class Controller:
             epoch=self.store.last_epoch(),
         )
         self._lock = threading.Lock()  # guards the view
-        self._job_lock = threading.Lock()  # held from reading a job to the end of its change
+        self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
+        self.actions = JobActions(self.store, self.backend, self.clock)
         self._submitter = Submitter(self.store, self.backend, self.clock)
         self._stopping = threading.Event()
         self._streams_closed = threading.Event()
@@ -104,9 +113,7 @@ class Controller:
         live = self.store.live_jobs()
         self.backend.adopt([record_from_row(job) for job in live if not job.held or job.state == "RUNNING"])
         self.backend.restore_energy(self.store.meter_totals())
-        for job in live:
-            if job.cancelled:
-                self.backend.cancel(job.id)
+        self.backend.cancel(*(job.id for job in live if job.cancelled))
         self._append(NewEvent(self.clock(), "service", None, {"event": "started", "jobs": len(live)}))
         self._thread.start()
 
@@ -255,7 +262,22 @@ class Controller:
                 "service_s": row.service_s,
                 "energy_j": row.energy_j,
             }
-        self._append(NewEvent(self.clock(), kind, job, data))
+        event = NewEvent(self.clock(), kind, job, data)
+        if self._events is None:
+            self._append(event)
+        else:
+            self._events.append(event)
+
+    @contextmanager
+    def _collect_events(self) -> Iterator[None]:
+        """Write the events of the loop within the block in one transaction, at its end."""
+        self._events = []
+        try:
+            yield
+        finally:
+            events, self._events = self._events, None
+            if events:
+                self._append(*events)
 
     # -- jobs
 
@@ -274,50 +296,23 @@ class Controller:
 
     def cancel(self, id: str, by: str = "") -> JobRow:
         """End a job; *by* is the name of the caller's token."""
-        with self._job_lock:
-            job = self._live_job(id, "cancelled")
-            if not job.cancelled:
-                self.store.append(NewEvent(self.clock(), "cancel", id, {"by": by}))
-            self.backend.cancel(id)
-            return self.job(id)
+        self.actions.change_one("cancel", id, by)
+        return self.job(id)
 
     def hold(self, id: str, by: str = "") -> JobRow:
         """Keep a PENDING job from starting until it is released."""
-        with self._job_lock:
-            if not self._pending_job(id, "held").held:
-                self.store.append(NewEvent(self.clock(), "hold", id, {"held": True, "by": by}))
-                self.backend.withdraw(id)
-            return self.job(id)
+        self.actions.change_one("hold", id, by)
+        return self.job(id)
 
     def release(self, id: str, by: str = "") -> JobRow:
         """Let a held job start."""
-        with self._job_lock:
-            if self._pending_job(id, "released").held:
-                self.store.append(NewEvent(self.clock(), "hold", id, {"held": False, "by": by}))
-                self.backend.submit([record_from_row(self.job(id))])
-            return self.job(id)
+        self.actions.change_one("release", id, by)
+        return self.job(id)
 
     def prioritise(self, id: str, priority: float, by: str = "") -> JobRow:
         """Change the priority of a job; a running job is not preempted by it."""
-        with self._job_lock:
-            job = self._live_job(id, "given another priority")
-            self.store.append(NewEvent(self.clock(), "priority", id, {"priority": priority, "by": by}))
-            if job.state == "PENDING" and not job.held:
-                self.backend.prioritise(id, priority)
-            return self.job(id)
-
-    def _live_job(self, id: str, change: str) -> JobRow:
-        job = self.job(id)
-        if job.state not in LIVE_STATES:
-            raise Conflict(f"job {id} is {job.state}; only PENDING and RUNNING jobs can be {change}")
-        return job
-
-    def _pending_job(self, id: str, change: str) -> JobRow:
-        job = self.job(id)
-        if job.state != "PENDING":
-            hint = f"wattline cancel {id}" if job.state == "RUNNING" and change == "held" else ""
-            raise Conflict(f"job {id} is {job.state}; only PENDING jobs can be {change}", hint)
-        return job
+        self.actions.change_one("priority", id, by, priority)
+        return self.job(id)
 
     # -- budgets
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.command_line import parse_strict_json, run_command, run_json_command
+from support.controllers import wait_until
 from wattline.cli.service.job_text import format_energy, format_joules, format_time, format_totals, sanitize
 from wattline.cli.service.top import PowerEstimator, format_frame
 from wattline.service.controller import DEFAULT_POLICY, Controller
@@ -332,3 +333,43 @@ def test_power_is_the_growth_of_energy() -> None:
     )
     for words in ("[#.]", "300 W", "####------  42 %", "3 jobs waiting", "budget 1kW", "PROBLEM: the disk"):
         assert words in shown
+
+
+def test_jobs_are_changed_by_filters_ranges_and_lists(
+    capsys: Capsys, here: Path, service: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "sweep.yaml").write_text("run: sleep 60${n}\nname: many${n}\nmatrix: {n: 1..8}\n")
+    ids = [job["id"] for job in run_json_command(capsys, "submit", "--hold", "sweep.yaml")["jobs"]]
+    code, _, err = run_command(capsys, "release", "--sweep", ids[0])
+    assert code == 2
+    assert "-y releases without asking" in err
+    code, out, _ = run_command(capsys, "cancel", "--sweep", ids[0], "--dry-run")
+    assert code == 0
+    assert out.startswith(f"cancel 8 jobs: {ids[0]} (many1, PENDING), ")
+    assert out.endswith(" and 3 more\n")
+    assert run_command(capsys, "priority", f"{ids[0]},{ids[1]}", "5")[0] == 0
+    assert run_command(capsys, "priority", "-y", "--name", "many*", "5")[1] == (
+        "6 jobs given priority, 2 unchanged\n"
+    )
+    answer = run_json_command(capsys, "cancel", "-y", f"{ids[0]}..{ids[5]}")
+    assert (answer["changed"], answer["unchanged"], answer["refused"]) == (6, 0, 0)
+    assert answer["ids"] == ids[:6]
+    wait_until(lambda: service.job(ids[5]).state == "CANCELLED")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    code, out, err = run_command(capsys, "cancel", "--name", "many*", "--state", "pending")
+    assert (code, out) == (0, "2 jobs cancelled\n")
+    assert f"cancel 2 jobs: {ids[6]} (many7, PENDING), {ids[7]} (many8, PENDING)? [y/n]" in err
+    wait_until(lambda: service.job(ids[7]).state == "CANCELLED")
+    assert run_command(capsys, "cancel", "-y", "--name", "many*")[:2] == (0, "no job matches\n")
+
+
+def test_a_change_without_a_selection_is_refused(capsys: Capsys) -> None:
+    for words in (["cancel", "-y"], ["hold"], ["release"], ["priority", "5"]):
+        code, out, err = run_command(capsys, *words)
+        assert (code, out) == (2, "")
+        assert "no jobs were named" in err
+    assert run_command(capsys, "cancel", "-y", "--sweep", "999999")[0] == 3
+    code, _, err = run_command(capsys, "priority", "1", "high")
+    assert code == 2
+    assert "'high' is not a priority" in err

@@ -130,7 +130,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.execute("PRAGMA user_version=99")
     connection.close()
-    with pytest.raises(ConfigError, match="has schema version 99, expected at most 2"):
+    with pytest.raises(ConfigError, match="has schema version 99, expected at most 3"):
         Store.open(tmp_path)
 
 

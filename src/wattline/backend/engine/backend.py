@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class EngineBackend:
     """Runs jobs on an engine; implements `wattline.core.protocols.Backend`.
 
     Jobs come by `submit`, from any thread; *on_event* receives what happens to them. It is idle when no job
-    is left, unless it shall *stay_open*.
+    is left, unless it shall *stay_open*. Events within an *event_batch* may be received together.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class EngineBackend:
         *,
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda kind, job, data: None,
+        event_batch: Callable[[], AbstractContextManager[None]] = nullcontext,
         stay_open: bool = False,
     ) -> None:
         self.root = Path(root)
         self.engine = engine
-        self._on_event, self._stay_open = on_event, stay_open
+        self._on_event, self._event_batch, self._stay_open = on_event, event_batch, stay_open
         self._queue = JobQueue(engine.nodes, clock)
         self._attempts = AttemptTable()
         self._ledger = EnergyLedger()
@@ -85,17 +87,17 @@ class EngineBackend:
         """Add jobs to the queue; jobs that are known already are ignored."""
         self._mailbox.post("submit", list(records))
 
-    def cancel(self, job: str) -> None:
-        """End a job: at once if it waits, else after its grace period at the latest."""
-        self._mailbox.post("cancel", job)
+    def cancel(self, *jobs: str) -> None:
+        """End jobs: those that wait at once, others after their grace periods at the latest."""
+        self._mailbox.post("cancel", jobs)
 
-    def prioritise(self, job: str, priority: float) -> None:
-        """Change the priority of a waiting job."""
-        self._mailbox.post("prioritise", (job, priority))
+    def prioritise(self, priority: float, *jobs: str) -> None:
+        """Change the priority of waiting jobs."""
+        self._mailbox.post("prioritise", (priority, jobs))
 
-    def withdraw(self, job: str) -> None:
-        """Remove a waiting job from the queue; `submit` brings it back."""
-        self._mailbox.post("withdraw", job)
+    def withdraw(self, *jobs: str) -> None:
+        """Remove waiting jobs from the queue; `submit` brings them back."""
+        self._mailbox.post("withdraw", jobs)
 
     def interrupt(self) -> None:
         """Let `wait` return inf, which ends the loop; jobs run on."""
@@ -153,7 +155,8 @@ class EngineBackend:
         """
         self._rest()
         while True:
-            self._handle_requests()
+            with self._event_batch():
+                self._handle_requests()
             if self._interrupted:
                 self._interrupted = False
                 return math.inf, build_events()
@@ -281,9 +284,11 @@ class EngineBackend:
             self._queue.add(new)  # one append for many jobs, before the requests that may name them
             new = []
             if request == "cancel":
-                self._cancel(argument)
+                for job in argument:
+                    self._cancel(job)
             elif request == "withdraw":
-                self._withdraw(argument)
+                for job in argument:
+                    self._withdraw(job)
             elif request == "prioritise":
                 self._prioritise(*argument)
             else:
@@ -307,13 +312,13 @@ class EngineBackend:
         if record is not None and self._leave_queued(job):
             self._queue.withdraw(record)
 
-    def _prioritise(self, job: str, priority: float) -> None:
-        record = self._queue.records.get(job)
-        if record is None:
-            return
-        record.columns = {**record.columns, "priority": priority}
-        if record.row >= 0 and self._leave_queued(job):
-            self._queue.move_to_new_row(record)
+    def _prioritise(self, priority: float, jobs: Iterable[str]) -> None:
+        moved = []
+        for record in (self._queue.records[job] for job in jobs if job in self._queue.records):
+            record.columns = {**record.columns, "priority": priority}
+            if record.row >= 0 and self._leave_queued(record.id):
+                moved.append(record)
+        self._queue.move_to_new_rows(moved)
 
     def _leave_queued(self, job: str) -> bool:
         """Remove a job from attempts that have not started; return False if one has."""

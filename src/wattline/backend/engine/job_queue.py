@@ -50,10 +50,11 @@ class JobQueue:
             self._delayed.pop(record.id, None)
             self.events.append(Event(ARRIVED, record.row, self.now_s))
 
-    def move_to_new_row(self, record: JobRecord) -> None:
-        """Give a waiting job a new row, with its columns as they are now."""
-        self._drop_row(record)
-        self._enter([record])
+    def move_to_new_rows(self, records: list[JobRecord]) -> None:
+        """Give waiting jobs new rows, with their columns as they are now."""
+        for record in records:
+            self._drop_row(record)
+        self._enter(records)
 
     def delay(self, record: JobRecord) -> None:
         """Take a job out of the queue until its *retry_at_s*."""

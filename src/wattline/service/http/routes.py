@@ -22,7 +22,9 @@ from wattline.service.http.schemas import JobId, OptionalJobId, State
 from wattline.service.http.sse import stream_events
 from wattline.service.job_logs import LogReader, find_log
 from wattline.service.storage.projection import JobRow
+from wattline.service.storage.selection import JobSelection
 
+_SHOWN_JOBS = 100  # of a selection, in a response
 _bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
 
 
@@ -135,6 +137,55 @@ def list_jobs(
     )
     next_page = rows[limit - 1].id if len(rows) > limit else None
     return schemas.JobsResponse(jobs=_job_responses(controller, rows[:limit]), next=next_page)
+
+
+@router.post("/api/v1/jobs/actions", tags=["jobs"])
+def change_jobs(
+    request: schemas.JobActionRequest, caller: Caller, controller: Service
+) -> schemas.JobActionResponse:
+    """Cancel, hold, release or prioritise all selected jobs in one transaction. It can be repeated.
+
+    A user changes its own jobs, an operator those of all users. Without `state`, filters and ranges select
+    jobs that have not ended.
+    """
+    caller.require_role("user")
+    if (request.action == "priority") != (request.priority is not None):
+        expected = "is missing" if request.priority is None else "is for the action priority only"
+        raise Conflict(f"priority {expected}", 'action: "priority", priority: 5')
+    select = request.select
+    selection = JobSelection(
+        tuple(select.jobs),
+        select.sweep,
+        select.name,
+        select.user or None,
+        select.team,
+        tuple(select.state),
+        select.all,
+    )
+    result = controller.actions.change_all(
+        request.action,
+        selection,
+        owner=None if caller.role == "operator" else caller.user,
+        by=caller.name,
+        priority=request.priority or 0.0,
+        dry_run=request.dry_run,
+    )
+    shown = (result.changed + result.unchanged)[:_SHOWN_JOBS]
+    return schemas.JobActionResponse(
+        action=request.action,
+        dry_run=request.dry_run,
+        matched=len(result.changed) + len(result.unchanged) + len(result.refused),
+        changed=len(result.changed),
+        unchanged=len(result.unchanged),
+        refused=len(result.refused),
+        reasons=result.reasons,
+        ids=result.changed,
+        jobs=_job_responses(controller, controller.store.jobs_with_ids(shown)),
+        errors=[
+            schemas.JobActionError(job=job, code=error.code, message=error.message, hint=error.hint)
+            for job, _, error in result.refused[:_SHOWN_JOBS]
+        ],
+    )
 
 
 @router.get("/api/v1/jobs/{job}", tags=["jobs"])

@@ -45,6 +45,31 @@ class PriorityRequest(_Body):
     priority: float = Field(ge=-1e9, le=1e9)
 
 
+class JobSelectionRequest(_Body):
+    """Jobs with one of the ids or in one of the ranges, that also match every filter that is set."""
+
+    jobs: list[Annotated[str, Field(pattern=r"^[0-9]{1,12}(\.\.([0-9]{1,12})?)?$")]] = Field(
+        default=[], max_length=50_000, description="ids and ranges: 12, 1..500, 8.."
+    )
+    sweep: OptionalJobId = Field(default="", description="first job of a sweep")
+    name: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="a name, with *, ? and [a-c] as in file names"
+    )
+    user: Annotated[str, Field(max_length=200)] = ""
+    team: Annotated[str, Field(max_length=200)] = ""
+    state: list[State] = Field(default=[], max_length=20, description="empty: PENDING and RUNNING")
+    all: bool = Field(default=False, description="select all jobs, without a filter")
+
+
+class JobActionRequest(_Body):
+    """A change of all selected jobs. With *dry_run* nothing is changed."""
+
+    action: Literal["cancel", "hold", "release", "priority"]
+    select: JobSelectionRequest
+    priority: float | None = Field(default=None, ge=-1e9, le=1e9, description="required by priority")
+    dry_run: bool = False
+
+
 class BudgetsRequest(_Body):
     """Budgets to hold from now on; an empty list removes all."""
 
@@ -154,6 +179,30 @@ class JobsResponse(_Body):
 
     jobs: list[JobResponse]
     next: str | None = Field(default=None, description="null: this is the last page")
+
+
+class JobActionError(_Body):
+    """A selected job that cannot be changed."""
+
+    job: str
+    code: str
+    message: str
+    hint: str
+
+
+class JobActionResponse(_Body):
+    """Outcome of a change of selected jobs; with *dry_run*, that which it would have."""
+
+    action: Literal["cancel", "hold", "release", "priority"]
+    dry_run: bool
+    matched: int = Field(description="selected jobs")
+    changed: int
+    unchanged: int = Field(description="jobs that were as requested already")
+    refused: int
+    reasons: dict[str, int] = Field(description="refused jobs by state, or not_owner, or not_found")
+    ids: list[str] = Field(description="ids of all changed jobs")
+    jobs: list[JobResponse] = Field(description="the first 100 changed and unchanged jobs, as they are now")
+    errors: list[JobActionError] = Field(description="the first 100 refused jobs")
 
 
 class BudgetsResponse(_Body):

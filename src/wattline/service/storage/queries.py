@@ -13,6 +13,7 @@ from wattline.errors import StoreError
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import StoredEvent
 from wattline.service.storage.projection import COLUMNS, JobRow
+from wattline.service.storage.selection import JobSelection, SelectedJob
 
 TOKEN_COLUMNS = ("name", "user", "role", "created_s", "expires_s")
 
@@ -90,6 +91,17 @@ class StoreReader:
     def jobs_numbered(self, first: int, last: int) -> list[JobRow]:
         """Return the jobs with numbers from *first* to *last*, both included."""
         return self._jobs("number BETWEEN ? AND ?", (first, last))
+
+    def jobs_with_ids(self, ids: Sequence[str]) -> list[JobRow]:
+        """Return the jobs with one of these ids."""
+        return self._jobs("id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),))
+
+    def select_jobs(self, selection: JobSelection) -> list[SelectedJob]:
+        """Return the jobs of a selection, by number."""
+        where, values = selection.build_condition()
+        names = ", ".join(SelectedJob._fields)
+        found = self._rows(f"SELECT {names} FROM job WHERE {where} ORDER BY number", values)
+        return [SelectedJob._make(row) for row in found]
 
     def cancelled_ids(self, first: int, last: int) -> list[str]:
         """Return the ids of the jobs from *first* to *last* that were cancelled."""

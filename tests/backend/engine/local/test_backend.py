@@ -435,7 +435,7 @@ def test_a_job_that_waits_for_its_gpus_can_be_withdrawn(machine: Machine, tmp_pa
     one, two = (machine.local.records[name].row for name in ("1", "2"))
     machine.apply([STOP, one, one, -1], [START, two, two, 0, 2])
     if what == "prioritise":
-        machine.local.prioritise("2", 5.0)
+        machine.local.prioritise(5.0, "2")
         machine.until(FAILED, "2")
         machine.until(ARRIVED, "2")
         assert machine.local.jobs.priority[machine.local.records["2"].row] == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from wattline.backend.engine.backend import EngineBackend
@@ -27,10 +28,13 @@ class Local(EngineBackend):
         *,
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda kind, job, data: None,
+        event_batch: Callable[[], AbstractContextManager[None]] = nullcontext,
         stay_open: bool = False,
         limits: ResourceLimits | None = None,
     ) -> None:
         root = Path(root).resolve()
         root.mkdir(parents=True, exist_ok=True)
         engine = LocalEngine(root, gpus, limits)
-        super().__init__(root, engine, clock=clock, on_event=on_event, stay_open=stay_open)
+        super().__init__(
+            root, engine, clock=clock, on_event=on_event, event_batch=event_batch, stay_open=stay_open
+        )
