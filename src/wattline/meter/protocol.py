@@ -7,7 +7,11 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Gpu(Protocol):
-    """One GPU. Every method raises a `MeterError` if the GPU is lost, and `NotPermitted` if it is denied."""
+    """One GPU. Every method raises a `MeterError` if the GPU is lost, and `NotPermitted` if it is denied.
+
+    Optional: *counter_s*, the seconds between two renewals of its energy counter, and *component*, `cpu` or
+    `dram`, if it is no GPU.
+    """
 
     @property
     def index(self) -> int:
@@ -70,7 +74,10 @@ class Gpu(Protocol):
 
 @runtime_checkable
 class Meter(Protocol):
-    """The GPUs of this machine that a job may use, and the clock of their readings."""
+    """The GPUs of this machine that a job may use, and the clock of their readings.
+
+    Optional: *is_virtual*, True if the clock is not that of this machine.
+    """
 
     @property
     def name(self) -> str:

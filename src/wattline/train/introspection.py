@@ -33,10 +33,3 @@ def sum_max_caps(gpus: Sequence[Gpu]) -> float:
         return float(sum(gpu.cap_range_w()[1] for gpu in gpus))
     except MeterError:
         return 0.0
-
-
-def synchronize_gpu() -> None:
-    """Wait for work queued on the GPU, so that the next energy reading includes it."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -21,12 +21,14 @@ from wattline.errors import ConfigError, MeterError, WattlineError
 from wattline.meter import Meter
 from wattline.meter.caps.guard import guard_caps
 from wattline.meter.energy_window import EnergyWindow
+from wattline.meter.gpu_sync import synchronize_gpus
+from wattline.meter.sources import use_meter
 from wattline.models.cost import energy_time_cost
 from wattline.profiler.cap_window import Aim, WindowLength
 from wattline.train.caps import CapTuner
 from wattline.train.checkpoint import Checkpoints, StateFunction, TrainingPosition
 from wattline.train.environment import JobEnvironment, Target
-from wattline.train.introspection import get_script_name, sum_max_caps, synchronize_gpu
+from wattline.train.introspection import get_script_name, sum_max_caps
 from wattline.train.job_history import JobHistory
 from wattline.train.progress_events import EventWriter
 from wattline.train.ranks import Ranks
@@ -102,6 +104,7 @@ class TrainingRun:
         """Start measuring with *meter*, resume from a checkpoint, and start the search for a cap."""
         ranks = self.ranks
         self._meter = meter
+        self._resources.enter_context(use_meter(meter))
         if not ranks.is_connected:
             if self._batch_sizes:
                 raise ConfigError(
@@ -243,7 +246,7 @@ class TrainingRun:
     def _search_cap(self) -> None:
         energy_j: float | None = 0.0  # not read unless a window starts or ends
         if self.caps.needs_reading:
-            synchronize_gpu()
+            synchronize_gpus()
             energy_j = self._window.read().energy_j
         if self.caps.record_step(self._meter.now_s(), energy_j):
             search = self.caps.search

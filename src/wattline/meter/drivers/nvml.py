@@ -10,6 +10,7 @@ instance has no meter of its own: the whole GPU is read, once, and `method` says
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class NvmlGpu:
         self.kind = find_gpu_kind(self.name)
         self._is_mig = is_mig
         self._last_j, self._offset_j = 0.0, 0.0
+        self._lock = threading.Lock()  # windows and timelines read in several threads
         self._integrator: PowerIntegrator | None = None
         self._has_counter = self._detect_counter()
 
@@ -81,11 +83,12 @@ class NvmlGpu:
             if self._integrator is None:
                 self._integrator = PowerIntegrator(self.power_w)
             return self._integrator.energy_j()
-        read_j = self._call("reading its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
-        if read_j < self._last_j:  # the driver was reloaded
-            self._offset_j += self._last_j
-        self._last_j = read_j
-        return float(self._offset_j + read_j)
+        with self._lock:
+            read_j = self._call("reading its energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
+            if read_j < self._last_j:  # the driver was reloaded
+                self._offset_j += self._last_j
+            self._last_j = read_j
+            return float(self._offset_j + read_j)
 
     def power_w(self) -> float:
         """Return the driver's power reading, a short moving average."""

@@ -27,12 +27,14 @@ class RaplZone:
 
     method = "rapl energy counter (CPU, not GPU)"
     kind = ""
+    counter_s = 0.001  # between two renewals of the counter
 
     def __init__(self, folder: Path, index: int, name: str) -> None:
         self._file = folder / "energy_uj"
         self._range_j = _read_number(folder / "max_energy_range_uj") / 1e6
         self.index = index
         self.name = name
+        self.component = "dram" if name.startswith("memory") else "cpu"
         self.uuid = f"RAPL-{os.uname().nodename}-{folder.name}"
         self.spec = "rapl" if folder.parent == ROOT else f"rapl:{folder.parent}"
         self._lock = threading.Lock()

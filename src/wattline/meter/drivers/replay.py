@@ -2,9 +2,10 @@
 
     replay:FILE.csv[,time=virtual]
 
-A row holds the readings of one GPU at one time: `at_s,gpu,power_w,energy_j,cap_w`. If *energy_j* is empty,
-power is integrated. The clock starts at the first row and runs in real time; with `time=virtual` each step
-advances it to the next row. Reading after the last row is an error, not 0 W.
+A row holds the readings of one GPU at one time: `at_s,gpu,power_w,energy_j,cap_w,temperature_c`, of which
+the last three may be left out. If *energy_j* is empty, power is integrated. The clock starts at the first
+row and runs in real time; with `time=virtual` each step advances it to the next row. Reading after the last
+row is an error, not 0 W.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ from wattline.errors import ConfigError, MeterError, NotPermitted, ProfileError
 from wattline.meter.drivers.options import check_choice, parse_options
 from wattline.meter.protocol import Gpu
 
-COLUMNS = ("at_s", "gpu", "power_w", "energy_j", "cap_w")
+COLUMNS = ("at_s", "gpu", "power_w", "energy_j", "cap_w", "temperature_c")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Recorded readings of one GPU by time; a cap of nan was not recorded."""
+    """Recorded readings of one GPU by time; a cap or temperature of nan was not recorded."""
 
     at_s: tuple[float, ...]
     power_w: tuple[float, ...]
     energy_j: tuple[float, ...]
     cap_w: tuple[float, ...]
+    temperature_c: tuple[float, ...]
 
 
 class ReplayGpu:
     """One GPU of a recording."""
 
     kind = ""
+    counter_s = 0.0  # interpolated between two rows
 
     def __init__(self, meter: ReplayMeter, number: int, index: int, recording: Recording) -> None:
         self._meter, self._recording = meter, recording
@@ -93,8 +96,11 @@ class ReplayGpu:
         raise NotPermitted(f"{self.name} is a recording: caps and clocks cannot be set")
 
     def temperature_c(self) -> float:
-        """Raise a `MeterError`: temperatures are not recorded."""
-        raise MeterError(f"{self.name}: its temperature was not recorded")
+        """Return the temperature of the current row."""
+        degrees = self._recording.temperature_c[self._locate()[0]]
+        if math.isnan(degrees):
+            raise MeterError(f"{self.name}: its temperature was not recorded")
+        return degrees
 
 
 class ReplayMeter:
@@ -107,7 +113,7 @@ class ReplayMeter:
         self.spec = f"replay:{Path(path).absolute()}" + (",time=virtual" if virtual else "")
         recordings = _read_recordings(self.path)
         self._times_s = sorted({at_s for recording in recordings.values() for at_s in recording.at_s})
-        self._virtual = virtual
+        self.is_virtual = virtual
         self._step = 0
         self._opened_s = time.monotonic()
         self._gpus = tuple(
@@ -122,7 +128,7 @@ class ReplayMeter:
 
     def now_s(self) -> float:
         """Return the time on the recording's clock."""
-        if not self._virtual:
+        if not self.is_virtual:
             return self._times_s[0] + time.monotonic() - self._opened_s
         steps_after_end = self._step - len(self._times_s) + 1
         return self._times_s[min(self._step, len(self._times_s) - 1)] + max(steps_after_end, 0)
@@ -137,7 +143,7 @@ class ReplayMeter:
 
 def _read_recordings(path: str) -> dict[int, Recording]:
     """Return the recordings by GPU number."""
-    rows: dict[int, list[tuple[float, float, float, float]]] = {}
+    rows: dict[int, list[tuple[float, ...]]] = {}
     try:
         with open(path, newline="", encoding="utf-8") as file:
             table = csv.DictReader(file)
@@ -148,12 +154,12 @@ def _read_recordings(path: str) -> dict[int, Recording]:
                 )
             for row in table:
                 gpu, *numbers = _parse_row(path, table.line_num, row)
-                at_s, power_w, energy_j, cap_w = numbers
+                at_s = numbers[0]
                 if int(gpu) in rows and at_s <= rows[int(gpu)][-1][0]:
                     raise ProfileError(
                         path, table.line_num, f"at_s is {at_s:g}, expected later than the row before"
                     )
-                rows.setdefault(int(gpu), []).append((at_s, power_w, energy_j, cap_w))
+                rows.setdefault(int(gpu), []).append(tuple(numbers))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(f"{path}: cannot be read: {why}") from None
@@ -163,9 +169,9 @@ def _read_recordings(path: str) -> dict[int, Recording]:
 
 
 def _parse_row(path: str, line: int, row: dict[str, str]) -> tuple[float, ...]:
-    """Return the GPU number, at_s, power_w, energy_j and cap_w; the last two are nan if empty."""
+    """Return the GPU number and the other columns in their order; the last three are nan if empty."""
     values = []
-    for name in ("gpu", "at_s", "power_w", "energy_j", "cap_w"):
+    for name in ("gpu", "at_s", *COLUMNS[2:]):
         text = (row.get(name) or "").strip()
         try:
             value = float(text) if text or name in COLUMNS[:3] else math.nan
@@ -177,8 +183,8 @@ def _parse_row(path: str, line: int, row: dict[str, str]) -> tuple[float, ...]:
     return tuple(values)
 
 
-def _build_recording(rows: list[tuple[float, float, float, float]]) -> Recording:
-    at_s, power_w, energy_j, cap_w = (tuple(column) for column in zip(*rows, strict=True))
+def _build_recording(rows: list[tuple[float, ...]]) -> Recording:
+    at_s, power_w, energy_j, cap_w, temperature_c = (tuple(column) for column in zip(*rows, strict=True))
     if any(math.isnan(joules) for joules in energy_j) or any(b < a for a, b in pairwise(energy_j)):
         steps = zip(at_s, at_s[1:], power_w, power_w[1:], strict=False)
         total_j, integral_j = 0.0, [0.0]
@@ -186,7 +192,7 @@ def _build_recording(rows: list[tuple[float, float, float, float]]) -> Recording
             total_j += (end_s - start_s) * 0.5 * (start_w + end_w)
             integral_j.append(total_j)
         energy_j = tuple(integral_j)
-    return Recording(at_s, power_w, energy_j, cap_w)
+    return Recording(at_s, power_w, energy_j, cap_w, temperature_c)
 
 
 def open_driver(options: str) -> ReplayMeter:

@@ -75,6 +75,11 @@ class SimulatedGpu:
         self.spec = meter.spec
 
     @property
+    def counter_s(self) -> float:
+        """Seconds between two renewals of the energy counter; 0: it is exact."""
+        return float(getattr(self._meter.options, "counter_s", 0.0))
+
+    @property
     def _row(self) -> GpuRow:
         self._meter.check_present(self._number)
         return self._meter.state.read_row(self._number)
@@ -149,6 +154,11 @@ class SimulatedMeter:
         self._gpus = tuple(SimulatedGpu(self, number, index) for index, number in enumerate(self._numbers))
         if options.model:
             self._workload  # noqa: B018  raise now if the model cannot be simulated
+
+    @property
+    def is_virtual(self) -> bool:
+        """True if only steps advance the clock."""
+        return self.options.virtual
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
