@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import MeterError
 from wattline.meter import open_meter
+from wattline.meter.drivers.nvml import NvmlGpu
 from wattline.meter.gpu_names import find_gpu_kind
 from wattline.meter.visible_devices import select_visible_devices
 
@@ -71,6 +74,30 @@ def test_energy_continues_after_the_counter_is_reset(stub: NvmlStub) -> None:
     before, increase = map(float, output.split())
     assert before >= 5000
     assert 0 <= increase < 5000
+
+
+def test_two_threads_that_read_at_once_do_not_look_like_a_reset() -> None:
+    readings = iter((1_000, 1_000, 2_000, 3_000))
+    others: list[threading.Thread] = []
+
+    def read_counter(_: object) -> int:
+        value = next(readings)
+        if value == 2_000:  # another thread reads before this reading has returned
+            others.append(threading.Thread(target=gpu.energy_j))
+            others[0].start()
+            others[0].join(0.2)
+        return value
+
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlDeviceGetName=lambda _: "Tesla V100",
+        nvmlDeviceGetTotalEnergyConsumption=read_counter,
+    )
+    gpu = NvmlGpu(nvml, None, 0, "GPU-1", False)
+    assert gpu.energy_j() == 1.0
+    assert gpu.energy_j() == 2.0
+    others[0].join()
+    assert gpu._offset_j == 0.0
 
 
 def test_clocks_are_locked_and_unlocked(stub: NvmlStub) -> None:
