@@ -61,13 +61,14 @@ class PowerTimeline:
         self._file = -1
         self._lock = threading.Lock()
         self._thread: PeriodicThread | None = None
-        self._clear(0)
+        self._devices: tuple[Gpu, ...] = ()
+        self._clear()
 
     def __enter__(self) -> PowerTimeline:
         sources = find_sources(self._meter_option, self._gpu_option)
         self._devices = sources.gpus or sources.devices
         self._meter = sources.meter
-        self._clear(len(self._devices))
+        self._clear()
         if self._path is not None:
             self._file = _create_file(self._path)
         self.start_time, self._start_s = time.time(), self._meter.now_s()
@@ -120,14 +121,13 @@ class PowerTimeline:
         """Degrees Celsius by index of the GPU, one per value of `at_s`; nan: not read, None: never."""
         return {gpu.index: self._readable(2 + 2 * k) for k, gpu in enumerate(self._devices)}
 
-    def _clear(self, devices: int) -> None:
-        self._width = 1 + 2 * devices
+    def _clear(self) -> None:
+        self._width = 1 + 2 * len(self._devices)
         self._rows = array("d")
         self._pending: list[list[float]] = []  # samples of the next row
         self._stride = 1  # samples in a row
         self._last_s = -math.inf
         self._is_open = False
-        self._devices: tuple[Gpu, ...] = () if not devices else self._devices
 
     def _add(self, row: list[float]) -> None:
         self._pending.append(row)
