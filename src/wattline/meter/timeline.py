@@ -126,7 +126,7 @@ class PowerTimeline:
         self._rows = array("d")
         self._pending: list[list[float]] = []  # samples of the next row
         self._stride = 1  # samples in a row
-        self._last_s = -math.inf
+        self._last_s: float = -math.inf
         self._is_open = False
 
     def _add(self, row: list[float]) -> None:
