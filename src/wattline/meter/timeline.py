@@ -62,6 +62,7 @@ class PowerTimeline:
         self._lock = threading.Lock()
         self._thread: PeriodicThread | None = None
         self._devices: tuple[Gpu, ...] = ()
+        self._last_s: float = -math.inf
         self._clear()
 
     def __enter__(self) -> PowerTimeline:
@@ -126,7 +127,7 @@ class PowerTimeline:
         self._rows = array("d")
         self._pending: list[list[float]] = []  # samples of the next row
         self._stride = 1  # samples in a row
-        self._last_s: float = -math.inf
+        self._last_s = -math.inf
         self._is_open = False
 
     def _add(self, row: list[float]) -> None:
