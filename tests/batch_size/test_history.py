@@ -14,7 +14,7 @@ from wattline.batch_size.bandit import BatchTrial, TuningTask
 from wattline.batch_size.bayesian import BayesianTuner
 from wattline.batch_size.history import RecordedRun, RunHistory
 from wattline.errors import ConfigError, NotFound
-from wattline.profiler.cap_window import CapMeasurement
+from wattline.profiler.cap_aim import CapMeasurement
 
 TASK = TuningTask((16, 32, 64), 32, 50)
 SWEEP = (CapMeasurement(100.0, 10.0, 2.0, 180.0), CapMeasurement(200.0, 10.0, 1.8, 300.0))

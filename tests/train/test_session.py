@@ -16,7 +16,8 @@ from wattline import Session
 from wattline.batch_size.history import RunHistory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
-from wattline.profiler.cap_window import Aim, CapMeasurement, find_best, list_caps
+from wattline.profiler.cap_aim import Aim, CapMeasurement, find_best
+from wattline.profiler.cap_window import list_caps
 from wattline.train.environment import JobEnvironment, Target
 
 
@@ -48,6 +49,25 @@ def test_the_best_cap_is_set_within_one_epoch_and_restored_at_the_end(tmp_path: 
         assert run.gpus[0].cap_w() == pytest.approx(measure_best_cap(tmp_path, Aim.parse(aim)))
     meter = open_meter(describe_gpus(tmp_path))
     assert meter.gpus[0].cap_w() == meter.gpus[0].cap_range_w()[1]
+
+
+@pytest.mark.parametrize("phase", range(0, 36, 7))
+def test_short_steps_and_a_counter_renewed_every_100_ms_do_not_mislead_the_search(
+    tmp_path: Path, phase: int
+) -> None:
+    samples = np.zeros((1, 1))  # a step of 3 ms
+    with Session(meter=describe_gpus(tmp_path, counter="100"), aim="energy") as run:
+        for _ in range(phase):
+            run._meter.stepped(1)
+        for _ in run.epochs(1):
+            for _ in run.steps([samples] * 20_000):
+                if not run.caps.is_searching:
+                    break
+        assert run.caps.search is not None
+        assert run.caps.search.period_s == pytest.approx(0.1, abs=0.005)
+        assert all(one.seconds > 1.99 for one in run.caps.search.measurements)
+        assert run.gpus[0].cap_w() in (125.0, 150.0)  # 24.0 and 24.1 % saved
+        assert run.caps.saves == pytest.approx(0.241, abs=0.01)
 
 
 def test_measured_caps_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask
 from wattline.errors import ConfigError, NotFound, did_you_mean
 from wattline.meter.caps.record import state_folder
-from wattline.profiler.cap_window import CapMeasurement
+from wattline.profiler.cap_aim import CapMeasurement
 
 if TYPE_CHECKING:
     from wattline.batch_size.bayesian import (

@@ -9,7 +9,8 @@ from contextlib import suppress
 from wattline.errors import MeterError
 from wattline.meter.caps.guard import CapGuard
 from wattline.meter.protocol import Gpu
-from wattline.profiler.cap_window import Aim, CapMeasurement, CapSearch, WindowLength, list_caps
+from wattline.profiler.cap_aim import Aim, CapMeasurement
+from wattline.profiler.cap_window import CapSearch, WindowLength, list_caps
 from wattline.train.ranks import Ranks
 
 
@@ -17,8 +18,8 @@ class CapTuner:
     """Sets the caps of *gpus* through *guard*: *fixed* if given, else the cap that a search finds by *aim*.
 
     All *ranks* try the same cap at the same step, and leave caps alone if one of them cannot set it. With
-    the *known* measurements of an earlier run no cap is tried. With *observe* caps are tried and then the
-    original ones are restored. No cap above the original one is tried.
+    the *known* measurements of an earlier run their caps are not tried again. With *observe* caps are tried
+    and then the original ones are restored. No cap above the original one is tried.
     """
 
     def __init__(
@@ -73,16 +74,30 @@ class CapTuner:
         low, high = ranks.reduce_max(low), -ranks.reduce_max(-high)
         if ranks.any(not self._gpus) or high <= low:
             return
-        count = int(ranks.reduce_sum(len(self._gpus)))
-        search = CapSearch(list_caps(low, high), aim, length, gpus=count, combine=ranks.combine_measurement)
-        if known:
-            search.measurements.extend(known)
-            search.finish()
-        known_w = ranks.broadcast_first(search.cap_w if known else 0.0)
-        if known_w > 0:  # the first rank has the measurements, and the others use its result
-            self.search = search if known else None
+        search = CapSearch(
+            list_caps(low, high),
+            aim,
+            length,
+            gpus=int(ranks.reduce_sum(len(self._gpus))),
+            measurements=[one for one in known if low <= one.cap_w <= high],
+            combine=ranks.combine_measurement,
+            agree=ranks.reduce_max,
+            can_align=ranks.is_alone,
+        )
+        if (
+            not ranks.is_alone
+        ):  # the first rank has the measurements; the others cannot go on from a part of them
+            known_w = ranks.broadcast_first(search.cap_w if search.is_done else 0.0)
+            if known_w > 0:
+                self.search = search if search.is_done else None
+                if not self._observe:
+                    self._set(known_w)
+                return
+            search.restart()
+        elif search.is_done:
+            self.search = search
             if not self._observe:
-                self._set(known_w)
+                self._set(search.cap_w)
             return
         self._set(search.cap_w)
         if ranks.any(self._has_failed):
@@ -105,22 +120,45 @@ class CapTuner:
         """True if the next step needs a reading of the meter."""
         return self.search is not None and self.search.needs_reading
 
-    def record_step(self, now_s: float, energy_j: float | None) -> bool:
+    @property
+    def needs_epoch_reading(self) -> bool:
+        """True if the end of the epoch needs a reading of the meter."""
+        return self.search is not None and self.search.needs_epoch_reading
+
+    def record_step(self, now_s: float, counters_j: Sequence[float], disturbed: str = "") -> bool:
         """Record a step; return True if the search has just ended.
 
-        A rank that cannot read or set takes part until the window ends, so that all ranks give up together.
+        *counters_j* are the energy counters of this rank's GPUs; empty: they could not be read. A rank that
+        cannot read or set takes part until the window ends, so that all ranks give up together.
         """
         search = self.search
         if search is None or search.is_done:
             return False
-        is_invalid = self._has_failed or energy_j is None
-        if not search.record_step(now_s, math.nan if is_invalid else energy_j or 0.0):
+        return search.record_step(now_s, self._check(counters_j), disturbed) and self._change_cap(search)
+
+    def end_epoch(self, now_s: float, counters_j: Sequence[float], disturbed: str = "") -> bool:
+        """Record the end of an epoch; return True if the search has just ended."""
+        search = self.search
+        if search is None or search.is_done:
             return False
-        if math.isnan(search.measurements[-1].joules):
-            self._warn("the search for the best cap has ended: a cap could not be set, or energy not read")
+        return search.end_epoch(now_s, self._check(counters_j), disturbed) and self._change_cap(search)
+
+    def _check(self, counters_j: Sequence[float]) -> Sequence[float]:
+        return (math.nan,) if self._has_failed or not counters_j else counters_j
+
+    def _change_cap(self, search: CapSearch) -> bool:
+        """Set the next cap; return True if the search has ended with a result."""
+        if search.failed or math.isnan(search.measurements[-1].joules):
+            why = search.failed or "a cap could not be set, or energy not read"
+            self._warn(f"the search for the best cap has ended: {why}")
             self.search = None
             self._restore()
             return False
+        if search.measurements[-1].spoilt:
+            self._warn(
+                f"the window at {search.measurements[-1].cap_w:g} W was disturbed: {search.spoilt};"
+                " it is used in this run only"
+            )
         if search.is_done and self._observe:
             self._restore()
         else:
@@ -131,11 +169,6 @@ class CapTuner:
         """Restart the window: something other than training took time."""
         if self.search is not None:
             self.search.restart_window()
-
-    def end_epoch(self) -> None:
-        """Record the end of an epoch."""
-        if self.search is not None:
-            self.search.end_epoch()
 
     @property
     def saves(self) -> float | None:

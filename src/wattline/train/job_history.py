@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wattline.batch_size.history import RunHistory
-from wattline.profiler.cap_window import CapMeasurement
+from wattline.profiler.cap_aim import CapMeasurement
 from wattline.train.recurrence import RecurringRun
 
 _MAX_EPOCHS = 1000  # a run has no bound on epochs of its own; the tuner's bound is on cost

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from wattline.errors import ConfigError, MeterError, WattlineError
+from wattline.measurement.counter_period import MIN_WINDOW_S
 from wattline.meter import Meter
 from wattline.meter.caps.guard import guard_caps
 from wattline.meter.energy_window import EnergyWindow
 from wattline.meter.gpu_sync import synchronize_gpus
 from wattline.meter.sources import use_meter
 from wattline.models.cost import energy_time_cost
-from wattline.profiler.cap_window import Aim, WindowLength
+from wattline.profiler.cap_aim import Aim
+from wattline.profiler.cap_window import WindowLength
 from wattline.train.caps import CapTuner
 from wattline.train.checkpoint import Checkpoints, StateFunction, TrainingPosition
 from wattline.train.environment import JobEnvironment, Target
@@ -132,14 +134,14 @@ class TrainingRun:
             gpus,
             guard,
             self.aim,
-            length=self._window_length if ranks.count == 1 else replace(self._window_length, seconds=0.0),
+            length=self._window_length,
             ranks=ranks,
             observe=self.observe,
             known=self._history.read_caps(self._history_key, self.batch_size, self._kind),
             fixed=self.environment.cap_w,
             warn=self._warn_once,
         )
-        self._epoch_start_cost_j = self.cost_j
+        self._costed = self.position.epoch, self.seconds, self.cost_j
         if self.environment.max_cost_j is not None and math.isnan(self.cost_j):
             self._warn("WATTLINE_MAX_COST_J is ignored: energy cannot be measured here")
         self._stop_signal.install()
@@ -244,20 +246,31 @@ class TrainingRun:
             self._report_progress()
 
     def _search_cap(self) -> None:
-        energy_j: float | None = 0.0  # not read unless a window starts or ends
+        counters_j: tuple[float, ...] = (0.0,)  # not read unless a window may start or end
         if self.caps.needs_reading:
             synchronize_gpus()
-            energy_j = self._window.read().energy_j
-        if self.caps.record_step(self._meter.now_s(), energy_j):
-            search = self.caps.search
-            assert search is not None
-            measurements = search.measurements
-            self._write_event("cap", cap_w=search.best.cap_w, saves=self.caps.saves, tried=len(measurements))
-            self._history.write_caps(self._history_key, self.batch_size, self._kind, measurements)
+            counters_j = self._read_counters()
+        if self.caps.record_step(self._meter.now_s(), counters_j):
+            self._record_caps()
+
+    def _read_counters(self) -> tuple[float, ...]:
+        """Return the joules of each GPU that can be read."""
+        parts = self._window.read().parts
+        return tuple(part.energy_j for part in parts if part.energy_j is not None)
+
+    def _record_caps(self) -> None:
+        """Report and store the caps that were measured."""
+        search = self.caps.search
+        assert search is not None
+        measurements = search.measurements
+        self._write_event("cap", cap_w=search.best.cap_w, saves=self.caps.saves, tried=len(measurements))
+        self._history.write_caps(self._history_key, self.batch_size, self._kind, measurements)
 
     def _end_epoch(self) -> None:
         """Record the end of an epoch, also of one that was interrupted, and stop, save or yield if due."""
-        self.caps.end_epoch()
+        counters_j = self._read_counters() if self.caps.needs_epoch_reading else (0.0,)
+        if self.caps.end_epoch(self._meter.now_s(), counters_j):
+            self._record_caps()
         self._skip = 0
         if self._epoch_interrupted:
             self._epoch_interrupted = False
@@ -325,9 +338,12 @@ class TrainingRun:
 
     def _stop_if_hopeless(self) -> None:
         """Stop a run that exceeds its cost bound, or cannot become cheaper than the best known batch size."""
-        cost_j, before_j, max_cost_j = self.cost_j, self._epoch_start_cost_j, self.environment.max_cost_j
-        self._epoch_start_cost_j = cost_j
-        max_epochs = self._history.max_epochs(cost_j - before_j)
+        cost_j, max_cost_j = self.cost_j, self.environment.max_cost_j
+        epoch, seconds, before_j = self._costed
+        epochs, max_epochs = self.position.epoch - epoch, None
+        if epochs > 0 and self.seconds - seconds >= MIN_WINDOW_S:  # a shorter epoch cannot be metered alone
+            max_epochs = self._history.max_epochs((cost_j - before_j) / epochs)
+            self._costed = self.position.epoch, self.seconds, cost_j
         is_hopeless = max_epochs is not None and self.position.epoch >= max_epochs
         is_over = max_cost_j is not None and cost_j > max_cost_j
         has_bound = bool(self._batch_sizes) or max_cost_j is not None

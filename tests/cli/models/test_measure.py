@@ -53,6 +53,16 @@ def test_the_text_names_the_method(capfd: pytest.CaptureFixture[str]) -> None:
     assert "GPU 1 (simulated v100)" in out
 
 
+def test_a_command_shorter_than_the_counter_resolves_is_announced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for counter, announced in (("60", True), ("0", False)):
+        meter = f"simulated:1xv100,state={tmp_path / counter},counter={counter}"
+        code, _, err = run_command(capfd, "measure", "--meter", meter, "--", "sleep", "0.1")
+        assert code == 0
+        assert ("its counter is renewed every" in err) == announced
+
+
 def test_without_a_meter_it_is_unmetered_and_not_0(capfd: pytest.CaptureFixture[str]) -> None:
     found = parse_strict_json(run_command(capfd, "measure", "--json", "--meter", "none", "--", "true")[1])
     assert (found["energy_j"], found["watts"], found["method"], found["gpus"]) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import time
@@ -226,3 +227,32 @@ def test_a_step_without_samples_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected more than 0"):
         meter.stepped(0)
     meter.close()
+
+
+def test_a_stepped_counter_shows_the_energy_of_its_last_renewal(tmp_path: Path) -> None:
+    exact, stepped = (
+        open_meter(f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path / name}{more}")
+        for name, more in (("exact", ""), ("stepped", ",counter=100"))
+    )
+    seen: dict[int, set[float]] = {}
+    for _ in range(400):  # steps of 3 ms
+        exact.stepped(1)
+        stepped.stepped(1)
+        period, counter_j = int(stepped.now_s() / 0.1), stepped.gpus[0].energy_j()
+        seen.setdefault(period, set()).add(counter_j)
+        share = 0.1 * period / exact.now_s()  # the power is constant
+        assert counter_j == pytest.approx(share * exact.gpus[0].energy_j(), rel=1e-9)
+    assert len(seen) > 8
+    assert all(len(values) == 1 for values in seen.values())
+    assert "counter=100" in stepped.gpus[0].spec
+
+
+def test_a_state_file_of_the_previous_version_is_upgraded(tmp_path: Path) -> None:
+    header = struct.pack("<8s16sq", b"wattsim1", b"v100", 2)
+    rows = [struct.pack("<7d", 200.0 + n, 0.0, 1000.0, 5.0, 0.0, 0.0, 3.0) for n in range(2)]
+    (tmp_path / "gpus.bin").write_bytes(header + b"".join(rows))
+    for _ in range(2):
+        meter = open_meter(f"simulated:2xv100,time=virtual,state={tmp_path}")
+        assert [gpu.cap_w() for gpu in meter.gpus] == [200.0, 201.0]
+        assert [gpu.energy_j() for gpu in meter.gpus] == [1000.0, 1000.0]
+        meter.close()

@@ -15,6 +15,7 @@ from wattline.cli.output import print_json
 from wattline.meter import open_meter
 from wattline.meter.caps.record import CapRecord, read_records, state_folder
 from wattline.meter.caps.restore import RestoreResult, restore_orphaned_caps
+from wattline.meter.counter_renewal import measure_counter_periods
 
 _METERS = ("nvml", "rapl", "zeusd")
 
@@ -31,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     held = read_records(state_folder())
     meter = open_meter(args.meter)
     try:
-        gpus = [check_gpu(gpu, {record.uuid for record in held}) for gpu in meter.gpus]
+        periods = measure_counter_periods(meter)
+        uuids = {record.uuid for record in held}
+        gpus = [check_gpu(gpu, uuids, periods.get(gpu.uuid)) for gpu in meter.gpus]
         name = meter.name
     finally:
         meter.close()

@@ -51,10 +51,18 @@ def _gpu_row(status: GpuStatus) -> tuple[str, ...]:
         _format_watts(status.power_w),
         _format_watts(status.cap_w),
         f"{status.least_cap_w:g} to {status.most_cap_w:g} W" if has_range else "-",
-        status.method if status.energy_j is not None else "unmetered",
+        _describe_counter(status),
         _yes_or_no(status.caps),
         "not tried" if status.clocks is None else _yes_or_no(status.clocks),
     )
+
+
+def _describe_counter(status: GpuStatus) -> str:
+    if status.energy_j is None:
+        return "unmetered"
+    if status.renewed_s is None:
+        return status.method
+    return f"{status.method}, every {1e3 * status.renewed_s:.0f} ms"
 
 
 def _describe_restored(one: RestoreResult) -> str:

@@ -49,6 +49,7 @@ class GpuStatus:
     clocks: bool | None
     why: str = ""
     hint: str = ""
+    renewed_s: float | None = None  # seconds between two renewals of the energy counter; None: unknown
 
 
 def check_meter(name: str) -> MeterStatus:
@@ -72,7 +73,7 @@ def _describe_meter(meter: Meter) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}" + (f", driver {driver}" if driver else "")
 
 
-def check_gpu(gpu: Gpu, held: set[str]) -> GpuStatus:
+def check_gpu(gpu: Gpu, held: set[str], renewed_s: float | None = None) -> GpuStatus:
     """Read *gpu* and check whether its cap can be set; *held* are the UUIDs of GPUs with a cap in force."""
     least_w, most_w = _try_read(gpu.cap_range_w) or (None, None)
     cap_w = _try_read(gpu.cap_w)
@@ -92,6 +93,7 @@ def check_gpu(gpu: Gpu, held: set[str]) -> GpuStatus:
         clocks=None if caps else False,
         why=why,
         hint=hint,
+        renewed_s=renewed_s,
     )
 
 

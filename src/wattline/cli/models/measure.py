@@ -17,8 +17,10 @@ from wattline.cli.arguments import add_json_argument
 from wattline.cli.models.meter_argument import add_meter_argument
 from wattline.cli.output import notify, print_json
 from wattline.errors import ConfigError, NotFound
+from wattline.measurement.counter_period import MIN_PERIODS, MIN_WINDOW_S, min_window_s
 from wattline.meter import Meter, open_meter
 from wattline.meter.caps.restore import restore_orphaned_caps
+from wattline.meter.counter_renewal import measure_counter_periods
 from wattline.meter.energy_window import EnergyPart, EnergyUse, EnergyWindow
 
 _READ_S = 0.5  # between two readings: if a GPU is lost, at most this much of it is not counted
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         start_s = time.monotonic()
         code, used = _run_metered(args, meter)
         wall_s = time.monotonic() - start_s
+        _check_resolution(meter, used)
     finally:
         meter.close()
     if args.json:
@@ -84,6 +87,19 @@ def _run_metered(args: argparse.Namespace, meter: Meter) -> tuple[int, EnergyUse
             except subprocess.TimeoutExpired:
                 window.sample()
     return (code if code >= 0 else 128 - code), window.end()
+
+
+def _check_resolution(meter: Meter, used: EnergyUse) -> None:
+    """Announce a window that is short against the period of the energy counters."""
+    if used.energy_j is None or used.seconds >= MIN_WINDOW_S:
+        return
+    period_s = max(measure_counter_periods(meter).values(), default=0.0)
+    if MIN_PERIODS * period_s > used.seconds:
+        share = period_s / max(used.seconds, period_s)
+        notify(
+            f"the energy may be off by {share:.0%}: it was measured for {used.seconds:.2g} s, and its counter"
+            f" is renewed every {1e3 * period_s:.0f} ms; expected at least {min_window_s(period_s):.2g} s"
+        )
 
 
 def _build_environment(text: str, meter: Meter) -> dict[str, str]:

@@ -9,12 +9,15 @@ is the batch size of all GPUs together. `state=DIR` keeps caps and counters and 
 processes; without it they are deleted when the meter is closed. `gpus=0/2` are the GPUs of the job, if other
 jobs use the rest; `gpu=2` shows one GPU only, as to one rank of several, which steps its share.
 
+`counter=100` renews the energy counter every 100 ms, as those of real GPUs are; by default it is exact.
+
 Faults: `denied=yes` forbids caps and clocks; `lost=5` loses the last GPU after five steps.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shutil
 import tempfile
@@ -34,7 +37,7 @@ from wattline.meter.protocol import Gpu
 if TYPE_CHECKING:
     from wattline.models.workload import Workload  # imports numpy, which restoring a cap does not need
 
-_OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "denied", "lost")
+_OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "counter", "denied", "lost")
 _EXAMPLE = "simulated:2xv100,model=resnet50"
 
 
@@ -57,6 +60,7 @@ class SimulationOptions:
     state: Path | None = None
     job_gpus: tuple[int, ...] = ()  # empty = all
     only: int | None = None
+    counter_s: float = 0.0  # period of the energy counter; 0 = continuous
     denied: bool = False
     lost_after: int | None = None
 
@@ -86,9 +90,11 @@ class SimulatedGpu:
 
     def energy_j(self) -> float:
         """Return the energy counter: idle power all the time, plus the extra power of steps."""
-        row = self._row
-        idle_s = max(self._meter.now_s() - row.at_s, 0.0)
-        return row.energy_j + idle_s * self._meter.options.device.idle_w
+        row, options = self._row, self._meter.options
+        counter_s = find_last_renewal(self._meter.now_s(), options.counter_s)
+        if options.counter_s and counter_s <= row.at_s:
+            return row.counter_j
+        return row.energy_j + max(counter_s - row.at_s, 0.0) * options.device.idle_w
 
     def power_w(self) -> float:
         """Return the power of the last step for as long as that step took, then the idle power."""
@@ -174,6 +180,8 @@ class SimulatedMeter:
             words.append(f"model={options.model}")
         if options.batch is not None:
             words.append(f"batch={options.batch}")
+        if options.counter_s:
+            words.append(f"counter={1e3 * options.counter_s:g}")
         if options.denied:
             words.append("denied=yes")
         if options.lost_after is not None:
@@ -215,6 +223,10 @@ class SimulatedMeter:
     def _count(self, number: int, draw_w: float, step_s: float, end_s: float) -> None:
         idle_w = self.options.device.idle_w
         with self.state.change_row(number) as row:
+            renewed_s = find_last_renewal(end_s, self.options.counter_s)
+            if renewed_s > row.at_s:
+                busy_s = max(renewed_s - (end_s - step_s), 0.0)
+                row.counter_j = row.energy_j + idle_w * (renewed_s - row.at_s) + (draw_w - idle_w) * busy_s
             row.energy_j += idle_w * max(end_s - row.at_s, 0.0) + (draw_w - idle_w) * step_s
             row.at_s = max(row.at_s, end_s)
             row.draw_w, row.busy_s = draw_w, step_s
@@ -265,6 +277,11 @@ class SimulatedMeter:
             self._remove_folder()
 
 
+def find_last_renewal(now_s: float, period_s: float) -> float:
+    """Return the last time at which a counter with that period was renewed; 0: it always is."""
+    return math.floor(now_s / period_s) * period_s if period_s else now_s
+
+
 def open_driver(options: str) -> SimulatedMeter:
     """Open the meter `simulated:` *options*."""
     return SimulatedMeter(parse_simulation(options))
@@ -305,6 +322,7 @@ def parse_simulation(text: str) -> SimulationOptions:
         state=Path(values["state"]) if "state" in values else None,
         job_gpus=job_gpus,
         only=only,
+        counter_s=parse_whole_number("simulated", "counter", values.get("counter", "0")) / 1e3,
         denied=check_choice("simulated", "denied", values.get("denied", "no"), ("yes", "no")) == "yes",
         lost_after=parse_whole_number("simulated", "lost", values["lost"]) if "lost" in values else None,
     )

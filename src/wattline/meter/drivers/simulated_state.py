@@ -17,14 +17,18 @@ from pathlib import Path
 
 from wattline.errors import ConfigError, MeterError
 
-_MAGIC = b"wattsim1"
+_MAGIC = b"wattsim2"
 _HEADER = struct.Struct("<8s16sq")
-_ROW = struct.Struct("<7d")
+_ROW = struct.Struct("<8d")
+_OLD_MAGIC, _OLD_ROW = b"wattsim1", struct.Struct("<7d")  # without the counter
 
 
 @dataclass
 class GpuRow:
-    """One GPU: *energy_j* up to *at_s*, idle since then; *draw_w* is its power in the last *busy_s*."""
+    """One GPU: *energy_j* up to *at_s*, idle since then; *draw_w* is its power in the last *busy_s*.
+
+    *counter_j* is the energy at the last renewal of a stepped counter.
+    """
 
     cap_w: float
     clock_mhz: float = 0.0  # 0 = not locked
@@ -33,6 +37,7 @@ class GpuRow:
     draw_w: float = 0.0
     busy_s: float = 0.0
     steps: float = 0.0
+    counter_j: float = 0.0
 
 
 class SimulatedGpuState:
@@ -59,6 +64,8 @@ class SimulatedGpuState:
             new_header = _HEADER.pack(_MAGIC, kind.encode(), self.count)
             os.pwrite(self._file, new_header + b"".join(_ROW.pack(*astuple(row)) for row in rows), 0)
             return
+        if header.startswith(_OLD_MAGIC):
+            header = self._upgrade()
         if len(header) < _HEADER.size or not header.startswith(_MAGIC):
             raise ConfigError(
                 f"{self.path} is not a state file of simulated GPUs", "remove it, or give another state=DIR"
@@ -70,6 +77,15 @@ class SimulatedGpuState:
                 f"{self.path} holds {count}x{file_kind}, expected {self.count}x{kind}",
                 "give another state=DIR",
             )
+
+    def _upgrade(self) -> bytes:
+        """Add the counter to the rows of an older file, and return the new header."""
+        _, kind, count = _HEADER.unpack(os.pread(self._file, _HEADER.size, 0))
+        old = os.pread(self._file, count * _OLD_ROW.size, _HEADER.size)
+        rows = (_OLD_ROW.unpack_from(old, n * _OLD_ROW.size) for n in range(count))
+        header = _HEADER.pack(_MAGIC, kind, count)
+        os.pwrite(self._file, header + b"".join(_ROW.pack(*row, row[2]) for row in rows), 0)
+        return header
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
