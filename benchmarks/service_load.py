@@ -3,6 +3,7 @@
     python benchmarks/service_load.py submit          10,000 submissions at 100/s: latency, none lost
     python benchmarks/service_load.py queue           20,000 pending jobs: seconds of a decision
     python benchmarks/service_load.py bulk            cancel 5,960 jobs: one request, and one for each
+    python benchmarks/service_load.py streams         200 followers of events over a long history
     python benchmarks/service_load.py soak            jobs that arrive and end for minutes: memory
 
 The service runs in its own process, as users run it; the caller is this one.
@@ -15,6 +16,8 @@ import http.client
 import json
 import os
 import queue
+import selectors
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,8 @@ from pathlib import Path
 
 from wattline.jobfile import read_document
 from wattline.service.controller import Controller
+from wattline.service.storage.events import NewEvent
+from wattline.service.storage.store import Store
 
 GPUS = "simulated:8xa100"
 MODELS = ("resnet50", "vgg16", "bert", "gpt2", "inception3", "deepspeech2", "unknown-model")
@@ -59,10 +64,12 @@ class Caller:
         self._connection = http.client.HTTPConnection(url, timeout=60)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
-    def send(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, object]:
-        """Send a request; return the status and the body of the answer."""
+    def send(
+        self, method: str, path: str, body: object = None, absolute: str = "", **headers: str
+    ) -> tuple[int, object]:
+        """Send a request; return the status and the body of the answer; *absolute* replaces the path."""
         text = None if body is None else json.dumps(body)
-        self._connection.request(method, f"/api/v1{path}", text, {**self._headers, **headers})
+        self._connection.request(method, absolute or f"/api/v1{path}", text, {**self._headers, **headers})
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read() or b"null")
 
@@ -184,6 +191,94 @@ def _count_live(caller: Caller) -> int:
     return sum(body["jobs"].get(state, 0) for state in ("PENDING", "RUNNING"))  # type: ignore[index]
 
 
+def measure_streams(count: int, history: int, seconds: float = 20.0, rate: float = 20.0) -> None:
+    """Follow events by *count* streams over a long history; measure health checks and submissions."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_history(Path(folder), history)
+        with run_service(Path(folder), "--gpus", GPUS) as (served, url, token):
+            for text, query, many in (
+                ("no streams", "", 0),
+                (f"{count} streams from now on", "follow=true", count),
+                (f"{count} streams with all history", "follow=true&after=0", count),
+            ):
+                readers = [_open_stream(url, token, query) for _ in range(many)]
+                stop = threading.Event()
+                counted = [0, 0]
+                reader = threading.Thread(target=_drain, args=(readers, stop, counted))
+                reader.start()
+                while many and counted[1] < many:  # all streams are open
+                    time.sleep(0.05)
+                health_ms, submit_ms = _probe(url, token, seconds, rate)
+                stop.set()
+                reader.join()
+                for one in readers:
+                    one.close()
+                print(
+                    f"{text:<32} /healthz {_spell_ms(health_ms)}; submissions {_spell_ms(submit_ms)};"
+                    f" {counted[0] / 2**20:.0f} MiB read, service {_resident_mib(served.pid):.0f} MiB",
+                    flush=True,
+                )
+
+
+def _write_history(folder: Path, count: int) -> None:
+    with Store.open(folder) as store:
+        data = {"attempt": 1, "gpus": [0], "kind": "a100", "cap_w": 300, "batch": 0, "cpus": 4}
+        for first in range(0, count, 10_000):
+            events = (NewEvent(1e9 + n, "retuned", "0", data) for n in range(first, first + 10_000))
+            store.append(*events)
+
+
+def _open_stream(url: str, token: str, query: str) -> socket.socket:
+    host, _, port = url.partition(":")
+    stream = socket.create_connection((host, int(port)))
+    head = f"GET /api/v1/events?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    stream.sendall(head.encode())
+    stream.setblocking(False)
+    return stream
+
+
+def _drain(streams: list[socket.socket], stop: threading.Event, counted: list[int]) -> None:
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while not stop.is_set():
+            for key, _ in selector.select(0.1):
+                block = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+                counted[0] += len(block)
+                counted[1] += block.startswith(b"HTTP/1.1 200")
+                if not block:
+                    selector.unregister(key.fileobj)
+
+
+def _probe(url: str, token: str, seconds: float, rate: float) -> tuple[list[float], list[float]]:
+    """Return the sorted latencies of health checks and submissions in ms, each at *rate* per second."""
+    took_ms: tuple[list[float], list[float]] = ([], [])
+
+    def call(kind: int) -> None:
+        caller, began_s = Caller(url, token), time.monotonic()
+        for number in range(int(seconds * rate)):
+            at_s = began_s + number / rate
+            time.sleep(max(at_s - time.monotonic(), 0.0))
+            sent_s = time.monotonic()
+            if kind == 0:
+                caller.send("GET", "", absolute="/healthz")
+            else:
+                caller.send("POST", "/jobs", {"run": ["sleep", "3600"], "resources": {"gpus": 8}})
+            took_ms[kind].append(1000 * (time.monotonic() - sent_s))
+
+    threads = [threading.Thread(target=call, args=(kind,)) for kind in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(took_ms[0]), sorted(took_ms[1])
+
+
+def _spell_ms(sorted_ms: list[float]) -> str:
+    p50, p99, most = (sorted_ms[int(q * (len(sorted_ms) - 1))] for q in (0.5, 0.99, 1.0))
+    return f"p50 {p50:.1f}, p99 {p99:.1f}, max {most:.1f} ms"
+
+
 def run_soak(seconds: float, day_s: float = 86_400.0) -> None:
     """Run a day in *seconds*, on a faster clock, with jobs that arrive and end all the time."""
     began_s, start_s = time.monotonic(), time.time()
@@ -227,7 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("submit", "queue", "bulk", "soak"))
+    parser.add_argument("what", choices=("submit", "queue", "bulk", "streams", "soak"))
     parser.add_argument("--count", type=int)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=240.0)
@@ -236,6 +331,8 @@ def main() -> None:
         measure_submissions(args.count or 10_000, args.rate)
     elif args.what == "queue":
         measure_long_queue(args.count or 20_000)
+    elif args.what == "streams":
+        measure_streams(args.count or 200, 100_000)
     elif args.what == "bulk":
         measure_bulk_cancel(args.count or 5_960)
     else:

@@ -29,6 +29,7 @@ from wattline.policy.knobs import build_budget_error, has_knob, set_knob
 from wattline.policy.parser import parse_policy
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
+from wattline.service.event_feed import EventFeed
 from wattline.service.job_actions import JobActions
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
@@ -102,7 +103,7 @@ class Controller:
         self.actions = JobActions(self.store, self.backend, self.clock)
         self._submitter = Submitter(self.store, self.backend, self.clock)
         self._stopping = threading.Event()
-        self._streams_closed = threading.Event()
+        self.feed = EventFeed(self.store)
         self._reset_meter = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wattline-loop", daemon=True)
 
@@ -131,7 +132,7 @@ class Controller:
 
     def close_streams(self) -> None:
         """Ask all server-sent event streams to end."""
-        self._streams_closed.set()
+        self.feed.close()
 
     # -- state for other threads
 
@@ -156,7 +157,7 @@ class Controller:
     @property
     def streams_closed(self) -> bool:
         """True once server-sent event streams have to end."""
-        return self._streams_closed.is_set()
+        return self.feed.is_closed
 
     def describe(self) -> dict[str, Any]:
         """Return the cluster, the policy, and the state of the loop, as `GET /cluster` shows them."""

@@ -223,6 +223,12 @@ def test_events_list_the_history_of_a_job(client: TestClient, controller: Contro
     wait_until_over(controller, job["id"])
     events = client.get(f"/api/v1/events?job={job['id']}").json()["events"]
     assert [event["kind"] for event in events] == ["accepted", "started", "ended"]
+    page = client.get(f"/api/v1/events?job={job['id']}&limit=2").json()
+    assert page["next"] == page["events"][-1]["seq"]
+    rest = client.get(f"/api/v1/events?job={job['id']}&after={page['next']}").json()
+    assert ([event["kind"] for event in rest["events"]], rest["next"]) == (["ended"], None)
+    since = client.get(f"/api/v1/events?job={job['id']}&since={events[1]['at_s']}").json()["events"]
+    assert [event["kind"] for event in since] == ["started", "ended"]
 
 
 def test_explain_gives_reason_evidence_forecast_and_alternatives(

@@ -125,6 +125,19 @@ def test_a_file_that_is_not_a_store_is_refused_and_unchanged(tmp_path: Path) -> 
     assert (tmp_path / "state.db").read_bytes() == before
 
 
+@given(times_s=st.lists(st.integers(0, 20), min_size=1, max_size=30).map(sorted), at_s=st.integers(0, 21))
+def test_the_last_event_before_a_time_is_found_by_bisection(
+    tmp_path_factory: pytest.TempPathFactory, times_s: list[int], at_s: int
+) -> None:
+    with Store.open(tmp_path_factory.mktemp("events")) as store:
+        store.append(*(NewEvent(float(one), "note", None, {}) for one in times_s))
+        store._writer_connection.execute("DELETE FROM event WHERE seq % 3 = 1")
+        found = store.last_seq_before(float(at_s))
+        assert [event.seq for event in store.events(found)] == [
+            seq for seq, one in enumerate(times_s, 1) if seq % 3 != 1 and one >= at_s
+        ]
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "state.db")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from wattline.service.controller import Controller
@@ -13,9 +14,12 @@ from wattline.service.job_logs import LogPosition, LogReader, find_logs
 from wattline.service.log_lines import LineCollector
 from wattline.service.states import LIVE_STATES
 
-_POLL_S = 0.2
+_POLL_S, _SLOW_POLL_S = 0.2, 0.5  # of a log that grows, and of one that was quiet for a while
+_SLOW_AFTER_S = 2.0
 _KEEP_ALIVE_S = 15.0
 _KEEP_ALIVE = ": keep-alive\n\n"
+# Few threads of their own: many followers must not delay other requests.
+_readers = ThreadPoolExecutor(4, "wattline-logs")
 
 
 class LogStream:
@@ -36,12 +40,8 @@ class LogStream:
         """
         quiet_since_s = time.monotonic()
         while not self._controller.streams_closed:
-            state = (await asyncio.to_thread(self._controller.job, self._job)).state
-            paths = await asyncio.to_thread(self._find_logs)
-            if self._reader is None and paths:
-                await asyncio.to_thread(self._open, paths, tail, since)
-            block = b"" if self._reader is None else await asyncio.to_thread(self._reader.read_block)
-            next_attempt = None if block else self._find_next(paths)
+            poll = asyncio.get_running_loop().run_in_executor(_readers, self._poll, tail, since)
+            state, block, next_attempt = await poll
             ended = not block and next_attempt is None and state not in LIVE_STATES
             if block:
                 events = self._format_output(block)
@@ -62,10 +62,17 @@ class LogStream:
             if time.monotonic() - quiet_since_s > _KEEP_ALIVE_S:
                 quiet_since_s = time.monotonic()
                 yield _KEEP_ALIVE
-            await asyncio.sleep(_POLL_S)
+            quiet = time.monotonic() - quiet_since_s > _SLOW_AFTER_S
+            await asyncio.sleep(_SLOW_POLL_S if quiet else _POLL_S)
 
-    def _find_logs(self) -> list[Path]:
-        return find_logs(self._controller.folder, self._job, self._attempt, self._rank)
+    def _poll(self, tail: int | None, since: str) -> tuple[str, bytes, Path | None]:
+        """Return the job's state, the next bytes, and at their end the log of the next attempt."""
+        state = self._controller.store.job_state(self._job) or "CANCELLED"  # None: it was pruned
+        paths = find_logs(self._controller.folder, self._job, self._attempt, self._rank)
+        if self._reader is None and paths:
+            self._open(paths, tail, since)
+        block = b"" if self._reader is None else self._reader.read_block()
+        return state, block, None if block else self._find_next(paths)
 
     def _open(self, paths: list[Path], tail: int | None, since: str) -> None:
         number, *position = since.split(":")

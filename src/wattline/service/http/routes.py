@@ -304,21 +304,33 @@ def set_budgets(
 def list_events(
     caller: Caller,
     controller: Service,
-    after: Annotated[int, Query(ge=0, le=2**62, description="only events with a larger seq")] = 0,
+    after: Annotated[
+        int, Query(ge=-1, le=2**62, description="only events with a larger seq; -1: unset")
+    ] = -1,
+    since: Annotated[
+        float, Query(ge=0, le=1e12, description="only events from this time on, in seconds since 1970")
+    ] = 0.0,
     job: Annotated[OptionalJobId, Query(description="empty: events of all jobs and the service")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    follow: Annotated[bool, Query(description="send server-sent events, without end")] = False,
+    follow: Annotated[
+        bool, Query(description="send server-sent events without end, from now on or after `after`")
+    ] = False,
     last_event_id: Annotated[str, Header(pattern=r"^[0-9]{0,18}$")] = "",
 ) -> Any:
-    """List events, oldest first, as a page or as a stream of server-sent events."""
-    since = int(last_event_id) if last_event_id else after
+    """List events, oldest first, as a page or as a stream of server-sent events.
+
+    A stream begins now; with `after`, `since` or Last-Event-ID it begins with history.
+    """
+    start = int(last_event_id) if last_event_id else after if after >= 0 else None
+    if since:
+        start = max(start or 0, controller.store.last_seq_before(since))
     if follow:
-        return StreamingResponse(
-            stream_events(controller, since, job or None), media_type="text/event-stream"
-        )
-    events = controller.store.events(since, job or None, limit)
+        stream = stream_events(controller.feed, start, job or None)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    events = controller.store.events(start or 0, job or None, limit + 1)
     return schemas.EventsResponse(
-        events=[schemas.EventResponse(**vars(event.redacted())) for event in events]
+        events=[schemas.EventResponse(**vars(event.redacted())) for event in events[:limit]],
+        next=events[limit - 1].seq if len(events) > limit else None,
     )
 
 
@@ -372,13 +384,13 @@ def revoke_tokens(
 
 
 @router.get("/healthz", tags=["health"])
-def check_health() -> schemas.HealthResponse:
+async def check_health() -> schemas.HealthResponse:
     """Report that the service answers."""
     return schemas.HealthResponse(status="ok")
 
 
 @router.get("/readyz", tags=["health"], responses={503: {"model": schemas.HealthResponse}})
-def check_readiness(controller: Service) -> Response:
+async def check_readiness(controller: Service) -> Response:
     """Report whether the scheduler loop decides and the state can be written."""
     problem = controller.problem
     if problem:

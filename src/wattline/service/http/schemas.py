@@ -222,9 +222,10 @@ class EventResponse(_Body):
 
 
 class EventsResponse(_Body):
-    """A page of events; pass the last *seq* as `after` to get the next page."""
+    """A page of events; pass *next* as `after` to get the next page."""
 
     events: list[EventResponse]
+    next: int | None = Field(default=None, description="null: this is the last page")
 
 
 class ForecastResponse(_Body):

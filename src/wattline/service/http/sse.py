@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 
-from wattline.service.controller import Controller
+from wattline.service.event_feed import EventFeed, HistoryPage
 
-_POLL_S = 0.2
 _KEEP_ALIVE_S = 15.0
-_KEEP_ALIVE = ": keep-alive\n\n"
-_EVENT_PAGE = 100
+_KEEP_ALIVE = b": keep-alive\n\n"
 
 
-async def stream_events(controller: Controller, after: int, job: str | None) -> AsyncIterator[str]:
-    """Yield the events with a seq above *after*, of one job or all, without end."""
-    quiet_since_s = time.monotonic()
-    while not controller.streams_closed:
-        events = await asyncio.to_thread(controller.store.events, after, job, _EVENT_PAGE)
-        for event in (one.redacted() for one in events):
-            after = event.seq
-            content = {"at_s": event.at_s, "kind": event.kind, "job": event.job, "data": event.data}
-            yield f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(content)}\n\n"
-        if events:
-            quiet_since_s = time.monotonic()
-            continue
-        if time.monotonic() - quiet_since_s > _KEEP_ALIVE_S:
-            quiet_since_s = time.monotonic()
-            yield _KEEP_ALIVE
-        await asyncio.sleep(_POLL_S)
+async def stream_events(feed: EventFeed, after: int | None, job: str | None) -> AsyncIterator[bytes]:
+    """Yield events without end: those after the sequence number *after*, or those from now on if it is None.
+
+    A stream that reads too slowly ends with the event `dropped`. Its id is where to resume.
+    """
+    if after is not None:
+        async for page in _read_pages(feed, after, job):
+            after = page.last
+            yield page.text
+    subscription = feed.subscribe(job)
+    try:
+        if after is None:
+            yield b"id: %d\n\n" % subscription.position  # where to resume if the connection breaks now
+        elif after < subscription.position:  # events between the last page and the subscription
+            async for page in _read_pages(feed, after, job, subscription.position):
+                yield page.text
+        while not feed.is_closed:
+            text = await subscription.take(_KEEP_ALIVE_S)
+            if text:
+                yield text
+            elif subscription.dropped:
+                yield _format_drop(subscription.position)
+                return
+            elif not feed.is_closed:
+                yield _KEEP_ALIVE
+    finally:
+        feed.unsubscribe(subscription)
+
+
+async def _read_pages(
+    feed: EventFeed, after: int, job: str | None, until: int | None = None
+) -> AsyncIterator[HistoryPage]:
+    is_full = True
+    while is_full:
+        page = await feed.read_history(after, job, until)
+        if page.text:
+            yield page
+        after, is_full = page.last, page.is_full
+
+
+def _format_drop(position: int) -> bytes:
+    reason = "the stream was read too slowly; continue with Last-Event-ID"
+    data = json.dumps({"resume_after": position, "reason": reason})
+    return f"id: {position}\nevent: dropped\ndata: {data}\n\n".encode()

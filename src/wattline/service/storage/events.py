@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +26,19 @@ class StoredEvent(NewEvent):
 
     def redacted(self) -> StoredEvent:
         """Return the event without the values of environment variables, which may be secrets."""
-        spec = self.data.get("submission", {}).get("spec", {})
-        if not spec.get("env"):
-            return self
-        hidden = {**spec, "env": dict.fromkeys(spec["env"], "…")}
-        return replace(self, data={**self.data, "submission": {**self.data["submission"], "spec": hidden}})
+        return replace(self, data=_hide_environment(self.data))
+
+
+def redact_submission(data: str) -> str:
+    """Return the JSON of an event `accepted` without the values of environment variables."""
+    content = json.loads(data)
+    hidden = _hide_environment(content)
+    return data if hidden is content else json.dumps(hidden)
+
+
+def _hide_environment(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = data.get("submission", {}).get("spec", {})
+    if not spec.get("env"):
+        return data
+    hidden = {**spec, "env": dict.fromkeys(spec["env"], "…")}
+    return {**data, "submission": {**data["submission"], "spec": hidden}}

@@ -60,6 +60,11 @@ class StoreReader:
         found = self._jobs("id = ?", (job,))
         return found[0] if found else None
 
+    def job_state(self, job: str) -> str | None:
+        """Return the state of a job, or None if no job has that id."""
+        found = self._rows("SELECT state FROM job WHERE id = ?", (job,))
+        return str(found[0][0]) if found else None
+
     def jobs(
         self,
         *,
@@ -144,12 +149,38 @@ class StoreReader:
 
     def events(self, after: int = 0, job: str | None = None, limit: int = 1000) -> list[StoredEvent]:
         """Return the events with sequence numbers above *after*, of one job or all, oldest first."""
-        of_job, values = ("AND job = ?", (job,)) if job is not None else ("", ())
-        found = self._rows(
-            f"SELECT seq, at_s, kind, job, data FROM event WHERE seq > ? {of_job} ORDER BY seq LIMIT ?",
-            (after, *values, limit),
-        )
+        found = self.event_texts(after, job, limit)
         return [StoredEvent(at_s, kind, name, json.loads(data), seq) for seq, at_s, kind, name, data in found]
+
+    def event_texts(
+        self, after: int, job: str | None, limit: int, until: int | None = None
+    ) -> list[tuple[int, float, str, str | None, str]]:
+        """Return seq, time, kind, job and JSON data of events, as `events` does, up to the seq *until*."""
+        where, values = "seq > ? AND seq <= ?", list[Any]([after, 2**62 if until is None else until])
+        if job is not None:
+            where, values = f"{where} AND job = ?", [*values, job]
+        found = self._rows(
+            f"SELECT seq, at_s, kind, job, data FROM event WHERE {where} ORDER BY seq LIMIT ?",
+            (*values, limit),
+        )
+        return [(seq, at_s, kind, name, data) for seq, at_s, kind, name, data in found]
+
+    def last_seq_before(self, at_s: float) -> int:
+        """Return a sequence number; the events above it are those from a time on.
+
+        Times never decrease, so it is found by bisection.
+        """
+        low, high = self._rows("SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) FROM event")[0]
+        start = low
+        while low < high:
+            middle = (low + high + 1) // 2
+            # The event at or before the middle: sequence numbers may have gaps.
+            found = self._rows("SELECT at_s FROM event WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (middle,))
+            if found and found[0][0] < at_s:
+                low = middle
+            else:
+                high = middle - 1
+        return 0 if low == start else int(low)
 
     def last_event_s(self) -> float:
         """Return the time of the latest event; 0: there are no events."""

@@ -13,7 +13,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,9 +40,11 @@ class Store(StoreReader):
         self._requests: queue.SimpleQueue[_WriteRequest | None] = queue.SimpleQueue()
         self._writer_connection = connect(path)
         self._problem = ""
+        self._listeners: list[Callable[[], object]] = []
         try:
             with self._transaction():
                 prepare_schema(self._writer_connection, path)
+            self.last_seq = self._read_last_seq()
         except BaseException:
             self._writer_connection.close()
             raise
@@ -102,6 +104,13 @@ class Store(StoreReader):
     def problem(self) -> str:
         """The error of the last write; empty: it succeeded."""
         return self._problem
+
+    def add_listener(self, listener: Callable[[], object]) -> None:
+        """Call *listener* after every write of events, in the writing thread: it has to return at once."""
+        self._listeners.append(listener)
+
+    def _read_last_seq(self) -> int:
+        return int(self._writer_connection.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()[0])
 
     # -- writes; each call is one transaction, and returns when it is on the disk
 
@@ -191,8 +200,12 @@ class Store(StoreReader):
             )
             return
         self._problem = ""
+        self.last_seq = max(self.last_seq, *numbers)
         for (_, _, written), number in zip(batch, numbers, strict=True):
             written.set_result(number)
+        if any(numbers):
+            for listener in self._listeners:
+                listener()
 
     def _execute(self, events: Iterable[NewEvent], statements: Iterable[_Statement]) -> int:
         connection, seq = self._writer_connection, 0
