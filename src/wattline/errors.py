@@ -8,6 +8,7 @@
     │   ├── NotFusible          models cannot be trained as one array
     │   ├── NotFound            no object has this name
     │   ├── NotAllowed          the caller lacks the permission
+    │   ├── Unsatisfiable       a job that the cluster can never run; has the field
     │   └── Conflict            the object is in the wrong state for the operation
     ├── ModelError              a prediction cannot be made
     │   ├── NotFitted           there are no measurements
@@ -30,11 +31,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_CLOSE = 0.65  # similarity of words, of which one may be a misspelling of the other
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the closest of the *known* words; empty if none is close."""
-    near = get_close_matches(word, list(known), 1, 0.4)
-    return f"did you mean {near[0]}?" if near else ""
+    """Return a hint with the closest of the *known* words, in any case; empty if none is close."""
+    words = {name.casefold(): name for name in known}
+    near = get_close_matches(word.casefold(), list(words), 1, _CLOSE)
+    return f"did you mean {words[near[0]]}?" if near else ""
 
 
 class WattlineError(Exception):
@@ -102,6 +106,19 @@ class NotAllowed(InputError):
     """The caller is not authenticated or lacks the permission."""
 
     code = "not_allowed"
+
+
+class Unsatisfiable(InputError):
+    """The cluster can never run the job: `field` is what it lacks, such as `resources.gpus`."""
+
+    code = "unsatisfiable"
+
+    def __init__(self, message: str, hint: str = "", field: str = "") -> None:
+        super().__init__(message, hint)
+        self.field = field
+
+    def __reduce__(self) -> tuple[type[Unsatisfiable], tuple[str, str, str]]:
+        return type(self), (self.message, self.hint, self.field)
 
 
 class Conflict(InputError):

@@ -1,14 +1,18 @@
-"""Parsing of quantities with units: `4h`, `32G`, `250W`, `3kWh`, `1.2GHz`."""
+"""Quantities with units: parsing of `4h`, `32G`, `250W`, `3kWh` and `1.2GHz`, and their text."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 1024.0}
 _WATTS = {"": 1.0, "w": 1.0, "kw": 1000.0}
 _JOULES = {"": 1.0, "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3600.0, "kwh": 3.6e6, "mwh": 3.6e9}
+_ENERGY_UNITS = (  # up to, joules, name
+    *((3.6e3, 1.0, "J"), (3.6e6, 3.6e3, "Wh"), (3.6e9, 3.6e6, "kWh"), (math.inf, 3.6e9, "MWh")),
+)
 _MHZ = {"": 1.0, "mhz": 1.0, "ghz": 1000.0}
 
 
@@ -74,8 +78,36 @@ def _parse_scaled(text: str, units: Mapping[str, float], expected: str) -> float
     return float(match[1]) * units[match[2].lower()]
 
 
+def pluralize(number: int, noun: str) -> str:
+    """Return `1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def format_joules(value_j: float) -> str:
+    """Return an energy in the units of a bill: `850 J`, `12.3 Wh`, `4.56 kWh`."""
+    return format_joules_alike([value_j])[0]
+
+
+def format_joules_alike(values_j: Sequence[float]) -> list[str]:
+    """Return energies in one unit, that of the largest, so that a column can be compared."""
+    largest_j = max(map(abs, values_j), default=0.0)
+    unit_j, unit = next((j, name) for limit_j, j, name in _ENERGY_UNITS if largest_j < limit_j)
+    return [f"{_format_digits(value_j / unit_j)} {unit}" for value_j in values_j]
+
+
+def _format_digits(value: float) -> str:
+    """Return a number with three significant digits, never as a power of ten: `1,234`, `12.3`, `0.0012`."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value))) if abs(value) >= 1e-4 else 0
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text.replace("-0", "0")
+
+
 def format_seconds(value_s: float) -> str:
-    """Return a duration with a fitting unit: `42 s`, `5 min`, `3.2 h`, `1.4 d`."""
+    """Return a duration with a fitting unit: `42 s`, `5 min`, `3.2 h`, `1.4 d`; below 1 ms it is `0 s`."""
+    if abs(value_s) < 0.001:
+        return "0 s"
     for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if abs(value_s) < limit:
             return f"{value_s / unit_s:.3g} {unit}"

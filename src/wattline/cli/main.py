@@ -24,8 +24,12 @@ from wattline.errors import (
     NotAllowed,
     NotFound,
     Unreachable,
+    Unsatisfiable,
     WattlineError,
 )
+
+INFEASIBLE = 4
+"""Exit code for a job that can never run."""
 
 
 class Command(NamedTuple):
@@ -172,7 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def exit_code(error: WattlineError) -> int:
     """Return the exit code of a command that failed with *error*."""
-    for kind, code in ((NotFound, 3), (NotAllowed, 1), (Conflict, 1), (InputError, 2), (Unreachable, 5)):
-        if isinstance(error, kind):
-            return code
-    return 1
+    codes = (
+        *((NotFound, 3), (NotAllowed, 1), (Conflict, 1), (Unsatisfiable, INFEASIBLE)),
+        *((InputError, 2), (Unreachable, 5)),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), 1)

@@ -54,10 +54,17 @@ def _find_columns(columns: Sequence[str], names: Collection[str]) -> list[int]:
     return [number for number, name in enumerate(columns) if name in names]
 
 
+def describe_error(error: WattlineError) -> dict[str, str]:
+    """Return an error as it stands in JSON: code, message, hint, and the field of a job if there is one."""
+    field = getattr(error, "field", "")
+    described = {"code": error.code, "message": error.message, "hint": error.hint}
+    return {**described, "field": field} if field else described
+
+
 def print_error(error: WattlineError, in_json: bool) -> None:
     """Print *error*: as JSON on stdout if *in_json*, else as text on stderr."""
     if in_json:
-        print_json({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+        print_json({"error": describe_error(error)})
         return
     notify(f"wattline: {error.message}")
     if error.hint:

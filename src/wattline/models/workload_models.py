@@ -76,6 +76,10 @@ class WorkloadModels:
         known = dict.fromkeys(w.model for w in self.workloads)
         raise NotFitted(f"nothing was measured of {model!r}", did_you_mean(model, known))
 
+    def knows(self, model: str) -> bool:
+        """Return True if a workload of that name was measured on some kind of GPU."""
+        return self._find_index(model.partition("(")[0].strip(), "") is not None
+
     def has_host_profile(self, model: str, gpu: str) -> bool:
         """Return True if the demand of this model for host resources was measured."""
         index = self._find_index(model.partition("(")[0].strip(), gpu) if model else None

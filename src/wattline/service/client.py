@@ -25,6 +25,7 @@ from wattline.errors import (
     NotFound,
     StoreError,
     Unreachable,
+    Unsatisfiable,
     WattlineError,
 )
 from wattline.meter.caps.record import state_folder
@@ -305,6 +306,8 @@ class Client:
             return _TooManyRequests(detail, _parse_retry_after(response.getheader("Retry-After")))
         if response.status == 401:
             hint = hint or "set WATTLINE_TOKEN, or create a token with wattline token add"
+        if code == f"urn:wattline:{Unsatisfiable.code}":
+            return Unsatisfiable(detail, hint, str(problem.get("field", "")))
         error = _ERRORS.get(response.status, BackendError)(detail, hint)
         error.code = code.removeprefix("urn:wattline:")
         return error

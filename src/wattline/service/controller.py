@@ -93,6 +93,7 @@ class Controller:
             simulated=self.backend.simulated,
             energy_method=str(self.backend.describe()["energy"]),
             models=library,
+            cap_ranges_w=self.backend.engine.cap_ranges_w(),
             placer=placer,
             policy=parsed_policy,
             budgets=budgets,
@@ -101,7 +102,7 @@ class Controller:
         self._lock = threading.Lock()  # guards the view
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
         self.actions = JobActions(self.store, self.backend, self.clock)
-        self._submitter = Submitter(self.store, self.backend, self.clock)
+        self._submitter = Submitter(self.store, self.backend, self.view)
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)
         self._reset_meter = threading.Event()
@@ -112,7 +113,10 @@ class Controller:
     def start(self) -> None:
         """Adopt the jobs that exist, and start the loop."""
         live = self.store.live_jobs()
-        self.backend.adopt([record_from_row(job) for job in live if not job.held or job.state == "RUNNING"])
+        nodes = self.backend.nodes
+        self.backend.adopt(
+            [record_from_row(job, nodes) for job in live if not job.held or job.state == "RUNNING"]
+        )
         self.backend.restore_energy(self.store.meter_totals())
         self.backend.cancel(*(job.id for job in live if job.cancelled))
         self._append(NewEvent(self.clock(), "service", None, {"event": "started", "jobs": len(live)}))
@@ -283,10 +287,16 @@ class Controller:
     # -- jobs
 
     def submit(
-        self, job: JobFile, user: str, workdir: str = "/", key: str = "", held: bool = False
+        self,
+        job: JobFile,
+        user: str,
+        workdir: str = "/",
+        key: str = "",
+        held: bool = False,
+        allow_unsatisfiable: bool = False,
     ) -> list[JobRow]:
         """Accept a job or a sweep; see `Submitter.submit`."""
-        return self._submitter.submit(job, user, workdir, key, held)
+        return self._submitter.submit(job, user, workdir, key, held, allow_unsatisfiable)
 
     def job(self, id: str) -> JobRow:
         """Return one job; raise `NotFound` if no job has that id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,23 +21,28 @@ from wattline.core.events import (
     EVENT_VERB,
     FAILED,
     FINISHED,
+    LEASE_END_EVENTS,
 )
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_GROUP, LEASE_JOB, Leases
-from wattline.core.protocols import Policy
+from wattline.core.protocols import Models, Policy
 from wattline.core.queue import QUEUE_JOB, QUEUE_REQUESTED_GPUS, Queue
+from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
-from wattline.loop.run import iterate
+from wattline.errors import ModelError
+from wattline.loop.run import LoopStep, iterate
 from wattline.loop.state import Decision, advance, build_empty_state, restore_state
+from wattline.models.workload import Workload
 from wattline.policy.knobs import set_knob
 from wattline.service.http.schemas import ForecastResponse
 from wattline.service.view import ControllerView
-from wattline.units import format_seconds
+from wattline.units import format_seconds, pluralize
 
 QUEUE_LIMIT = 2000  # jobs from the front of the queue that a forecast simulates
 _STEP_LIMIT = 4000
 _TIME_LIMIT_S = 2.0
+_EQUAL_S = 1.0  # times that differ by less are the same to a user
 
 
 @dataclass(frozen=True)
@@ -71,34 +77,56 @@ class Forecast:
         starts_s: float | None = state.now_s if own.any() else None
         gpus, cap_w = int(state.leases.gpus[own].sum()), int(state.leases.cap_w[own].max(initial=0))
         kind = state.nodes.kind.word(int(state.leases.node[own][0])) if own.any() else ""
-        ends_s, used_j = None, 0.0
+        ends_s, used_j, reason, given_up = None, 0.0, Reason.NONE, False
         models: Any = view.models
         for number, step in enumerate(iterate(sim, self.policy, models, view.placer, state)):
             for event in step.events[step.events[:, EVENT_JOB] == self.row].tolist():
+                if event[EVENT_VERB] in LEASE_END_EVENTS:
+                    used_j += event[EVENT_ENERGY_J]
                 if event[EVENT_VERB] in (FINISHED, FAILED):
-                    ends_s, used_j = event[EVENT_AT_S], event[EVENT_ENERGY_J]
-            for action in step.actions[step.actions[:, ACTION_JOB] == self.row].tolist():
-                if action[ACTION_VERB] == START and starts_s is None:
-                    starts_s, gpus, cap_w = step.state.now_s, action[ACTION_GPUS], action[ACTION_CAP_W]
-                    kind = state.nodes.kind.word(action[ACTION_NODE])
-            if ends_s is not None or number > _STEP_LIMIT or time.monotonic() > give_up_s:
+                    ends_s = event[EVENT_AT_S]
+            started = [
+                a for a in step.actions[step.actions[:, ACTION_JOB] == self.row] if a[ACTION_VERB] == START
+            ]
+            if started and starts_s is None:
+                starts_s, cap_w = step.state.now_s, int(started[0][ACTION_CAP_W])
+                gpus = int(sum(action[ACTION_GPUS] for action in started))
+                kind = state.nodes.kind.word(int(started[0][ACTION_NODE]))
+            reason = self._wait_reason(step)
+            given_up = number > _STEP_LIMIT or time.monotonic() > give_up_s
+            if ends_s is not None or reason is Reason.NEVER_IN_BUDGET or given_up:
                 break
+        never = starts_s is None and not given_up
+        method, error = describe_energy(view.models, state.jobs, self.row, kind)
         return ForecastResponse(
             scenario=scenario,
             starts_s=starts_s,
             ends_s=ends_s,
+            gpus_asked=int(state.jobs.gpus[self.row]),
             gpus=gpus or int(state.jobs.gpus[self.row]),
             kind=kind,
             cap_w=cap_w or None,
             energy_j=(used_j or None) if ends_s is not None else None,
-            text=_sentence(scenario, starts_s, ends_s, state.now_s),
+            energy_method=method if ends_s is not None else "",
+            energy_error=error if ends_s is not None else None,
+            reason="" if starts_s is not None else reason.value if reason is not Reason.NONE else "",
+            never_starts=never,
+            text=_sentence(scenario, starts_s, ends_s, state.now_s, never),
         )
+
+    def _wait_reason(self, step: LoopStep) -> Reason:
+        """Return why the job waits after a step; NONE: it runs, or has not arrived."""
+        queue = step.state.queue.job
+        position = int(np.searchsorted(queue, self.row))
+        if position == len(queue) or queue[position] != self.row:
+            return Reason.NONE
+        return REASONS[int(step.placement.reason[position])]
 
     def run_alternatives(self) -> list[ForecastResponse]:
         """Simulate fewer GPUs, the highest priority, and no energy budget, as far as they apply."""
         requested = int(self.state.jobs.gpus[self.row])
         scenarios: list[tuple[str, Callable[[], Forecast]]] = [
-            (f"with {n} GPU{'s' if n > 1 else ''}", lambda n=n: self.with_columns(gpus=n))  # type: ignore[misc]
+            (f"with {pluralize(n, 'GPU')}", lambda n=n: self.with_columns(gpus=n))  # type: ignore[misc]
             for n in sorted({max(requested // 2, 1), 1} - {requested})
         ]
         top = float(self.state.jobs.priority.max())
@@ -161,9 +189,35 @@ def select_jobs(state: Snapshot, positions: Any) -> tuple[Snapshot, Any]:
     )
 
 
-def _sentence(scenario: str, starts_s: float | None, ends_s: float | None, now_s: float) -> str:
+def changes_something(changed: ForecastResponse, expected: ForecastResponse) -> bool:
+    """Return whether a job starts or ends earlier in a scenario than as things are."""
+    pairs = ((changed.starts_s, expected.starts_s), (changed.ends_s, expected.ends_s))
+    return any(
+        at_s is not None and at_s < (math.inf if as_is_s is None else as_is_s - _EQUAL_S)
+        for at_s, as_is_s in pairs
+    )
+
+
+def describe_energy(models: Models, jobs: Jobs, row: int, kind: str) -> tuple[str, float | None]:
+    """Return how the energy of a job is predicted, and the mean relative error of that; None: unknown."""
+    model = jobs.model.word(row)
+    if not model:
+        return f"assumed {kind} at the power of a busy GPU: the job names no model", None
+    find: Callable[[str, str], Workload] | None = getattr(models, "find", None)
+    try:
+        workload = None if find is None else find(model.partition("(")[0].strip(), kind)
+    except ModelError:
+        workload = None
+    if workload is None:
+        return f"predicted: {model} was not measured on {kind}", None
+    errors = (workload.source.samples_error, workload.source.watts_error)
+    error = math.hypot(*errors)
+    return f"predicted from measurements of {model} on {kind}", error if math.isfinite(error) else None
+
+
+def _sentence(scenario: str, starts_s: float | None, ends_s: float | None, now_s: float, never: bool) -> str:
     if starts_s is None:
-        return f"{scenario}: it does not start within the simulated time"
+        return f"{scenario}: " + ("it never starts" if never else "no start within the simulated time")
     start = "it runs" if starts_s <= now_s else f"it starts at {_format_time(starts_s)}"
     if starts_s > now_s:
         start += f" (in {format_seconds(starts_s - now_s)})"

@@ -126,7 +126,8 @@ class JobActions:
         elif action == "hold":
             self._backend.withdraw(*ids)
         elif action == "release":
-            self._backend.submit([record_from_row(row) for row in self._store.jobs_with_ids(ids)])
+            rows = self._store.jobs_with_ids(ids)
+            self._backend.submit([record_from_row(row, self._backend.nodes) for row in rows])
         else:
             queued = [job.id for job in jobs if job.state == "PENDING" and not job.held]
             self._backend.prioritise(priority, *queued)

@@ -12,10 +12,13 @@ from typing import Any
 
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import JobSpec
+from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError, NotAllowed
 from wattline.jobfile import JobFile, SweepMember, expand, find_fusible_script
+from wattline.service.satisfiability import fits_host
 from wattline.service.storage.projection import JobRow
 
+_NO_KIND = "none"
 DEFAULT_DURATION_S = 3600.0
 """Assumed run time of a job without a time limit and without earlier runs."""
 
@@ -154,11 +157,16 @@ def _fusion_key(spec: dict[str, Any], columns: dict[str, Any], script: Path, job
     return key if job.width is None else f"{key}-{index // job.width}"
 
 
-def record_from_row(job: JobRow) -> JobRecord:
-    """Return a live job as the backend keeps it."""
-    columns = job.submission["columns"]
+def record_from_row(job: JobRow, nodes: Nodes) -> JobRecord:
+    """Return a live job as the backend keeps it.
+
+    A pending job that no node has the cores and memory for accepts no kind of GPU, so that it waits.
+    """
+    spec, columns = job.submission["spec"], job.submission["columns"]
+    if job.state == "PENDING" and not fits_host(nodes, spec, columns):
+        columns = {**columns, "gpu_kind": _NO_KIND}
     return JobRecord(
-        spec=JobSpec.from_dict({"id": job.id, **job.submission["spec"]}),
+        spec=JobSpec.from_dict({"id": job.id, **spec}),
         columns={**columns, "priority": job.priority, "deadline_s": columns["deadline_s"] or float("inf")},
         submit_s=job.submit_s,
         fuse=job.fuse,

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from wattline.backend.engine.local.backend import Local
 from wattline.errors import Conflict
 from wattline.jobfile import JobFile
+from wattline.service.satisfiability import check_satisfiable, limit_request
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
-from wattline.service.submission import build_submissions, record_from_row
+from wattline.service.submission import Submission, build_submissions, record_from_row
+from wattline.service.view import ControllerView
 
 
 class Submitter:
     """Accepts jobs from any thread: stores them, then hands them to the backend."""
 
-    def __init__(self, store: Store, backend: Local, clock: Callable[[], float]) -> None:
-        self._store, self._backend, self._clock = store, backend, clock
+    def __init__(self, store: Store, backend: Local, view: Callable[[], ControllerView]) -> None:
+        self._store, self._backend, self._view = store, backend, view
         self._lock = threading.Lock()  # guards the next number and the keys in progress
         self._keys_in_progress: dict[str, threading.Event] = {}
         self._next_number = 1 + store.last_job_number()
 
     def submit(
-        self, job: JobFile, user: str, workdir: str = "/", key: str = "", held: bool = False
+        self,
+        job: JobFile,
+        user: str,
+        workdir: str = "/",
+        key: str = "",
+        held: bool = False,
+        allow_unsatisfiable: bool = False,
     ) -> list[JobRow]:
         """Accept a job or a sweep; when this returns it is on the disk.
+
+        A job that the cluster can never run raises `Unsatisfiable`, unless *allow_unsatisfiable* is set.
 
         A second submission with the same idempotency *key* returns the jobs of the first; with another job
         it raises `Conflict`. An empty key is none.
@@ -42,9 +53,12 @@ class Submitter:
             in_progress.wait()
         try:
             earlier = self._earlier_submission(key, request_hash) if key else None
-            return (
-                earlier if earlier is not None else self._accept(job, user, workdir, key, request_hash, held)
-            )
+            if earlier is not None:
+                return earlier
+            submissions = self._build_submissions(job, user, workdir)
+            if not allow_unsatisfiable:
+                check_satisfiable(self._view(), job, submissions[0])
+            return self._accept(job, submissions, user, key, request_hash, held)
         finally:
             if key:
                 self._keys_in_progress.pop(key).set()
@@ -58,16 +72,28 @@ class Submitter:
             raise Conflict("this Idempotency-Key was used for another job", "use a new key for each job")
         return [job for id in ids if (job := self._store.job(id)) is not None]
 
-    def _accept(
-        self, job: JobFile, user: str, workdir: str, key: str, request_hash: str, held: bool
-    ) -> list[JobRow]:
+    def _build_submissions(self, job: JobFile, user: str, workdir: str) -> list[Submission]:
         expected_s = None if job.recurring is None else self._store.mean_service_s(job.recurring.group)
-        submissions = build_submissions(job, user, workdir, expected_s)
+        nodes = self._backend.nodes
+        return [
+            replace(one, columns=limit_request(one.columns, nodes))
+            for one in build_submissions(job, user, workdir, expected_s)
+        ]
+
+    def _accept(
+        self,
+        job: JobFile,
+        submissions: Sequence[Submission],
+        user: str,
+        key: str,
+        request_hash: str,
+        held: bool,
+    ) -> list[JobRow]:
         with self._lock:
             first, self._next_number = self._next_number, self._next_number + len(submissions)
         last = first + len(submissions) - 1
         ids = [str(number) for number in range(first, last + 1)]
-        now_s = self._clock()
+        now_s = self._view().clock()
         sweep = ids[0] if len(ids) > 1 else ""
         events = [
             NewEvent(
@@ -94,7 +120,7 @@ class Submitter:
         self._store.append(*events)
         accepted = self._store.jobs_numbered(first, last)
         if not held:
-            self._backend.submit([record_from_row(one) for one in accepted])
+            self._backend.submit([record_from_row(one, self._backend.nodes) for one in accepted])
             # A cancellation between the append and the submit reached a backend that did not know the job.
             for id in self._store.cancelled_ids(first, last):
                 self._backend.cancel(id)

@@ -25,6 +25,7 @@ class ControllerView:
     models: Models
     placer: Placer
     policy: Policy
+    cap_ranges_w: tuple[tuple[float, float] | None, ...] = ()  # of a GPU of each node; None: unknown
     budgets: tuple[str, ...] = ()
     epoch: int = 0
     step: LoopStep | None = None  # None: nothing was decided yet

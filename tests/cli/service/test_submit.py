@@ -170,7 +170,7 @@ def test_a_plan_is_shown_and_nothing_is_submitted(capsys: Capsys, service: Contr
     code, out, err = run_command(capsys, "plan", "--gpus", "2", "--time", "1h", "--", "true")
     assert code == 0
     assert "as requested" in out
-    assert "(predicted)" in out
+    assert "energy: assumed a100 at the power of a busy GPU" in err
     assert "nothing was submitted" in err
     assert answered(capsys, "submit", "--dry-run", "--", "true")["feasible"]
     assert ids(service) == before

@@ -8,15 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattline.cli.arguments import number
-from wattline.errors import ConfigError, NotFound
+from wattline.errors import ConfigError, NotFound, Unsatisfiable
 
 if TYPE_CHECKING:
     from wattline.cli.main import CommandParser
-    from wattline.jobfile import JobFile
 
 _COPIED = ("name", "team", "priority", "deadline", "model")
 
@@ -48,10 +49,32 @@ def add_job_arguments(parser: CommandParser) -> None:
 
 @dataclass(frozen=True)
 class JobDocument:
-    """Job file as JSON, and the number of jobs in it."""
+    """Job file as JSON, the number of jobs in it, and the text it was read from."""
 
     document: dict[str, Any]
     count: int
+    source: str  # name of the file; empty: the job is a command
+    text: str
+    options: tuple[str, ...]  # fields that options have set, such as `resources.gpus`
+
+    def locate(self, field: str) -> str:
+        """Return the option or the line of the file that sets a field; empty: none does."""
+        if field in self.options:
+            return f"--{field.rpartition('.')[2]}"
+        from wattline.jobfile.yaml_reader import read_yaml
+
+        path = tuple(field.split("."))
+        return f"{self.source}:{read_yaml(self.text, self.source).line_of(path)}" if self.source else ""
+
+    @contextmanager
+    def locating_errors(self) -> Iterator[None]:
+        """Name the option or line in the message of an `Unsatisfiable` that the service raises."""
+        try:
+            yield
+        except Unsatisfiable as error:
+            place = self.locate(error.field)
+            message = f"{place}: {error.message}" if place else error.message
+            raise Unsatisfiable(message, error.hint, error.field) from None
 
 
 def read_job_document(args: argparse.Namespace) -> JobDocument:
@@ -63,25 +86,28 @@ def read_job_document(args: argparse.Namespace) -> JobDocument:
             "wattline submit job.yaml, or wattline submit --gpus 2 -- python train.py",
         )
     try:
-        from wattline.jobfile import expand, read_document
+        from wattline.jobfile import expand, read_document, read_job
     except ModuleNotFoundError as error:
         if error.name not in ("pydantic", "yaml"):
             raise
         raise ConfigError(f"{error.name} is not installed", 'pip install "wattline[service]"') from None
+    source = text = ""
     if args.words is None:
-        document = _read_file(args.file).model_dump(mode="json", exclude_unset=True)
+        source = "stdin" if args.file == "-" else args.file
+        text = _read_text(args.file, source)
+        document = read_job(text, source).model_dump(mode="json", exclude_unset=True)
     else:
         document = {"run": [_escape(word) for word in args.words]}
-    merged = {**document, **_read_options(args, document)}
+    options = _read_options(args, document)
+    merged = {**document, **options}
     job = read_document(merged, "submit")
-    return JobDocument({"workdir": os.getcwd(), **merged}, len(expand(job)))
+    names = [f"resources.{name}" for name in ("gpus", "time") if getattr(args, name) is not None]
+    return JobDocument({"workdir": os.getcwd(), **merged}, len(expand(job)), source, text, (*options, *names))
 
 
-def _read_file(name: str) -> JobFile:
-    from wattline.jobfile import read_job
+def _read_text(name: str, source: str) -> str:
     from wattline.jobfile.schema import LIMIT_BYTES
 
-    source = "stdin" if name == "-" else name
     try:
         if name == "-":
             text = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -95,7 +121,7 @@ def _read_file(name: str) -> JobFile:
     if len(text) > LIMIT_BYTES:
         raise ConfigError(f"{source}: longer than {LIMIT_BYTES // 2**20} MiB, the limit of a job file")
     try:
-        return read_job(text.decode("utf-8-sig"), source)
+        return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{source}:{line}: not UTF-8 text, expected YAML") from None

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wattline.cli.output import print_table
-from wattline.units import format_seconds
+from wattline.units import format_joules, format_seconds
+from wattline.units import pluralize as pluralize
 
 Job = Mapping[str, Any]
 LIVE = ("PENDING", "RUNNING")
@@ -83,15 +84,6 @@ def format_metered(value_j: float | None, method: str) -> str:
     return f"{format_joules(value_j)} ({sanitize(method)})"
 
 
-def format_joules(value_j: float) -> str:
-    """Return an energy in the units of a bill: `850 J`, `12.3 Wh`, `4.56 kWh`."""
-    for limit_j, unit_j, unit in ((3.6e3, 1.0, "J"), (3.6e6, 3.6e3, "Wh"), (3.6e9, 3.6e6, "kWh")):
-        if abs(value_j) < limit_j:
-            value = value_j / unit_j
-            return f"{value:.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
-    return f"{value_j / 3.6e9:,.3g} MWh"
-
-
 def format_clock(at_s: float | None) -> str:
     """Return the local time of day, with the date unless it is today; `-` for None."""
     if at_s is None:
@@ -119,11 +111,6 @@ def format_totals(jobs: Sequence[Job]) -> str:
 def format_counts(words: Iterable[str]) -> str:
     """Return `3 RUNNING, 9 PENDING`."""
     return ", ".join(f"{number} {word}" for word, number in Counter(words).items())
-
-
-def pluralize(number: int, noun: str) -> str:
-    """Return `1 job`, `2 jobs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def sanitize(text: str) -> str:

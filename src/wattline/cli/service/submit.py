@@ -40,6 +40,11 @@ def add_arguments(parser: CommandParser) -> None:
     add_job_arguments(parser)
     add = parser.add_argument
     add("--hold", action="store_true", help="submit it held: it starts only after wattline release")
+    add(
+        "--allow-unsatisfiable",
+        action="store_true",
+        help="keep a job that this cluster can never run, for nodes that may come",
+    )
     add("--dry-run", action="store_true", help="show the plan without submitting, as wattline plan does")
     add("-f", "--follow", action="store_true", help="print the output of the job until it ends")
     add("--wait", action="store_true", help="wait until the job ends and return its exit code")
@@ -66,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return print_plan(client, document, args.json)
     key = uuid.uuid4().hex
-    jobs: list[dict[str, Any]] = client.post("/jobs", document.document, {"held": args.hold}, key)["jobs"]
+    query = {"held": args.hold, "allow_unsatisfiable": args.allow_unsatisfiable}
+    with document.locating_errors():
+        jobs: list[dict[str, Any]] = client.post("/jobs", document.document, query, key)["jobs"]
     notify(_describe_submission(jobs))
     if not (args.follow or args.json):
         print("\n".join(job["id"] for job in jobs), flush=True)

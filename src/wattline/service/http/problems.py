@@ -9,7 +9,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from wattline.errors import Conflict, InputError, NotAllowed, NotFound, StoreError, WattlineError
+from wattline.errors import (
+    Conflict,
+    InputError,
+    NotAllowed,
+    NotFound,
+    StoreError,
+    Unsatisfiable,
+    WattlineError,
+)
 from wattline.jobfile import read_document
 from wattline.service.http.auth import UnknownToken
 from wattline.service.http.schemas import ProblemResponse
@@ -43,7 +51,9 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 """Error responses of every route, for the OpenAPI document."""
 
 
-def problem_response(status: int, code: str, detail: str, hint: str = "", **headers: str) -> Response:
+def problem_response(
+    status: int, code: str, detail: str, hint: str = "", field: str = "", **headers: str
+) -> Response:
     """Return a problem document; its type is `urn:wattline:` and *code*."""
     content = {
         "type": f"urn:wattline:{code}",
@@ -51,6 +61,7 @@ def problem_response(status: int, code: str, detail: str, hint: str = "", **head
         "status": status,
         "detail": detail,
         "hint": hint,
+        **({"field": field} if field else {}),
     }
     return JSONResponse(content, status, headers=headers, media_type="application/problem+json")
 
@@ -62,7 +73,8 @@ def handle_problems(app: FastAPI) -> None:
     async def handle_wattline_error(request: Request, error: WattlineError) -> Response:
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        return problem_response(status, error.code, error.message, error.hint, **headers)
+        field = error.field if isinstance(error, Unsatisfiable) else ""
+        return problem_response(status, error.code, error.message, error.hint, field, **headers)
 
     @app.exception_handler(RequestValidationError)
     async def handle_validation_error(request: Request, error: RequestValidationError) -> Response:

@@ -14,13 +14,14 @@ from starlette.exceptions import HTTPException
 from wattline.errors import ConfigError, Conflict, did_you_mean
 from wattline.jobfile import JobFile, check_matrix
 from wattline.service.controller import Controller
-from wattline.service.explain import describe_reason, explain, plan_job
+from wattline.service.explain import describe_reason, explain
 from wattline.service.http import schemas
 from wattline.service.http.auth import Principal, TokenStore
 from wattline.service.http.log_stream import LogStream
 from wattline.service.http.schemas import JobId, OptionalJobId, State
 from wattline.service.http.sse import stream_events
 from wattline.service.job_logs import LogReader, find_log
+from wattline.service.planning import plan_job
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.selection import JobSelection
 
@@ -80,11 +81,11 @@ def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:
 
 
 def _check_consistency(job: JobFile) -> None:
-    """Raise `Conflict` where fields that are valid one by one do not fit together."""
+    """Raise `ConfigError` where fields that are valid one by one do not fit together."""
     try:
         check_matrix(job)
     except ConfigError as error:
-        raise Conflict(f"job: {error.message}", error.hint) from None
+        raise ConfigError(f"job: {error.message}", error.hint) from None
 
 
 def _home_folder(user: str) -> str:
@@ -105,6 +106,9 @@ def submit_job(
     held: Annotated[
         bool, Query(description="accept the job, but do not start it before it is released")
     ] = False,
+    allow_unsatisfiable: Annotated[
+        bool, Query(description="keep a job that the cluster can never run, for nodes that may come")
+    ] = False,
     idempotency_key: Annotated[
         str,
         Header(
@@ -116,7 +120,9 @@ def submit_job(
     """Submit a job, or a sweep of jobs. The jobs are stored on disk when the response is sent."""
     caller.require_role("user")
     _check_consistency(job)
-    accepted = controller.submit(job, caller.user, _home_folder(caller.user), idempotency_key, held)
+    accepted = controller.submit(
+        job, caller.user, _home_folder(caller.user), idempotency_key, held, allow_unsatisfiable
+    )
     return schemas.JobsResponse(jobs=_job_responses(controller, accepted))
 
 
@@ -268,7 +274,8 @@ def plan_submission(job: JobFile, caller: Caller, controller: Service) -> schema
     """Forecast a job without submitting it: start, end and energy for several numbers of GPUs."""
     caller.require_role("user")
     _check_consistency(job)
-    return plan_job(controller.view(), job, caller.user, _home_folder(caller.user))
+    expected_s = None if job.recurring is None else controller.store.mean_service_s(job.recurring.group)
+    return plan_job(controller.view(), job, caller.user, _home_folder(caller.user), expected_s)
 
 
 # -- cluster
@@ -364,7 +371,7 @@ def create_token(new: schemas.TokenRequest, caller: Caller, tokens: Tokens) -> s
     """Create a token. Its value is in this response only."""
     caller.require_role("operator")
     if new.role == "user" and not new.user and os.geteuid() == 0:
-        raise Conflict("the service runs as root, and the token has no user for its jobs", "--user NAME")
+        raise ConfigError("the service runs as root, and the token has no user for its jobs", "--user NAME")
     return schemas.TokenResponse(token=tokens.create(new.name, new.role, new.user or "", new.lasts_s))
 
 

@@ -234,10 +234,17 @@ class ForecastResponse(_Body):
     scenario: str
     starts_s: float | None = Field(description="null: not within the simulated time")
     ends_s: float | None
-    gpus: int
+    gpus_asked: int = Field(description="GPUs that it requests in this scenario")
+    gpus: int = Field(description="GPUs that it starts on; as many as it requests if it does not start")
     kind: str = ""
     cap_w: float | None = None
-    energy_j: float | None = None
+    energy_j: float | None = Field(default=None, description="from now to the end, over all its leases")
+    energy_method: str = Field(default="", description="how energy_j is predicted; empty: it is null")
+    energy_error: float | None = Field(
+        default=None, description="mean relative error of the measurements behind energy_j; null: unknown"
+    )
+    reason: str = Field(default="", description="why it does not start; empty: it does")
+    never_starts: bool = Field(default=False, description="no later moment would let it start")
     text: str
 
 
@@ -260,6 +267,8 @@ class PlanResponse(_Body):
 
     jobs: int
     feasible: bool
+    reason: str = Field(description="why it can never run; empty: it can")
+    field: str = Field(description="field of the job file that this cluster cannot satisfy; empty: none")
     expected: ForecastResponse | None
     alternatives: list[ForecastResponse]
     notes: list[str]
@@ -308,3 +317,4 @@ class ProblemResponse(BaseModel):
     status: int
     detail: str
     hint: str = ""
+    field: str = Field(default="", description="field of a job file that is not satisfiable")

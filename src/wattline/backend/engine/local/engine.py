@@ -19,7 +19,7 @@ from wattline.backend.engine.local.gpu_allocator import GpuAllocator
 from wattline.backend.engine.local.launcher import launch, read_lease
 from wattline.backend.engine.local.machine import Machine
 from wattline.core.nodes import Nodes
-from wattline.errors import WattlineError
+from wattline.errors import MeterError, WattlineError
 
 _KILL_WAIT_S = 5.0  # for the end of an attempt after its GPUs are gone
 _POLL_S = 0.2  # where the kernel has no file descriptors for processes
@@ -245,6 +245,16 @@ class LocalEngine:
         """Return the kind, or else the name, of the node's GPUs, and their highest power limit."""
         gpu = self.machine.meter.gpus[self.machine.gpus_of(node)[0]]
         return gpu.kind or gpu.name, gpu.cap_range_w()[1]
+
+    def cap_ranges_w(self) -> tuple[tuple[float, float] | None, ...]:
+        """Return the lowest and highest power limit of a GPU of each node; None: it cannot be read."""
+        return tuple(self._cap_range_w(places[0]) for places in self.machine.places)
+
+    def _cap_range_w(self, gpu: int) -> tuple[float, float] | None:
+        try:
+            return self.machine.meter.gpus[gpu].cap_range_w()
+        except MeterError:
+            return None
 
     # -- nodes and time
 
