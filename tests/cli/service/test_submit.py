@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.command_line import parse_strict_json, run_command
+from support.controllers import wait_until_over, wait_until_running
 from wattline.service.controller import Controller
 
 Capsys = pytest.CaptureFixture[str]
@@ -50,6 +51,47 @@ def test_wait_for_a_sweep_returns_the_first_exit_code_that_is_not_0(capsys: Caps
     assert len(out.split()) == 3
     assert "3 jobs" in err
     assert "1 SUCCEEDED, 2 FAILED" in err
+
+
+def test_wait_shows_the_reason_and_each_change(
+    capsys: Capsys, service: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocker = run_command(capsys, "submit", "--gpus", "4", "--", "sleep", "60")[1].strip()
+    wait_until_running(service, blocker)
+
+    def cancel_blocker(text: str) -> None:
+        print(text, file=sys.stderr)
+        if "fewer GPUs are free" in text:
+            service.cancel(blocker)
+
+    monkeypatch.setattr("wattline.cli.service.job_changes.notify", cancel_blocker)
+    script = "test $WATTLINE_RESTART_COUNT = 1 || kill -9 $$"
+    code, out, err = run_command(capsys, "submit", "--wait", "--", "sh", "-c", script)
+    job = out.strip()
+    assert code == 0
+    lines = [line for line in err.splitlines() if line.startswith(f"job {job} ")]
+    assert [line.split(" on ")[0].split(": ")[0] for line in lines] == [
+        f"job {job} (sh) submitted",
+        f"job {job} is PENDING",
+        f"job {job} is RUNNING",
+        f"job {job} is PENDING",
+        f"job {job} is RUNNING",
+        next(line for line in lines if " SUCCEEDED, ran " in line),
+    ]
+    assert lines[1].endswith("fewer GPUs are free than it requests.")
+    assert "a100" in lines[2]
+    assert "It is retried in" in lines[3]
+    assert lines[4].endswith(", attempt 2")
+
+
+def test_wait_says_that_no_budget_ever_allows_the_job(capsys: Capsys, service: Controller) -> None:
+    service.set_budgets(["50W"])
+    code, out, err = run_command(capsys, "submit", "--wait", "--timeout", "3", "--", "true")
+    service.set_budgets([])
+    assert code == 124
+    assert "The energy budget never allows it" in err
+    assert f"to end it: wattline cancel {out.strip()}" in err
+    wait_until_over(service, out.strip())
 
 
 def test_after_a_timeout_the_job_continues(capsys: Capsys, service: Controller) -> None:

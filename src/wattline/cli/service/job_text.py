@@ -108,6 +108,17 @@ def format_totals(jobs: Sequence[Job]) -> str:
     return f"{pluralize(len(jobs), 'job')}: {states}" + (f"; {', '.join(parts)}" if parts else "")
 
 
+def format_gpus(allocation: Mapping[str, Any]) -> str:
+    """Return `GPUs 0, 1, a100, cap 250 W, batch 64, 4 cores` of a job's attempt."""
+    gpus, fused = allocation.get("gpus", ()), allocation.get("fused_with", ())
+    parts = [f"GPU{'s' if len(gpus) != 1 else ''} {', '.join(map(str, gpus))}", allocation.get("kind", "")]
+    parts += [f"cap {allocation['cap_w']:g} W"] if allocation.get("cap_w") else []
+    parts += [f"batch {allocation['batch']}"] if allocation.get("batch") else []
+    parts += [pluralize(allocation["cpus"], "core")] if allocation.get("cpus") else []
+    parts += [f"fused with jobs {', '.join(fused)}"] if fused else []
+    return ", ".join(filter(None, parts))
+
+
 def format_counts(words: Iterable[str]) -> str:
     """Return `3 RUNNING, 9 PENDING`."""
     return ", ".join(f"{number} {word}" for word, number in Counter(words).items())

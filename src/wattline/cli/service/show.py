@@ -12,6 +12,7 @@ from wattline.cli.service.connect import add_connection_arguments, add_job_id_ar
 from wattline.cli.service.job_text import (
     format_clock,
     format_energy,
+    format_gpus,
     format_progress,
     format_reason,
     format_time,
@@ -51,7 +52,7 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("requests", pluralize(job["gpus_asked"], "GPU")),
         (
             "runs on" if job["state"] == "RUNNING" else "ran on",
-            _format_allocation(job["allocation"]) if started else "",
+            format_gpus(job["allocation"]) if started else "",
         ),
         ("submitted", format_clock(job["submit_s"])),
         ("waited", "" if job["wait_s"] is None else format_seconds(round(job["wait_s"], 1))),
@@ -64,16 +65,6 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("metrics", ", ".join(f"{sanitize(name)} {value:.6g}" for name, value in job["metrics"].items())),
     ]
     return [(name, value) for name, value in rows if value]
-
-
-def _format_allocation(allocation: dict[str, Any]) -> str:
-    gpus, fused = allocation["gpus"], allocation["fused_with"]
-    parts = [f"GPU{'s' if len(gpus) != 1 else ''} {', '.join(map(str, gpus))}", allocation["kind"]]
-    parts += [f"cap {allocation['cap_w']:g} W"] if allocation["cap_w"] else []
-    parts += [f"batch {allocation['batch']}"] if allocation["batch"] else []
-    parts += [pluralize(allocation["cpus"], "core")] if allocation["cpus"] else []
-    parts += [f"fused with jobs {', '.join(fused)}"] if fused else []
-    return ", ".join(filter(None, parts))
 
 
 def _format_attempt(job: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from wattline.cli.output import notify, progress_bar
+from wattline.cli.service.job_changes import ChangeReporter
 from wattline.cli.service.job_text import LIVE
 from wattline.errors import Unreachable
 from wattline.service.client import PATIENCE_S, Client
@@ -23,8 +24,10 @@ def wait_for_jobs(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Wait until all *jobs* have ended, or for *timeout_s*; return the jobs and whether all have ended.
 
-    The service may be unreachable for up to `PATIENCE_S` meanwhile. With *quiet* there is no progress bar.
+    Changes of the jobs are printed. The service may be unreachable for up to `PATIENCE_S` meanwhile. With
+    *quiet* there is no progress bar.
     """
+    changes = ChangeReporter(client)
     deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     pause_s, answered_s, unreachable = _FIRST_PAUSE_S, time.monotonic(), False
     now = list(jobs)
@@ -36,6 +39,7 @@ def wait_for_jobs(
                 if unreachable:
                     notify(f"{client.url} answers again")
                 answered_s, unreachable = time.monotonic(), False
+                changes.report(now)
             except Unreachable as error:
                 if time.monotonic() - answered_s > PATIENCE_S:
                     raise
