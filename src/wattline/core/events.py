@@ -16,6 +16,7 @@ FAILED: Final = 5  # a job ended before its last step and is not retried
 NODE_LOST: Final = 6  # node number `job` is down
 NODE_BACK: Final = 7  # node number `job` is up again, or has booted
 METERED: Final = 8  # the cluster (`job` -1) or team number `job` has used `energy_j` since the start
+PROTECTED: Final = 9  # a running job has saved `steps` and is not stopped before `rate`; see `Event`
 EVENT_WORDS: Final = (
     "arrived",
     "ran",
@@ -26,8 +27,9 @@ EVENT_WORDS: Final = (
     "node_lost",
     "node_back",
     "metered",
+    "protected",
 )
-WAKE_EVENTS: Final = frozenset(range(METERED))
+WAKE_EVENTS: Final = frozenset((*range(METERED), PROTECTED))
 """Events that can end `Backend.wait`. With `METERED` added, the meter is read before each return."""
 LEASE_END_EVENTS: Final = (STOPPED, LOST, FINISHED, FAILED)
 """Events that end a lease and carry the energy that it has used."""
@@ -39,7 +41,9 @@ class Event(NamedTuple):
     """One event.
 
     `job` is a row of `Jobs`, except for node events and `METERED`. `energy_j` is the energy of a lease that
-    ended; watts for `RAN`; a meter reading for `METERED`.
+    ended; watts for `RAN`; a meter reading for `METERED`. For `PROTECTED`, `rate` is the time before which
+    the job is not stopped for others (inf: not before another event), and `energy_j` the time of its last
+    checkpoint (inf: a stop saves all that it has done).
     """
 
     verb: int

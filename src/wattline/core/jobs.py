@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattline.core.table import Bools, Floats, Ints, Labels, Table
 from wattline.errors import InputError
+
+
+PREEMPTIBLE_NEVER, PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED = range(3)
+"""Values of `Jobs.preemptible`: whether a running job may be stopped for others. The last one means: in
+each attempt only after it has saved something, or if it saves at every stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +51,9 @@ class Jobs(Table):
     fuse: Labels  # fusion key, equal for jobs that may be fused; "": never
     always_fuse: Bools  # fuse whenever possible, even if the forecast shows no gain
     status: Labels  # outcome in the recorded trace; "": unknown
+    preemptible: Ints  # PREEMPTIBLE_NEVER, PREEMPTIBLE_ALWAYS or PREEMPTIBLE_ONCE_SAVED
+    checkpoint_s: Floats  # running time between checkpoints; 0: it saves at every stop, -1: it never saves
+    min_runtime_s: Floats  # an attempt is not stopped for others before
 
     @classmethod
     def of(
@@ -74,6 +83,9 @@ class Jobs(Table):
         fuse: Sequence[str] | Labels | None = None,
         always_fuse: Sequence[bool] | Bools | None = None,
         status: Sequence[str] | Labels | None = None,
+        preemptible: Sequence[int] | Ints | None = None,
+        checkpoint_s: Sequence[float] | Floats | None = None,
+        min_runtime_s: Sequence[float] | Floats | None = None,
     ) -> Jobs:
         """Build jobs from columns; give either *duration_s*, or *steps* and *step_s*.
 
@@ -127,10 +139,18 @@ class Jobs(Table):
             fuse=labels(fuse),
             always_fuse=np.asarray(np.zeros(count) if always_fuse is None else always_fuse, dtype=np.bool_),
             status=labels(status),
+            preemptible=np.ones(count, np.int64) if preemptible is None else counts(preemptible),
+            checkpoint_s=floats(checkpoint_s, 0.0),
+            min_runtime_s=floats(min_runtime_s, 0.0),
         )
         jobs.validate()
         order = np.argsort(jobs.submit_s, kind="stable")
         return jobs if np.array_equal(order, np.arange(count)) else jobs.take(order)
+
+    @cached_property
+    def can_lose_work(self) -> bool:
+        """True if a stop may lose work of at least one job."""
+        return bool(self.checkpoint_s.any())
 
     @property
     def duration_s(self) -> Floats:
@@ -161,6 +181,17 @@ class Jobs(Table):
             ("noise", np.isfinite(self.noise) & (self.noise >= 0), "a finite number, not negative"),
             ("cpus", np.isfinite(self.cpus) & (self.cpus >= 0), "a finite number, not negative"),
             ("mem_gib", np.isfinite(self.mem_gib) & (self.mem_gib >= 0), "a finite number, not negative"),
+            ("preemptible", (self.preemptible >= 0) & (self.preemptible <= 2), "0, 1 or 2"),
+            (
+                "checkpoint_s",
+                np.isfinite(self.checkpoint_s) & ((self.checkpoint_s >= 0) | (self.checkpoint_s == -1)),
+                "a finite number of seconds, not negative, or -1 for never",
+            ),
+            (
+                "min_runtime_s",
+                np.isfinite(self.min_runtime_s) & (self.min_runtime_s >= 0),
+                "a finite number, not negative",
+            ),
         )
         for name, good, expected in rules:
             if not good.all():

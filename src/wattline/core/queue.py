@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.table import Bools, Floats, Ints
 
 # Rows of a queue's block: one 2-D array, so that the next state is one copy.
-QUEUE_ROWS = 17
+QUEUE_ROWS = 20
 QUEUE_JOB = 0  # row in `Snapshot.jobs`
 QUEUE_REQUESTED_GPUS = 1  # GPUs requested
 QUEUE_ACCEPTED_KINDS = 2  # bit mask of the accepted GPU kinds, see `Nodes.accepted_kinds`
@@ -27,6 +27,9 @@ QUEUE_WATTS = 13  # draw of its GPUs when last measured under the last or curren
 QUEUE_LAST_GPUS = 14  # of the last or current lease: number of GPUs,
 QUEUE_LAST_CAP_W = 15  # power cap of each,
 QUEUE_LAST_NODE = 16  # first node
+QUEUE_SAVED_STEPS = 17  # steps in its last checkpoint, ...
+QUEUE_SAVED_AT_S = 18  # ... of this time, or the start of the lease; inf: a stop saves all steps
+QUEUE_PROTECTED_UNTIL_S = 19  # a running job is not stopped for others before; -inf: it may be
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,6 +84,12 @@ class Queue:
     def watts(self) -> Floats:
         """Draw of all its GPUs when last measured under its last or current lease; 0: unknown."""
         row: Floats = self.block[QUEUE_WATTS]
+        return row
+
+    @property
+    def protected_until_s(self) -> Floats:
+        """Time before which a running job is not stopped for others; inf: not before a new event."""
+        row: Floats = self.block[QUEUE_PROTECTED_UNTIL_S]
         return row
 
     @property

@@ -13,6 +13,9 @@ from wattline.core.nodes import Nodes
 from wattline.core.queue import (
     QUEUE_HELD_GPUS,
     QUEUE_PROGRESS_AT_S,
+    QUEUE_PROTECTED_UNTIL_S,
+    QUEUE_SAVED_AT_S,
+    QUEUE_SAVED_STEPS,
     QUEUE_SERVICE_GPU_S,
     QUEUE_SERVICE_S,
     QUEUE_SINCE_S,
@@ -82,6 +85,42 @@ class Snapshot:
     def steps_left(self) -> Floats:
         """Steps that each queued job still has to do."""
         return np.maximum(0.0, self.jobs.steps[self.queue.job] - self.steps_done)
+
+    @property
+    def protected(self) -> Bools:
+        """Mask of the running jobs that must not be stopped for others now; see `loop.protection`."""
+        block = self.queue.block
+        return np.asarray((block[QUEUE_PROTECTED_UNTIL_S] > self.now_s) & (block[QUEUE_HELD_GPUS] > 0))
+
+    @property
+    def lost_work_s(self) -> Floats:
+        """Seconds of running that each queued job would lose if it was stopped now; 0 if it waits."""
+        if not self.jobs.can_lose_work:
+            return np.zeros(len(self.queue))
+        running = self.queue.running
+        return np.where(running, np.maximum(self.now_s - self._last_saved_s, 0.0), 0.0)
+
+    @property
+    def lost_steps(self) -> Floats:
+        """Steps that each queued job would lose if it was stopped now; 0 if it waits."""
+        if not self.jobs.can_lose_work:
+            return np.zeros(len(self.queue))
+        block, saved_s = self.queue.block, self._last_saved_s
+        last_s, since_s = np.minimum(saved_s, self.now_s), block[QUEUE_PROGRESS_AT_S]
+        at_last = block[QUEUE_STEPS_DONE] + block[QUEUE_STEPS_PER_S] * np.maximum(last_s - since_s, 0.0)
+        # Of a checkpoint before the last progress event the rate is not known any more.
+        counts = np.isinf(saved_s) | ((self.jobs.checkpoint_s[self.queue.job] > 0) & (last_s >= since_s))
+        saved = np.where(counts, at_last, block[QUEUE_SAVED_STEPS])
+        return np.where(self.queue.running, np.maximum(self.steps_done - saved, 0.0), 0.0)
+
+    @property
+    def _last_saved_s(self) -> Floats:
+        """Time of each job's last checkpoint; inf: it saves at every stop."""
+        every_s = self.jobs.checkpoint_s[self.queue.job]
+        saved_s = self.queue.block[QUEUE_SAVED_AT_S]
+        periods = np.maximum(np.floor((self.now_s - saved_s) / np.where(every_s > 0, every_s, 1.0)), 0.0)
+        saved_s = np.where(every_s > 0, saved_s + periods * every_s, saved_s)
+        return np.where(every_s == 0, np.inf, saved_s)
 
     @property
     def service_s(self) -> Floats:

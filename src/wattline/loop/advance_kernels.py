@@ -32,6 +32,7 @@ from wattline.core.events import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    PROTECTED,
     RAN,
     STOPPED,
 )
@@ -45,10 +46,13 @@ from wattline.core.queue import (
     QUEUE_LAST_GPUS,
     QUEUE_LAST_NODE,
     QUEUE_PROGRESS_AT_S,
+    QUEUE_PROTECTED_UNTIL_S,
     QUEUE_REASON,
     QUEUE_REQUESTED_GPUS,
     QUEUE_RESTARTS,
     QUEUE_ROWS,
+    QUEUE_SAVED_AT_S,
+    QUEUE_SAVED_STEPS,
     QUEUE_SERVICE_GPU_S,
     QUEUE_SERVICE_S,
     QUEUE_SINCE_S,
@@ -81,6 +85,8 @@ def _apply_actions(full: Floats, queued: int, actions: Actions, decided_s: float
                 else:
                     full[QUEUE_RESTARTS, i] += 1.0
                 full[QUEUE_SINCE_S, i] = decided_s
+                full[QUEUE_SAVED_STEPS, i] = full[QUEUE_STEPS_DONE, i]
+                full[QUEUE_SAVED_AT_S, i] = decided_s
                 full[QUEUE_WATTS, i] = 0.0
                 full[QUEUE_LAST_GPUS, i] = 0.0
                 full[QUEUE_LAST_CAP_W, i] = actions[a, ACTION_CAP_W]
@@ -100,6 +106,7 @@ def _end_service(full: Floats, i: int, at_s: float) -> None:
     full[QUEUE_SERVICE_GPU_S, i] += full[QUEUE_HELD_GPUS, i] * (at_s - full[QUEUE_SINCE_S, i])
     full[QUEUE_SINCE_S, i] = at_s
     full[QUEUE_HELD_GPUS, i] = 0.0
+    full[QUEUE_PROTECTED_UNTIL_S, i] = -math.inf
 
 
 @inner
@@ -129,7 +136,14 @@ def _apply_events(
             full[QUEUE_PROGRESS_AT_S, queued] = at_s
             full[QUEUE_SINCE_S, queued] = at_s
             full[QUEUE_FIRST_START_S, queued] = math.nan
+            full[QUEUE_PROTECTED_UNTIL_S, queued] = -math.inf
             queued += 1
+        elif verb == PROTECTED:
+            i = find(full[QUEUE_JOB], queued, job)
+            if i < queued and full[QUEUE_JOB, i] == job and full[QUEUE_HELD_GPUS, i] > 0:
+                full[QUEUE_SAVED_STEPS, i] = events[e, EVENT_STEPS]
+                full[QUEUE_SAVED_AT_S, i] = events[e, EVENT_ENERGY_J]
+                full[QUEUE_PROTECTED_UNTIL_S, i] = events[e, EVENT_RATE]
         elif RAN <= verb <= FAILED:
             i = find(full[QUEUE_JOB], queued, job)
             if i == queued or full[QUEUE_JOB, i] != job:
@@ -139,6 +153,8 @@ def _apply_events(
             full[QUEUE_STEPS_PER_S, i] = events[e, EVENT_RATE] if verb == RAN else 0.0
             if verb == RAN:
                 full[QUEUE_WATTS, i] = events[e, EVENT_ENERGY_J]
+            if verb != RAN:
+                full[QUEUE_SAVED_STEPS, i] = events[e, EVENT_STEPS]
             if verb == LOST:
                 _end_service(full, i, at_s)
             gone[i] = verb == FINISHED or verb == FAILED

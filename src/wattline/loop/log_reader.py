@@ -21,6 +21,7 @@ from wattline.core.events import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    PROTECTED,
     RAN,
     Event,
     build_events,
@@ -28,10 +29,10 @@ from wattline.core.events import (
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_ROWS, Leases
 from wattline.core.nodes import HOST_RESOURCES, Nodes
-from wattline.core.queue import QUEUE_ROWS, Queue
+from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_ROWS, Queue
 from wattline.core.reasons import REASONS
 from wattline.core.snapshot import MeterReadings, Snapshot
-from wattline.core.table import Labels
+from wattline.core.table import Floats, Labels
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, InputError, TraceError
 from wattline.loop.log_writer import ACTION_SETTINGS, DEFAULT_JOB_VALUES, FORMAT
@@ -60,7 +61,7 @@ def read_initial_state(log: Log) -> Snapshot | None:
     data = log.header.get("initial_state", log.header.get("begins"))  # 0.1.0 wrote "begins"
     if data is None:
         return None
-    queue = np.array([[math.nan if v is None else v for v in row] for row in data["queue"]], np.float64)
+    queue = np.array([[math.nan if v is None else float(v) for v in row] for row in data["queue"]], np.float64)
     leases = np.array(data["leases"], np.int64).reshape(LEASE_ROWS, -1)
     at_s, energy_j = data["meter"]
     return restore_state(
@@ -68,10 +69,20 @@ def read_initial_state(log: Log) -> Snapshot | None:
         log.nodes,
         log.header["seed"],
         data["t"],
-        Queue(queue.reshape(QUEUE_ROWS, -1)),
+        Queue(_add_missing_rows(queue.reshape(len(data["queue"]), -1))),
         Leases(leases),
         MeterReadings(np.array(at_s), np.array(energy_j)) if at_s else MeterReadings.empty(),
     )
+
+
+def _add_missing_rows(queue: Floats) -> Floats:
+    """Return the block of a queue; logs before 0.2 have no rows about checkpoints and protection."""
+    if len(queue) == QUEUE_ROWS:
+        return queue
+    block = np.zeros((QUEUE_ROWS, queue.shape[1]))
+    block[: len(queue)] = queue
+    block[QUEUE_PROTECTED_UNTIL_S] = -math.inf
+    return block
 
 
 def _read_lines(lines: Iterator[tuple[int, str]], path: str) -> Log:
@@ -171,6 +182,12 @@ class _LogBuilder:
             _check_index("node", subject, len(self.log.nodes))
         else:
             self._check_job("job", subject)
+        if verb == PROTECTED:
+            until_s, saved_s = (
+                math.inf if data[name] is None else _check_value(name, data[name])
+                for name in ("until_s", "saved_s")
+            )
+            return Event(verb, subject, at_s, _check_value("steps", data["steps"]), until_s, saved_s)
         names = ("steps", "rate", "watts" if verb == RAN else "energy_j")
         return Event(verb, subject, at_s, *(_check_value(name, data.get(name, 0.0)) for name in names))
 
@@ -223,7 +240,7 @@ _LABELS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status", "kind")
 _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),
     **dict.fromkeys(("seed", "rack", "cap_w", "batch", *HOST_RESOURCES), (int, "a whole number")),
-    **dict.fromkeys(("min_gpus", "max_gpus", "max_batch"), (int, "a whole number")),
+    **dict.fromkeys(("min_gpus", "max_gpus", "max_batch", "preemptible"), (int, "a whole number")),
     "gpus": (int, "a whole number above 0"),
     **dict.fromkeys(("whole", "always_fuse"), (bool, "true or false")),
 }

@@ -24,6 +24,7 @@ from wattline.core.events import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    PROTECTED,
     RAN,
     Event,
     Events,
@@ -50,6 +51,8 @@ DEFAULT_JOB_VALUES: dict[str, object] = {
     **dict.fromkeys(("batch", "min_gpus", "max_gpus", "max_batch"), 0),
     **dict.fromkeys(("noise", "cpus", "mem_gib"), 0.0),
     **dict.fromkeys(("team", "user", "model", "gpu_kind", "key", "fuse", "status"), ""),
+    "preemptible": 1,
+    **dict.fromkeys(("checkpoint_s", "min_runtime_s"), 0.0),
 }
 """Values that an arrival's line leaves out, because most jobs have them."""
 
@@ -100,7 +103,7 @@ def format_round(jobs: Jobs, now_s: float, events: Events, actions: Actions, hel
 
 def encode_initial_state(initial_state: Snapshot) -> dict[str, Any]:
     """Return *initial_state* as JSON data for the header of a log; `read_initial_state` reads it."""
-    queue = [[None if math.isnan(v) else v for v in row] for row in initial_state.queue.block.tolist()]
+    queue = [[_encode_number(value) for value in row] for row in initial_state.queue.block.tolist()]
     meter = [initial_state.meter.at_s.tolist(), initial_state.meter.energy_j.tolist()]
     return {
         "t": initial_state.now_s,
@@ -108,6 +111,13 @@ def encode_initial_state(initial_state: Snapshot) -> dict[str, Any]:
         "leases": initial_state.leases.block.tolist(),
         "meter": meter,
     }
+
+
+def _encode_number(value: float) -> float | str | None:
+    """Return a number as JSON has it: null for nan, a word for infinity."""
+    if math.isnan(value):
+        return None
+    return value if math.isfinite(value) else str(value)
 
 
 def _encode_gap(gap: float) -> dict[str, float | str]:
@@ -134,6 +144,9 @@ def _encode_event(event: Event, jobs: Jobs) -> dict[str, Any]:
                 words[field.name] = value
     elif event.verb == METERED:
         words["energy_j"] = event.energy_j
+    elif event.verb == PROTECTED:  # null: not before another event; a stop saves all steps
+        until_s, saved_s = (v if math.isfinite(v) else None for v in (event.rate, event.energy_j))
+        words.update(steps=event.steps, until_s=until_s, saved_s=saved_s)
     elif event.verb not in (NODE_LOST, NODE_BACK):
         drawn = "watts" if event.verb == RAN else "energy_j"
         words.update(steps=event.steps, rate=event.rate, **{drawn: event.energy_j})

@@ -21,6 +21,7 @@ from wattline.core.table import Ints
 from wattline.energy.prices import Price
 from wattline.loop.check import check_placement
 from wattline.loop.log_writer import encode_initial_state
+from wattline.loop.protection import find_protected_rows, keep_leases, restore_leases
 from wattline.loop.reconcile import reconcile, switch_nodes
 from wattline.loop.runlog import Log
 from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
@@ -110,7 +111,11 @@ def iterate(
         state = advance(state, decision, now_s, events, jobs, accepts)
         models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
+        protected = find_protected_rows(plan, state)
+        plan = plan if protected is None else keep_leases(plan, state, protected)
         placement = place(plan, state, models)
+        if protected is not None:
+            placement = restore_leases(placement, plan, state, protected)
         actions = NO_ACTIONS
         changed = placement.leases is not state.leases or placement.powered_on is not None
         if changed or len(placement.reason) != len(state.queue):

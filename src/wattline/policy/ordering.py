@@ -14,7 +14,7 @@ from wattline.core.queue import QUEUE_HELD_GPUS, QUEUE_SERVICE_GPU_S, QUEUE_SINC
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.jit import B1, F2, FLOAT, I1, kernel
+from wattline.jit import B1, F1, F2, FLOAT, I1, kernel
 from wattline.models.remaining import remaining_s
 from wattline.policy.chain import (
     RUNS,
@@ -47,21 +47,23 @@ def sjf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
 def srtf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve the job with the shortest remaining time first.
 
-    A job that runs only gets closer to its end, so no decision is needed between events.
+    A job that runs only gets closer to its end, so no decision is needed between events. Work that a stop
+    would lose counts as done twice: a job is stopped only if that gains more than it loses.
     """
     if plan is None and can_all_run(snapshot):
         return plan_as_requested(snapshot)
-    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan))
+    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan) - snapshot.lost_work_s)
 
 
 def srsf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
     """Serve the shortest remaining service (seconds times GPUs) first.
 
-    This is the reference of Tiresias with known durations.
+    This is the reference of Tiresias with known durations. Work that a stop would lose counts as in `srtf`.
     """
     if plan is None and can_all_run(snapshot):
         return plan_as_requested(snapshot)
-    return rank_rows(snapshot, plan, remaining_s(snapshot, models, plan) * snapshot.queue.requested_gpus)
+    left_s = remaining_s(snapshot, models, plan) - snapshot.lost_work_s
+    return rank_rows(snapshot, plan, left_s * snapshot.queue.requested_gpus)
 
 
 def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
@@ -96,7 +98,8 @@ class Las:
     """Least attained service (GPU-seconds) first.
 
     Decides again when the service of a running job would pass that of a waiting one, but not before
-    *quantum_s*: two jobs with equal service would otherwise swap without end.
+    *quantum_s*: two jobs with equal service would otherwise swap without end. Service that a stop would lose
+    does not count.
     """
 
     quantum_s: float = 300.0
@@ -115,6 +118,7 @@ class Las:
             plan.gpus,
             plan.group,
             snapshot.queue.block,
+            snapshot.lost_work_s,
             snapshot.now_s,
             self.quantum_s,
             nodes.kind.codes,
@@ -154,7 +158,8 @@ class Tiresias:
         if plan is None and can_all_run(snapshot):
             return plan_as_requested(snapshot)
         limits = np.array((*self.thresholds_gpu_s, math.inf))
-        served = snapshot.service_gpu_s
+        # Service that a stop would lose does not count.
+        served = snapshot.service_gpu_s - snapshot.queue.held_gpus * snapshot.lost_work_s
         level = np.searchsorted(limits, served, side="right")
         to_next_s = (limits[level] - served) / snapshot.queue.requested_gpus
         to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see *promote*
@@ -211,12 +216,13 @@ class Ftf:
         return decide_again(plan, snapshot.now_s + wait_s)
 
 
-@kernel(I1, I1, I1, F2, FLOAT, FLOAT, I1, I1, B1)
+@kernel(I1, I1, I1, F2, F1, FLOAT, FLOAT, I1, I1, B1)
 def _order_by_service(
     plan_row: Ints,
     plan_gpus: Ints,
     plan_group: Ints,
     block: Floats,
+    lost_s: Floats,
     now_s: float,
     quantum_s: float,
     node_kind: Ints,
@@ -228,7 +234,7 @@ def _order_by_service(
     That is when the service of a running job passes that of a waiting one, where it is certain which run;
     inf if no job waits.
     """
-    served = block[QUEUE_SERVICE_GPU_S] + block[QUEUE_HELD_GPUS] * (now_s - block[QUEUE_SINCE_S])
+    served = block[QUEUE_SERVICE_GPU_S] + block[QUEUE_HELD_GPUS] * (now_s - block[QUEUE_SINCE_S] - lost_s)
     order = np.argsort(served[plan_row], kind="mergesort")
     row, gpus = plan_row[order], plan_gpus[order]
     outcome, filled = classify_entries(row, gpus, plan_group[order], block, node_kind, node_gpus, up)

@@ -30,6 +30,7 @@ from wattline.core.events import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    PROTECTED,
     RAN,
     STOPPED,
     Event,
@@ -116,7 +117,7 @@ def check_steps_counted_once(log: Log) -> None:
     for step in log:
         for event in step.events:
             job = event.job
-            if event.verb == ARRIVED or event.verb in (NODE_LOST, NODE_BACK, METERED):
+            if event.verb == ARRIVED or event.verb in (NODE_LOST, NODE_BACK, METERED, PROTECTED):
                 continue
             assert job not in ended, f"job {job} has events after its end"
             total = float(log.jobs.steps[job])
@@ -138,6 +139,25 @@ def check_steps_counted_once(log: Log) -> None:
             runs.pop(job, None)
             if event.verb == RAN:
                 runs[job] = (event.steps, event.at_s, event.rate)
+
+
+def check_protection(log: Log) -> None:
+    """Check that no job was stopped for others before the time until which it was protected.
+
+    Logs of policies that hold budgets are exempt: a budget may stop a job that has not saved.
+    """
+    until_s: dict[int, float] = {}
+    for step in log:
+        for event in step.events:
+            if event.verb == PROTECTED:
+                until_s[event.job] = event.rate
+            elif event.verb in LEASE_END_EVENTS:
+                until_s.pop(event.job, None)
+        for job in step.actions[step.actions[:, ACTION_VERB] == STOP, ACTION_JOB].tolist():
+            end_s = until_s.pop(job, -math.inf)
+            assert end_s <= step.now_s, (
+                f"job {job} was stopped at {step.now_s} s, although it was protected until {end_s} s"
+            )
 
 
 def check_energy_totals(log: Log) -> None:

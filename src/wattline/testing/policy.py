@@ -20,7 +20,12 @@ from wattline.loop.runlog import Log
 from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
-from wattline.testing.laws import check_energy_totals, check_no_oversubscription, check_steps_counted_once
+from wattline.testing.laws import (
+    check_energy_totals,
+    check_no_oversubscription,
+    check_protection,
+    check_steps_counted_once,
+)
 from wattline.testing.scenarios import Scenario, scenarios
 
 # One contract serves many classes, and each example is a whole run.
@@ -45,14 +50,15 @@ class PolicyContract:
         """Check one scenario: three runs serve all checks, because a run costs far more than a check.
 
         Every decision: the snapshot has the progress of the simulator, is not written to, and future jobs do
-        not matter. The log: no node is oversubscribed, steps and joules add up, every job ends unless it is
-        too large. The same seed gives the same log, and the log can be replayed.
+        not matter. The log: no node is oversubscribed, steps and joules add up, no protected job is stopped,
+        every job ends unless it is too large. The same seed gives the same log, and the log can be replayed.
         """
         policy, place, models = _unbind(type(self).policy), _unbind(type(self).place), type(self).models
         sim = scenario.sim()
         log = run(sim, _CheckedPolicy(policy, sim.steps_done), models, place=place)
         check_no_oversubscription(log)
         check_steps_counted_once(log)
+        check_protection(log)
         check_energy_totals(log)
         _check_that_jobs_end(log, scenario)
         again = run(scenario.sim(), policy, models, place=place)

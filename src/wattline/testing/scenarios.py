@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -71,6 +71,13 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
         fuse=draw(st.lists(st.sampled_from(_FUSE_KEYS), min_size=count, max_size=count)),
     )
+    if draw(st.sampled_from((False, False, True))):
+        jobs = replace(
+            jobs,
+            preemptible=np.array([int(value) for value in draw_column(st.sampled_from((0.0, 1.0, 2.0)))]),
+            checkpoint_s=np.array(draw_column(st.sampled_from((-1.0, 0.0, 300.0)))),
+            min_runtime_s=np.array(draw_column(st.sampled_from((0.0, 0.0, 600.0)))),
+        )
     faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
     return Scenario(
         jobs=jobs,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wattline.core.jobs import Jobs
+from wattline.core.jobs import PREEMPTIBLE_ALWAYS, Jobs
 from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.trace.field_parser import Chunk
@@ -46,6 +46,9 @@ class Draft:
     fuse: Labels | None = None
     always_fuse: Bools | None = None
     status: Labels | None = None
+    preemptible: Ints | None = None
+    checkpoint_s: Floats | None = None
+    min_runtime_s: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -130,7 +133,7 @@ def _concatenate_column(name: str, parts: Sequence[Draft]) -> Any:
     if isinstance(known[0], Labels):
         filled = [Labels.repeat("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
         return _concatenate_labels(filled)
-    missing = np.inf if name == "deadline_s" else 0
+    missing = {"deadline_s": np.inf, "preemptible": PREEMPTIBLE_ALWAYS}.get(name, 0)
     blank = known[0].dtype
     return np.concatenate(
         [np.full(n, missing, blank) if c is None else c for c, n in zip(columns, sizes, strict=True)]

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wattline.core.jobs import Jobs
+from wattline.core.jobs import PREEMPTIBLE_ALWAYS, Jobs
 from wattline.core.table import Floats
 from wattline.errors import InputError
-from wattline.trace.formats.plain_csv import WORDS
+from wattline.trace.formats.plain_csv import PREEMPTIBLE_WORDS, WORDS
 
 
 def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:
@@ -70,6 +70,13 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
         words = getattr(jobs, name).words()
         if any(words):
             columns[name] = words
+    if (jobs.preemptible != PREEMPTIBLE_ALWAYS).any():
+        columns["preemptible"] = [PREEMPTIBLE_WORDS[code] for code in jobs.preemptible.tolist()]
+    if jobs.checkpoint_s.any():
+        words = zip(jobs.checkpoint_s.tolist(), _format_exactly(jobs.checkpoint_s), strict=True)
+        columns["checkpoint_s"] = ["never" if v < 0 else "stop" if v == 0 else word for v, word in words]
+    if jobs.min_runtime_s.any():
+        columns["min_runtime_s"] = _format_exactly(jobs.min_runtime_s)
     return columns
 
 

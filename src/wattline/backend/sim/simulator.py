@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wattline.backend.sim.checkpoints import SimCheckpoints
 from wattline.backend.sim.faults import Faults, Overheads
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
@@ -60,6 +61,8 @@ class _Run:
     above_idle_w: float = 0.0  # its share of their power above idle
     energy_j: float = 0.0
     fails_at: float = math.inf  # step at which this attempt fails
+    saves_at_stop: bool = True
+    protected_until_s: float = -math.inf  # the policy may not stop it before
 
 
 @dataclass(eq=False)
@@ -100,6 +103,7 @@ class Sim:
         self._total: list[float] = self.jobs.steps.tolist()
         self._step_s: list[float] = self.jobs.step_s.tolist()
         self._whole: list[bool] = self.jobs.whole.tolist()
+        self._checkpoints = SimCheckpoints(self.jobs, self.faults.checkpoint_s)
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
         self._speeds = TrueSpeeds(self.truth, self.jobs, self.nodes)
         self._team: list[int] = self.jobs.team.codes.tolist()
@@ -132,6 +136,10 @@ class Sim:
         costs, self._cost = self._cost, {name: [0.0] * len(self.jobs) for name in self._cost}
         self.apply(reconcile(Leases.of((), (), (), ()), state.leases))
         self._cost = costs
+        for job, column in zip(state.queue.job.tolist(), state.queue.block.T, strict=True):
+            if job in self._runs and self._checkpoints.is_reported[job]:
+                self._checkpoints.take_over(self._runs[job], column, self._now_s)
+                self._pending += self._checkpoints.event(job, self._runs[job], self._now_s)
 
     # -- the Backend protocol
 
@@ -198,6 +206,8 @@ class Sim:
                 # Saving also costs work done before the last retune, counted at the present rate.
                 ran_s = now_s - self._cost["stop_s"][job] - run.progress_at_s
                 steps = max(run.saved, run.base + run.rate * ran_s)
+                if not run.saves_at_stop:
+                    steps = self._checkpoints.saved_steps(job, run, now_s)
                 self._finish_lease(STOPPED, job, run, steps, changed)
             elif job in runs:
                 runs[job].nodes.append(node)
@@ -304,15 +314,8 @@ class Sim:
 
     def _fail_lease(self, verb: int, job: int, run: _Run, changed: dict[int, bool]) -> None:
         """End a lease by a failure: the job falls back to its last checkpoint."""
-        self._finish_lease(verb, job, run, self._checkpointed_steps(run), changed)
-
-    def _checkpointed_steps(self, run: _Run) -> float:
-        """Return the steps that a job would keep if its lease failed now."""
-        ran_s, every_s = self._now_s - run.checkpoints_from_s, self.faults.checkpoint_s
-        last_s = run.checkpoints_from_s + math.floor(ran_s / every_s) * every_s
-        if ran_s <= 0 or last_s < run.progress_at_s:  # the rate was another before progress_at_s: use *saved*
-            return run.saved
-        return max(run.saved, self._steps(run, last_s))
+        steps = self._checkpoints.saved_steps(job, run, self._now_s)
+        self._finish_lease(verb, job, run, steps, changed)
 
     def _update_rates(self, changed: dict[int, bool]) -> None:
         """Set rate, power and end of the jobs in *changed* from now on."""
@@ -320,13 +323,8 @@ class Sim:
             return
         jobs = list(changed)
         runs = [self._runs[job] for job in jobs]
-        now_s, power, versions, ends, pending = (
-            self._now_s,
-            self._power,
-            self._versions,
-            self._ends,
-            self._pending,
-        )
+        now_s, power, checkpoints = self._now_s, self._power, self._checkpoints
+        versions, ends, pending = self._versions, self._ends, self._pending
         for job, run, (speed, gpu_w) in zip(jobs, runs, self._speeds.look_up(jobs, runs), strict=True):
             if run.rate == 0.0:
                 fresh, cost_s = True, self._start_cost(job, run)
@@ -338,16 +336,21 @@ class Sim:
                 fresh, cost_s = False, max(0.0, run.ready_s - now_s)
                 self._count_energy(job, run)
                 reached = max(run.saved, self._steps(run, now_s))
-                run.saved = reached if changed[job] else self._checkpointed_steps(run)
+                saves = changed[job] and run.saves_at_stop
+                run.saved = reached if saves else checkpoints.saved_steps(job, run, now_s)
             busy_w, members = power.busy_w(run.nodes, run.gpus, gpu_w, run.settings[0]), len(run.group)
             run.watts = busy_w / members
             run.above_idle_w = (busy_w - power.idle_w(run.nodes, run.gpus)) / members
             end_s = self._set_rate(job, run, reached, speed, cost_s, fresh)
-            if changed[job]:
+            if fresh or (changed[job] and run.saves_at_stop):
                 run.checkpoints_from_s = run.progress_at_s
             version = versions[job] = versions[job] + 1
             heappush(ends, (end_s, job, version))
             pending += (RAN, job, run.progress_at_s, run.base, run.rate, run.watts)
+            if checkpoints.is_reported[job]:
+                if fresh:
+                    checkpoints.begin(job, run, now_s)
+                pending += checkpoints.event(job, run, now_s)
 
     def _start_cost(self, job: int, run: _Run) -> float:
         self._starts[job] += 1

@@ -16,6 +16,7 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cli.simulation.models_argument import assign_drawn_models, read_models
 from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
 from wattline.cluster import parse_cluster
+from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED, Jobs
 from wattline.core.protocols import Placer, Policy
 from wattline.energy.budgets import Budget, parse_budget
 from wattline.energy.prices import Price, parse_price
@@ -48,6 +49,8 @@ class SimulationCase:
     quantum_s: float | None
     restart_s: float
     rescale_s: float
+    checkpoint_s: float | None  # None: jobs save at every stop; -1: they never save
+    min_runtime_s: float
     span_penalty: float
     node_mtbf_s: float
     job_failure: float
@@ -74,6 +77,8 @@ class SimulationCase:
             quantum_s=args.quantum,
             restart_s=args.restart_cost,
             rescale_s=args.rescale_cost,
+            checkpoint_s=args.checkpoint_interval,
+            min_runtime_s=args.min_runtime,
             span_penalty=args.span_penalty,
             node_mtbf_s=args.node_mtbf,
             job_failure=args.job_failure,
@@ -91,7 +96,20 @@ class SimulationCase:
         if self.team is not None:
             trace = replace(trace, jobs=trace.jobs.take(np.array(self._find_team_jobs(trace))))
         check_teams(self.budgets, trace.jobs, self.trace)
-        return trace
+        return replace(trace, jobs=self._set_checkpoints(trace.jobs))
+
+    def _set_checkpoints(self, jobs: Jobs) -> Jobs:
+        """Return *jobs* with the checkpoints of the command line where the trace has none of its own."""
+        if self.min_runtime_s:
+            jobs = replace(jobs, min_runtime_s=np.maximum(jobs.min_runtime_s, self.min_runtime_s))
+        if self.checkpoint_s is None:
+            return jobs
+        usual = (jobs.checkpoint_s == 0) & (jobs.preemptible == PREEMPTIBLE_ALWAYS)
+        return replace(
+            jobs,
+            checkpoint_s=np.where(jobs.checkpoint_s == 0, self.checkpoint_s, jobs.checkpoint_s),
+            preemptible=np.where(usual, PREEMPTIBLE_ONCE_SAVED, jobs.preemptible),
+        )
 
     def _find_team_jobs(self, trace: Trace) -> list[bool]:
         in_team = [word == self.team for word in trace.jobs.team.words()]

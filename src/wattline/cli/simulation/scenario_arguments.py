@@ -8,6 +8,9 @@ import math
 from wattline.cli.arguments import non_negative_int, number, with_unit
 from wattline.units import parse_seconds
 
+NEVER = -1.0
+"""Value of `--checkpoint-interval never`."""
+
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all arguments of a simulation except the policy."""
@@ -68,6 +71,21 @@ def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
         help="further time it loses if it restarts with another number of GPUs (default 0s)",
     )
     add(
+        "--checkpoint-interval",
+        type=_checkpoint_interval,
+        metavar="T",
+        help="running time between the checkpoints of a job, as in 10m, or never: a stop loses what was"
+        " done since, and a job is not stopped for others before it has saved (default: jobs lose nothing"
+        " when they are stopped); a column checkpoint_s or preemptible of the trace goes first",
+    )
+    add(
+        "--min-runtime",
+        type=seconds,
+        default=0.0,
+        metavar="T",
+        help="time for which a job that was started is not stopped for others (default 0s)",
+    )
+    add(
         "--node-mtbf",
         type=seconds,
         default=math.inf,
@@ -81,6 +99,16 @@ def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="probability that an attempt of a job fails (default 0)",
     )
+
+
+def _checkpoint_interval(text: str) -> float:
+    """Return the seconds between checkpoints; -1: never."""
+    if text == "never":
+        return NEVER
+    value_s = with_unit(parse_seconds)(text)
+    if not 0 < value_s < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0, expected a time such as 10m, or never")
+    return value_s
 
 
 def add_decision_arguments(parser: argparse.ArgumentParser) -> None:

@@ -92,12 +92,14 @@ def discount_restarts(
     """Return the factor on the speed of each row at each size that accounts for a restart.
 
     It is H / (H + *rescale_s*) where a job that has run would change its size, else 1. H is *left_s*, the
-    remaining time of the job, or *horizon_s* if that is shorter.
+    remaining time of the job, or *horizon_s* if that is shorter. Work that a stop would lose adds to
+    *rescale_s*.
     """
     counted_s = np.clip(left_s, 1.0, horizon_s)
+    cost_s = rescale_s + snapshot.lost_work_s[:, None]
     restarts = capacity.configs.gpus[capacity.job_class] != capacity.held[:, None]
     restarts &= ~np.isnan(snapshot.queue.first_start_s)[:, None]
-    return np.where(restarts, counted_s / (counted_s + rescale_s), 1.0)
+    return np.where(restarts, counted_s / (counted_s + cost_s), 1.0)
 
 
 def allocate_greedily(capacity: Capacity, first: Ints, value: Floats, value_of_none: Floats) -> Ints:

@@ -25,7 +25,8 @@ class Pollux:
 
     with p = *fairness*: 1 counts the sum, −1 is the authors' choice, less favours the worst-off jobs. The
     batch size is that with the best goodput, for jobs that allow it. Where a job would be restarted, its
-    speed-up is multiplied by (T − R · *restart_s*) / (T + *restart_s*), T its age and R its restarts so far.
+    speed-up is multiplied by (T − R · *restart_s*) / (T + *restart_s*), T its age and R its restarts so far;
+    work that a stop would lose adds to the last *restart_s*.
     Decides again every *interval_s* as long as these factors keep a job from a better share.
     *Deviates:* steps to the next powers of two or the requested size, best gain per GPU first, instead of a
     genetic algorithm; decides also when jobs come and go, not every *interval_s* only; a first start counts
@@ -74,7 +75,8 @@ class Pollux:
         queue = snapshot.queue
         age_s = snapshot.now_s - snapshot.jobs.submit_s[queue.job]
         lost_s = queue.restarts * self.restart_s
-        factor = np.maximum(age_s - lost_s, 0.0) / np.maximum(age_s + self.restart_s, 1.0)
+        restart_s = self.restart_s + snapshot.lost_work_s
+        factor = np.maximum(age_s - lost_s, 0.0) / np.maximum(age_s + restart_s, 1.0)
         factor[np.isnan(queue.first_start_s)] = 1.0
         keeps = capacity.configs.gpus[capacity.job_class] == capacity.held[:, None]
         return np.where(keeps, 1.0, factor[:, None])

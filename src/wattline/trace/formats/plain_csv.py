@@ -8,6 +8,9 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from wattline.core.jobs import PREEMPTIBLE_ALWAYS
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
@@ -21,13 +24,18 @@ COLUMNS = (
     *("priority", "batch"),
     *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib", "always_fuse"),
     *WORDS,
+    *("preemptible", "checkpoint_s", "min_runtime_s"),
 )
 """The columns there are, in the order in which `write_trace` writes them."""
+
+PREEMPTIBLE_WORDS = ("no", "yes", "saved")
+"""Words of the column `preemptible`, by its code in `Jobs`."""
 
 ALIASES = {"tardiness_weight": "late_per_h", "fusion_key": "fuse"}
 """Other names of columns, as job files have them."""
 
 _ABOVE_0 = math.ulp(0.0)
+_PREEMPTIBLE = {word: float(code) for code, word in enumerate(PREEMPTIBLE_WORDS)} | {"": PREEMPTIBLE_ALWAYS}
 _COUNTED = {"batch": "samples", "min_gpus": "GPUs", "max_gpus": "GPUs", "max_batch": "samples"}
 
 
@@ -109,8 +117,29 @@ def _requests(chunk: Chunk) -> dict[str, Any]:
         words = chunk.words("always_fuse")
         chunk.reject(flags > 1, partial(_describe_problem, "always_fuse", words, "expected 0 or 1"))
         requests["always_fuse"] = flags > 0
+    requests |= _checkpoints(chunk)
     _check_bounds(chunk, requests)
     return requests
+
+
+def _checkpoints(chunk: Chunk) -> dict[str, Any]:
+    """Return the columns about checkpoints and preemption."""
+    columns: dict[str, Any] = {}
+    if chunk.has("preemptible"):
+        columns["preemptible"] = chunk.numbers(
+            "preemptible", "yes, no, or saved (once it has saved)", low=0.0, high=-1.0, missing=_PREEMPTIBLE
+        ).astype(np.int64)
+    if chunk.has("checkpoint_s"):
+        columns["checkpoint_s"] = chunk.numbers(
+            "checkpoint_s",
+            "seconds above 0 between checkpoints, stop (at every stop) or never",
+            low=_ABOVE_0,
+            missing={"never": -1.0, "stop": 0.0, "": 0.0},
+        )
+    if chunk.has("min_runtime_s"):
+        expected = "a number of seconds, at least 0, or nothing"
+        columns["min_runtime_s"] = chunk.numbers("min_runtime_s", expected, low=0.0, missing={"": 0.0})
+    return columns
 
 
 def _check_bounds(chunk: Chunk, requests: dict[str, Any]) -> None:
