@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from wattline.core.table import Bools, Floats, Ints, Labels, Table
 from wattline.errors import InputError
 
-
 PREEMPTIBLE_NEVER, PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED = range(3)
 """Values of `Jobs.preemptible`: whether a running job may be stopped for others. The last one means: in
 each attempt only after it has saved something, or if it saves at every stop."""

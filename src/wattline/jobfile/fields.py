@@ -228,6 +228,11 @@ StopSignal = Annotated[
 TunedSettings = Annotated[
     tuple[Literal["batch_size", "power_limit"], ...], Field(max_length=2), BeforeValidator(_as_tuple)
 ]
+RetryCauses = Annotated[
+    tuple[Literal["crash", "killed", "node_fail", "error", "out_of_memory", "timeout"], ...],
+    Field(max_length=6),
+    BeforeValidator(_as_tuple),
+]
 BatchSizes = Annotated[tuple[Count, ...], Field(max_length=64), BeforeValidator(_as_tuple)]
 TargetText = Annotated[
     str,

@@ -120,6 +120,15 @@ class CheckpointSection(_Section):
         default="30s", description="a duration of at most a day such as 120s or 5m"
     )
     dir: f.FolderTemplate | None = Field(default=None, description="a folder such as ckpt/")
+    min_runtime: f.Grace | f.GraceText | None = Field(
+        default=None,
+        description="a duration of at most a day such as 5m, for which each attempt is not preempted",
+    )
+
+    @property
+    def min_runtime_s(self) -> float | None:
+        """Seconds of an attempt before it may be preempted; None: by its start-up."""
+        return parse_seconds(self.min_runtime) if isinstance(self.min_runtime, str) else self.min_runtime
 
     @property
     def stop(self) -> Signals:
@@ -130,6 +139,26 @@ class CheckpointSection(_Section):
     def grace_s(self) -> float:
         """Seconds from the stop signal to SIGKILL."""
         return parse_seconds(self.grace) if isinstance(self.grace, str) else self.grace
+
+
+class RetrySection(_Section):
+    """Number, delay and causes of retries."""
+
+    limit: f.Retries | None = Field(
+        default=None, description="how often it is started again, a whole number from 0 to 100"
+    )
+    delay: f.Grace | f.GraceText | None = Field(
+        default=None, description="a duration of at most a day such as 10s, before each retry"
+    )
+    on: f.RetryCauses | None = Field(
+        default=None,
+        description="a list of causes: crash, killed, node_fail, error, out_of_memory, timeout",
+    )
+
+    @property
+    def delay_s(self) -> float | None:
+        """Seconds before each retry; None: a delay that grows."""
+        return parse_seconds(self.delay) if isinstance(self.delay, str) else self.delay
 
 
 class RecurringSection(_Section):
@@ -192,6 +221,13 @@ class JobFile(_Section):
     retries: f.Retries = Field(
         default=3, description="how often it is started again after it was killed, 0 to 100"
     )
+    retry: RetrySection = Field(
+        default=RetrySection(),
+        description="a mapping such as {limit: 3, delay: 10s, on: [killed, node_fail]}",
+    )
+    preemptible: bool | None = Field(
+        default=None, description="true or false; without it, once it has saved a checkpoint"
+    )
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -223,8 +259,9 @@ def read_job(text: str, where: str) -> JobFile:
     """Read a job from YAML; error messages begin with `where:line: `."""
     node = read_yaml(text, where)
     document = node.plain(lambda path: path[:1] in _AS_WRITTEN or path[:2] in _AS_WRITTEN)
-    if isinstance(document, dict) and isinstance(document.get("elastic"), str):
-        document["elastic"] = _BOOLEANS.get(document["elastic"].casefold(), document["elastic"])
+    for name in ("elastic", "preemptible"):
+        if isinstance(document, dict) and isinstance(document.get(name), str):
+            document[name] = _BOOLEANS.get(document[name].casefold(), document[name])
     try:
         return _validate(document)
     except FieldError as error:
@@ -251,4 +288,15 @@ def _validate(document: object) -> JobFile:
     except ValidationError as error:
         raise convert_validation_error(error, document, JobFile) from None
     check_matrix(job)
+    check_retries(job)
     return job
+
+
+def check_retries(job: JobFile) -> None:
+    """Raise `FieldError` if the number of retries is given twice."""
+    if "retries" in job.model_fields_set and job.retry.limit is not None:
+        raise FieldError(
+            ("retry", "limit"),
+            f"retry.limit is {job.retry.limit} and retries is {job.retries}, expected one of them",
+            hint="retries: N is the short form of retry: {limit: N}",
+        )

@@ -61,7 +61,9 @@ def read_initial_state(log: Log) -> Snapshot | None:
     data = log.header.get("initial_state", log.header.get("begins"))  # 0.1.0 wrote "begins"
     if data is None:
         return None
-    queue = np.array([[math.nan if v is None else float(v) for v in row] for row in data["queue"]], np.float64)
+    queue = np.array(
+        [[math.nan if v is None else float(v) for v in row] for row in data["queue"]], np.float64
+    )
     leases = np.array(data["leases"], np.int64).reshape(LEASE_ROWS, -1)
     at_s, energy_j = data["meter"]
     return restore_state(

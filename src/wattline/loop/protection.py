@@ -65,7 +65,7 @@ def keep_leases(plan: Plan, snapshot: Snapshot, kept: Bools) -> Plan:
     planned = at[rows] < len(plan)
 
     def merge(name: str, now: Ints, may_change: bool) -> Ints | None:
-        """Return a column of the plan in which kept rows have *now*, or what is planned if that is allowed."""
+        """Return a column of the plan; kept rows have *now*, or what is planned if they *may_change*."""
         column = getattr(plan, name)
         if column is None:
             if may_change or not now.any():
@@ -84,7 +84,8 @@ def keep_leases(plan: Plan, snapshot: Snapshot, kept: Bools) -> Plan:
     if plan.node is not None:
         changes["node"] = merge("node", leases.node[lease], False)
     if plan.host is not None:
-        changes["host"] = np.concatenate((leases.host[:, lease], plan.host[:, others]), axis=1)
+        host = np.concatenate((leases.host[:, lease], plan.host[:, others]), axis=1)
+        changes["host"] = np.ascontiguousarray(host)
     until_s = queue.protected_until_s[snapshot.protected]
     return replace(
         plan,

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.job_spec import JobSpec
+from wattline.backend.engine.preemption import preemption_columns
 from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.errors import Unsatisfiable
@@ -71,6 +74,8 @@ def _build_forecast(view: ControllerView, submission: Submission) -> Forecast:
     state, _ = select_jobs(state, np.union1d(front, np.flatnonzero(state.queue.running)))
     columns = {name: [value] for name, value in submission.columns.items()}
     columns["deadline_s"] = [submission.columns["deadline_s"] or float("inf")]
+    record = JobRecord(JobSpec.from_dict({"id": "new", **submission.spec}), submission.columns, state.now_s)
+    columns |= {name: [value] for name, value in preemption_columns(record).items()}
     new = fill_host_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **columns), state.nodes)
     jobs = state.jobs.concatenate(new) if len(state.jobs) else new
     with_new = restore_state(

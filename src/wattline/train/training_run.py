@@ -81,7 +81,7 @@ class TrainingRun:
         self.metrics: dict[str, float] = {}
         self.reached = False
         self.stopped = ""  # the reason for an end before the last epoch
-        self.resumed = False
+        self.resumed = self._resume_reported = False
         folder = environment.checkpoints or (Path(checkpoints) if checkpoints else None)
         self._checkpoints = None if folder is None else Checkpoints(folder, save, load)
         self._save_interval_s = every_s
@@ -232,6 +232,9 @@ class TrainingRun:
         return sum(known) if known else None
 
     def _record_step(self, samples: float) -> None:
+        if self.resumed and not self._resume_reported:
+            self._resume_reported = True  # the fraction of the checkpoint is known from here on
+            self._write_event("resumed")
         try:
             self._meter.stepped(samples or 1)
         except MeterError as error:
@@ -356,6 +359,7 @@ class TrainingRun:
         self.position.seconds, self.position.joules = self.seconds, self.energy_j
         if self.ranks.is_first:
             self._checkpoints.write(self.position)
+            self._write_event("saved")
         self._saved_s, self._saved_steps = self._meter.now_s(), self.position.steps
         self.caps.restart_window()  # saving took time that is not part of a step
 

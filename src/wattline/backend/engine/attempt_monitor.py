@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
+from wattline.backend.engine.folder_layout import checkpoint_folder
 from wattline.backend.engine.job_exits import JobExits, OnEvent
 from wattline.backend.engine.job_queue import JobQueue
 from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.preemption import CheckpointWatch
 from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
-from wattline.core.events import LOST, NODE_BACK, NODE_LOST, RAN, Event
+from wattline.core.events import LOST, NODE_BACK, NODE_LOST, PROTECTED, RAN, Event
 
 CHECK_INTERVAL_S = 1.0
 """Time between two reads of a job's progress."""
@@ -26,13 +29,14 @@ class AttemptMonitor:
 
     def __init__(
         self,
+        root: Path,
         engine: Engine,
         queue: JobQueue,
         attempts: AttemptTable,
         exits: JobExits,
         on_event: OnEvent,
     ) -> None:
-        self._engine, self._queue, self._attempts = engine, queue, attempts
+        self._root, self._engine, self._queue, self._attempts = root, engine, queue, attempts
         self._exits, self._on_event = exits, on_event
         self.nodes_down: set[int] = set()
 
@@ -93,12 +97,22 @@ class AttemptMonitor:
     def _on_start(self, attempt: AttemptRecord) -> None:
         attempt.since_s = self._queue.now_s
         attempt.is_array = len(attempt.jobs) > 1
-        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        self.watch(attempt, adopted=False)
         for job in attempt.jobs:
             record = self._queue.records[job]
             self.record_start(attempt, record, attempt.since_s)
             if self._attempts.holds_lease(attempt, job, self._queue.records):
                 self._queue.events.append(self.ran_event(attempt, record))
+                self._report_protection(attempt, record)
+
+    def watch(self, attempt: AttemptRecord, *, adopted: bool) -> None:
+        """Begin to read the progress and to notice the checkpoints of an attempt that runs."""
+        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        for job in attempt.jobs:
+            folder = checkpoint_folder(self._root, self._queue.records[job].spec)
+            attempt.checkpoints[job] = CheckpointWatch(folder, attempt.since_s, adopted=adopted)
+            if adopted:
+                attempt.progress[job].read()
 
     def record_start(self, attempt: AttemptRecord, record: JobRecord, at_s: float) -> None:
         """Update a job that was started, and pass that on as an event."""
@@ -122,14 +136,18 @@ class AttemptMonitor:
         self._engine.sample_energy()
         attempt.power_w = self._engine.power_w(attempt)
         for job, progress in list(attempt.progress.items()):
-            if job not in attempt.jobs or not progress.read():
+            if job not in attempt.jobs:
                 continue
+            has_news = progress.read()
             if attempt.is_array and progress.ended:
                 self._exits.end_member(attempt, job)
                 continue
             if not self._attempts.holds_lease(attempt, job, self._queue.records):
                 continue
             record = self._queue.records[job]
+            self._report_protection(attempt, record)
+            if not has_news:
+                continue
             budget_j, used_j = record.spec.max_joules, self._engine.energy_j(job)
             if budget_j is not None and (used_j or 0.0) + (record.energy_j or 0.0) > budget_j:
                 self.end_job(attempt, job, "budget")
@@ -143,6 +161,25 @@ class AttemptMonitor:
             attempt.reported_s, attempt.reported_rate = now_s, rate
             self._queue.events.append(self.ran_event(attempt, record))
 
+    def _report_protection(self, attempt: AttemptRecord, record: JobRecord) -> None:
+        """Report a job's checkpoint and protection if they have changed, a new checkpoint not too often."""
+        watch, now_s = attempt.checkpoints[record.id], self._queue.now_s
+        before = watch.reported
+        event = self.protected_event(attempt, record)
+        is_due = now_s - watch.reported_s >= _REPORT_INTERVAL_S
+        if before is None or before.until_s != event.rate or (is_due and before != watch.reported):
+            watch.reported_s = now_s
+            self._queue.events.append(event)
+        else:
+            watch.reported = before
+
+    def protected_event(self, attempt: AttemptRecord, record: JobRecord) -> Event:
+        """Return the `PROTECTED` event of a job now."""
+        watch, now_s = attempt.checkpoints[record.id], self._queue.now_s
+        watch.reported = found = watch.check(record, attempt.progress[record.id], now_s)
+        steps = self._queue.table.steps(record, found.fraction)
+        return Event(PROTECTED, record.row, now_s, steps, found.until_s, found.saved_s)
+
     def ran_event(self, attempt: AttemptRecord, record: JobRecord) -> Event:
         """Return the `RAN` event of a job now: its steps, rate and power draw."""
         progress, table = attempt.progress.get(record.id), self._queue.table
@@ -150,7 +187,9 @@ class AttemptMonitor:
         steps = table.steps(record, record.completed_fraction if fraction is None else fraction)
         steps_per_s = table.steps_per_s(record, None if progress is None else progress.rate)
         power_w = (self._engine.power_w(attempt) or 0.0) / max(self._attempts.sharing(attempt), 1)
-        return Event(RAN, record.row, self._queue.now_s, steps, steps_per_s, power_w)
+        # Without reports it is assumed to run at the assumed speed since its start.
+        at_s = self._queue.now_s if fraction is not None else min(attempt.since_s, self._queue.now_s)
+        return Event(RAN, record.row, at_s, steps, steps_per_s, power_w)
 
     def end_job(self, attempt: AttemptRecord, job: str, reason: Literal["cancel", "budget"]) -> None:
         """Ask a running job to end; an array goes on without it."""

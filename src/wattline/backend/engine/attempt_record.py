@@ -10,6 +10,7 @@ from typing import Literal
 
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.job_spec import AttemptSettings
+from wattline.backend.engine.preemption import CheckpointWatch
 from wattline.backend.engine.progress import ProgressReader
 
 Allocation = tuple[tuple[int, int], ...]
@@ -46,6 +47,8 @@ class AttemptRecord:
     end_reason: Literal["", "stop", "cancel", "budget"] = ""  # why it was asked to end
     leaving: dict[str, str] = field(default_factory=dict)  # by member: why it was asked to end
     progress: dict[str, ProgressReader] = field(default_factory=dict)
+    checkpoints: dict[str, CheckpointWatch] = field(default_factory=dict)
+    stop_message: str = ""  # why the policy gave its GPUs away, if not for other jobs
     checked_s: float = -math.inf  # when progress was last read
     power_w: float | None = None  # of its GPUs, when progress was last read
     reported_s: float = -math.inf  # when a rate was last reported to the policy

@@ -20,13 +20,12 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
 from wattline.backend.engine.energy_ledger import ALL, EnergyLedger
 from wattline.backend.engine.folder_layout import attempt_folders
-from wattline.backend.engine.initial_state import build_initial_state
+from wattline.backend.engine.initial_state import build_initial_state, set_lease_starts
 from wattline.backend.engine.job_exits import JobExits, OnEvent
 from wattline.backend.engine.job_queue import JobQueue
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.backend.engine.mailbox import Mailbox
-from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
@@ -78,7 +77,7 @@ class EngineBackend:
         self._exits = JobExits(engine, self._queue, self._attempts, self._ledger, self._recurring, on_event)
         self._mailbox = Mailbox()
         self._interrupted = False
-        self._monitor = AttemptMonitor(engine, self._queue, self._attempts, self._exits, on_event)
+        self._monitor = AttemptMonitor(self.root, engine, self._queue, self._attempts, self._exits, on_event)
         self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
 
     # -- requests, from any thread
@@ -123,8 +122,12 @@ class EngineBackend:
         progress = None if attempt is None else attempt.progress.get(job)
         if attempt is None or progress is None:
             return {}
+        watch = attempt.checkpoints.get(job)
+        protection = None if watch is None else watch.reported
         return {
             "fraction": progress.fraction,
+            "saved_fraction": None if protection is None else protection.fraction,
+            "protection": "" if protection is None else protection.describe(self._queue.now_s),
             "metrics": dict(progress.metrics),
             "energy_j": self.engine.energy_j(job),
             "energy_method": self.engine.energy_method,
@@ -252,7 +255,7 @@ class EngineBackend:
                 facts = self._exits.facts(record, None, None, "Its GPUs are gone.")
                 self._on_event("stopped", record.id, facts)
             return
-        attempt.progress = {job: ProgressReader(attempt.event_files[job]) for job in attempt.jobs}
+        self._monitor.watch(attempt, adopted=True)
         self._attempts.add(attempt)
         for record in records:
             # What it has used so far was counted by the earlier process.
@@ -267,11 +270,15 @@ class EngineBackend:
         for attempt in self._attempts.attempts:
             attempt.reported_s, attempt.reported_rate = -math.inf, 0.0
         records = self._queue.records
-        running = [self._monitor.ran_event(*pair) for pair in self._attempts.lease_holders(records)]
+        holders = self._attempts.lease_holders(records)
+        running = [self._monitor.ran_event(*pair) for pair in holders]
+        running += [self._monitor.protected_event(*pair) for pair in holders if pair[0].checkpoints]
+        since_s = {record.row: attempt.since_s for attempt, record in holders}
         leases = self._attempts.build_leases(records)
         now_s = self._queue.now_s
         self._queue.events += [Event(NODE_LOST, node, now_s) for node in sorted(self._monitor.nodes_down)]
-        return build_initial_state(self.jobs, self.nodes, now_s, queued, leases, running, seed)
+        state = build_initial_state(self.jobs, self.nodes, now_s, queued, leases, running, seed)
+        return set_lease_starts(state, since_s)
 
     # -- requests, in the loop's thread
 
@@ -359,6 +366,9 @@ class EngineBackend:
             self._queue.report(STOPPED, record, record.completed_fraction)
         elif self._attempts.preempt(job):
             attempt.end_reason = attempt.end_reason or "stop"
+            watch = attempt.checkpoints.get(job)
+            if watch is not None and watch.reported is not None:
+                attempt.stop_message = watch.reported.describe_stop(self._queue.now_s)
             self.engine.stop(attempt)
 
     def _retune(self, attempt: AttemptRecord, settings: AttemptSettings) -> None:

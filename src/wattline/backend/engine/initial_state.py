@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +18,20 @@ from wattline.core.queue import (
     QUEUE_RESTARTS,
     QUEUE_SERVICE_GPU_S,
     QUEUE_SERVICE_S,
+    QUEUE_SINCE_S,
     Queue,
 )
 from wattline.core.snapshot import Snapshot
 from wattline.loop.reconcile import reconcile
 from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
+
+
+def set_lease_starts(state: Snapshot, since_s: Mapping[int, float]) -> Snapshot:
+    """Return *state* with the start of each lease, by row: the time since then counts as service."""
+    block = state.queue.block.copy()
+    for row, start_s in since_s.items():
+        block[QUEUE_SINCE_S, row] = min(start_s, state.now_s)
+    return replace(state, queue=Queue(block))
 
 
 def build_initial_state(

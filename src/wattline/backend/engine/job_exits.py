@@ -8,8 +8,8 @@ from typing import Any
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
 from wattline.backend.engine.energy_ledger import EnergyLedger
-from wattline.backend.engine.exit_policy import decide_exit
-from wattline.backend.engine.exit_status import Exit
+from wattline.backend.engine.exit_policy import decide_exit, find_quick_crash, is_retried
+from wattline.backend.engine.exit_status import REQUEUE, Exit
 from wattline.backend.engine.job_queue import JobQueue
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.progress import ProgressReader
@@ -56,13 +56,17 @@ class JobExits:
         for job in list(attempt.jobs):
             self.leave(attempt, job)
             message = f"It could not be started: {attempt.message}"
-            self._retry_or_fail(self._queue.records[job], "NODE_FAIL", message, None, None)
+            record = self._queue.records[job]
+            if is_retried(record, "node_fail"):
+                self._retry_or_fail(record, "NODE_FAIL", message, None, None)
+            else:
+                self.finish(record, "NODE_FAIL", message)
 
     def end(self, attempt: AttemptRecord) -> None:
         """Handle an attempt that ended or vanished."""
         for job in list(attempt.jobs):
             progress = attempt.progress[job]
-            progress.read()
+            progress.read_to_end()
             if attempt.is_array and progress.ended:
                 self.end_member(attempt, job)
             else:
@@ -85,6 +89,7 @@ class JobExits:
     def _end_job(self, attempt: AttemptRecord, record: JobRecord) -> None:
         progress, before = attempt.progress[record.id], record.completed_fraction
         record.completed_fraction = max(before, progress.saved)
+        self._learn_from_stop(attempt, record)
         holds_lease = self._attempts.current.get(record.id) is attempt
         lasted_s = self._queue.now_s - attempt.since_s
         self.leave(attempt, record.id)
@@ -95,6 +100,7 @@ class JobExits:
             progressed=record.completed_fraction > before,
             lasted_s=lasted_s,
         )
+        record.crash = find_quick_crash(attempt, progressed=record.completed_fraction > before)
         if attempt.is_array:
             record.fuse = ""  # one failing member must not end the others again
         action, state, message = decision
@@ -107,6 +113,15 @@ class JobExits:
             self._retry(record, message, attempt.exit, progress)
         else:
             self._retry_or_fail(record, state, message, attempt.exit, progress)
+
+    def _learn_from_stop(self, attempt: AttemptRecord, record: JobRecord) -> None:
+        """Note whether a stop made the job save, which exit code 75 means."""
+        exit = attempt.exit
+        was_stopped = exit is not None and (attempt.end_reason == "stop" or exit.end_request == "stop")
+        if exit is None or not was_stopped or exit.code == 0:
+            return
+        record.yields = exit.code == REQUEUE
+        record.saves = record.saves or record.yields
 
     def _retry_or_fail(
         self,
@@ -129,7 +144,8 @@ class JobExits:
     ) -> None:
         """Take the job out of the queue for a time that grows with its kills."""
         index = min(max(record.kill_count - 1, 0), len(_RETRY_DELAYS_S) - 1)
-        record.retry_at_s = self._queue.now_s + _RETRY_DELAYS_S[index]
+        delay_s = record.spec.retry_delay_s
+        record.retry_at_s = self._queue.now_s + (_RETRY_DELAYS_S[index] if delay_s is None else delay_s)
         data = {
             **self.facts(record, progress, exit, message),
             "kill_count": record.kill_count,
@@ -168,6 +184,10 @@ class JobExits:
             "service_s": record.service_s,
             "energy_j": record.energy_j,
             "energy_method": self._engine.energy_method,
+            "saves": record.saves,
+            "startup_s": record.startup_s,
+            "crash": record.crash,
+            **({} if record.yields is None else {"yields": record.yields}),
         }
         if exit is not None:
             facts |= {"exit_code": exit.code, "signal": exit.signal, "sent_signal": exit.sent_signal}

@@ -27,6 +27,10 @@ class JobRecord:
     retry_at_s: float = -math.inf  # not in the queue before this time
     last_closed_attempt: int = 0  # the newest attempt with a recorded end; 0: none
     cancelled: bool = False
+    saves: bool = False  # it has saved a checkpoint in one of its attempts
+    yields: bool | None = None  # a stop made it save and exit with 75; None: it was never stopped
+    startup_s: float = 0.0  # from the start of an attempt to its first report; 0: unknown
+    crash: str = ""  # the signal of a program error that ended its last attempt soon after the start
     row: int = -1  # in the current job table; -1: not in the queue
     base_fraction: float = 0.0  # completed when it was given that row
 

@@ -33,12 +33,21 @@ class JobSpec:
     deadline_s: float | None = None
     memory_gib: float = 0.0  # per GPU; 0: the proportional share
     max_joules: float | None = None  # the job is ended when it has used more
+    elastic: bool = False  # it continues from its checkpoint with another number of GPUs
+    preemptible: bool | None = None  # whether it may be stopped for others; None: once it has saved
+    min_runtime_s: float | None = None  # of an attempt before it may be; None: by its start-up
+    retry_delay_s: float | None = None  # before each retry; None: it grows
+    retry_on: tuple[str, ...] | None = None  # causes of `exit_policy`; None: the usual
     config: Mapping[str, Any] | None = None  # hyper-parameters of an array member; None: cannot be fused
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> JobSpec:
         """Build a spec from the output of `as_dict`."""
-        tuples = {name: tuple(values[name]) for name in ("command", "batch_sizes")}
+        tuples = {
+            name: tuple(values[name])
+            for name in ("command", "batch_sizes", "retry_on")
+            if values.get(name) is not None
+        }
         return cls(**{**values, **tuples})
 
     def as_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.preemption import preemption_columns
 from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -35,13 +36,15 @@ class JobTable:
             return
         first = len(self.jobs)
         ids = []
-        columns: dict[str, list[Any]] = {name: [] for name in records[0].columns}
+        columns: dict[str, list[Any]] = {
+            name: [] for name in (*records[0].columns, *preemption_columns(records[0]))
+        }
         for offset, record in enumerate(records):
             record.row, record.base_fraction = first + offset, min(record.completed_fraction, 1.0)
             count = self._row_counts[record.id] = self._row_counts.get(record.id, 0) + 1
             ids.append(record.id if count == 1 else f"{record.id}~{count}")
             self.ids.append(record.id)
-            for name, value in record.columns.items():
+            for name, value in (record.columns | preemption_columns(record)).items():
                 columns[name].append(value)
         remaining_s = [
             max(one.columns["duration_s"] * (1.0 - one.base_fraction), _LEAST_S) for one in records

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _MAX_BYTES = 1 << 20  # of one read
+_MAX_READS = 1 << 10  # of one file, after its job has ended
 _DAY_S = 86400.0
 _MAX_RATE = 1e3  # whole jobs per second; a higher rate is an error of the job's clock
 
@@ -21,6 +22,11 @@ class ProgressReader:
     path: Path
     fraction: float | None = None  # of the job's work that is done
     saved: float = 0.0  # of the job's work that is in the checkpoint
+    saved_count: int = 0  # checkpoints that the session has written in this attempt
+    saved_s: float = 0.0  # time of the last of them
+    has_session: bool = False
+    first_s: float | None = None  # time of the first report of steps
+    first_counted: bool = False  # the start-up of the attempt is known
     at_s: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     joules: float | None = None  # over all attempts, as the session counts
@@ -33,6 +39,15 @@ class ProgressReader:
     ended: str = ""  # how, as the session reports it; empty: it has not
     _offset: int = 0
     _first: tuple[float, float] | None = None  # time and fraction of the first report
+    _starts_anew: bool = False  # the session found no checkpoint
+
+    def read_to_end(self) -> None:
+        """Read all that is left of a file that does not grow any more."""
+        for _ in range(_MAX_READS):
+            before = self._offset
+            self.read()
+            if self._offset == before:
+                return
 
     def read(self) -> bool:
         """Read new lines; return whether there were any."""
@@ -72,14 +87,22 @@ class ProgressReader:
         self.at_s = at_s
         self._read_numbers(values)
         if event == "began":
+            self.has_session = True
+            self._starts_anew = values.get("resumed") is False
             self.kind, self.method = _text(values.get("kind", "")), _text(values.get("method", ""))
         elif event == "report" and isinstance(values.get("metrics"), dict):
             pairs = list(values["metrics"].items())[:100]
             self.metrics = {_text(k): float(v) for k, v in pairs if _is_number(v)}
         elif event == "cap":
             self.cap_w = _number(values.get("cap_w"))
-        elif event == "yielded":
+        elif event == "resumed":
             self.saved = self.fraction or 0.0
+        elif event in ("saved", "yielded"):
+            self.saved = self.fraction or 0.0
+            self.saved_s = at_s
+            self.saved_count += 1
+        elif event == "progress" and self.first_s is None:
+            self.first_s = at_s
         elif event == "ended":
             self.ended = _text(values.get("how", "ended"))
 
@@ -89,7 +112,8 @@ class ProgressReader:
             self.fraction = fraction
             if self._first is None:
                 self._first = self.at_s, fraction
-                self.saved = fraction  # an attempt starts from its checkpoint
+                if not self._starts_anew:
+                    self.saved = fraction  # an attempt starts from its checkpoint
         joules = _number(values.get("joules"))
         self.joules = self.joules if joules is None or joules < 0 else joules
         self.seconds = _number(values.get("seconds")) or self.seconds

@@ -24,7 +24,7 @@ class CheckpointedRun(Protocol):
 
 
 class SimCheckpoints:
-    """When each job saves, by its columns *checkpoint_s*, *preemptible* and *min_runtime_s*.
+    """Checkpoints of each job, by its columns *checkpoint_s*, *preemptible* and *min_runtime_s*.
 
     A job with *checkpoint_s* 0 loses nothing at a stop, and at a failure what it has done since its last
     checkpoint, of which there is one every *failure_every_s*.
@@ -35,7 +35,9 @@ class SimCheckpoints:
         self._preemptible: list[int] = jobs.preemptible.tolist()
         self._min_runtime_s: list[float] = jobs.min_runtime_s.tolist()
         self._failure_every_s = failure_every_s
-        usual = (jobs.preemptible == PREEMPTIBLE_ALWAYS) & (jobs.checkpoint_s == 0) & (jobs.min_runtime_s == 0)
+        usual = (
+            (jobs.preemptible == PREEMPTIBLE_ALWAYS) & (jobs.checkpoint_s == 0) & (jobs.min_runtime_s == 0)
+        )
         self.is_reported: list[bool] = (~usual).tolist()
         """By job, whether its checkpoints and its protection are reported: only where they are not usual."""
 

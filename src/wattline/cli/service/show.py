@@ -35,6 +35,10 @@ def run(args: argparse.Namespace) -> int:
         print_json(job)
     else:
         print_table((), _build_rows(job, time.time()))
+        if job.get("log_tail"):
+            print(f"last lines of its log (wattline logs {job['id']}):")
+            for line in job["log_tail"]:
+                print(f"  {sanitize(line)}")
     return 0
 
 
@@ -60,11 +64,19 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("ended", format_clock(job["end_s"]) if job["end_s"] is not None else ""),
         ("time", format_time(job, now_s)),
         ("progress", format_progress(job)),
+        ("saved", _format_saved(job)),
+        ("preemption", job.get("protection", "")),
         ("energy", format_energy(job)),
         ("exit code", "" if job["exit_code"] is None else str(job["exit_code"])),
+        ("signal", job.get("signal") or ""),
         ("metrics", ", ".join(f"{sanitize(name)} {value:.6g}" for name, value in job["metrics"].items())),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _format_saved(job: dict[str, Any]) -> str:
+    saved = job.get("saved_progress")
+    return "" if saved is None or job["state"] == "SUCCEEDED" else f"{100 * saved:.0f} % in its checkpoint"
 
 
 def _format_attempt(job: dict[str, Any]) -> str:

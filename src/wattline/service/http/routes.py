@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from wattline.errors import ConfigError, Conflict, did_you_mean
-from wattline.jobfile import JobFile, check_matrix
+from wattline.jobfile import JobFile, check_matrix, check_retries
 from wattline.service.controller import Controller
 from wattline.service.explain import describe_reason, explain
 from wattline.service.http import schemas
@@ -26,6 +26,7 @@ from wattline.service.storage.projection import JobRow
 from wattline.service.storage.selection import JobSelection
 
 _SHOWN_JOBS = 100  # of a selection, in a response
+_TAIL_LINES, _TAIL_CHARACTERS = 10, 500
 _bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
 
 
@@ -80,10 +81,22 @@ def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:
     return _job_responses(controller, [row])[0]
 
 
+def _add_log_tail(controller: Controller, job: schemas.JobResponse) -> schemas.JobResponse:
+    """Return *job* with the last lines of its log if it did not end well, or waits for a retry."""
+    waits = job.state == "PENDING" and job.kill_count > 0
+    if not job.starts or (job.state in ("PENDING", "RUNNING", "SUCCEEDED", "CANCELLED") and not waits):
+        return job
+    path = find_log(controller.folder, job.id, None, 0)
+    lines = b"" if path is None else b"".join(LogReader(path).read(_TAIL_LINES))
+    text = [line[:_TAIL_CHARACTERS] for line in lines.decode("utf-8", "replace").splitlines()]
+    return job.model_copy(update={"log_tail": text})
+
+
 def _check_consistency(job: JobFile) -> None:
     """Raise `ConfigError` where fields that are valid one by one do not fit together."""
     try:
         check_matrix(job)
+        check_retries(job)
     except ConfigError as error:
         raise ConfigError(f"job: {error.message}", error.hint) from None
 
@@ -196,8 +209,8 @@ def change_jobs(
 
 @router.get("/api/v1/jobs/{job}", tags=["jobs"])
 def show_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
-    """Show one job."""
-    return _job_response(controller, controller.job(job))
+    """Show one job, with the last lines of its log if it failed."""
+    return _add_log_tail(controller, _job_response(controller, controller.job(job)))
 
 
 @router.patch("/api/v1/jobs/{job}", tags=["jobs"])

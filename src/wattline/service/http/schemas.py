@@ -128,6 +128,15 @@ class JobResponse(_Body):
     energy_method: str = Field(description="how the energy is measured; empty: the job has not run")
     power_w: float | None = Field(description="current power of its GPUs; null: not running, or unknown")
     exit_code: int | None
+    signal: str | None = Field(description="that killed its last attempt; null: none did")
+    preemptible: bool | None = Field(
+        description="whether it may be stopped for others, as requested; null: once it has saved"
+    )
+    protection: str = Field(description="when it is not stopped for others; empty: now, or it does not run")
+    saved_progress: float | None = Field(description="completed fraction in its checkpoint; null: unknown")
+    log_tail: list[str] = Field(
+        default=[], description="last lines of its log if it failed; only of a single job"
+    )
     allocation: AllocationResponse
     metrics: dict[str, float]
 
@@ -162,6 +171,10 @@ class JobResponse(_Body):
             or ("unmetered" if job.starts else ""),
             power_w=live.get("power_w"),
             exit_code=job.exit_code,
+            signal=None if job.state == "RUNNING" else job.results.get("signal"),
+            preemptible=job.submission["spec"].get("preemptible"),
+            protection=live.get("protection") or "",
+            saved_progress=live.get("saved_fraction") or job.completed_fraction or None,
             allocation=AllocationResponse(
                 gpus=allocation.get("gpus", []),
                 kind=allocation.get("kind", ""),

@@ -54,7 +54,7 @@ class JobRow:
     allocation: dict[
         str, Any
     ]  # of the current or the last attempt: gpus, kind, cap_w, batch, cpus, fused_with
-    results: dict[str, Any]  # of the last attempt: metrics, batch, found_cap_w
+    results: dict[str, Any]  # of the last attempt: metrics, batch, found_cap_w, signal and others
 
     @classmethod
     def from_columns(cls, row: Sequence[Any]) -> JobRow:
@@ -130,9 +130,12 @@ _SET_RESULTS = (
 )
 
 
+_RESULT_NAMES = ("metrics", "batch", "found_cap_w", "signal", "saves", "yields", "startup_s", "crash")
+
+
 def _results(data: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of _SET_RESULTS from the payload of an attempt that ended."""
-    results = {name: data[name] for name in ("metrics", "batch", "found_cap_w") if data.get(name)}
+    results = {name: data[name] for name in _RESULT_NAMES if data.get(name) or data.get(name) is False}
     return (
         data["completed_fraction"],
         data["service_s"],
