@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from wattline.backend.engine.attempt_record import AttemptRecord
-from wattline.backend.engine.exit_policy import decide_exit
+from wattline.backend.engine.exit_policy import decide_exit, describe_exit
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings, JobSpec
@@ -19,6 +19,7 @@ def make_exit(code: int = 0, **more: Any) -> Exit:
 
 
 KILLED = make_exit(137, signal="SIGKILL")
+CRASHED = make_exit(139, signal="SIGSEGV", seconds=1.24)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +47,33 @@ KILLED = make_exit(137, signal="SIGKILL")
         (make_exit(0), {"cancelled": True}, "finish", "CANCELLED"),
         (KILLED, {"cancelled": True, "end_reason": "stop"}, "finish", "CANCELLED"),
         (KILLED, {"end_reason": "budget"}, "finish", "FAILED"),
+        (CRASHED, {}, "retry_or_fail", "FAILED"),
+        (CRASHED, {"crash": "SIGSEGV"}, "finish", "FAILED"),
+        (CRASHED, {"crash": "SIGABRT"}, "retry_or_fail", "FAILED"),
+        (CRASHED, {"crash": "SIGSEGV", "progressed": True}, "retry_or_fail", "FAILED"),
+        (CRASHED, {"crash": "SIGSEGV", "retry_on": ("crash",)}, "retry_or_fail", "FAILED"),
+        (CRASHED, {"retry_on": ("node_fail",)}, "finish", "FAILED"),
+        (make_exit(139, signal="SIGSEGV", seconds=60.0), {"crash": "SIGSEGV"}, "retry_or_fail", "FAILED"),
+        (make_exit(3), {"retry_on": ("error",)}, "retry_or_fail", "FAILED"),
+        (make_exit(0, end_request="timeout"), {"retry_on": ("timeout",)}, "retry_or_fail", "TIMEOUT"),
+        (None, {"retry_on": ()}, "finish", "NODE_FAIL"),
     ],
 )
 def test_an_exit_is_mapped_to_an_action(
     exit: Exit | None, more: dict[str, Any], action: str, state: str
 ) -> None:
     given = {"holds_lease": True, "progressed": False, "lasted_s": 1.0, **more}
-    job = JobRecord(JobSpec("1", ("true",)), {}, 0.0, cancelled=given.pop("cancelled", False))
+    spec = JobSpec("1", ("true",), retry_on=given.pop("retry_on", None))
+    job = JobRecord(spec, {}, 0.0, cancelled=given.pop("cancelled", False), crash=given.pop("crash", ""))
     attempt = AttemptRecord(["1"], ((0, 1),), AttemptSettings(), 0.0, exit=exit)
     for name in ("is_array", "end_reason", "failure"):
         if name in given:
             setattr(attempt, name, given.pop(name))
     decision = decide_exit(job, attempt, **given)
     assert (decision.action, decision.state) == (action, state)
+
+
+def test_a_crash_is_described_by_its_signal_and_time() -> None:
+    assert describe_exit(CRASHED) == "It was killed by SIGSEGV 1.2 s after its start."
+    assert "SIGSEGV" in describe_exit(make_exit(139))
+    assert describe_exit(make_exit(3)) == ""

@@ -55,3 +55,34 @@ def test_no_content_of_the_file_is_an_error(
     progress = ProgressReader(path)
     progress.read()
     assert progress.fraction is None
+
+
+def test_saved_progress_is_that_of_the_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = [
+        line(event="began", resumed=True),
+        line(event="resumed", fraction=0.2),
+        line(fraction=0.25),
+        line(event="saved", fraction=0.5),
+        line(fraction=0.7),
+    ]
+    path.write_text("".join(lines))
+    progress = ProgressReader(path)
+    progress.read()
+    assert (progress.fraction, progress.saved, progress.saved_count) == (0.7, 0.5, 1)
+
+
+def test_the_first_value_of_a_run_without_a_checkpoint_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(line(event="began", resumed=False) + line(fraction=0.1) + line(fraction=0.3))
+    progress = ProgressReader(path)
+    progress.read()
+    assert (progress.fraction, progress.saved) == (0.3, 0.0)
+
+
+def test_a_long_file_of_a_job_that_has_ended_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(line(note="x" * 1000) * 3000 + line(event="saved", fraction=0.9))
+    progress = ProgressReader(path)
+    progress.read_to_end()
+    assert progress.saved == 0.9

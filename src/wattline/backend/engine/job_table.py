@@ -44,7 +44,7 @@ class JobTable:
             count = self._row_counts[record.id] = self._row_counts.get(record.id, 0) + 1
             ids.append(record.id if count == 1 else f"{record.id}~{count}")
             self.ids.append(record.id)
-            for name, value in (record.columns | preemption_columns(record)).items():
+            for name, value in {**record.columns, **preemption_columns(record)}.items():
                 columns[name].append(value)
         remaining_s = [
             max(one.columns["duration_s"] * (1.0 - one.base_fraction), _LEAST_S) for one in records
