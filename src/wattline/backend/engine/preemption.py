@@ -23,7 +23,7 @@ STARTUP_FACTOR = 5.0
 LEAST_RUN_S = 10.0
 """... and at least this long."""
 
-_SCAN_INTERVAL_S = 5.0
+_SCAN_INTERVAL_S, _NEXT_SCAN_INTERVAL_S = 1.0, 10.0  # before and after the first file is found
 _MAX_FILES, _MAX_DEPTH = 2000, 3
 
 
@@ -84,7 +84,8 @@ class CheckpointWatch:
         if progress.first_s is not None and not progress.first_counted:
             progress.first_counted = True
             record.startup_s = min(max(progress.first_s - self._start_s, 0.0), 86400.0)
-        if not progress.saved_count and now_s - self._scanned_s >= _SCAN_INTERVAL_S:
+        every_s = _SCAN_INTERVAL_S if self._file_s == -math.inf else _NEXT_SCAN_INTERVAL_S
+        if not progress.saved_count and now_s - self._scanned_s >= every_s:
             self._scanned_s = now_s
             newest_s = self._find_newest_s()
             if newest_s > self._known_s:
