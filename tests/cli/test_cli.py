@@ -189,7 +189,7 @@ def test_broken_rows_are_counted_with_skip_bad(capsys: pytest.CaptureFixture[str
     code, out, err = run(capsys, *words, "--skip-bad")
     assert code == 0
     assert json.loads(out)["jobs"] == 2
-    assert "1 broken rows" in err
+    assert "1 broken row" in err
 
 
 def test_policies_and_version_can_be_read_by_programs(capsys: pytest.CaptureFixture[str]) -> None:

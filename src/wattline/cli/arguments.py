@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wattline.cli.main import CommandParser
@@ -65,4 +65,15 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_actions(parser: CommandParser) -> argparse._SubParsersAction[CommandParser]:
     """Add an ACTION to a command, as in `wattline budget set`; its name becomes `args.action`."""
-    return parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=type(parser))
+    return parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=type(parser), action=_DescribedParsers
+    )
+
+
+class _DescribedParsers(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Parsers of actions, each described in its own `--help` by its line in that of the command."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        summary = str(options.get("help", ""))
+        options.setdefault("description", f"{summary[:1].upper()}{summary[1:]}.")
+        return super().add_parser(name, **options)

@@ -26,6 +26,7 @@ from wattline.errors import (
     Unreachable,
     Unsatisfiable,
     WattlineError,
+    did_you_mean,
 )
 
 INFEASIBLE = 4
@@ -74,9 +75,16 @@ COMMANDS = {
     "budget": Command("service.budget", "show or set the energy budgets"),
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
     "token": Command("service.token", "create, list and revoke access tokens of the service"),
-    "log": Command("service.log", "print the run log of the service, for wattline replay"),
-    "policies": Command("simulation.policies", "list the stages of policies and their knobs"),
+    "runlog": Command("service.runlog", "print the decisions of the service, for wattline replay"),
+    "policies": Command(
+        "simulation.policies", "list the stages of policies and the placers, with their knobs"
+    ),
     "version": Command("version", "print the versions of wattline and of the packages it uses"),
+}
+
+
+_RENAMED = {
+    "log": "wattline logs JOB prints the output of a job; wattline runlog the decisions of the service"
 }
 
 
@@ -107,8 +115,29 @@ class CommandParser(argparse.ArgumentParser):
             self._refuse(unknown)
         return parsed, unknown
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise for a value that is no choice, such as an unknown command, and name the nearest."""
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        if not isinstance(action, argparse._SubParsersAction):
+            option = "/".join(action.option_strings) or str(action.metavar)
+            message = f"{option} is {value!r}, expected one of {', '.join(names)}"
+            raise ConfigError(message, did_you_mean(str(value), names))
+        noun = "command" if action.metavar == "COMMAND" else "action"
+        message = f"{self.prog} has no {noun} {str(value)!r}"
+        if noun == "action":
+            message += f", expected one of {', '.join(names)}"
+        raise ConfigError(
+            message, _RENAMED.get(str(value)) or did_you_mean(value, names) or f"{self.prog} --help"
+        )
+
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         message = f"unrecognized arguments: {' '.join(unknown)}"
+        options = [text for action in self._actions for text in action.option_strings]
+        nearest = did_you_mean(unknown[0].partition("=")[0], options) if unknown[0].startswith("--") else ""
+        if nearest:
+            raise ConfigError(message, f"{nearest} {self.prog} --help lists all")
         if self.command_after_dashes and not unknown[0].startswith("-"):
             raise ConfigError(message, hint=f"put the command after --: {self.prog} [options] -- COMMAND ...")
         self.error(message)

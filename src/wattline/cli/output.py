@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wattline.errors import ConfigError, WattlineError
 from wattline.text_table import build_table, format_table
+from wattline.units import pluralize
 
 if TYPE_CHECKING:
     from wattline.trace import Trace  # importing it takes longer than `--help` may
@@ -109,9 +110,11 @@ def announce_compilation() -> None:
 def warn_skipped_rows(trace: Trace) -> None:
     """Print how many rows of *trace* were left out, and why."""
     if trace.ignored:
-        notify(f"{trace.name}: left out {trace.ignored} rows that are not GPU jobs or never ran")
+        are = "is not a GPU job" if trace.ignored == 1 else "are not GPU jobs"
+        notify(f"{trace.name}: left out {pluralize(trace.ignored, 'row')} that {are} or never ran")
     if trace.skipped:
-        notify(f"{trace.name}: skipped {len(trace.skipped)} broken rows; first: {trace.skipped[0].message}")
+        broken = pluralize(len(trace.skipped), "broken row")
+        notify(f"{trace.name}: skipped {broken}; first: {trace.skipped[0].message}")
 
 
 def check_writable(*paths: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -85,7 +85,7 @@ def convert_validation_error(error: ValidationError, document: object, model: ty
     )
     path, value = place.path, place.value
     if detail["type"] == "extra_forbidden":
-        return _unknown_key(place)
+        return _unknown_key(place, model)
     if detail["type"] == "missing":
         name = str(detail["loc"][-1])
         expected = place.model.model_fields[name].description
@@ -110,13 +110,39 @@ class _Place(NamedTuple):
     model: type[BaseModel]  # that the field belongs to
 
 
-def _unknown_key(place: _Place) -> FieldError:
+def _unknown_key(place: _Place, root: type[BaseModel]) -> FieldError:
     *outer, key = place.path
-    hint = did_you_mean(str(key), place.model.model_fields)
-    if hint and outer:
-        hint = hint.replace("mean ", f"mean {format_path(tuple(outer))}.")
     known = ", ".join(place.model.model_fields)
-    return FieldError(place.path, f"unknown key {format_path(place.path)}, expected one of {known}", hint)
+    message = f"unknown key {format_path(place.path)}, expected one of {known}"
+    return FieldError(place.path, message, _nearest_key(tuple(outer), str(key), root))
+
+
+def _nearest_key(outer: Path, key: str, root: type[BaseModel]) -> str:
+    """Return a hint with the full path of the key that was meant: of the same name in another section, or
+    of a similar name, in the same section first."""
+    paths = list(_list_paths(root))
+    elsewhere = [path for path in paths if path[-1] == key.casefold()]
+    if elsewhere:
+        return f"did you mean {format_path(elsewhere[0])}?"
+    here = {str(path[-1]): path for path in paths if path[:-1] == outer}
+    anywhere = {str(path[-1]): path for path in reversed(paths)}
+    for names in (here, anywhere):
+        hint = did_you_mean(key, names)
+        if hint:
+            name = hint.removeprefix("did you mean ").removesuffix("?")
+            return f"did you mean {format_path(names[name])}?"
+    return ""
+
+
+def _list_paths(model: type[BaseModel], outer: Path = ()) -> Iterator[Path]:
+    """Yield the paths of all keys of a model, those of a section before those of its parts."""
+    sections: list[tuple[Path, type[BaseModel]]] = []
+    for name, info in model.model_fields.items():
+        yield (*outer, name)
+        parts = (info.annotation, *get_args(info.annotation))
+        sections += [((*outer, name), part) for part in parts if _is_model(part)]
+    for path, section in sections:
+        yield from _list_paths(section, path)
 
 
 def _wrong_key(path: Path, detail: ErrorDetails) -> FieldError:

@@ -20,6 +20,13 @@ _ALONE = {
 _AROUND = {"power": "Power"}
 
 
+def list_placers() -> dict[str, Any]:
+    """Return the classes of all placers by name; `+power` goes behind another."""
+    return {name: getattr(home, cls) for name, cls in _ALONE.items()} | {
+        f"+{name}": getattr(home, cls) for name, cls in _AROUND.items()
+    }
+
+
 def parse_placer(text: str, backfill: str = "easy", extra: Mapping[str, Any] | None = None) -> Placer:
     """Return the placer that *text* names: `pack`, `buddy`, `tune` …, with `+power` to switch idle nodes off.
 

@@ -15,6 +15,7 @@ from wattline.backend.engine.job_spec import JobSpec
 from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError, NotAllowed
 from wattline.jobfile import JobFile, SweepMember, expand, find_fusible_script
+from wattline.jobfile.job_name import default_name
 from wattline.service.satisfiability import fits_host
 from wattline.service.storage.projection import JobRow
 
@@ -126,7 +127,7 @@ def _build_submission(
         "always_fuse": script is not None and job.width is not None,
     }
     fuse = "" if script is None else _fusion_key(spec, columns, script, job, index)
-    return Submission(member.name or Path(member.words[0]).name, spec, columns, fuse)
+    return Submission(member.name or default_name(member.words), spec, columns, fuse)
 
 
 def _session_aim(job: JobFile) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,15 +96,25 @@ def _select_members(
 
 
 def _build_unrecognised_error(path: str, source: TraceFile) -> TraceError:
-    known = "; ".join(f"{format.name} ({format.says})" for format in FORMATS.values())
-    hint = f"the formats are: {known}"
     start = b"" if source.packed else source.members[0].data[:4096]
+    nearest = _find_nearest_format(start)
+    hint = f"{nearest.name} is {nearest.says}; docs/traces.md describes all formats"
     if b"\0" in start:
         return TraceError(path, None, "the file is binary, expected the text of a trace", hint)
     if not source.packed and not start.strip():
         return TraceError(path, None, "the file is empty", hint)
     what = "no member of the tar has any" if source.packed else "the text is in none"
     return TraceError(path, None, f"{what} of the formats {', '.join(FORMATS)}", hint)
+
+
+def _find_nearest_format(start: bytes) -> Format:
+    """Return the format with most words in common with the first line, else Wattline's own."""
+    words = set(re.findall(r"\w+", start.decode("utf-8", "replace").partition("\n")[0].casefold()))
+    common = {
+        name: len(words & set(re.findall(r"\w+", format.says.casefold()))) for name, format in FORMATS.items()
+    }
+    best = max(common, key=lambda name: common[name])
+    return FORMATS[best] if common[best] > 1 else FORMATS["csv"]
 
 
 def _read_drafts(

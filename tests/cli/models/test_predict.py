@@ -147,8 +147,8 @@ def test_a_cap_that_the_device_does_not_support_causes_a_warning(
     [
         (["--cap", "20W"], 1, "out_of_range", "cap_w is 20", ""),
         (["--batch", "8192"], 1, "out_of_range", "batch is 8192 per GPU", ""),
-        (["--gpu", "h100"], 1, "not_fitted", "was not measured on 'h100', only on a40", ""),
-        (["--model", "resnet5"], 1, "not_fitted", "nothing was measured of 'resnet5'", "did you mean"),
+        (["--gpu", "h100"], 3, "not_fitted", "was not measured on 'h100', only on a40", ""),
+        (["--model", "resnet5"], 3, "not_fitted", "nothing was measured of 'resnet5'", "did you mean"),
         (["--cap", "lots"], 2, "bad_config", "'lots' is not a power", "predict --help"),
         (["--clock", "1.2THz"], 2, "bad_config", "'1.2THz' is not a clock", "predict --help"),
         (["--cap", "0W"], 2, "bad_config", "cap_w is 0", ""),

@@ -214,7 +214,7 @@ def test_tokens_are_made_listed_and_revoked(capsys: Capsys, monkeypatch: pytest.
 
 
 def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: Path) -> None:
-    code, out, _ = run_command(capsys, "log")
+    code, out, _ = run_command(capsys, "runlog")
     assert code == 0
     assert all(parse_strict_json(line) for line in out.splitlines())
     (here / "run.jsonl").write_text(out)
@@ -222,7 +222,7 @@ def test_the_log_of_an_epoch_can_be_replayed(capsys: Capsys, ended: str, here: P
     code, printed, _ = run_command(capsys, "replay", "run.jsonl", *deciders, "--json")
     assert code == 0, f"{printed}\n{out}"
     assert parse_strict_json(printed)["same"]
-    assert run_command(capsys, "log", "999")[0] == 3
+    assert run_command(capsys, "runlog", "999")[0] == 3
 
 
 @pytest.mark.parametrize("words", ["show", "logs", "explain", "cancel -y", "hold", "release", "priority"])

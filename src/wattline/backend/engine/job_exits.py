@@ -16,6 +16,7 @@ from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.events import FAILED, FINISHED, LOST, STOPPED
+from wattline.units import pluralize
 
 _RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)  # by number of kills
 
@@ -134,7 +135,7 @@ class JobExits:
         """Count a kill, and retry the job unless it has used up its retries."""
         record.kill_count += 1
         if record.kill_count > record.spec.retries:
-            message = f"{message} It was tried {record.kill_count} times.".strip()
+            message = f"{message} It was tried {pluralize(record.kill_count, 'time')}.".strip()
             self.finish(record, state, message, exit, progress)
         else:
             self._retry(record, message, exit, progress)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wattline.cli.arguments import add_output_arguments
 from wattline.cli.output import announce_compilation, check_writable, notify, print_json
 from wattline.errors import ConfigError
+from wattline.units import pluralize
 
 if TYPE_CHECKING:
     from wattline.models.fit_quality import FittedWorkload
@@ -57,7 +58,7 @@ def _warn_contradictions(fit: FittedWorkload) -> None:
     if fit.contradictions:
         name = f"{fit.workload.model} on {fit.workload.gpu}"
         notify(
-            f"warning: {len(fit.contradictions)} rows of {name} contradict the others: "
+            f"warning: {pluralize(len(fit.contradictions), 'row')} of {name} contradict the others: "
             f"{fit.contradictions[0]}"
         )
 

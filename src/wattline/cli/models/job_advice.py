@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wattline.cli.models.find_workload import find_workload
 from wattline.cli.models.workload_data import finite_or_none
 from wattline.cli.output import notify, print_json, warn_skipped_rows
 from wattline.cluster import parse_cluster
@@ -16,6 +17,7 @@ from wattline.models.library import library, load_models
 from wattline.models.workload_models import WorkloadModels
 from wattline.reports.advice import Advice, advise, format_advice
 from wattline.trace import read as read_trace
+from wattline.units import pluralize
 
 
 def print_advice(args: argparse.Namespace) -> int:
@@ -32,7 +34,7 @@ def print_advice(args: argparse.Namespace) -> int:
     unknown = sum(advice.jobs for advice in all_advice if advice.cpus is None)
     if unknown and len(all_advice) > 1:
         total = sum(advice.jobs for advice in all_advice)
-        notify(f"no advice for {unknown} of {total} jobs: their models were not measured")
+        notify(f"no advice for {unknown} of {pluralize(total, 'job')}: their models were not measured")
     return 0
 
 
@@ -42,7 +44,7 @@ def _read_jobs(args: argparse.Namespace, models: WorkloadModels, cluster: Nodes)
         warn_skipped_rows(trace)
         return trace.jobs
     for kind in cluster.kind.names:
-        models.find(args.what, kind)  # raises for an unknown model, with similar names
+        find_workload(models, args.what, kind)  # raises for an unknown model, with similar names
     gpus = np.array([args.gpus])
     return Jobs.of(
         submit_s=[0.0],
@@ -59,10 +61,10 @@ def _is_trace(text: str) -> bool:
 
 
 def _format_head(advice: Advice) -> str:
-    jobs = f"{advice.jobs} job{'s' if advice.jobs > 1 else ''}"
+    jobs = pluralize(advice.jobs, "job")
     requests = f"requests {advice.requested_cpus:g} cores and {advice.requested_gib:g} GiB for each GPU"
     name = advice.model or "unknown model"
-    return f"{name}, {advice.gpus} GPU{'s' if advice.gpus > 1 else ''}, {jobs}, {requests} ({advice.node})"
+    return f"{name}, {pluralize(advice.gpus, 'GPU')}, {jobs}, {requests} ({advice.node})"
 
 
 def _encode(advice: Advice) -> dict[str, object]:

@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from wattline.cli.models.find_workload import find_workload
 from wattline.cli.models.prediction_text import PredictedOutcome, format_prediction, list_used_assumptions
 from wattline.cli.models.workload_data import encode_errors, finite_or_none
 from wattline.cli.output import notify, print_json
@@ -18,7 +19,7 @@ from wattline.models.workload_models import WorkloadModels
 
 def print_prediction(args: argparse.Namespace) -> int:
     """Print the prediction at the settings of *args*, and at the same ones without cap and clock."""
-    workload = _load_models(args).find(args.model, args.gpu)
+    workload = find_workload(_load_models(args), args.model, args.gpu)
     settings = {
         "gpus": args.gpus,
         "nodes": args.nodes if args.nodes is not None else int(fewest_nodes(args.gpus)),

@@ -10,6 +10,7 @@ from wattline.cli.models.workload_data import list_assumptions
 from wattline.cli.models.workload_text import format_percent
 from wattline.cli.output import format_columns
 from wattline.models.workload import Workload
+from wattline.units import pluralize
 
 
 class PredictedOutcome(NamedTuple):
@@ -82,7 +83,7 @@ def _describe_basis(w: Workload, settings: Mapping[str, Any]) -> list[str]:
     ]
     errors = (("samples/s", w.source.samples_error), ("watts", w.source.watts_error))
     off = ", ".join(f"{name} {format_percent(error)} off" for name, error in errors if math.isfinite(error))
-    points = f"{w.source.points} points" if w.source.points != 1 else "1 point"
+    points = pluralize(w.source.points, "point")
     source = f" of {w.source.name}" if w.source.name else ""
     lines.append(f"fitted to {points}{source}; held out: {f'{off} on average' if off else 'nothing'}")
     return lines

@@ -21,6 +21,7 @@ from wattline.profiler.core_sweep import CoreSweep
 from wattline.profiler.cpu_limits import CpuLimits, limit_cpus
 from wattline.profiler.run import NoSteps, Patience, ProfiledJob, format_command, measure_speed
 from wattline.profiler.step_rate import STEP_PATTERN
+from wattline.units import pluralize
 
 _TIMED_OUT = 124
 
@@ -63,7 +64,7 @@ def _measure_points(
     cores = f"{sweep.grid[0]:g} to {sweep.grid[-1]:g} cores"
     notify(
         f"profiling {format_command(job.command)} with {cores}, "
-        f"at most {sweep.points} points; limited by {limit}"
+        f"at most {pluralize(sweep.points, 'point')}; limited by {limit}"
     )
     points = state.points
     if points:

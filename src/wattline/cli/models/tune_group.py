@@ -14,6 +14,7 @@ from wattline.batch_size.posterior import compute_posterior
 from wattline.batch_size.tuner_state import TunerState
 from wattline.cli.output import confirm, notify, print_json, print_table
 from wattline.errors import ConfigError, NotFound
+from wattline.units import pluralize
 
 _COLUMNS = ("batch", "runs", "stopped", "epochs", "cost")
 
@@ -94,5 +95,5 @@ def reset_group(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"group": args.group, "forgotten": count})
     else:
-        print(f"{args.group}: deleted {count} runs")
+        print(f"{args.group}: deleted {pluralize(count, 'run')}")
     return 0

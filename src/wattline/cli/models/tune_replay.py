@@ -15,6 +15,7 @@ from wattline.batch_size.recorded_runs import RecordedTables, read_tables
 from wattline.batch_size.replay import GOALS, Score, TuningCase, build_cases, default_regret, replay, score
 from wattline.cli.output import notify, print_json, print_table, progress_bar
 from wattline.errors import NotFound
+from wattline.units import pluralize
 
 OPTIMIZERS: dict[str, Optimizer[Any]] = {"zeus": Zeus(), "wattline": BayesianTuner()}
 _FIGURES = ("last_energy", "regret", "settles10")
@@ -47,7 +48,7 @@ def replay_recorded(args: argparse.Namespace) -> int:
     print_table(_COLUMNS, _build_rows(results, names), right=_NUMBERS)
     for name in names:
         mean = np.mean([result["optimizers"][name]["regret"]["mean"] for result in results])
-        notify(f"{name}: mean regret {mean:.2f} oracle runs over {len(results)} workloads")
+        notify(f"{name}: mean regret {mean:.2f} oracle runs over {pluralize(len(results), 'workload')}")
     return 0
 
 

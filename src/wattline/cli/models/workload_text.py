@@ -10,6 +10,7 @@ from wattline.cli.models.workload_data import list_assumptions
 from wattline.cli.output import format_columns
 from wattline.models.power.curves import Curves
 from wattline.models.workload import Workload
+from wattline.units import pluralize
 
 _UNITS = {"cap_w": " W", "clock_mhz": " MHz", "mem_gib": " GiB", "read_mib_s": " MiB/s"}
 _LINE = 100  # characters
@@ -35,7 +36,7 @@ def format_ranges(w: Workload) -> str:
 def format_workload(w: Workload, held_out: str) -> str:
     """Return the lines about *w*; *held_out* describes its errors at points held out of the fit."""
     source = f" ({w.source.name})" if w.source.name else ""
-    lines = [f"{w.model} on {w.gpu}{source}: {w.source.points} points"]
+    lines = [f"{w.model} on {w.gpu}{source}: {pluralize(w.source.points, 'point')}"]
     parts = (
         ("held out", [held_out]),
         ("varied", [format_ranges(w)]),

@@ -30,7 +30,7 @@ def add_job_arguments(parser: CommandParser) -> None:
     parser.command_after_dashes = True
     add = parser.add_argument
     add("file", nargs="?", metavar="JOB.yaml", help="job file; - is stdin")
-    add("--name", metavar="N", help="name of the job (default: that of its command)")
+    add("--name", metavar="N", help="name of the job (default: that of its script or program)")
     add("--gpus", metavar="N", help="number of GPUs: 2, 1..4, or 8.. for at least 8 (default 1)")
     add("--time", metavar="T", help="time limit (4h, 1-12:00:00)")
     add("--team", metavar="T", help="team that the job is charged to")

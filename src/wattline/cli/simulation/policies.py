@@ -1,4 +1,4 @@
-"""`wattline policies`: list the stages of policies and their knobs."""
+"""`wattline policies`: list the stages of policies and the placers, with their knobs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every stage with its parameters and one line of documentation."""
+    """Print every stage and placer with its parameters and one line of documentation."""
+    from wattline.placement.parser import list_placers
     from wattline.policy.parser import list_stages
 
-    rows: list[dict[str, Any]] = []
-    for name, stage in sorted(list_stages().items()):
-        knobs = {f.name: f.default for f in fields(cast(Any, stage))} if inspect.isclass(stage) else {}
-        holds_budget = knobs.pop("budgets", None) is not None  # set by --budget, not in the policy text
-        knobs.pop("price", None)  # likewise by --price
-        does = (inspect.getdoc(stage) or "").split("\n")[0]
-        rows.append({"name": name, "knobs": knobs, "holds_budget": holds_budget, "does": does})
+    rows = [_describe("stage", name, stage) for name, stage in sorted(list_stages().items())]
+    rows += [_describe("placer", name, placer) for name, placer in list_placers().items()]
     if args.json:
         print_json(
             [
@@ -36,11 +32,23 @@ def run(args: argparse.Namespace) -> int:
             ]
         )
         return 0
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number == 0 or row["kind"] != rows[number - 1]["kind"]:
+            title = "Stages, joined by + in --policy:" if number == 0 else "\nPlacers, for --place:"
+            print(title)
         details = ",".join(f"{key}={value}" for key, value in row["knobs"].items())
         details += "  holds --budget" if row["holds_budget"] else ""
         print(f"{row['name']:16} {row['does']}" + (f"\n{'':16} {details}" if details else ""))
     return 0
+
+
+def _describe(kind: str, name: str, thing: Any) -> dict[str, Any]:
+    knobs = {f.name: f.default for f in fields(cast(Any, thing))} if inspect.isclass(thing) else {}
+    holds_budget = knobs.pop("budgets", None) is not None  # set by --budget, not in the policy text
+    knobs.pop("price", None)  # likewise by --price
+    knobs.pop("place", None)  # the placer in front of the +
+    does = (inspect.getdoc(thing) or "").split("\n")[0]
+    return {"name": name, "kind": kind, "knobs": knobs, "holds_budget": holds_budget, "does": does}
 
 
 def _encode_default(value: Any) -> Any:

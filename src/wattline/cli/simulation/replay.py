@@ -11,7 +11,7 @@ from wattline.cli.simulation.scenario_arguments import add_decision_arguments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `wattline replay`."""
-    parser.add_argument("log_file", metavar="LOG", help="run log written by --log or wattline log")
+    parser.add_argument("log_file", metavar="LOG", help="run log written by --log or wattline runlog")
     parser.add_argument(
         "--policy", required=True, metavar="P", help="policy of the run, as it was given then"
     )

@@ -14,6 +14,7 @@ from wattline.cli.output import (
     warn_skipped_rows,
 )
 from wattline.cli.simulation.scenario_arguments import add_scenario_arguments
+from wattline.units import pluralize
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
         print_json({**result.as_dict(), **identity, **cost})
     else:
         print(result)
-        notify(f"{len(trace.jobs)} jobs in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB")
+        notify(
+            f"{pluralize(len(trace.jobs), 'job')} in {cost['cpu_s']:.2f} CPU s, {cost['peak_rss_mb']:.0f} MB"
+        )
     if result.never_started == result.jobs:
         notify(explain_nothing_started(unfinished, trace.jobs, case))
         return 4

@@ -1,4 +1,4 @@
-"""`wattline log`: print the run log of the service, for `wattline replay`."""
+"""`wattline runlog`: print the run log of the service, for `wattline replay`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wattline.cli.service.connect import add_connection_arguments, connect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `wattline log`."""
+    """Add the arguments of `wattline runlog`."""
     parser.add_argument(
         "epoch",
         nargs="?",
