@@ -98,8 +98,10 @@ def test_a_fitted_workload_predicts_the_same_after_it_was_written(kind: str) -> 
     after = reload_coefficients(before)
     for asked in ASKED.values():
         was, now = before.extrapolate(asked), after.extrapolate(asked)
-        # Only the laws are written, not how measured watts correct them.
-        assert max_relative_error(now.samples_s, was.samples_s) < 0.02
+        # Only the laws are written, not how measured speeds and watts correct them.
+        # No law follows a curve with steps; the file has the errors of the laws alone.
+        tolerance = 0.1 if kind == "capped with steps" else 0.05
+        assert max_relative_error(now.samples_s, was.samples_s) < tolerance
         assert max_relative_error(now.watts, was.watts) < 0.07
     for name in ("model", "gpu", "metered"):
         assert getattr(after, name) == getattr(before, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from wattline.measurement.points import Profile
 from wattline.measurement.settings import KNOBS
 from wattline.models.array_speed import ArrayModel, fit_array
 from wattline.models.demand import DemandModel, fit_demand
-from wattline.models.power.curves import Curves, fit_caps, fit_clocks
+from wattline.models.power.curves import Curves, fit_caps, fit_clocks, follow_lines, pass_through_rates
 from wattline.models.power.throttle import Throttle, estimate_top_w
 from wattline.models.speed import Speed, fit_speed
 from wattline.models.workload import DEFAULT_WAITING_POWER, MeasurementSource, Workload
@@ -67,10 +67,14 @@ def split_workloads(profile: Profile) -> Iterator[Profile]:
         yield profile.take(codes == codes[row])
 
 
-def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> Workload:
+def fit_workload(
+    profile: Profile, shape: tuple[float, float] | None = None, lines: Collection[str] = ()
+) -> Workload:
     """Fit the workload of one (model, GPU kind); all rows of *profile* must belong to it.
 
-    *shape* is the knee and the rise of the GPU's voltage, where they are known from other workloads.
+    *shape* is the knee and the rise of the GPU's voltage, where they are known from other workloads. *lines*
+    are the knobs, `cap_w` and `clock_mhz`, of which the law does not fit: measured settings are joined by
+    lines.
     """
     if not len(profile):
         raise NotFitted("the profile has no measurements, expected some in at least 2 different settings")
@@ -108,6 +112,7 @@ def fit_workload(profile: Profile, shape: tuple[float, float] | None = None) -> 
         metered=not bool(np.isnan(throttle.top_w).all()),
         source=MeasurementSource(points=len(profile)),
     )
+    model = _pass_through_measured(model, solo, lines)
     model = replace(model, waiting_power=_fit_waiting_power(model, solo), demand=_fit_host_demand(timed))
     return replace(model, array=_fit_array_model(model, timed))
 
@@ -234,6 +239,33 @@ def _correct_rates(curves: Curves | None, speed: Speed, free: Profile) -> Curves
         law_s = speed.compute_s(settings.local_batch[narrow])
         rates[row] = np.mean(law_s / np.maximum(compute_s, 0.1 * law_s))
     return curves.scale_rates(rates)
+
+
+def _pass_through_measured(model: Workload, solo: Profile, lines: Collection[str]) -> Workload:
+    """Return *model* with throttled rates that pass through the measured speeds of the fewest GPUs.
+
+    For the knobs of *lines* rates and watts are lines between the measurements. Coefficients stay as they
+    are: only the tables are corrected.
+    """
+    throttle, corrected = model.throttle, {}
+    for name, knob, other in (("caps", "cap_w", "clock_mhz"), ("clocks", "clock_mhz", "cap_w")):
+        curves: Curves | None = getattr(throttle, name)
+        rows = solo.take(~np.isnan(getattr(solo, knob)) & np.isnan(getattr(solo, other)))
+        if curves is None or not len(rows):
+            continue
+        rows = rows.take(rows.gpus == rows.gpus.min())
+        rows = rows.take(rows.nodes == rows.nodes.min())
+        batch = rows.settings.local_batch
+        step_s = _step_s(rows)
+        compute_s = np.maximum(step_s - model.speed.sync_s(rows.gpus, rows.nodes), 0.1 * step_s)
+        rate = model.speed.compute_s(batch) / compute_s
+        measured = _round_sizes(batch), getattr(rows, knob), rate
+        corrected[name] = (
+            follow_lines(curves, *measured, rows.watts / rows.gpus)
+            if knob in lines
+            else pass_through_rates(curves, *measured)
+        )
+    return replace(model, throttle=replace(throttle, **corrected)) if corrected else model
 
 
 def _step_s(rows: Profile) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,23 +13,28 @@ import numpy as np
 
 from wattline.measurement.merge import AGREE, merged
 from wattline.measurement.points import Profile, read_profile
-from wattline.models.fit import fit, split_workloads
+from wattline.models.fit import fit, fit_workload, split_workloads
 from wattline.models.held_out import HeldOutErrors, cross_validate
+from wattline.models.library import reload_coefficients
+from wattline.models.setting_choice import LawCheck, check_law
 from wattline.models.workload import Workload
 
 
 class FittedWorkload(NamedTuple):
-    """A fitted workload with its rows and its cross-validation errors."""
+    """A fitted workload with its rows, its cross-validation errors, and the checks of its laws."""
 
     workload: Workload
     rows: Profile
     held_out: HeldOutErrors
+    laws: tuple[LawCheck, ...] = ()
 
     @property
     def contradictions(self) -> list[str]:
         """Descriptions of the rows that disagree with the fit, worst first."""
         known = merged(self.rows)
+        laws = reload_coefficients(self.workload)  # the fit itself passes through measured speeds
         predicted = self.workload.extrapolate(known.settings)
+        predicted = predicted._replace(samples_s=laws.extrapolate(known.settings).samples_s)
         far = []
         for name, values, fitted in (
             ("samples_s", known.samples_s, predicted.samples_s),
@@ -59,15 +65,30 @@ class FittedWorkload(NamedTuple):
 
 
 def fit_file(path: str) -> Iterator[FittedWorkload]:
-    """Fit every workload of a CSV file of measurements; their source is the name of the file."""
+    """Fit every workload of a CSV file of measurements; their source is the name of the file.
+
+    Where the law of caps or clocks does not fit, measured settings are joined by lines.
+    """
     profile = read_profile(path)
     models = fit(profile)
     for found, rows in zip(models.workloads, split_workloads(profile), strict=True):
-        held = cross_validate(rows)
+        laws = _check_laws(found, rows)
+        misfits = tuple(law.knob for law in laws if not law.fits)
+        if misfits:
+            found = fit_workload(rows, lines=misfits)
+        held = cross_validate(rows, partial(fit_workload, lines=misfits))
         source = replace(
             found.source,
             name=Path(path).name.removesuffix(".gz").removesuffix(".csv"),
             samples_error=held.samples_error,
             watts_error=held.watts_error,
+            misfits=misfits,
         )
-        yield FittedWorkload(replace(found, source=source), rows, held)
+        yield FittedWorkload(replace(found, source=source), rows, held, laws)
+
+
+def _check_laws(w: Workload, rows: Profile) -> tuple[LawCheck, ...]:
+    """Return the checks of the laws of those knobs that were measured with watts at several settings."""
+    measured = {"cap_w": w.throttle.caps, "clock_mhz": w.throttle.clocks}
+    checks = (check_law(rows, k) for k, curves in measured.items() if curves is not None and curves.metered)
+    return tuple(check for check in checks if math.isfinite(check.law_error))

@@ -79,6 +79,7 @@ def _format_workload(w: Workload) -> str:
     lines = ["[[workload]]", *(f"{key} = {_quote(text)}" for key, text in names.items())]
     lines += [f"points = {w.source.points}", *_format_pairs(samples_error=w.source.samples_error)]
     lines += _format_pairs(watts_error=w.source.watts_error)
+    lines += [f"misfits = {json.dumps(w.source.misfits)}"] if w.source.misfits else []
     lines += [] if np.isnan(w.usual_batch) else [f"usual_batch = {w.usual_batch:.12g}"]
     if w.waiting_power != DEFAULT_WAITING_POWER:
         lines += _format_pairs(wait=w.waiting_power)
@@ -158,6 +159,7 @@ def _parse_workload(entry: Mapping[str, Any]) -> Workload:
             int(entry.get("points", 0)),
             float(entry.get("samples_error", np.nan)),
             float(entry.get("watts_error", np.nan)),
+            tuple(entry.get("misfits", ())),
         ),
     )
 

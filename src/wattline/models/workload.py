@@ -57,12 +57,13 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasurementSource:
-    """Origin of a workload's coefficients, and their cross-validation errors."""
+    """Origin of a workload's coefficients, their cross-validation errors, and the knobs that no law fits."""
 
     name: str = ""
     points: int = 0
     samples_error: float = np.nan  # mean relative error, held out
     watts_error: float = np.nan
+    misfits: tuple[str, ...] = ()  # of cap_w and clock_mhz
 
 
 @dataclass(frozen=True)

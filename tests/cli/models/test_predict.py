@@ -180,3 +180,31 @@ def test_a_file_without_models_is_refused(capsys: pytest.CaptureFixture[str], tm
         )
         assert (code, out) == (2, "")
         assert why in err
+
+
+def test_predict_names_the_best_cap_of_a_sweep_and_its_reason(
+    capsys: pytest.CaptureFixture[str], resnet: list[str]
+) -> None:
+    found = run_json_command(capsys, "predict", *resnet, "--batch", "64", "--aim", "energy")
+    best = found["best"]["cap_w"]
+    assert best["measured"] is (best["value"] == best["best_measured"])
+    assert best["measured"] or best["gain"] > best["error"]
+    _, text, _ = run_command(capsys, "predict", *resnet, "--batch", "64", "--aim", "time")
+    assert "best by time: cap 300 W, measured" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--model", "resnet50", "--gpu", "v100", "--aim", "energy"], "--aim needs the measured caps"),
+        (["--aim", "slowdown:1.1"], "expected energy, time or cost:ETA"),
+        (["--aim", "cheap"], "aim is 'cheap'"),
+        (["--aim", "energy", "--gpus", "2"], "has no caps or clocks of resnet50 on a40"),
+    ],
+)
+def test_an_aim_that_cannot_be_answered_is_explained(
+    capsys: pytest.CaptureFixture[str], resnet: list[str], options: list[str], problem: str
+) -> None:
+    words = options if "--model" in options else [*resnet, *options]
+    assert main(["predict", *words]) == 2
+    assert problem in capsys.readouterr().err

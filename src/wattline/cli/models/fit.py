@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         _warn_contradictions(fit)
     if args.out:
         write_models(WorkloadModels(tuple(map(_with_written_errors, fits))), args.out)
-        notify(f"models: {args.out} (coefficients only, without corrections by measured watts)")
+        notify(f"models: {args.out} (coefficients only, without corrections by the measurements)")
     if args.html:
         announce_compilation()
         from wattline.reports.html.fit_page import write_fit_page  # compiles loops, needed only for pages
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"workloads": [_encode(fit) for fit in fits]})
     else:
-        print("\n\n".join(format_workload(fit.workload, str(fit)) for fit in fits))
+        print("\n\n".join(format_workload(fit.workload, str(fit), fit.laws) for fit in fits))
     return 0
 
 
@@ -83,4 +83,16 @@ def _encode(fit: FittedWorkload) -> dict[str, Any]:
         "watts_error": finite_or_none(fit.held_out.watts_error),
         "watts_worst": finite_or_none(fit.held_out.watts_worst),
     }
-    return {**encode_workload(fit.workload), "held_out": held, "contradicted": fit.contradictions}
+    laws = {law.knob: {**asdict(law), "fits": law.fits, "says": str(law)} for law in fit.laws}
+    laws = {knob: {k: _strict(v) for k, v in law.items()} for knob, law in laws.items()}
+    return {
+        **encode_workload(fit.workload),
+        "held_out": held,
+        "laws": laws,
+        "contradicted": fit.contradictions,
+    }
+
+
+def _strict(value: Any) -> Any:
+    """Return *value* for strict JSON: None instead of nan."""
+    return None if isinstance(value, float) and value != value else value

@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="storage bandwidth of the job (500MB/s; default: enough)",
     )
     add("--fuse", type=positive_int, default=1, metavar="B", help="number of jobs fused into one (default 1)")
+    add(
+        "--aim",
+        metavar="AIM",
+        help="with --profile: also name the best cap and clock by energy, time or cost:ETA",
+    )
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--models", metavar="FILE", help="models written by fit --out (default: the library)")
     models.add_argument("--profile", metavar="CSV", help="measurements to fit first")

@@ -81,6 +81,11 @@ def _describe_basis(w: Workload, settings: Mapping[str, Any]) -> list[str]:
         f"{_SUBJECTS[part]} not measured: assumed {text}"
         for part, text in list_used_assumptions(w, settings).items()
     ]
+    lines += [
+        f"the {name} law does not fit the measurements: trust measured {name}s only"
+        for knob, name in (("cap_w", "cap"), ("clock_mhz", "clock"))
+        if settings[knob] is not None and knob in w.source.misfits
+    ]
     errors = (("samples/s", w.source.samples_error), ("watts", w.source.watts_error))
     off = ", ".join(f"{name} {format_percent(error)} off" for name, error in errors if math.isfinite(error))
     points = pluralize(w.source.points, "point")

@@ -33,8 +33,8 @@ def format_ranges(w: Workload) -> str:
     return ", ".join(ranges) or "nothing"
 
 
-def format_workload(w: Workload, held_out: str) -> str:
-    """Return the lines about *w*; *held_out* describes its errors at points held out of the fit."""
+def format_workload(w: Workload, held_out: str, laws: Sequence[object] = ()) -> str:
+    """Return the lines about *w*; *held_out* describes its errors at points held out, *laws* its laws."""
     source = f" ({w.source.name})" if w.source.name else ""
     lines = [f"{w.model} on {w.gpu}{source}: {pluralize(w.source.points, 'point')}"]
     parts = (
@@ -44,6 +44,7 @@ def format_workload(w: Workload, held_out: str) -> str:
         ("watts", _describe_watts(w)),
         ("cap", _describe_laws(w, "cap_w", w.throttle.caps)),
         ("clock", _describe_laws(w, "clock_mhz", w.throttle.clocks)),
+        ("law", list(map(str, laws)) or _describe_misfits(w)),
         (
             "waiting",
             _unless_assumed(
@@ -116,6 +117,11 @@ def _describe_laws(w: Workload, knob: str, curves: Curves | None) -> list[str]:
         rate = (_format_number(v) for v in [float(curves.bend[row]), *curves.rate_law[row].tolist()])
         rows.append([f"{batch:g}", *rate, *draws])
     return format_columns(columns, rows, right=columns)
+
+
+def _describe_misfits(w: Workload) -> list[str]:
+    names = (_NAMES[knob] for knob in w.source.misfits)
+    return [f"the {name} law does not fit: choose a measured {name}" for name in names]
 
 
 def _format_number(value: float) -> str:

@@ -4,15 +4,16 @@ A law is fitted per measured local batch size and tabulated at evenly spaced kno
 prediction is a table lookup for every law. Between batch sizes the interpolation is linear in the logarithm
 of the size.
 
-*Deviates:* the watts of a fit (not of the library, which holds coefficients only) are corrected by the
-measurements. Against clocks the law is scaled to pass through them; against caps, where they scatter more,
-the result is the mean of the law and of lines between the measurements, which over many choices of caps was
-better on average than either alone.
+*Deviates:* rates and watts of a fit (not of the library, which holds coefficients only) are corrected by
+the measurements: the law is scaled to pass through them, so that between two measured settings the inverse
+of the time of a step is interpolated and the law gives only its curvature. The watts under a cap, which
+scatter more, are the mean of the law and of lines between the measurements, which over many choices of caps
+was better on average than either alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -92,12 +93,51 @@ class Curves:
         Watts are those of the setting with the same rate, and at least *least_w*.
         """
         scaled = rate * self.rate[:, -1:]
-        watts = [np.interp(r, known, w) for r, known, w in zip(scaled, self.rate, self.watts, strict=True)]
+        rising = np.maximum.accumulate(self.rate, axis=1)  # measured rates scatter
+        watts = [np.interp(r, known, w) for r, known, w in zip(scaled, rising, self.watts, strict=True)]
         return replace(self, knob=knob, rate=scaled, watts=np.maximum(watts, least_w))
 
     def scale_rates(self, bend: Floats) -> Curves:
         """Return the curves with the rates of each batch size multiplied by *bend*."""
         return replace(self, rate=self.rate * bend[:, None], bend=self.bend * bend)
+
+
+def pass_through_rates(curves: Curves, batch: Floats, knob: Floats, rate: Floats) -> Curves:
+    """Return *curves* with rates scaled to pass through the measured ones.
+
+    *batch*, *knob* and *rate* have a value per measurement; a batch size with one knob value is left alone.
+    """
+    table = curves.rate.copy()
+    for row, positions, means in _group_measurements(curves, batch, knob, rate):
+        table[row] = _scale_to_measured(curves.knob, table[row], positions, means)
+    return replace(curves, rate=table)
+
+
+def follow_lines(curves: Curves, batch: Floats, knob: Floats, rate: Floats, watts: Floats) -> Curves:
+    """Return *curves* as lines between the measured settings, for GPUs that the laws do not fit.
+
+    Outside the measured range the laws continue. Watts rise with the knob, as those of all curves do.
+    """
+    tables = curves.rate.copy(), curves.watts.copy()
+    for table, measured in zip(tables, (rate, watts), strict=True):
+        for row, positions, means in _group_measurements(curves, batch, knob, measured):
+            inside = (curves.knob >= positions[0]) & (curves.knob <= positions[-1])
+            scaled = _scale_to_measured(curves.knob, table[row], positions, means)
+            table[row] = np.where(inside, np.interp(curves.knob, positions, means), scaled)
+    return replace(curves, rate=tables[0], watts=np.maximum.accumulate(tables[1], axis=1))
+
+
+def _group_measurements(
+    curves: Curves, batch: Floats, knob: Floats, values: Floats
+) -> Iterator[tuple[int, Floats, Floats]]:
+    """Yield the row of each batch size with several knob values, these values, and the mean at each."""
+    for row, size in enumerate(curves.batch):
+        here = np.flatnonzero((batch == size) & ~np.isnan(values))
+        positions, group = np.unique(knob[here], return_inverse=True)
+        if len(positions) > 1:
+            means = np.bincount(group.reshape(-1), values[here]) / np.bincount(group.reshape(-1))
+            positions, means, _ = _average_neighbours(positions, means, means)
+            yield row, positions, means
 
 
 @dataclass(frozen=True)
@@ -259,10 +299,16 @@ def _correct_watts(
 
 def _average_with_measured(knob: Floats, law: Floats, positions: Floats, measured: Floats) -> Floats:
     """Return the mean of *law* and of lines between the *measured* points, made to rise with the knob."""
-    rising = 0.5 * (np.maximum.accumulate(measured) + np.minimum.accumulate(measured[::-1])[::-1])
+    rising = _average_rising(measured)
     inside = np.clip(knob, positions[0], positions[-1])
     # Outside the measured range the law continues from the end of the mean.
     return np.asarray(law + 0.5 * (np.interp(inside, positions, rising) - np.interp(inside, knob, law)))
+
+
+def _average_rising(measured: Floats) -> Floats:
+    """Return *measured* made to rise: the mean of the least curve above it and the largest below."""
+    above, below = np.maximum.accumulate(measured), np.minimum.accumulate(measured[::-1])[::-1]
+    return np.asarray(0.5 * (above + below))
 
 
 def _scale_to_measured(knob: Floats, law: Floats, positions: Floats, measured: Floats) -> Floats:

@@ -55,11 +55,11 @@ def render_fit_page(profile: str, fits: Sequence[FittedWorkload], plotly: str) -
 def build_fit_figures(fits: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return the plotly figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
     figures = {}
-    for number, (workload, profile, held_out) in enumerate(fits):
-        rows = merged(profile)
+    for number, fit in enumerate(fits):
+        workload, rows = fit.workload, merged(fit.rows)
         for knob in _list_varied_knobs(workload):
             figures[f"fit-{number}-{knob}"] = build_knob_figure(workload, rows, knob)
-        figures[f"fit-{number}-errors"] = build_error_figure(rows, held_out)
+        figures[f"fit-{number}-errors"] = build_error_figure(rows, fit.held_out)
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
@@ -71,6 +71,7 @@ def _describe_fit(number: int, fit: FittedWorkload, figures: Mapping[str, Any]) 
     workload, rows = fit.workload, merged(fit.rows)
     note = f"{len(fit.rows):,} points. Held out: {fit}."
     note += "" if workload.metered else " Watts were not measured."
+    note += "".join(f" {str(law)[0].upper()}{str(law)[1:]}." for law in fit.laws)
     plots = []
     for knob in _list_varied_knobs(workload):
         if f"fit-{number}-{knob}" in figures:
