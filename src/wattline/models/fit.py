@@ -247,7 +247,7 @@ def _pass_through_measured(model: Workload, solo: Profile, lines: Collection[str
     For the knobs of *lines* rates and watts are lines between the measurements. Coefficients stay as they
     are: only the tables are corrected.
     """
-    throttle, corrected = model.throttle, {}
+    throttle, corrected = model.throttle, dict[str, Curves]()
     for name, knob, other in (("caps", "cap_w", "clock_mhz"), ("clocks", "clock_mhz", "cap_w")):
         curves: Curves | None = getattr(throttle, name)
         rows = solo.take(~np.isnan(getattr(solo, knob)) & np.isnan(getattr(solo, other)))
@@ -265,7 +265,8 @@ def _pass_through_measured(model: Workload, solo: Profile, lines: Collection[str
             if knob in lines
             else pass_through_rates(curves, *measured)
         )
-    return replace(model, throttle=replace(throttle, **corrected)) if corrected else model
+    caps, clocks = corrected.get("caps", throttle.caps), corrected.get("clocks", throttle.clocks)
+    return replace(model, throttle=replace(throttle, caps=caps, clocks=clocks))
 
 
 def _step_s(rows: Profile) -> Floats:

@@ -190,7 +190,7 @@ def test_predict_names_the_best_cap_of_a_sweep_and_its_reason(
     assert best["measured"] is (best["value"] == best["best_measured"])
     assert best["measured"] or best["gain"] > best["error"]
     _, text, _ = run_command(capsys, "predict", *resnet, "--batch", "64", "--aim", "time")
-    assert "best by time: cap 300 W, measured" in text
+    assert "best by time: cap 250 W, measured" in text
 
 
 @pytest.mark.parametrize(
