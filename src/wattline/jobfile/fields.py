@@ -49,14 +49,15 @@ _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _INSTANT = rf"^(?:{_DAY})[T ]{_TIME}(?::[0-5][0-9](?:\.[0-9]{{1,6}})?)?(?:Z|[+-]{_TIME})$"
 
 
-def _as_tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
+    """Return a list as a tuple, and any other value as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _as_words(value: object) -> object:
     if isinstance(value, list) and value[:1] == [""]:
         raise ValueError("begins with an empty word")
-    return _as_tuple(value)
+    return as_tuple(value)
 
 
 def _as_whole(value: object) -> object:
@@ -182,7 +183,7 @@ MatrixText = Annotated[str, _text(rf"^(?:[^${_CONTROL}]|{DOLLAR})*$", 1000), Bef
 MatrixList = Annotated[
     tuple[MatrixText | bool | Integer | Number, ...],
     Field(min_length=1, max_length=10_000),
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
 ]
 MatrixRange = Annotated[str, _text(r"^-?[0-9]{1,9}\.\.-?[0-9]{1,9}$", 24)]
 Matrix = Annotated[
@@ -190,10 +191,15 @@ Matrix = Annotated[
     Field(max_length=32, json_schema_extra=_keys(rf"^{NAME}$")),
 ]
 
+JobNumber = Annotated[int, Field(ge=1, le=10**12 - 1), BeforeValidator(_as_whole)]
+DependencyText = Annotated[str, _text(rf"^(?:sweep:)?[^:{_CONTROL}]+(?::(?:success|end))?$", 220)]
+SweepNumber = Annotated[str, _text(r"^[0-9]{1,12}$", 12)]
+DependencyName = Annotated[str, _text(rf"^[^{_CONTROL}]+$", 200)]
+
 Count = Annotated[int, Field(ge=1, le=10**9), BeforeValidator(_as_whole)]
 GpuCount = Annotated[int, Field(ge=1, le=99_999), BeforeValidator(_as_whole)]
 GpuRange = Annotated[str, _text(r"^[1-9][0-9]{0,4}(?:\.\.(?:[1-9][0-9]{0,4})?)?$", 12)]
-Kinds = Annotated[tuple[Kind, ...], Field(max_length=32), BeforeValidator(_as_tuple)]
+Kinds = Annotated[tuple[Kind, ...], Field(max_length=32), BeforeValidator(as_tuple)]
 Cpus = Annotated[float, Field(gt=0, le=10_000)]
 Gib = Annotated[float, Field(gt=0, le=1e9)]
 GibText = Annotated[
@@ -226,14 +232,14 @@ StopSignal = Annotated[
     str, AfterValidator(_check_stop_signal), Field(json_schema_extra={"enum": list(STOP_SIGNALS)})
 ]
 TunedSettings = Annotated[
-    tuple[Literal["batch_size", "power_limit"], ...], Field(max_length=2), BeforeValidator(_as_tuple)
+    tuple[Literal["batch_size", "power_limit"], ...], Field(max_length=2), BeforeValidator(as_tuple)
 ]
 RetryCauses = Annotated[
     tuple[Literal["crash", "killed", "node_fail", "error", "out_of_memory", "timeout"], ...],
     Field(max_length=6),
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
 ]
-BatchSizes = Annotated[tuple[Count, ...], Field(max_length=64), BeforeValidator(_as_tuple)]
+BatchSizes = Annotated[tuple[Count, ...], Field(max_length=64), BeforeValidator(as_tuple)]
 TargetText = Annotated[
     str,
     _text(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from signal import Signals
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from wattline.jobfile import fields as f
+from wattline.jobfile.dependencies import Dependency, check_dependencies, list_dependencies
 from wattline.jobfile.errors import FieldError, Path, convert_validation_error
 from wattline.jobfile.matrix import check_matrix
 from wattline.jobfile.template import split_command
@@ -182,6 +183,19 @@ class RecurringSection(_Section):
         return None if self.target is None else Target.parse(self.target)
 
 
+class DependencySection(_Section):
+    """A job or a sweep that has to end first."""
+
+    job: f.JobNumber | f.DependencyName | None = Field(default=None, description="the id or name of a job")
+    sweep: f.JobNumber | f.SweepNumber | None = Field(
+        default=None, description="a sweep by the id of its first job"
+    )
+    when: Literal["success", "end"] = Field(default="success", description="success or end")
+
+
+_DEPENDENCIES = "jobs such as 12, 12:end, sweep:12, a name, or {job: 12, when: end}, or a list of these"
+
+
 class JobFile(_Section):
     """A job, or with a `matrix` a sweep of jobs."""
 
@@ -197,6 +211,19 @@ class JobFile(_Section):
         default=ResourcesSection(), description="a mapping such as {gpus: 1..4, time: 4h}"
     )
     matrix: f.Matrix = Field(default={}, description="a list of values, or a range such as 0..7")
+    max_parallel: f.MemberCount | None = Field(
+        default=None, description="how many jobs of the matrix may run at once, a whole number above 0"
+    )
+    depends_on: (
+        f.JobNumber
+        | f.DependencyText
+        | DependencySection
+        | Annotated[
+            tuple[f.JobNumber | f.DependencyText | DependencySection, ...],
+            Field(max_length=100),
+            BeforeValidator(f.as_tuple),
+        ]
+    ) = Field(default=(), description=_DEPENDENCIES)
     fuse: f.FuseMode | f.MemberCount = Field(
         default="auto", description="off, auto, or how many members are trained as one"
     )
@@ -233,6 +260,11 @@ class JobFile(_Section):
     def words(self) -> tuple[str, ...]:
         """Words of the command, with `${name}` not yet filled in."""
         return split_command(self.run) if isinstance(self.run, str) else self.run
+
+    @property
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """Jobs and sweeps that have to end first."""
+        return list_dependencies(self)
 
     @property
     def width(self) -> int | None:
@@ -289,6 +321,7 @@ def _validate(document: object) -> JobFile:
         raise convert_validation_error(error, document, JobFile) from None
     check_matrix(job)
     check_retries(job)
+    check_dependencies(job)
     return job
 
 

@@ -27,6 +27,7 @@ from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
 from wattline.policy.knobs import build_budget_error, has_knob, set_knob
 from wattline.policy.parser import parse_policy
+from wattline.service.admission import Admission
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
 from wattline.service.event_feed import EventFeed
@@ -102,6 +103,8 @@ class Controller:
         self._lock = threading.Lock()  # guards the view
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
         self.actions = JobActions(self.store, self.backend, self.clock)
+        self._admission = Admission(self.store, self.backend, self.clock, self.actions.lock)
+        self._update_view(withheld_reason=self._admission.reason)
         self._submitter = Submitter(self.store, self.backend, self.view)
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)
@@ -114,19 +117,20 @@ class Controller:
         """Adopt the jobs that exist, and start the loop."""
         live = self.store.live_jobs()
         nodes = self.backend.nodes
-        self.backend.adopt(
-            [record_from_row(job, nodes) for job in live if not job.held or job.state == "RUNNING"]
-        )
+        queued = [job for job in live if job.state == "RUNNING" or not (job.held or job.withheld)]
+        self.backend.adopt([record_from_row(job, nodes) for job in queued])
         self.backend.restore_energy(self.store.meter_totals())
         self.backend.cancel(*(job.id for job in live if job.cancelled))
         self._append(NewEvent(self.clock(), "service", None, {"event": "started", "jobs": len(live)}))
         self._thread.start()
+        self._admission.start()
 
     def stop(self) -> None:
         """Stop the loop. Jobs run on, and the next process that serves this folder adopts them."""
         self._stopping.set()
         self.close_streams()
         self.backend.interrupt()
+        self._admission.stop()
         try:
             if self._thread.ident is not None:
                 self._thread.join()
@@ -254,9 +258,9 @@ class Controller:
 
     def _on_event(self, kind: str, job: str, data: dict[str, Any]) -> None:
         """Store an event of the backend."""
-        if kind == "unknown_job":  # the backend was asked to cancel a job that is held or over
+        if kind == "unknown_job":  # the backend was asked to cancel a job that is held, withheld or over
             row = self.store.job(job)
-            if row is None or not row.held or row.state != "PENDING":
+            if row is None or not (row.held or row.withheld) or row.state != "PENDING":
                 return
             kind = "ended"
             data = {

@@ -47,8 +47,9 @@ class HistoryPage(NamedTuple):
 class EventSubscription:
     """The events of one stream that were not sent yet. Used by the event loop of the stream only."""
 
-    def __init__(self, job: str | None, position: int) -> None:
+    def __init__(self, job: str | None, position: int, cut: bool) -> None:
         self.job, self.position = job, position  # only events after *position* come
+        self._cut = cut  # the first chunk may have earlier ones
         self.loop = asyncio.get_running_loop()
         self.dropped = False  # it was too slow: no more events come
         self._backlog: deque[EventText] = deque()
@@ -57,8 +58,10 @@ class EventSubscription:
 
     def put(self, chunk: EventText) -> None:
         """Add events, or drop the stream if its backlog is full."""
-        if self.dropped:
+        if self.dropped or chunk.last <= self.position:
             return
+        if self._cut:  # its first events may have been sent as history
+            chunk, self._cut = _cut(chunk, self.position), False
         if self._backlog and self._backlog_bytes + len(chunk.text) > _BACKLOG_BYTES:
             self.dropped = True
         else:
@@ -117,15 +120,20 @@ class EventFeed:
         for one in subscriptions:
             _call(one.loop, one.wake)
 
-    def subscribe(self, job: str | None) -> EventSubscription:
-        """Start a subscription of the events from now on, of one job or all."""
+    def subscribe(self, job: str | None, after: int | None = None) -> EventSubscription:
+        """Start a subscription of the events from now on, of one job or all.
+
+        *after* is the last event that was read as history. If the subscription has a larger position, those
+        in between have to be read, too.
+        """
         with self._lock:
             if not self._subscriptions:
                 self._position = self._store.last_seq
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="wattline-events", daemon=True)
                 self._thread.start()
-            subscription = EventSubscription(job, self._position)
+            ahead = after is not None and after > self._position
+            subscription = EventSubscription(job, max(after or 0, self._position), ahead)
             self._subscriptions.add(subscription)
             return subscription
 
@@ -211,6 +219,13 @@ def format_event(seq: int, at_s: float, kind: str, job: str | None, data: str) -
     content = redact_submission(data) if kind == "accepted" else data
     head = json.dumps({"at_s": at_s, "kind": kind, "job": job})
     return f'id: {seq}\nevent: {kind}\ndata: {head[:-1]}, "data": {content}}}\n\n'.encode()
+
+
+def _cut(chunk: EventText, after: int) -> EventText:
+    """Return a chunk without the events up to *after*."""
+    events = chunk.text.split(b"\n\n")[:-1]
+    later = [event + b"\n\n" for event in events if int(event[4 : event.index(b"\n")]) > after]
+    return EventText(chunk.last, b"".join(later))
 
 
 def _join(texts: Sequence[EventText]) -> EventText:

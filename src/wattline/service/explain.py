@@ -29,6 +29,9 @@ def describe_reason(view: ControllerView, job: JobRow) -> str:
         return "Held by its owner or an operator."
     if job.state == "RUNNING":
         return ""
+    if job.withheld:
+        withheld = view.withheld_reason(job.id)
+        return "Not yet scheduled." if withheld is None else withheld.text
     now_s = view.clock()
     if job.retry_at_s is not None and job.retry_at_s > now_s:
         return f"{job.message} It is retried in {format_seconds(job.retry_at_s - now_s)}.".strip()
@@ -54,6 +57,8 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     position = view.queue_position(job.id) if in_queue else None
     waits = job.state == "PENDING" and position is not None
     code = _wait_reason(view, job).name.lower() if waits else "held" if held else job.state.lower()
+    if job.withheld and not held and (withheld := view.withheld_reason(job.id)) is not None:
+        code = withheld.code
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
     if step is not None and position is not None:
         evidence += _queue_facts(view, step, position) if waits else []

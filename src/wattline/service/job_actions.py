@@ -118,27 +118,28 @@ class JobActions:
 
     def _apply(self, action: str, jobs: Sequence[SelectedJob], by: str, priority: float) -> None:
         now_s, ids = self._clock(), [job.id for job in jobs]
-        kind, data = _build_event(action, priority)
-        data["by"] = by
-        self._store.append(*(NewEvent(now_s, kind, id, data) for id in ids))
+        self._store.append(*(_build_event(now_s, action, job, priority, by) for job in jobs))
         if action == "cancel":
             self._backend.cancel(*ids)
         elif action == "hold":
             self._backend.withdraw(*ids)
         elif action == "release":
-            rows = self._store.jobs_with_ids(ids)
+            free = [job.id for job in jobs if not job.gated]  # `Admission` hands the others over
+            rows = self._store.jobs_with_ids(free)
             self._backend.submit([record_from_row(row, self._backend.nodes) for row in rows])
         else:
             queued = [job.id for job in jobs if job.state == "PENDING" and not job.held]
             self._backend.prioritise(priority, *queued)
 
 
-def _build_event(action: str, priority: float) -> tuple[str, dict[str, Any]]:
+def _build_event(now_s: float, action: str, job: SelectedJob, priority: float, by: str) -> NewEvent:
+    data: dict[str, Any] = {"by": by}
     if action == "cancel":
-        return "cancel", {}
+        return NewEvent(now_s, "cancel", job.id, data)
     if action == "priority":
-        return "priority", {"priority": priority}
-    return "hold", {"held": action == "hold"}
+        return NewEvent(now_s, "priority", job.id, {"priority": priority, **data})
+    withheld = {"withheld": True} if action == "release" and job.gated else {}
+    return NewEvent(now_s, "hold", job.id, {"held": action == "hold", **withheld, **data})
 
 
 def _sort_jobs(

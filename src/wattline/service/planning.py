@@ -92,6 +92,8 @@ def _list_notes(
         notes.append(f"this is a sweep of {len(submissions)} jobs: the first is planned")
     if submissions[0].fuse:
         notes.append("its members may be trained as one array")
+    if job.dependencies:
+        notes.append("depends_on is not part of this forecast: it is as if these jobs had ended")
     if view.simulated:
         notes.append("GPUs are simulated here")
     if expected_s is None and job.resources.time_s is None:

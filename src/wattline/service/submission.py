@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pwd
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Submission:
     spec: dict[str, Any]  # fields of `JobSpec` without id
     columns: dict[str, Any]  # one value per column of `Jobs`
     fuse: str  # equal for jobs that may be trained as one array; empty: none
+    matrix: dict[str, Any]  # its values of the matrix; empty: there is none
 
 
 def build_submissions(
@@ -127,7 +129,12 @@ def _build_submission(
         "always_fuse": script is not None and job.width is not None,
     }
     fuse = "" if script is None else _fusion_key(spec, columns, script, job, index)
-    return Submission(member.name or default_name(member.words), spec, columns, fuse)
+    matrix = {name: _finite(value) for name, value in member.values.items()}
+    return Submission(member.name or default_name(member.words), spec, columns, fuse, matrix)
+
+
+def _finite(value: object) -> object:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _session_aim(job: JobFile) -> str:

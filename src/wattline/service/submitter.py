@@ -10,6 +10,7 @@ from dataclasses import replace
 from wattline.backend.engine.local.backend import Local
 from wattline.errors import Conflict
 from wattline.jobfile import JobFile
+from wattline.service.admission import resolve_dependencies
 from wattline.service.satisfiability import check_satisfiable, limit_request
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
@@ -89,6 +90,8 @@ class Submitter:
         request_hash: str,
         held: bool,
     ) -> list[JobRow]:
+        depends_on = resolve_dependencies(self._store, job.dependencies, user)
+        withheld = bool(depends_on or job.max_parallel)
         with self._lock:
             first, self._next_number = self._next_number, self._next_number + len(submissions)
         last = first + len(submissions) - 1
@@ -109,6 +112,10 @@ class Submitter:
                     "submit_s": now_s,
                     "fuse": one.fuse,
                     "held": held,
+                    "withheld": withheld,
+                    "matrix": one.matrix,
+                    "max_parallel": job.max_parallel or 0,
+                    "depends_on": depends_on,
                     "submission": {"spec": one.spec, "columns": one.columns},
                 },
             )
@@ -119,7 +126,7 @@ class Submitter:
             events.append(NewEvent(now_s, "idempotency_key", None, data))
         self._store.append(*events)
         accepted = self._store.jobs_numbered(first, last)
-        if not held:
+        if not (held or withheld):  # `Admission` hands withheld jobs over
             self._backend.submit([record_from_row(one, self._backend.nodes) for one in accepted])
             # A cancellation between the append and the submit reached a backend that did not know the job.
             for id in self._store.cancelled_ids(first, last):

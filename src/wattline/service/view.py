@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.loop.run import LoopStep
+
+
+class WithheldReason(NamedTuple):
+    """The reason that a job is withheld: a code for programs, and a sentence."""
+
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class ControllerView:
     epoch: int = 0
     step: LoopStep | None = None  # None: nothing was decided yet
     decision_s: float = 0.0  # duration of the last decision
+    withheld_reason: Callable[[str], WithheldReason | None] = lambda job: None
     problem: str = ""  # error that keeps the loop from deciding; empty: none
 
     def queue_position(self, job: str) -> int | None:

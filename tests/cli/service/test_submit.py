@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.command_line import parse_strict_json, run_command
+from support.command_line import parse_strict_json, run_command, run_json_command
 from support.controllers import wait_until_over, wait_until_running
 from wattline.service.controller import Controller
 
@@ -226,3 +226,24 @@ def test_an_infeasible_plan_has_its_own_exit_code(capsys: Capsys) -> None:
     code, out, _ = run_command(capsys, "submit", "--dry-run", "--json", "--gpus", "99", "--", "true")
     assert code == 4
     assert not parse_strict_json(out)["feasible"]
+
+
+def test_the_order_of_jobs_is_set_and_shown(capsys: Capsys, here: Path) -> None:
+    first = run_command(capsys, "submit", "--hold", "--", "true")[1].strip()
+    (here / "sweep.yaml").write_text("run: true ${lr}\nmatrix: {lr: [1e-3, 1e-2]}\nmax_parallel: 5\n")
+    words = ["--depends-on", f"{first},{first}:end", "--max-parallel", "1"]
+    jobs = run_json_command(capsys, "submit", *words, "sweep.yaml")["jobs"]
+    assert [job["matrix"] for job in jobs] == [{"lr": 0.001}, {"lr": 0.01}]
+    assert jobs[0]["max_parallel"] == 1
+    assert jobs[0]["depends_on"] == [{"job": first, "when": "success"}, {"job": first, "when": "end"}]
+    _, out, _ = run_command(capsys, "show", jobs[1]["id"])
+    assert "lr=0.01" in out
+    assert f"job {first} (success), job {first} (any end)" in out
+    assert "at most 1 of its sweep" in out
+    assert run_command(capsys, "cancel", "-y", first)[0] == 0
+    code, _, err = run_command(capsys, "submit", "--depends-on", "999999", "--", "true")
+    assert code == 3
+    assert "depends_on is '999999', but there is no such job" in err
+    code, _, err = run_command(capsys, "submit", "--max-parallel", "2", "--", "true")
+    assert code == 2
+    assert "max_parallel is 2, but there is no matrix" in err

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattline.cli.arguments import number
+from wattline.cli.arguments import number, positive_int
 from wattline.errors import ConfigError, NotFound, Unsatisfiable
 
 if TYPE_CHECKING:
@@ -37,6 +37,14 @@ def add_job_arguments(parser: CommandParser) -> None:
     add("--priority", type=number, metavar="N", help="jobs with a higher priority start first (default 0)")
     add("--deadline", metavar="WHEN", help="time by which it should end: 2026-11-16T09:00+01:00")
     add("--model", metavar="M", help="model that it trains, to predict its speed and power: resnet50")
+    add(
+        "--depends-on",
+        action="append",
+        default=[],
+        metavar="JOB",
+        help="start after this job has succeeded: 12, 12:end for any end, sweep:12, or a name (repeatable)",
+    )
+    add("--max-parallel", type=positive_int, metavar="N", help="run at most N jobs of the sweep at once")
     add("--elastic", action="store_true", help="may resume from its checkpoint with another number of GPUs")
     add(
         "--env",
@@ -134,6 +142,10 @@ def _read_options(args: argparse.Namespace, document: dict[str, Any]) -> dict[st
         fields["name"] = _escape(args.name)
     if args.elastic:
         fields["elastic"] = True
+    if args.depends_on:
+        fields["depends_on"] = [one for text in args.depends_on for one in text.split(",")]
+    if args.max_parallel is not None:
+        fields["max_parallel"] = args.max_parallel
     resources = {"gpus": _parse_gpus(args.gpus), "time": args.time}
     set_resources = {name: value for name, value in resources.items() if value is not None}
     if set_resources:

@@ -49,6 +49,9 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("name", sanitize(job["name"])),
         ("state", job["state"] + (" (held)" if job["held"] else "")),
         ("why", format_reason(job)),
+        ("matrix", sanitize(", ".join(f"{name}={value}" for name, value in job["matrix"].items()))),
+        ("depends on", ", ".join(map(_format_dependency, job["depends_on"]))),
+        ("at once", "" if job["max_parallel"] is None else f"at most {job['max_parallel']} of its sweep"),
         ("command", sanitize(shlex.join(job["command"]))),
         ("user", sanitize(job["user"]) or "the service's own"),
         ("team", sanitize(job["team"])),
@@ -77,6 +80,11 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
 def _format_saved(job: dict[str, Any]) -> str:
     saved = job.get("saved_progress")
     return "" if saved is None or job["state"] == "SUCCEEDED" else f"{100 * saved:.0f} % in its checkpoint"
+
+
+def _format_dependency(one: dict[str, str]) -> str:
+    name = f"job {one['job']}" if "job" in one else f"sweep {one['sweep']}"
+    return f"{name} ({'any end' if one['when'] == 'end' else 'success'})"
 
 
 def _format_attempt(job: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from wattline.errors import ConfigError, Conflict, did_you_mean
 from wattline.jobfile import JobFile, check_matrix, check_retries
+from wattline.jobfile.dependencies import check_dependencies
 from wattline.service.controller import Controller
 from wattline.service.explain import describe_reason, explain
 from wattline.service.http import schemas
@@ -97,6 +98,7 @@ def _check_consistency(job: JobFile) -> None:
     try:
         check_matrix(job)
         check_retries(job)
+        check_dependencies(job)
     except ConfigError as error:
         raise ConfigError(f"job: {error.message}", error.hint) from None
 

@@ -115,6 +115,9 @@ class JobResponse(_Body):
     team: str
     priority: float
     sweep: str = Field(description="id of the first job of its sweep; empty: it is in none")
+    matrix: dict[str, Any] = Field(description="its values of the sweep's matrix; empty: it has none")
+    max_parallel: int | None = Field(description="jobs of its sweep that run at once; null: no limit")
+    depends_on: list[dict[str, str]] = Field(description="job or sweep that has to end first, and when")
     command: list[str]
     gpus_asked: int
     submit_s: float
@@ -156,6 +159,9 @@ class JobResponse(_Body):
             team=job.team,
             priority=job.priority,
             sweep=job.sweep,
+            matrix=job.matrix,
+            max_parallel=job.max_parallel or None,
+            depends_on=job.depends_on,
             command=list(job.submission["spec"]["command"]),
             gpus_asked=job.submission["columns"]["gpus"],
             submit_s=job.submit_s,

@@ -20,7 +20,7 @@ async def stream_events(feed: EventFeed, after: int | None, job: str | None) -> 
         async for page in _read_pages(feed, after, job):
             after = page.last
             yield page.text
-    subscription = feed.subscribe(job)
+    subscription = feed.subscribe(job, after)
     try:
         if after is None:
             yield b"id: %d\n\n" % subscription.position  # where to resume if the connection breaks now

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from wattline.service.states import LIVE_STATES
 
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_STATES)
-_JSON_COLUMNS = ("submission", "allocation", "results")
-_BOOL_COLUMNS = ("held", "cancelled")
+_JSON_COLUMNS = ("submission", "allocation", "results", "matrix", "depends_on")
+_BOOL_COLUMNS = ("held", "withheld", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class JobRow:
         str, Any
     ]  # of the current or the last attempt: gpus, kind, cap_w, batch, cpus, fused_with
     results: dict[str, Any]  # of the last attempt: metrics, batch, found_cap_w, signal and others
+    withheld: bool = False  # it waits for its dependencies, or for a place in its sweep
+    matrix: dict[str, Any] = field(default_factory=dict)  # its values of the sweep's matrix
+    max_parallel: int = 0  # jobs of its sweep that may run at once; 0: no limit
+    depends_on: list[dict[str, str]] = field(default_factory=list)  # `job` or `sweep`, and `when`
 
     @classmethod
     def from_columns(cls, row: Sequence[Any]) -> JobRow:
@@ -65,7 +69,7 @@ class JobRow:
         return cls(**values)
 
 
-COLUMNS = tuple(field.name for field in fields(JobRow))
+COLUMNS = tuple(one.name for one in fields(JobRow))
 
 
 def apply_event(
@@ -104,6 +108,10 @@ def _accept(connection: sqlite3.Connection, at_s: float, job: str | None, data: 
         "submission": json.dumps(data["submission"]),
         "allocation": "{}",
         "results": "{}",
+        "withheld": int(data.get("withheld", False)),
+        "matrix": json.dumps(data.get("matrix", {})),
+        "max_parallel": data.get("max_parallel", 0),
+        "depends_on": json.dumps(data.get("depends_on", []), separators=(",", ":")),
     }
     connection.execute(
         f"INSERT INTO job ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
@@ -113,8 +121,9 @@ def _accept(connection: sqlite3.Connection, at_s: float, job: str | None, data: 
 
 def _start(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     connection.execute(
-        "UPDATE job SET state='RUNNING', held=0, start_s=?, first_start_s=coalesce(first_start_s, ?),"
-        f" starts=?, allocation=?, message='' WHERE id=? AND state IN ({_LIVE})",
+        "UPDATE job SET state='RUNNING', held=0, withheld=0, start_s=?,"
+        " first_start_s=coalesce(first_start_s, ?), starts=?, allocation=?, message=''"
+        f" WHERE id=? AND state IN ({_LIVE})",
         (at_s, at_s, data["attempt"], json.dumps(data), job),
     )
 
@@ -163,7 +172,12 @@ def _end(connection: sqlite3.Connection, at_s: float, job: str | None, data: Map
 
 
 def _hold(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
-    connection.execute("UPDATE job SET held=? WHERE id=?", (int(data["held"]), job))
+    values = int(data["held"]), data.get("withheld"), job
+    connection.execute("UPDATE job SET held=?, withheld=coalesce(?, withheld) WHERE id=?", values)
+
+
+def _admit(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+    connection.execute("UPDATE job SET withheld=0 WHERE id=?", (job,))
 
 
 def _cancel(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
@@ -201,6 +215,7 @@ _RULES = {
     "retry": _requeue,
     "ended": _end,
     "hold": _hold,
+    "admitted": _admit,
     "cancel": _cancel,
     "priority": _prioritise,
     "setting": _change_setting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from wattline.errors import StoreError
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import StoredEvent
 from wattline.service.storage.projection import COLUMNS, JobRow
-from wattline.service.storage.selection import JobSelection, SelectedJob
+from wattline.service.storage.selection import SELECTED_COLUMNS, JobSelection, SelectedJob, WithheldJob
 
 TOKEN_COLUMNS = ("name", "user", "role", "created_s", "expires_s")
 
@@ -104,9 +104,57 @@ class StoreReader:
     def select_jobs(self, selection: JobSelection) -> list[SelectedJob]:
         """Return the jobs of a selection, by number."""
         where, values = selection.build_condition()
-        names = ", ".join(SelectedJob._fields)
-        found = self._rows(f"SELECT {names} FROM job WHERE {where} ORDER BY number", values)
+        found = self._rows(f"SELECT {SELECTED_COLUMNS} FROM job WHERE {where} ORDER BY number", values)
         return [SelectedJob._make(row) for row in found]
+
+    # -- withheld jobs
+
+    def withheld_jobs(self) -> list[WithheldJob]:
+        """Return the withheld jobs that are neither held nor cancelled, by priority, then by number."""
+        found = self._rows(
+            "SELECT id, sweep, max_parallel, depends_on FROM job WHERE withheld AND state = 'PENDING'"
+            " AND NOT held AND NOT cancelled ORDER BY priority DESC, number"
+        )
+        parsed: dict[str, list[dict[str, str]]] = {}  # of a sweep all are equal
+        for *_, text in found:
+            if text not in parsed:
+                parsed[text] = json.loads(text)
+        return [WithheldJob(id, sweep, most, parsed[text]) for id, sweep, most, text in found]
+
+    def count_admitted(self, sweeps: Iterable[str]) -> dict[str, int]:
+        """Return the number of jobs of each sweep that may run: neither ended, held nor withheld."""
+        marks = ", ".join("?" * len(LIVE_STATES))
+        return dict(
+            self._rows(
+                f"SELECT sweep, count(*) FROM job WHERE state IN ({marks}) AND NOT withheld AND NOT held"
+                " AND sweep IN (SELECT value FROM json_each(?)) GROUP BY sweep",
+                (*LIVE_STATES, json.dumps(sorted(sweeps))),
+            )
+        )
+
+    def job_states(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the states of jobs by id."""
+        statement = "SELECT id, state FROM job WHERE id IN (SELECT value FROM json_each(?))"
+        return dict(self._rows(statement, (json.dumps(sorted(ids)),)))
+
+    def sweep_states(self, sweeps: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return the number of jobs in each state that occurs, by sweep."""
+        found = self._rows(
+            "SELECT sweep, state, count(*) FROM job WHERE sweep IN (SELECT value FROM json_each(?))"
+            " GROUP BY sweep, state",
+            (json.dumps(sorted(sweeps)),),
+        )
+        counts: dict[str, dict[str, int]] = {}
+        for sweep, state, count in found:
+            counts.setdefault(sweep, {})[state] = count
+        return counts
+
+    def newest_job_named(self, name: str, user: str) -> str | None:
+        """Return the id of the newest job of a user with that name, or None."""
+        found = self._rows(
+            "SELECT id FROM job WHERE name = ? AND user = ? ORDER BY number DESC LIMIT 1", (name, user)
+        )
+        return str(found[0][0]) if found else None
 
     def cancelled_ids(self, first: int, last: int) -> list[str]:
         """Return the ids of the jobs from *first* to *last* that were cancelled."""

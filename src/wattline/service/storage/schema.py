@@ -36,7 +36,9 @@ CREATE TABLE job (
   submit_s REAL NOT NULL, first_start_s REAL, start_s REAL, end_s REAL, starts INTEGER NOT NULL,
   kill_count INTEGER NOT NULL, retry_at_s REAL, completed_fraction REAL NOT NULL, service_s REAL NOT NULL,
   energy_j REAL, energy_method TEXT NOT NULL, exit_code INTEGER, message TEXT NOT NULL, fuse TEXT NOT NULL,
-  submission TEXT NOT NULL, allocation TEXT NOT NULL, results TEXT NOT NULL);
+  submission TEXT NOT NULL, allocation TEXT NOT NULL, results TEXT NOT NULL,
+  withheld INTEGER NOT NULL, matrix TEXT NOT NULL, max_parallel INTEGER NOT NULL, depends_on TEXT NOT NULL);
+CREATE INDEX job_withheld ON job (number) WHERE withheld;
 CREATE INDEX job_state ON job (state, number);
 CREATE INDEX job_sweep ON job (sweep);
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);

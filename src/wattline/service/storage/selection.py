@@ -19,6 +19,19 @@ class SelectedJob(NamedTuple):
     cancelled: bool
     priority: float
     user: str
+    gated: bool  # it has dependencies, or its sweep a limit
+
+
+SELECTED_COLUMNS = "id, state, held, cancelled, priority, user, max_parallel > 0 OR depends_on <> '[]'"
+
+
+class WithheldJob(NamedTuple):
+    """A job that waits for its dependencies, or for a place in its sweep."""
+
+    id: str
+    sweep: str
+    max_parallel: int
+    depends_on: list[dict[str, str]]
 
 
 @dataclass(frozen=True)
