@@ -16,7 +16,6 @@ from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
 from wattline.meter.protocol import Gpu
 
-_COUNTER_S = 0.1  # period of a counter that does not state it: the slowest of NVIDIA's GPUs
 _open_meters: dict[tuple[str | None, ...], Meter] = {}
 _session_meters: list[Meter] = []
 _lock = threading.RLock()
@@ -74,11 +73,6 @@ def find_sources(
     if not chosen:
         missing["gpu"] = "no GPU can be read, see wattline doctor"
     return EnergySources(found, chosen, parts["cpu"], parts["dram"], missing)
-
-
-def counter_period_s(device: Gpu) -> float:
-    """Return the seconds between two renewals of a device's energy counter; 0: it is always up to date."""
-    return float(getattr(device, "counter_s", _COUNTER_S))
 
 
 def read_rank() -> tuple[int, int, int]:

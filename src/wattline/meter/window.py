@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from wattline.errors import ConfigError, MeterError
+from wattline.meter.counter_watch import counter_period_s, watch_counter
 from wattline.meter.energy_window import EnergyPart, EnergyWindow
 from wattline.meter.gpu_sync import synchronize_gpus
 from wattline.meter.protocol import Gpu, Meter
-from wattline.meter.sources import EnergySources, counter_period_s, find_sources, read_rank
+from wattline.meter.sources import EnergySources, find_sources, read_rank
 from wattline.meter.window_log import WindowLog
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -155,6 +156,8 @@ class MeasuringWindow:
             self._synchronize()
             self.start_time = time.time()
             self._energy = EnergyWindow(sources.meter, sources.devices, claim=False)
+            for gpu in sources.gpus:
+                watch_counter(gpu)
         except BaseException:
             self._forget()
             raise

@@ -81,7 +81,7 @@ class SimulatedGpu:
     @property
     def counter_s(self) -> float:
         """Seconds between two renewals of the energy counter; 0: it is exact."""
-        return float(getattr(self._meter.options, "counter_s", 0.0))
+        return self._meter.options.counter_s
 
     @property
     def _row(self) -> GpuRow:
