@@ -17,7 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+
+from wattline.backend.sim.simulator import Sim
+from wattline.cluster import parse_cluster
+from wattline.core.actions import ACTION_VERB, STOP
+from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED, RAN, STOPPED
+from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED
+from wattline.loop.run import run
+from wattline.loop.runlog import Log
+from wattline.policy.parser import parse_policy
+from wattline.trace import read
 
 OPTIONS = ("--gpus", "simulated:2xa100", "--policy", "las:quantum=10s")
 LIMIT_S = 400.0  # jobs that have not ended by then are reported as they are
@@ -104,9 +117,56 @@ def _attempt(path: Path) -> int:
     return int(path.parent.name)
 
 
+def simulate() -> None:
+    """Print completion times and lost work of one trace, by what its jobs save and when they are stopped."""
+    trace = read("synth:count=400,seed=1").jobs
+    cluster = parse_cluster("4xa100:8")
+    saves = {"at every stop": 0.0, "every 30 min": 1800.0, "never": -1.0}
+    for policy in ("srtf", "priority", "tiresias"):
+        for name, checkpoint_s in saves.items():
+            for word, code in (("preemptible", PREEMPTIBLE_ALWAYS), ("once saved", PREEMPTIBLE_ONCE_SAVED)):
+                count = len(trace)
+                jobs = replace(
+                    trace,
+                    checkpoint_s=np.full(count, checkpoint_s),
+                    preemptible=np.full(count, code),
+                    priority=np.arange(count) % 3.0,
+                )
+                log = run(Sim(jobs, cluster), parse_policy(policy))
+                stops = int((log.actions[:, ACTION_VERB] == STOP).sum())
+                mean_h = _mean_completion_h(log)
+                print(
+                    f"{policy:9} saves {name:13} {word:11}: mean completion {mean_h:5.2f} h, "
+                    f"{stops:4} stops, {_lost_gpu_h(log):6.1f} GPU-hours lost"
+                )
+
+
+def _mean_completion_h(log: Log) -> float:
+    ended = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    took_s = ended[:, EVENT_AT_S] - log.jobs.submit_s[ended[:, EVENT_JOB].astype(int)]
+    return float(took_s.mean()) / 3600
+
+
+def _lost_gpu_h(log: Log) -> float:
+    lost, runs = 0.0, dict[int, tuple[float, float, float]]()
+    for step in log:
+        for event in step.events:
+            if event.verb == RAN:
+                runs[event.job] = event.steps, event.at_s, event.rate
+            elif event.verb == STOPPED:
+                steps, since_s, rate = runs.pop(event.job)
+                reached = max(steps + rate * (event.at_s - since_s), event.steps)
+                work_s = (reached - event.steps) * float(log.jobs.step_s[event.job])
+                lost += work_s * float(log.jobs.gpus[event.job]) / 3600
+    return lost
+
+
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     case = sys.argv[1] if len(sys.argv) == 2 else ""
-    if case not in CASES:
+    if case == "simulated":
+        simulate()
+    elif case in CASES:
+        run_case(CASES[case])
+    else:
         raise SystemExit(__doc__)
-    run_case(CASES[case])

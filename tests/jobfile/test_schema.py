@@ -365,3 +365,31 @@ def test_any_text_that_looks_like_yaml_is_a_job_or_an_error(text: str) -> None:
 def test_any_command_is_split_or_refused_for_a_reason(text: str) -> None:
     found = read_or_message(lambda: job_with(run=text))
     assert found.startswith("request: run ") if isinstance(found, str) else found.words[0]
+
+
+def test_retries_and_preemption_are_read() -> None:
+    job = job_with(
+        preemptible=False,
+        checkpoint={"min_runtime": "5m"},
+        retry={"limit": 2, "delay": "10s", "on": ["crash", "error"]},
+    )
+    assert (job.preemptible, job.checkpoint.min_runtime_s) == (False, 300.0)
+    assert (job.retry.limit, job.retry.delay_s, job.retry.on) == (2, 10.0, ("crash", "error"))
+    usual = job_with(retries=5)
+    assert (usual.retries, usual.retry.limit, usual.retry.on, usual.preemptible) == (5, None, None, None)
+    assert read_job("run: x\npreemptible: off\nretry: {on: [killed]}", "job.yaml").preemptible is False
+    assert read_job("run: x\nretry: {on: [killed]}", "job.yaml").retry.on == ("killed",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run: x\nretries: 2\nretry: {limit: 3}", "job.yaml:3: retry.limit is 3 and retries is 2"),
+        ("run: x\nretry: {on: [segfault]}", "job.yaml:2: retry.on"),
+        ("run: x\nretry: 3", "job.yaml:2: retry is 3, expected a mapping such as {limit: 3"),
+        ("run: x\npreemptible: sometimes", "job.yaml:2: preemptible is 'sometimes', expected true or false"),
+        ("run: x\ncheckpoint: {min_runtime: 2d}", "job.yaml:2: checkpoint.min_runtime is '2d'"),
+    ],
+)
+def test_errors_of_retries_and_preemption_name_the_field(text: str, message: str) -> None:
+    assert read_error(text).message.startswith(message)

@@ -126,3 +126,19 @@ def test_a_job_that_crashes_at_once_fails_after_one_retry_and_shows_why(tmp_path
         assert wait_until_over(controller, once).starts == 1
         errs = submit(controller, "false", more="retry: {limit: 2, delay: 0s, on: [error]}\n")
         assert wait_until_over(controller, errs).starts == 3
+
+
+@pytest.mark.slow
+def test_a_budget_stops_a_job_that_has_not_saved_and_says_so(tmp_path: Path) -> None:
+    with run_controller(tmp_path, GPUS) as controller, open_client(controller) as client:
+        lost = submit(controller, "sleep", "100")
+        kept = submit(controller, "sleep", "100", more="preemptible: false\n")
+        for job in (lost, kept):
+            wait_until(lambda job=job: controller.job(job).state == "RUNNING")
+        controller.set_budgets(["1W"])
+        wait_until(lambda: controller.job(lost).state == "PENDING")
+        assert "to hold the energy budget" in controller.job(lost).message
+        assert "it had not saved the last" in controller.job(lost).message
+        facts = wait_until(lambda: client.get(f"/api/v1/jobs/{kept}/explain").json()["evidence"])
+        assert any("more than the energy budget allows" in fact for fact in facts)
+        assert controller.job(kept).state == "RUNNING"

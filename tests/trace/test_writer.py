@@ -18,7 +18,7 @@ from wattline.trace import read, read_trace, synth, write_trace
 
 FLOATS = (
     *("submit_s", "steps", "step_s", "deadline_s", "priority", "gpus", "batch", "whole", "id"),
-    *("min_gpus", "max_gpus", "max_batch", "noise"),
+    *("min_gpus", "max_gpus", "max_batch", "noise", "preemptible", "checkpoint_s", "min_runtime_s"),
 )
 WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
 seconds = st.floats(0, 1e12)
@@ -51,6 +51,9 @@ def tables(draw: st.DrawFn) -> Jobs:
         deadline_s=column(st.one_of(seconds, st.just(math.inf))),
         priority=column(st.floats(-1e9, 1e9)),
         batch=batch,
+        preemptible=column(st.integers(0, 2)),
+        checkpoint_s=column(st.one_of(st.sampled_from((0.0, -1.0)), st.floats(1e-3, 1e9))),
+        min_runtime_s=column(st.one_of(st.just(0.0), st.floats(0, 1e9))),
         **work,
         **labels,
     )

@@ -61,7 +61,7 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
         code = withheld.code
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
     if step is not None and position is not None:
-        evidence += _queue_facts(view, step, position) if waits else []
+        evidence += _queue_facts(view, step, position) if waits else _budget_facts(step, position)
         forecast = Forecast.from_queue(view, position)
         expected = forecast.run("as things are")
         alternatives = forecast.run_alternatives() if waits else []
@@ -88,6 +88,17 @@ def _describe_run(job: JobRow) -> str:
     return f"Since {since} on {gpus}."
 
 
+def _budget_facts(step: LoopStep, position: int) -> list[str]:
+    """Return that a running job exceeds the budget and is not stopped for it, if that is so."""
+    reason = step.plan.reason
+    if reason is None or REASONS[int(reason[position])] is not Reason.OVER_BUDGET:
+        return []
+    return [
+        "It draws more than the energy budget allows, even at its lowest power cap; it is not stopped"
+        " because its job file has preemptible: false."
+    ]
+
+
 def _attempt_facts(job: JobRow) -> list[str]:
     facts = []
     runs = job.state == "RUNNING"
@@ -95,6 +106,8 @@ def _attempt_facts(job: JobRow) -> list[str]:
         facts.append(f"It can start after: wattline release {job.id}")
     if job.starts > 1 or (job.starts and not runs):
         facts.append(f"It was started {pluralize(job.starts, 'time')}.")
+    if job.state == "PENDING" and job.starts and job.message:
+        facts.append(job.message)
     if job.kill_count:
         facts.append(f"It was killed {pluralize(job.kill_count, 'time')}.")
     if job.allocation.get("fused_with"):

@@ -93,6 +93,20 @@ class BackendContract:
         readings = list_events(driver.backend.close())
         assert not readings or readings[-1].verb == METERED
 
+    def test_a_stopped_job_keeps_what_it_saved_and_is_not_protected_any_more(self) -> None:
+        """Check the state of a job that was stopped: its steps are those of the event."""
+        driver = _Driver(self.make(["runs"]))
+        driver.wait_for(ARRIVED, 0)
+        driver.start(0)
+        driver.wait_for(RAN, 0)
+        assert (driver.state.lost_work_s >= 0).all()
+        driver.stop(0)
+        stopped = driver.wait_for(STOPPED, 0)
+        state = driver.state
+        assert not state.protected.any()
+        assert state.lost_work_s.tolist() == state.lost_steps.tolist() == [0.0]
+        assert state.steps_done.tolist() == [stopped.steps]
+
     def test_the_description_is_plain_data(self) -> None:
         """Check that the header of a run log can be written as JSON."""
         json.dumps(self.make(["finishes"]).describe(), allow_nan=False)

@@ -27,11 +27,12 @@ from wattline.core.events import (
     STOPPED,
 )
 from wattline.core.grants import Grants
-from wattline.core.jobs import Jobs
+from wattline.core.jobs import PREEMPTIBLE_NEVER, PREEMPTIBLE_ONCE_SAVED, Jobs
 from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Placer
 from wattline.core.reasons import REASONS, Reason
-from wattline.core.snapshot import MeterReadings
+from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Floats
 from wattline.energy.budgets import DAY_S, Budget
 from wattline.energy.time_series import TimeSeries
@@ -264,6 +265,38 @@ def eight(count: int, *duration_s: float, **more: object) -> Jobs:
         "duration_s": duration_s or [20_000.0] * count, "model": ["elasticflow/resnet50"] * count, **more,
     }  # fmt: skip
     return Jobs.of(**columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("preemptible", [PREEMPTIBLE_NEVER, PREEMPTIBLE_ONCE_SAVED])
+def test_a_protected_job_is_not_stopped_for_a_shorter_one_that_the_watts_do_not_allow_beside_it(
+    preemptible: int,
+) -> None:
+    nodes = cluster(2)
+    watts = float(nodes.idle_node_w.sum()) + 8 * 100.0
+    jobs = eight(2, 5000.0, 500.0, submit_s=[0.0, 100.0])
+    policy = PowerFlow(budgets=(Budget.watts(watts),), interval_s=60.0)
+    assert (simulate(policy, jobs, nodes).actions[:, 0] == STOP).any()
+    never = {"checkpoint_s": np.full(2, -1.0), "preemptible": np.full(2, preemptible)}
+    log = simulate(policy, replace(jobs, **never), nodes)
+    assert not (log.actions[:, 0] == STOP).any()
+    assert seconds_above(log, watts) <= policy.interval_s
+
+
+def test_a_job_that_is_never_preempted_runs_at_its_lowest_cap_above_the_budget() -> None:
+    nodes = cluster(1)
+    jobs = replace(eight(1), preemptible=np.array([PREEMPTIBLE_NEVER]))
+    seen: list[tuple[int, Reason]] = []
+
+    def shrink(snapshot: Snapshot, models: Models) -> Plan:
+        budgets = (Budget.watts(1.0),) if snapshot.now_s > 1000.0 else ()
+        plan = PowerFlow(budgets=budgets, interval_s=60.0)(snapshot, models)
+        if snapshot.now_s > 1000.0 and plan.cap_w is not None and plan.reason is not None and len(plan):
+            seen.append((int(plan.cap_w[0]), REASONS[int(plan.reason[0])]))
+        return replace(plan, next_decision_s=snapshot.now_s + 600.0)
+
+    log = run(Sim(jobs, nodes, truth=library()), shrink, library())
+    assert not (log.actions[:, 0] == STOP).any()
+    assert set(seen) == {(100, Reason.OVER_BUDGET)}
 
 
 def reasons(log: Log) -> set[Reason]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.core.reasons import REASONS, Reason
-from wattline.core.table import Floats, Ints
-from wattline.jit import BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel, record
+from wattline.core.table import Bools, Floats, Ints
+from wattline.jit import B1, BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel, record
 from wattline.policy.budget_limits import ETA_JOULES, JOULES
 
 _OUTRANKED, _OVER_BUDGET = (REASONS.index(reason) for reason in (Reason.OUTRANKED, Reason.OVER_BUDGET))
@@ -35,6 +35,8 @@ class BudgetRows(NamedTuple):
     pool: Ints  # kind of GPU; -1: none
     team: Ints
     first: Ints  # rows in the order of admission
+    pinned: Ints  # the only size of a protected row; -1: any
+    forced: Bools  # rows that run whatever the budgets allow
 
 
 class ClusterRoom(NamedTuple):
@@ -148,7 +150,7 @@ def _push_steps(
     speed, watts, gpus = table.speed, table.watts, table.gpus
     now = speed[c, s, k] * factor[s]
     now_j = (watts[c, s, k] + state.share_w[i]) / now
-    for step in range(2):
+    for step in range(1 if rows.pinned[i] >= 0 else 0, 2):
         to_s, to_k = _find_step(c, s, k, step, factor, table)
         if to_s < 0:
             continue
@@ -187,8 +189,11 @@ def _choose_first_config(
         )
         of_all = of_all or (limits.unit[e] == JOULES and limits.team[e] < 0)
     more = np.zeros(_AMOUNTS)
+    forced = np.zeros(_AMOUNTS)
     best_j = np.inf
-    for s in range(table.sizes[c] if scarce else 1):
+    pinned = rows.pinned[i]
+    sizes = table.sizes[c] if scarce else 1
+    for s in range(max(pinned, 0), pinned + 1 if pinned >= 0 else sizes):
         n = gpus[c, s]
         if n > state.free[p] and not waits:
             break
@@ -212,6 +217,12 @@ def _choose_first_config(
                 best_j, state.size[i], state.cap[i] = needs_j, s, k
                 state.left_j[i], state.share_w[i] = more[_SHARED_J], with_w
                 best[:] = more
+            if rows.forced[i] and k == 0:  # the lowest cap, for the case that no budget allows any
+                state.left_j[i], state.share_w[i] = more[_SHARED_J], with_w
+                forced[:] = more
+    if rows.forced[i] and state.size[i] < 0 and not waits:
+        state.size[i], state.cap[i], state.reason[i] = max(pinned, 0), 0, _OVER_BUDGET
+        best[:] = forced
 
 
 @inner
@@ -231,7 +242,7 @@ def _admit(
         c, p = rows.job_class[i], rows.pool[i]
         if p < 0:
             continue
-        waits = state.free[p] < gpus[c, 0]
+        waits = state.free[p] < gpus[c, max(rows.pinned[i], 0)]
         _choose_first_config(i, waits, rows, cluster, table, limits, state, best)
         s, k = state.size[i], state.cap[i]
         if s >= 0:
@@ -309,7 +320,7 @@ def _take_steps(
 
 
 @kernel(
-    record(BudgetRows, I1, F1, F1, F2, I1, I1, I1),
+    record(BudgetRows, I1, F1, F1, F2, I1, I1, I1, I1, B1),
     record(ClusterRoom, I1, I1, I1, F1, FLOAT, INT),
     record(PowerTable, I1, I2, F3, F3, F1, F1),
     record(LimitArrays, F1, I1, I1),
@@ -328,7 +339,7 @@ def allocate_within_limits(
     admitted = 0
     free = cluster.room.copy()
     for i in rows.first:
-        least = table.gpus[rows.job_class[i], 0]
+        least = table.gpus[rows.job_class[i], max(rows.pinned[i], 0)]
         if rows.pool[i] >= 0 and least <= free[rows.pool[i]]:
             free[rows.pool[i]] -= least
             admitted += least

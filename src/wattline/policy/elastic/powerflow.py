@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.jobs import PREEMPTIBLE_NEVER
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_LAST_CAP_W, QUEUE_LAST_GPUS, QUEUE_LAST_NODE
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
-from wattline.core.table import Floats, Ints
+from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
 from wattline.errors import ConfigError
 from wattline.policy.budget_limits import (
@@ -130,10 +131,17 @@ class PowerFlow:
         fastest_j = _compute_full_power_j(capacity, nodes, work_s, factor, size)
         rest_w, boots = compute_idle_w(snapshot), _find_boot_costs(snapshot)
         cluster = ClusterRoom(capacity.room, *boots, rest_w, int(nodes.gpus.mean()))
-        if is_fastest and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j):
+        pinned, forced = _pin_protected(snapshot, capacity)
+        keeps = bool((size == pinned)[pinned >= 0].all())
+        if (
+            is_fastest
+            and keeps
+            and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j)
+        ):
             return size, cap, reason
         first = np.argsort(work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0], kind="stable")
-        rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first)
+        first = first[np.argsort(pinned[first] < 0, kind="stable")]  # protected jobs go first
+        rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first, pinned, forced)
         table = PowerTable(
             configs.size_count, configs.gpus, configs.speed, configs.watts, configs.idle_w, configs.static_w
         )
@@ -151,11 +159,26 @@ class PowerFlow:
         return size, cap, reason
 
 
+def _pin_protected(snapshot: Snapshot, capacity: Capacity) -> tuple[Ints, Bools]:
+    """Return the size that each protected row keeps (-1: any), and which of them no budget may stop.
+
+    A budget lowers the caps of a protected job first, and stops it only if the lowest is too much.
+    """
+    pinned = np.full(len(snapshot.queue), -1, dtype=np.int64)
+    forced = np.zeros(len(pinned), dtype=np.bool_)
+    for i in np.flatnonzero(snapshot.protected & (capacity.pool >= 0)).tolist():
+        same = np.flatnonzero(capacity.configs.gpus[capacity.job_class[i]] == capacity.held[i])
+        if len(same):
+            pinned[i] = same[0]
+            forced[i] = snapshot.jobs.preemptible[snapshot.queue.job[i]] == PREEMPTIBLE_NEVER
+    return pinned, forced
+
+
 def _mark_unaffordable(
     snapshot: Snapshot, capacity: Capacity, limits: BudgetLimits, rows: BudgetRows, reason: Ints
 ) -> None:
     """Change the reason of rows that no budget will ever allow to run."""
-    over = np.flatnonzero(reason == _OVER_BUDGET)
+    over = np.flatnonzero((reason == _OVER_BUDGET) & ~rows.forced)
     if not len(over):
         return
     configs, job_class = capacity.configs, rows.job_class[over]
