@@ -32,6 +32,19 @@ def add(history: RunHistory, batch: int, epochs: int, kind: str = "a100", reache
     )
 
 
+def test_the_method_of_joules_is_recorded_also_in_a_file_of_an_earlier_version(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with RunHistory.open(path) as opened:
+        opened._connection.execute("ALTER TABLE run DROP COLUMN method")
+        opened._connection.execute("INSERT INTO run VALUES (1, 'g', 'a100', 16, 1, 5.0, 9.0, 1, 0.0)")
+    with RunHistory.open(path) as opened:
+        assert opened.energy_methods("g", "a100") == "method not recorded"
+        more = {"batch": 16, "reached": True, "seconds": 1.0, "epochs": 1}
+        opened.add_run("g", "v100", joules=1.0, method="simulated", **more)  # type: ignore[arg-type]
+        opened.add_run("g", "v100", joules=None, **more)  # type: ignore[arg-type]
+        assert opened.energy_methods("g", "v100") == "simulated and unmetered"
+
+
 def test_runs_are_read_as_they_were_added(history: RunHistory) -> None:
     add(history, 32, 8)
     history.add_run("g", "a100", batch=16, reached=False, seconds=5.0, joules=None, epochs=1)

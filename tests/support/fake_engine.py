@@ -12,6 +12,7 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.folder_layout import EVENTS, create_attempt_folder
 from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.protocol import GpuReading
 from wattline.core.nodes import Nodes
 
 
@@ -159,11 +160,17 @@ class FakeEngine:
     def energy_j(self, job: str) -> float | None:
         return None
 
+    def counted_energy_j(self, job: str) -> float:
+        return 0.0
+
     def total_energy_j(self) -> float | None:
         return None
 
     def power_w(self, attempt: AttemptRecord) -> float | None:
         return None
+
+    def read_gpus(self) -> Sequence[GpuReading]:
+        return ()
 
     def gpu_model(self, node: int) -> tuple[str, float]:
         return self.nodes.kind.word(node), 300.0

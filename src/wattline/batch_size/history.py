@@ -48,13 +48,14 @@ _NO_LIMIT = 1000  # maximum epochs of a job without a stored task
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One ended run of a recurring job; *joules* None: not metered."""
+    """One ended run of a recurring job; *joules* None: not metered; *method* empty: not recorded."""
 
     batch: int
     reached: bool
     seconds: float
     joules: float | None
     epochs: int
+    method: str = ""  # of the measurement of *joules*
 
 
 class RunHistory:
@@ -148,13 +149,14 @@ class RunHistory:
         seconds: float,
         joules: float | None,
         epochs: int,
+        method: str = "",
     ) -> None:
         """Store an ended run and remove its trial."""
         with self.transaction():
             self._connection.execute(
-                "INSERT INTO run (grp, kind, batch, reached, seconds, joules, epochs, ended_s)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (group, kind, batch, int(reached), seconds, joules, epochs, time.time()),
+                "INSERT INTO run (grp, kind, batch, reached, seconds, joules, epochs, ended_s, method)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (group, kind, batch, int(reached), seconds, joules, epochs, time.time(), method),
             )
             self.remove_trial(group, kind, batch)
 
@@ -169,10 +171,17 @@ class RunHistory:
     def runs(self, group: str, kind: str) -> list[RecordedRun]:
         """Return the runs of a job on one kind of GPU, the oldest first."""
         rows = self._connection.execute(
-            "SELECT batch, reached, seconds, joules, epochs FROM run WHERE grp = ? AND kind = ? ORDER BY id",
+            "SELECT batch, reached, seconds, joules, epochs, method FROM run"
+            " WHERE grp = ? AND kind = ? ORDER BY id",
             (group, kind),
         )
-        return [RecordedRun(batch, bool(reached), s, j, epochs) for batch, reached, s, j, epochs in rows]
+        return [RecordedRun(batch, bool(reached), *more) for batch, reached, *more in rows]
+
+    def energy_methods(self, group: str, kind: str) -> str:
+        """Return how the joules of a job on one kind of GPU were measured: `simulated and unmetered`."""
+        runs = self.runs(group, kind)
+        found = ("unmetered" if run.joules is None else run.method or "method not recorded" for run in runs)
+        return " and ".join(dict.fromkeys(found)) or "unmetered"
 
     def add_trial(self, group: str, kind: str, trial: BatchTrial) -> None:
         """Store a running trial, so that concurrent runs do not repeat it."""
@@ -265,15 +274,18 @@ class RunHistory:
     def _create_tables(self) -> None:
         with self.transaction():
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-            if version == 0:
-                for statement in _TABLES.split(";")[:-1]:
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA user_version={SCHEMA}")
-            elif version != SCHEMA:
+            if version not in (0, SCHEMA):
                 raise ConfigError(
                     f"{self.path}: has schema {version}, expected {SCHEMA}",
                     "the file was written by another version of wattline: use that version or another file",
                 )
+            if version == 0:
+                for statement in _TABLES.split(";")[:-1]:
+                    self._connection.execute(statement)
+                self._connection.execute(f"PRAGMA user_version={SCHEMA}")
+            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(run)")}
+            if "method" not in columns:  # written before runs had it
+                self._connection.execute("ALTER TABLE run ADD COLUMN method TEXT NOT NULL DEFAULT ''")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -74,6 +74,7 @@ COMMANDS = {
     "explain": Command("service.explain", "explain the state of a job and what would change it"),
     "budget": Command("service.budget", "show or set the energy budgets"),
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
+    "power": Command("service.power", "show the power of all GPUs over time"),
     "token": Command("service.token", "create, list and revoke access tokens of the service"),
     "runlog": Command("service.runlog", "print the decisions of the service, for wattline replay"),
     "policies": Command(

@@ -109,9 +109,14 @@ class Budget:
         return Allowance(math.inf if left_j > 0 else 0.0, left_j, math.inf)
 
     @property
+    def is_power(self) -> bool:
+        """True if it limits the power at any time, and not the energy over a time."""
+        return self.unit in ("watts", "series")
+
+    @property
     def max_w(self) -> float:
         """Largest power that the budget ever allows."""
-        return self.amount if self.unit in ("watts", "series") else math.inf
+        return self.amount if self.is_power else math.inf
 
     def mean_w(self, now: Allowance) -> float:
         """Return the largest permanent draw that leaves something for jobs in the long run."""

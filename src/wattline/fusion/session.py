@@ -247,7 +247,7 @@ class Session:
             how = "cancelled" if member.cancelled else "reached"
             values = {"fraction": self.process._completed_fraction(), "how": how}
             member.write_event("ended", positions[member], values)
-            member.log(_format_end(how, positions[member]))
+            member.log(_format_end(how, positions[member], self.process.energy_method))
             self._job_events.write("left", {"member": member.id, **values})
         removed = [index for index, member in enumerate(self.members) if member in leaving]
         rows = [index for index, member in enumerate(self.members) if member not in leaving]
@@ -292,7 +292,7 @@ class Session:
             elif event == "yielded":
                 member.log(f"stopped on request, checkpoint at {_format_position(position)}")
             elif event == "ended":
-                member.log(_format_end(own["how"], position))
+                member.log(_format_end(own["how"], position, self.process.energy_method))
 
     def _warn_nonfinite(self, member: Member, name: str, value: float) -> None:
         if name in member.nonfinite:
@@ -347,9 +347,10 @@ def _format_position(position: TrainingPosition) -> str:
     return f"epoch {position.epoch}, step {position.step}"
 
 
-def _format_end(how: str, position: TrainingPosition) -> str:
-    energy = "" if position.joules is None else f", {position.joules:.4g} J"
+def _format_end(how: str, position: TrainingPosition, method: str) -> str:
+    energy = "unmetered" if position.joules is None else f"{position.joules:.4g} J ({method})"
     outcome = "reached its target" if how == "reached" else how
     return (
-        f"{outcome} at {_format_position(position)}: {position.steps} steps, {position.seconds:.4g} s{energy}"
+        f"{outcome} at {_format_position(position)}: {position.steps} steps, "
+        f"{position.seconds:.4g} s, {energy}"
     )

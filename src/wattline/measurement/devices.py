@@ -54,6 +54,11 @@ DEVICES: dict[str, Device] = {
 }
 
 
+def find_max_cap_w(kind: str) -> float:
+    """Return the largest cap of a kind of GPU; 0: it is not known."""
+    return DEVICES[kind].max_cap_w if kind in DEVICES else 0.0
+
+
 def device(name: str) -> Device:
     """Return the built-in device of that name (any case)."""
     found = DEVICES.get(name.casefold())

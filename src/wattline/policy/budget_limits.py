@@ -14,7 +14,7 @@ from wattline.energy.budgets import Budget
 
 _CHECKS = 64  # of an allowance that grows with time, in its period, while no job may run
 
-WATTS, JOULES, ETA_JOULES = range(3)
+WATTS, JOULES, ETA_JOULES, CAP_WATTS = range(4)
 """Values of `BudgetLimits.unit`; joules of an eta never keep a job from running, see `BudgetLimits.eta`."""
 
 
@@ -22,13 +22,14 @@ WATTS, JOULES, ETA_JOULES = range(3)
 class BudgetLimits:
     """Limits of all budgets at one moment, one entry each, for an allocator.
 
-    Entries in watts limit the power draw of jobs; those of the whole cluster only what is beyond the draw
-    without any job. Entries in joules limit the energy that jobs use until they end; those of the whole
-    cluster include the draw without any job until then. *eta* has pairs of an eta and a team.
+    Entries in watts limit the power draw of jobs, and those in watts of caps the sum of their power caps;
+    those of the whole cluster only what is beyond the draw without any job. Entries in joules limit the
+    energy that jobs use until they end; those of the whole cluster include the draw without any job until
+    then. *eta* has pairs of an eta and a team.
     """
 
     amount: Floats
-    unit: Ints  # WATTS, JOULES or ETA_JOULES
+    unit: Ints  # WATTS, JOULES, ETA_JOULES or CAP_WATTS
     team: Ints  # -1: the whole cluster
     max_ever_w: Floats  # the most that will ever be allowed
     max_mean_w: Floats  # nothing is ever left for jobs unless the nodes draw less than this
@@ -48,18 +49,20 @@ class BudgetLimits:
         )
 
     def find_unaffordable(
-        self, watts: Floats, idle_w: Floats, rest_w: Floats, run_s: Floats, team: Ints
+        self, watts: Floats, caps_w: Floats, idle_w: Floats, rest_w: Floats, run_s: Floats, team: Ints
     ) -> Bools:
         """Return which rows will never be allowed to run in any of their configurations (axes 1 and 2).
 
-        They draw *watts* for *run_s* where their GPUs draw *idle_w* without a job, and nodes draw at least
-        *rest_w* as long as they run. Joules without an end in sight only get fewer.
+        They draw *watts*, under caps of *caps_w* in sum, for *run_s* where their GPUs draw *idle_w* without a
+        job, and nodes draw at least *rest_w* as long as they run. Joules without an end in sight only get
+        fewer.
         """
         never = np.zeros(len(watts), dtype=np.bool_)
         for amount, unit, of, max_ever_w, max_mean_w in zip(
             self.amount, self.unit, self.team, self.max_ever_w, self.max_mean_w, strict=True
         ):
-            drawn_w = watts - idle_w + rest_w if of < 0 else watts
+            own_w = caps_w if unit == CAP_WATTS else watts
+            drawn_w = own_w - idle_w + rest_w if of < 0 else own_w
             least_w = rest_w.min(axis=(1, 2)) if of < 0 else 0.0
             if unit == JOULES:
                 exceeds = (drawn_w * run_s).min(axis=(1, 2)) > amount
@@ -73,8 +76,13 @@ _NONE = np.empty(0)
 NO_LIMITS = BudgetLimits(_NONE, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), _NONE, _NONE)
 
 
-def compute_limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float) -> BudgetLimits:
-    """Return the limits of *budgets* now, and when to decide again: at most *interval_s* later."""
+def compute_limits(
+    budgets: Sequence[Budget], snapshot: Snapshot, interval_s: float, overshoot: float = math.inf
+) -> BudgetLimits:
+    """Return the limits of *budgets* now, and when to decide again: at most *interval_s* later.
+
+    Where *overshoot* is finite, the sum of power caps is at most that many times each budget of watts.
+    """
     if not budgets:
         return NO_LIMITS
     now_s, rest_w = snapshot.now_s, compute_idle_w(snapshot)
@@ -92,6 +100,9 @@ def compute_limits(budgets: Sequence[Budget], snapshot: Snapshot, interval_s: fl
         spent = now.joules <= 0 and now.until_s == math.inf  # nothing is left, and nothing will come
         max_ever_w = -math.inf if spent else budget.max_w
         entries.append((max(0.0, now.watts - base_w), WATTS, of, max_ever_w, budget.mean_w(now)))
+        if budget.is_power and math.isfinite(overshoot):
+            caps_w, most_w = overshoot * now.watts - base_w, overshoot * budget.max_w
+            entries.append((max(0.0, caps_w), CAP_WATTS, of, most_w, math.inf))
         next_s = min(next_s, now_s + interval_s, now.until_s)
         next_idle_s = min(next_idle_s, now.until_s)
         if not math.isfinite(now.joules):

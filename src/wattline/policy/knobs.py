@@ -20,6 +20,13 @@ def has_knob(policy: object, name: str) -> bool:
     return any(_has_field(stage, name) for stage in stages)
 
 
+def get_knob(policy: object, name: str) -> Any:
+    """Return the value of a knob in the first stage that has it, one with budgets before others."""
+    stages = policy.stages if isinstance(policy, Chain) else (policy,)
+    has = [stage for stage in stages if _has_field(stage, name)]
+    return getattr(next((stage for stage in has if _has_field(stage, "budgets")), has[0]), name)
+
+
 def set_knob(policy: Policy, name: str, value: object) -> Policy:
     """Return *policy* with this knob set to *value*, in the first stage that has it.
 

@@ -18,20 +18,20 @@ from typing import Any
 
 from wattline.backend.engine.local.backend import Local
 from wattline.core.protocols import Models, Policy
-from wattline.energy.budgets import Budget, parse_budget
+from wattline.energy.budgets import parse_budget
 from wattline.errors import NotFound, StoreError
 from wattline.jobfile import JobFile
 from wattline.loop.run import build_header, iterate
 from wattline.loop.runlog import Log
 from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
-from wattline.policy.knobs import build_budget_error, has_knob, set_knob
-from wattline.policy.parser import parse_policy
 from wattline.service.admission import Admission
+from wattline.service.budgeted_policy import bound_caps, build_policy, check_metered
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
 from wattline.service.event_feed import EventFeed
 from wattline.service.job_actions import JobActions
+from wattline.service.power_history import PowerHistory
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
@@ -39,10 +39,6 @@ from wattline.service.submission import record_from_row
 from wattline.service.submitter import Submitter
 from wattline.service.view import ControllerView
 
-DEFAULT_POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
-"""The policy `auto` without budgets: no preemption; cores, arrays and power caps from measured models."""
-BUDGET_POLICY = "powerflow+fuse"
-"""The policy `auto` with budgets; it may preempt and resize jobs."""
 DEFAULT_PLACER = "tune"
 
 _SPARE_ROWS = 4096  # rows of finished jobs that the table may hold before a new epoch
@@ -74,7 +70,7 @@ class Controller:
         try:
             self.clock = Clock(self.store.last_event_s()) if clock is None else clock
             budgets = tuple(self.store.setting("budgets") or ())
-            parsed_policy = self._parse_policy(budgets)
+            parsed_policy = self._parse_policy(budgets, self.store.setting("overshoot"))
             placer = parse_placer(place)
             library = _load_library() if models is None else models
             self.backend = Local(
@@ -82,6 +78,7 @@ class Controller:
                 gpus,
                 clock=self.clock,
                 on_event=self._on_event,
+                on_power=lambda at_s, readings: self._power_history.record(at_s, readings),
                 event_batch=self._collect_events,
                 stay_open=True,
             )
@@ -100,6 +97,7 @@ class Controller:
             budgets=budgets,
             epoch=self.store.last_epoch(),
         )
+        self._power_history = PowerHistory(self.store, self.backend.nodes)
         self._lock = threading.Lock()  # guards the view
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
         self.actions = JobActions(self.store, self.backend, self.clock)
@@ -109,6 +107,7 @@ class Controller:
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)
         self._reset_meter = threading.Event()
+        self.backend.limit_caps(bound_caps(parsed_policy, budgets))
         self._thread = threading.Thread(target=self._run, name="wattline-loop", daemon=True)
 
     # -- start and stop
@@ -182,6 +181,7 @@ class Controller:
             "policy": spell(view.policy),
             "place": spell(view.placer),
             "budgets": list(view.budgets),
+            "overshoot": view.overshoot,
             "epoch": view.epoch,
             "jobs": self.store.count_by_state(),
             "decision_s": view.decision_s,
@@ -331,16 +331,28 @@ class Controller:
 
     # -- budgets
 
-    def set_budgets(self, texts: Sequence[str], by: str = "") -> list[str]:
-        """Replace the budgets in force; their energy counts from now. Return the new budgets."""
+    def set_budgets(self, texts: Sequence[str], by: str = "", overshoot: float | None = None) -> list[str]:
+        """Replace the budgets in force; their energy counts from now. Return the new budgets.
+
+        *overshoot* bounds the sum of power caps, as a multiple of each budget of watts; None: the policy's
+        own, else 1.
+        """
         budgets = tuple(texts)
         for text in budgets:
             parse_budget(text)
-        self._parse_policy(budgets)  # raises before anything is written
-        if self.view().budgets == budgets:
+        check_metered(budgets, self.view().energy_method)
+        policy = self._parse_policy(budgets, overshoot)  # raises before anything is written
+        view, now_s = self.view(), self.clock()
+        if view.budgets == budgets:
+            if view.policy == policy:
+                return list(budgets)
+            # Another overshoot only: the energy of the budgets counts on.
+            self.store.append(
+                NewEvent(now_s, "setting", None, {"name": "overshoot", "value": overshoot, "by": by})
+            )
+            self._change_policy(policy=policy)
             return list(budgets)
-        now_s = self.clock()
-        settings = {"budgets": list(budgets), "budgets_s": now_s}
+        settings = {"budgets": list(budgets), "budgets_s": now_s, "overshoot": overshoot}
         self.store.append_and_reset_meter(
             *(
                 NewEvent(now_s, "setting", None, {"name": n, "value": v, "by": by})
@@ -348,30 +360,18 @@ class Controller:
             )
         )
         self._reset_meter.set()
-        self._change_policy(policy=self._parse_policy(budgets), budgets=budgets)
+        self._change_policy(policy=self._parse_policy(budgets, overshoot), budgets=budgets)
         return list(budgets)
 
     def _change_policy(self, **changes: Any) -> None:
         """Update the view, and start a new epoch under its policy."""
         self._update_view(**changes)
+        self.backend.limit_caps(bound_caps(self.view().policy, self.view().budgets))
         self.backend.interrupt()
 
-    def _parse_policy(self, budgets: Sequence[str]) -> Policy:
-        """Return the policy under these budgets; raise `ConfigError` if it cannot hold them."""
-        text = self._policy_text
-        if text == "auto":
-            text = BUDGET_POLICY if budgets else DEFAULT_POLICY
-        policy = parse_policy(text)
-        if not budgets:
-            return policy
-        if not has_knob(policy, "budgets"):
-            raise build_budget_error(text, "wattline serve")
-        return set_knob(policy, "budgets", tuple(self._shift_horizon(parse_budget(b)) for b in budgets))
-
-    def _shift_horizon(self, budget: Budget) -> Budget:
-        """Return the budget with its horizon as a time of day: it counts from when budgets were set."""
+    def _parse_policy(self, budgets: Sequence[str], overshoot: float | None) -> Policy:
         set_s = float(self.store.setting("budgets_s") or self.clock())
-        return replace(budget, horizon_s=set_s + budget.horizon_s)
+        return build_policy(self._policy_text, budgets, overshoot, set_s)
 
 
 def _load_library() -> Models:

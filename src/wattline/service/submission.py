@@ -189,6 +189,7 @@ def record_from_row(job: JobRow, nodes: Nodes) -> JobRecord:
         first_start_s=float("nan") if job.first_start_s is None else job.first_start_s,
         service_s=job.service_s,
         energy_j=job.energy_j,
+        counted_j=job.energy_j or 0.0,
         last_closed_attempt=job.starts if job.state == "PENDING" else job.starts - 1,
         cancelled=job.cancelled,
         retry_at_s=float("-inf") if job.retry_at_s is None else job.retry_at_s,

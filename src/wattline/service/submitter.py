@@ -74,6 +74,12 @@ class Submitter:
         return [job for id in ids if (job := self._store.job(id)) is not None]
 
     def _build_submissions(self, job: JobFile, user: str, workdir: str) -> list[Submission]:
+        if job.energy.budget_j is not None and self._backend.engine.energy_method == "unmetered":
+            raise Conflict(
+                f"energy.budget is {job.energy.budget_j:g} J, and the energy of these GPUs is not metered, "
+                "so it cannot be enforced",
+                "leave out energy.budget",
+            )
         expected_s = None if job.recurring is None else self._store.mean_service_s(job.recurring.group)
         nodes = self._backend.nodes
         return [

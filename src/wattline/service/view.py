@@ -10,6 +10,7 @@ from typing import NamedTuple
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models, Placer, Policy
 from wattline.loop.run import LoopStep
+from wattline.service.budgeted_policy import read_overshoot
 
 
 class WithheldReason(NamedTuple):
@@ -40,6 +41,11 @@ class ControllerView:
     decision_s: float = 0.0  # duration of the last decision
     withheld_reason: Callable[[str], WithheldReason | None] = lambda job: None
     problem: str = ""  # error that keeps the loop from deciding; empty: none
+
+    @property
+    def overshoot(self) -> float | None:
+        """Bound of the sum of power caps, as a multiple of each budget of watts; None: there is none."""
+        return read_overshoot(self.policy)
 
     def queue_position(self, job: str) -> int | None:
         """Return the position of a job in the queue of the last decision, or None if it was not queued."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from wattline.errors import MeterError
 from wattline.meter.caps.guard import CapGuard
+from wattline.meter.caps.record import CAP_TOLERANCE_W
 from wattline.meter.protocol import Gpu
 from wattline.profiler.cap_aim import Aim, CapMeasurement
 from wattline.profiler.cap_window import CapSearch, WindowLength, list_caps
@@ -134,6 +135,7 @@ class CapTuner:
         search = self.search
         if search is None or search.is_done:
             return False
+        self._notice_other_cap(search, search.needs_reading)
         return search.record_step(now_s, self._check(counters_j), disturbed) and self._change_cap(search)
 
     def end_epoch(self, now_s: float, counters_j: Sequence[float], disturbed: str = "") -> bool:
@@ -141,6 +143,7 @@ class CapTuner:
         search = self.search
         if search is None or search.is_done:
             return False
+        self._notice_other_cap(search, search.needs_epoch_reading)
         return search.end_epoch(now_s, self._check(counters_j), disturbed) and self._change_cap(search)
 
     def _check(self, counters_j: Sequence[float]) -> Sequence[float]:
@@ -164,6 +167,12 @@ class CapTuner:
         else:
             self._set(search.cap_w)
         return search.is_done
+
+    def _notice_other_cap(self, search: CapSearch, reads: bool) -> None:
+        """Give up at a reading if the scheduler has set another cap since the window began."""
+        with suppress(MeterError):
+            if reads and any(abs(gpu.cap_w() - search.cap_w) >= CAP_TOLERANCE_W for gpu in self._gpus):
+                self._has_failed = True
 
     def restart_window(self) -> None:
         """Restart the window: something other than training took time."""

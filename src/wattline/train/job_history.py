@@ -60,7 +60,15 @@ class JobHistory:
         return None if self._run is None else self._run.max_epochs(epoch_cost_j)
 
     def record_end(
-        self, batch: int, *, failed: bool, reached: bool, seconds: float, joules: float | None, epochs: int
+        self,
+        batch: int,
+        *,
+        failed: bool,
+        reached: bool,
+        seconds: float,
+        joules: float | None,
+        epochs: int,
+        method: str,
     ) -> None:
         """Record the outcome of this run for the next choice; a failed run is forgotten."""
         if self._run is None or not batch:
@@ -69,7 +77,9 @@ class JobHistory:
             if failed:  # a failure is no evidence on the batch size
                 self._run.discard(batch)
                 return
-            self._run.record_end(batch, reached=reached, seconds=seconds, joules=joules, epochs=epochs)
+            self._run.record_end(
+                batch, reached=reached, seconds=seconds, joules=joules, epochs=epochs, method=method
+            )
 
     @contextmanager
     def _report_errors(self) -> Iterator[None]:

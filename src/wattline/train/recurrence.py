@@ -51,7 +51,14 @@ class RecurringRun:
         return self._tuner.epoch_limit(self._state, self._trial, epoch_j)
 
     def record_end(
-        self, batch: int, *, reached: bool, seconds: float, joules: float | None, epochs: int
+        self,
+        batch: int,
+        *,
+        reached: bool,
+        seconds: float,
+        joules: float | None,
+        epochs: int,
+        method: str = "",
     ) -> None:
         """Record the outcome of the run."""
         self._history.add_run(
@@ -62,4 +69,5 @@ class RecurringRun:
             seconds=seconds,
             joules=joules,
             epochs=epochs,
+            method=method,
         )

@@ -124,6 +124,7 @@ class Session(TrainingRun):
             seconds=self.seconds,
             joules=self.energy_j,
             epochs=self.position.epoch + (1 if self.position.step else 0),
+            method=self.energy_method,
         )
 
     def _close_at_exit(self) -> None:

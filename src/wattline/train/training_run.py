@@ -145,7 +145,7 @@ class TrainingRun:
         if self.environment.max_cost_j is not None and math.isnan(self.cost_j):
             self._warn("WATTLINE_MAX_COST_J is ignored: energy cannot be measured here")
         self._stop_signal.install()
-        self._write_event("began", kind=self._kind, resumed=self.resumed, method=self._window.read().method)
+        self._write_event("began", kind=self._kind, resumed=self.resumed, method=self.energy_method)
 
     def _resume(self) -> None:
         """Resume from the newest checkpoint; a recurring job that has ended starts from the beginning."""
@@ -202,6 +202,11 @@ class TrainingRun:
             return self.position.joules
         own_j, before_j = self._process_energy_j(), self._start_position.joules
         return own_j + self._others_j + (before_j or 0.0) if own_j is not None else before_j
+
+    @property
+    def energy_method(self) -> str:
+        """Method of the energy measurement: `nvml energy counter`, `simulated`, `unmetered` …"""
+        return " and ".join(dict.fromkeys(gpu.method for gpu in self._meter.gpus)) or "unmetered"
 
     @property
     def seconds(self) -> float:

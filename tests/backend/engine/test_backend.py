@@ -16,7 +16,7 @@ from wattline.backend.engine.backend import EngineBackend
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.cluster import nodes as make_nodes
-from wattline.core.actions import ACTION_COLUMNS, POWER_OFF, START, STOP
+from wattline.core.actions import ACTION_COLUMNS, POWER_OFF, RETUNE, START, STOP
 from wattline.core.events import ARRIVED, LOST, NODE_BACK, NODE_LOST, list_events
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
@@ -174,3 +174,44 @@ def test_an_interrupt_ends_the_wait_and_keeps_events(tmp_path: Path) -> None:
     harness.backend.interrupt()
     assert harness.backend.wait(0.0)[0] == float("inf")
     assert harness.wait() == [(ARRIVED, 0)]
+
+
+# -- the sum of power caps
+
+
+def test_a_start_waits_for_the_watts_of_an_attempt_that_is_being_stopped(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, make_job("0", "runs"), make_job("1", "runs"))
+    idle_w = float(harness.engine.nodes.idle_node_w.sum())
+    harness.backend.limit_caps({"": idle_w + 150.0})
+    harness.apply((START, 0, 0, 0, 1, 150))
+    harness.apply((STOP, 0, 0, -1), (START, 1, 1, 1, 1, 150))
+    assert [attempt.state for attempt in harness.backend._attempts.attempts] == ["running", "queued"]
+    harness.wait()
+    assert harness.kinds() == ["started", "stopped", "started"]
+
+
+def test_a_cap_is_raised_when_the_attempt_that_is_being_stopped_has_ended(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, make_job("0", "runs"), make_job("1", "runs"))
+    idle_w = float(harness.engine.nodes.idle_node_w.sum())
+    harness.backend.limit_caps({"": idle_w + 2 * 100.0})
+    harness.apply((START, 0, 0, 0, 1, 120), (START, 1, 1, 1, 1, 120))
+    harness.apply((STOP, 0, 0, -1), (RETUNE, 1, 1, -1, 0, 200))
+    (attempt,) = harness.backend._attempts.of_job("1")
+    assert attempt.settings.cap_w == 120
+    harness.wait()
+    assert attempt.settings.cap_w == 200
+
+
+def test_caps_are_lowered_before_others_are_raised(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, make_job("0", "runs"), make_job("1", "runs"))
+    harness.apply((START, 0, 0, 0, 1, 120), (START, 1, 1, 1, 1, 200))
+    harness.engine.calls.clear()
+    harness.apply((RETUNE, 0, 0, -1, 0, 200), (RETUNE, 1, 1, -1, 0, 120))
+    assert harness.engine.calls == [("retune", ("1",)), ("retune", ("0",))]
+
+
+def test_without_a_bound_nothing_waits_for_watts(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, make_job("0", "runs"), make_job("1", "runs"))
+    harness.apply((START, 0, 0, 0, 1, 150))
+    harness.apply((STOP, 0, 0, -1), (START, 1, 1, 1, 1, 150))
+    assert [attempt.state for attempt in harness.backend._attempts.attempts] == ["running", "running"]

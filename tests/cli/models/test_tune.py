@@ -19,7 +19,14 @@ def store(tmp_path: Path) -> str:
         memory.store_task("nightly", TuningTask((16, 32, 64), 32, 50))
         for batch, epochs in ((32, 8), (64, 9)):
             memory.add_run(
-                "nightly", "a100", batch=batch, reached=True, seconds=80.0, joules=16000.0, epochs=epochs
+                "nightly",
+                "a100",
+                batch=batch,
+                reached=True,
+                seconds=80.0,
+                joules=16000.0,
+                epochs=epochs,
+                method="nvml energy counter",
             )
     return str(path)
 
@@ -43,6 +50,7 @@ def test_show_prints_the_runs_and_the_next_batch_size(store: str, capsys: pytest
     out = capsys.readouterr().out
     assert out.startswith("nightly on a100\nbatch  runs  stopped  epochs")
     assert "\nnext: " in out
+    assert "\ncost: joules (nvml energy counter) and time, weighted by eta 0.5\n" in out
 
 
 def test_show_in_json_has_all_batch_sizes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +61,7 @@ def test_show_in_json_has_all_batch_sizes(store: str, capsys: pytest.CaptureFixt
     assert gpu["batches"][0]["cost_j"] is None
     assert gpu["batches"][1]["epochs"] == pytest.approx(8)
     assert gpu["next"] in (16, 32, 64)
+    assert gpu["method"] == "nvml energy counter"
 
 
 def test_an_unknown_job_is_an_error_with_a_hint(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from support.command_line import parse_strict_json, run_command, run_json_comman
 from support.controllers import wait_until
 from wattline.cli.service.job_text import format_energy, format_joules, format_time, format_totals, sanitize
 from wattline.cli.service.top import PowerEstimator, format_frame
-from wattline.service.controller import DEFAULT_POLICY, Controller
+from wattline.service.budgeted_policy import DEFAULT_POLICY
+from wattline.service.controller import Controller
 
 Capsys = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("here")
@@ -289,6 +290,7 @@ def job(**other: Any) -> dict[str, Any]:
     usual = {
         "id": "1", "name": "a", "state": "RUNNING", "held": False, "reason": "", "gpus_asked": 1,
         "submit_s": 0.0, "start_s": 100.0, "end_s": None, "starts": 1, "progress": 0.42, "energy_j": 7200.0,
+        "wait_s": 42.0, "run_s": 300.0,
         "energy_method": "nvml energy counter", "exit_code": None, "allocation": given, "power_w": None,
     }  # fmt: skip
     return {**usual, **other}
@@ -296,12 +298,12 @@ def job(**other: Any) -> dict[str, Any]:
 
 def test_energy_has_its_method_and_is_never_0_without_a_meter() -> None:
     assert format_energy(job()) == "2 Wh (nvml energy counter)"
-    assert format_energy(job(energy_j=None)) == "unmetered"
+    assert format_energy(job(energy_j=None)) == "unknown (nvml energy counter)"
     assert format_energy(job(energy_j=0.0, energy_method="unmetered")) == "unmetered"
     assert format_energy(job(starts=0, energy_j=0.0)) == "-"
     assert (
-        format_totals([job(), job(energy_j=None)])
-        == "2 jobs: 2 RUNNING; 2 Wh (nvml energy counter), 1 unmetered"
+        format_totals([job(), job(energy_j=None), job(energy_j=None, energy_method="unmetered")])
+        == "3 jobs: 3 RUNNING; 2 Wh (nvml energy counter), 1 unmetered, 1 unknown"
     )
 
 
@@ -309,9 +311,14 @@ def test_energies_and_times_have_units_of_their_size() -> None:
     assert [format_joules(j) for j in (0, 850, 3600, 5e5, 3.6e6, 7.2e9)] == [
         "0 J", "850 J", "1 Wh", "139 Wh", "1 kWh", "2 MWh",
     ]  # fmt: skip
-    assert format_time(job(), 400.0) == "runs 5 min"
-    assert format_time(job(state="PENDING"), 42.0) == "waits 42 s"
-    assert format_time(job(state="CANCELLED", start_s=None), 42.0) == "never ran"
+    assert format_time(job()) == "runs 5 min"
+    assert format_time(job(state="PENDING")) == "waits 42 s"
+    assert format_time(job(state="CANCELLED", starts=0)) == "never ran"
+
+
+def test_a_job_that_was_cancelled_after_a_preemption_ran_as_long_as_its_attempts() -> None:
+    ended = job(state="CANCELLED", starts=2, start_s=100.0, end_s=9000.0)
+    assert format_time(ended) == "ran 5 min"
 
 
 def test_names_cannot_move_the_cursor() -> None:

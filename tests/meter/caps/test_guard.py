@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
 from wattline.meter.caps.guard import guard_caps
-from wattline.meter.caps.process_identity import identify_current_process
+from wattline.meter.caps.process_identity import identify_current_process, read_start_ticks
 from wattline.meter.caps.record import CapRecord, read_records, record_path, write_record
 from wattline.meter.caps.restore import restore_orphaned_caps
 
@@ -444,3 +445,29 @@ def test_on_nvml_without_permission_gpus_are_observed(stub: NvmlStub) -> None:
     assert "GPU 0 is observed only" in err
     assert "administrator" in err
     assert [stub["sets", gpu] for gpu in (0, 1)] == [0, 2]
+
+
+def test_a_scheduler_takes_over_the_cap_of_a_job_which_observes_from_then_on(
+    spec: str, meter: Meter, state: Path
+) -> None:
+    job = Child(spec)
+    assert read_caps(meter) == [150, 150]
+    with guard_caps(meter.gpus, state=state, take_over=True) as scheduler:
+        assert scheduler.set_cap(120, meter.gpus[0])
+        assert read_caps(meter) == [120, 150]
+        job.kill(signal.SIGTERM)
+        assert read_caps(meter) == [120, 300], "the job restores only what it still holds"
+    assert read_caps(meter) == [300, 300]
+
+
+def test_a_guard_that_was_taken_over_cannot_set_the_cap_again(meter: Meter, state: Path) -> None:
+    job = guard_caps(meter.gpus, 150, state, warn=lambda text: None)
+    with job:
+        record = read_records(state)[0]
+        parent = os.getppid()
+        owner = replace(record.owner, pid=parent, started=read_start_ticks(parent))
+        other = replace(record, set_w=(150.0, 120.0), owner=owner)
+        write_record(state, other, durable=False)  # as another process does
+        meter.gpus[0].set_cap(120)
+        assert not job.set_cap(200, meter.gpus[0])
+        assert meter.gpus[0].cap_w() == 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -256,3 +257,40 @@ def test_a_state_file_of_the_previous_version_is_upgraded(tmp_path: Path) -> Non
         assert [gpu.cap_w() for gpu in meter.gpus] == [200.0, 201.0]
         assert [gpu.energy_j() for gpu in meter.gpus] == [1000.0, 1000.0]
         meter.close()
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b-stage", "bloom-stage", "resnet50"])
+def test_the_power_is_never_above_the_cap(name: str) -> None:
+    meter = open_virtual(f"1xa100,model={name}")
+    (gpu,) = meter.gpus
+    for cap_w in (100, 143, 400):
+        gpu.set_cap(cap_w)
+        before_s, before_j = meter.now_s(), gpu.energy_j()
+        meter.stepped(64)
+        assert gpu.power_w() <= cap_w
+        assert gpu.energy_j() - before_j <= cap_w * (meter.now_s() - before_s) * (1 + 1e-9)
+    gpu.set_cap(143)  # the last step drew more
+    assert gpu.power_w() <= 143
+    meter.close()
+
+
+def test_a_cap_that_is_set_during_a_long_step_slows_the_rest_of_it(tmp_path: Path) -> None:
+    meter = open_meter(f"simulated:1xa100,model=resnet50,state={tmp_path}")
+    (gpu,) = meter.gpus
+    samples_s, _ = library().find("resnet50", "a100").predict(Settings.of(gpus=1, cap_w=400))
+    thread = threading.Thread(target=meter.stepped, args=(2.0 * samples_s[0],))
+    start_s = time.monotonic()
+    thread.start()
+    while thread.is_alive() and gpu.power_w() < 300:
+        time.sleep(0.01)
+    other = open_meter(f"simulated:1xa100,state={tmp_path}")
+    other.gpus[0].set_cap(100)
+    end_s, seen = time.monotonic() + 0.6, []
+    while time.monotonic() < end_s:
+        seen.append(gpu.power_w())
+        time.sleep(0.02)
+    assert max(seen) <= 100
+    thread.join()
+    assert time.monotonic() - start_s > 2.2, "without a lower cap it takes 2 s"
+    meter.close()
+    other.close()

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
+from support.cap_sums import sum_caps
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cli.simulation.unfinished import count_unfinished
@@ -25,9 +26,11 @@ from wattline.core.events import (
     FINISHED,
     METERED,
     STOPPED,
+    Events,
 )
 from wattline.core.grants import Grants
 from wattline.core.jobs import PREEMPTIBLE_NEVER, PREEMPTIBLE_ONCE_SAVED, Jobs
+from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Placer
@@ -47,7 +50,9 @@ from wattline.placement.pack import Pack
 from wattline.placement.power import Power
 from wattline.policy import PowerFlow
 from wattline.policy.budget_limits import compute_limits
+from wattline.policy.chain import Chain, chain
 from wattline.policy.elastic.afs import Afs
+from wattline.policy.stages.fuse import Fuse
 from wattline.reports import report
 from wattline.testing import PolicyContract
 
@@ -72,7 +77,7 @@ def cluster(count: int = 2, **more: float) -> Nodes:
 
 
 def simulate(
-    policy: PowerFlow | Afs,
+    policy: PowerFlow | Afs | Chain,
     jobs: Jobs,
     nodes: Nodes,
     models: Models | None = None,
@@ -81,6 +86,22 @@ def simulate(
     known = library()
     sim = Sim(jobs, nodes, truth=truth or known, overheads=Overheads(restart_s=30.0))
     return run(sim, policy, models or known)
+
+
+@dataclass(frozen=True)
+class LowDraw:
+    """Models of jobs that draw a third of what is predicted."""
+
+    predicted: Models
+
+    def speed(self, jobs: Jobs, grants: Grants) -> Floats:
+        return self.predicted.speed(jobs, grants)
+
+    def watts(self, jobs: Jobs, grants: Grants) -> Floats:
+        return np.asarray(self.predicted.watts(jobs, grants) / 3)
+
+    def observe(self, events: Events, jobs: Jobs, leases: Leases, nodes: Nodes) -> LowDraw:
+        return self
 
 
 class TestPowerFlow(PolicyContract):
@@ -554,3 +575,50 @@ def test_it_runs_where_nothing_is_known_of_the_jobs() -> None:
     jobs = some_jobs(20, 3, model=[""] * 20)
     log = run(Sim(jobs, cluster()), PowerFlow(eta=0.5), TraceModels(), place=Pack())
     assert report(log).finished == 20
+
+
+# -- caps
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
+@given(
+    st.integers(0, 1000),
+    st.sampled_from((2000.0, 4000.0, 6500.0)),
+    st.sampled_from((1.0, 1.2, 2.0)),
+    st.sampled_from(("", "team-0")),
+)
+def test_the_sum_of_caps_is_within_the_watts_at_each_moment_however_late_the_meters_are(
+    seed: int, watts: float, overshoot: float, team: str
+) -> None:
+    jobs = some_jobs(15, seed, fuse=["key"] * 15)
+    policy = chain(PowerFlow(budgets=(Budget.watts(watts, team=team),), overshoot=overshoot), Fuse())
+    nodes = cluster(base_w=0.0)
+    # The true draw is far below the prediction, so measured watts alone would allow more.
+    log = simulate(policy, jobs, nodes, truth=LowDraw(library()))
+    caps_w = sum_caps(log, team or None)
+    assert max(caps_w) <= overshoot * watts + 1e-6
+    assert not count_unfinished(log)
+
+
+def test_without_an_overshoot_caps_are_not_bounded_as_the_simulator_s_meters_are_exact() -> None:
+    jobs, watts = some_jobs(15, 1), 4000.0
+    policy = PowerFlow(budgets=(Budget.watts(watts),))
+    log = simulate(policy, jobs, cluster(base_w=0.0), truth=LowDraw(library()))
+    assert max(sum_caps(log)) > watts
+
+
+def test_a_job_for_which_no_cap_is_low_enough_waits_with_the_reason() -> None:
+    low, models = LowDraw(library()), ["elasticflow/resnet50"] * 2
+    jobs = Jobs.of(submit_s=[0.0, 0.0], gpus=[8, 1], duration_s=[99.0, 99.0], min_gpus=[8, 1], model=models)
+    # 16 idle a100 draw 944 W; eight at their lowest cap add 8 x (100 - 59) W.
+    policy = PowerFlow(budgets=(Budget.watts(1200.0),), overshoot=1.0)
+    log = simulate(policy, jobs, cluster(base_w=0.0), low, low)
+    assert REASONS.index(Reason.NEVER_IN_BUDGET) in log.wait_reasons[log.wait_reasons[:, 0] == 0, 1]
+    assert list_finished(log) == [1]
+    relaxed = simulate(replace(policy, overshoot=1.1), jobs, cluster(base_w=0.0), low, low)
+    assert list_finished(relaxed) == [0, 1]
+
+
+def list_finished(log: Log) -> list[int]:
+    return sorted(log.events[log.events[:, EVENT_VERB] == FINISHED, EVENT_JOB].astype(int).tolist())

@@ -267,10 +267,11 @@ def test_a_plan_forecasts_a_job_without_submitting_it(client: TestClient, contro
 
 
 def test_budgets_are_set_shown_and_change_the_policy(client: TestClient, controller: Controller) -> None:
-    assert client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json() == {"budgets": ["800W"]}
+    answer = {"budgets": ["800W"], "overshoot": 1.0}
+    assert client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json() == answer
     wait_until(lambda: "powerflow" in client.get("/api/v1/cluster").json()["policy"])
     assert client.put("/api/v1/budgets", json={"budgets": ["lots"]}).status_code == 422
-    assert client.get("/api/v1/budgets").json() == {"budgets": ["800W"]}
+    assert client.get("/api/v1/budgets").json() == answer
     client.put("/api/v1/budgets", json={"budgets": []})
     wait_until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
 

@@ -21,6 +21,7 @@ from wattline.core.events import LOST, NODE_BACK, NODE_LOST, PROTECTED, RAN, Eve
 CHECK_INTERVAL_S = 1.0
 """Time between two reads of a job's progress."""
 _REPORT_INTERVAL_S = 10.0  # between two RAN events of one attempt, unless its rate changes
+_UNMETERED_BUDGET = "Its energy budget cannot be enforced: the energy of its GPUs cannot be read."
 _RATE_CHANGE = 0.1  # relative change of a rate that is reported at once
 
 
@@ -39,6 +40,7 @@ class AttemptMonitor:
         self._root, self._engine, self._queue, self._attempts = root, engine, queue, attempts
         self._exits, self._on_event = exits, on_event
         self.nodes_down: set[int] = set()
+        self._unmetered: set[str] = set()  # jobs with an energy budget that cannot be enforced
 
     def poll(self) -> None:
         """Poll the engine, handle all changes, and let jobs arrive that are due for a retry."""
@@ -122,7 +124,7 @@ class AttemptMonitor:
             "attempt": record.starts,
             "gpus": list(attempt.gpus),
             "kind": self._engine.nodes.kind.word(attempt.node),
-            "cap_w": attempt.settings.cap_w,
+            "cap_w": attempt.effective_cap_w,
             "batch": attempt.settings.batch,
             "cpus": attempt.cpus,
             "fused_with": [job for job in attempt.jobs if job != record.id],
@@ -135,23 +137,30 @@ class AttemptMonitor:
         attempt.checked_s = now_s
         self._engine.sample_energy()
         attempt.power_w = self._engine.power_w(attempt)
-        for job, progress in list(attempt.progress.items()):
-            if job not in attempt.jobs:
-                continue
+        for job in list(attempt.jobs):
+            progress, record = attempt.progress[job], self._queue.records[job]
+            self._enforce_budget(attempt, record)
             has_news = progress.read()
             if attempt.is_array and progress.ended:
                 self._exits.end_member(attempt, job)
                 continue
             if not self._attempts.holds_lease(attempt, job, self._queue.records):
                 continue
-            record = self._queue.records[job]
             self._report_protection(attempt, record)
             if not has_news:
                 continue
-            budget_j, used_j = record.spec.max_joules, self._engine.energy_j(job)
-            if budget_j is not None and (used_j or 0.0) + (record.energy_j or 0.0) > budget_j:
-                self.end_job(attempt, job, "budget")
             self._report_rate(attempt, record, progress.rate or 0.0)
+
+    def _enforce_budget(self, attempt: AttemptRecord, record: JobRecord) -> None:
+        """End a job that has used its own energy budget, by the counters of its GPUs."""
+        budget_j, job = record.spec.max_joules, record.id
+        if budget_j is None or attempt.end_reason in ("budget", "cancel") or job in attempt.leaving:
+            return
+        if self._engine.energy_j(job) is None and job not in self._unmetered:
+            self._unmetered.add(job)
+            self._on_event("notice", job, {"message": _UNMETERED_BUDGET})
+        if record.counted_j + self._engine.counted_energy_j(job) > budget_j:
+            self.end_job(attempt, job, "budget")
 
     def _report_rate(self, attempt: AttemptRecord, record: JobRecord, rate: float) -> None:
         now_s = self._queue.now_s

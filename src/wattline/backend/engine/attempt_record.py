@@ -35,6 +35,7 @@ class AttemptRecord:
     folder: Path = Path()  # of its first job; empty: not created yet
     gpus: tuple[int, ...] = ()  # indices on the nodes, in the order of *allocation*; empty: not known yet
     cpus: int = 0
+    cap_w: float | None = None  # power limit of its GPUs, as the driver reports it; None: not known
     event_files: Mapping[str, Path] = field(default_factory=dict)  # by job
     exit: Exit | None = None
     message: str = ""  # why it was refused
@@ -58,6 +59,11 @@ class AttemptRecord:
     def node(self) -> int:
         """The first node."""
         return self.allocation[0][0]
+
+    @property
+    def effective_cap_w(self) -> float:
+        """The power limit of its GPUs, read back if it could be; 0: none was set."""
+        return (self.cap_w or self.settings.cap_w) if self.settings.cap_w else 0
 
     @property
     def started(self) -> bool:

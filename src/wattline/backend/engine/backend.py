@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_monitor import CHECK_INTERVAL_S, AttemptMonitor
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
+from wattline.backend.engine.cap_limits import CapLimits
 from wattline.backend.engine.energy_ledger import ALL, EnergyLedger
 from wattline.backend.engine.folder_layout import attempt_folders
 from wattline.backend.engine.initial_state import build_initial_state, set_lease_starts
@@ -25,7 +25,9 @@ from wattline.backend.engine.job_exits import JobExits, OnEvent
 from wattline.backend.engine.job_queue import JobQueue
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
+from wattline.backend.engine.job_status import describe_attempt
 from wattline.backend.engine.mailbox import Mailbox
+from wattline.backend.engine.power_samples import OnPower, PowerSampler
 from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
@@ -54,7 +56,8 @@ class EngineBackend:
     """Runs jobs on an engine; implements `wattline.core.protocols.Backend`.
 
     Jobs come by `submit`, from any thread; *on_event* receives what happens to them. It is idle when no job
-    is left, unless it shall *stay_open*. Events within an *event_batch* may be received together.
+    is left, unless it shall *stay_open*. Events within an *event_batch* may be received together. *on_power*
+    receives power samples of all GPUs every 10 s.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class EngineBackend:
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda kind, job, data: None,
         event_batch: Callable[[], AbstractContextManager[None]] = nullcontext,
+        on_power: OnPower | None = None,
         stay_open: bool = False,
     ) -> None:
         self.root = Path(root)
@@ -78,6 +82,8 @@ class EngineBackend:
         self._mailbox = Mailbox()
         self._interrupted = False
         self._monitor = AttemptMonitor(self.root, engine, self._queue, self._attempts, self._exits, on_event)
+        self._power = PowerSampler(engine, on_power)
+        self._caps = CapLimits(engine, self._queue, self._attempts, on_event)
         self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
 
     # -- requests, from any thread
@@ -107,6 +113,10 @@ class EngineBackend:
         """The unfinished jobs by id."""
         return self._queue.records
 
+    def limit_caps(self, watts: Mapping[str, float]) -> None:
+        """Bound the sum of power caps also while attempts are stopped, by team; "": of the whole cluster."""
+        self._caps.watts = dict(watts)
+
     @property
     def simulated(self) -> bool:
         """True if the GPUs are simulated."""
@@ -117,26 +127,13 @@ class EngineBackend:
         return time.monotonic() - self._returned_s
 
     def describe_job(self, job: str) -> dict[str, Any]:
-        """Return progress, energy and allocation of a running job; empty: it does not run."""
-        attempt = self._attempts.current.get(job)
-        progress = None if attempt is None else attempt.progress.get(job)
-        if attempt is None or progress is None:
+        """Return the energy of an unfinished job, and its status if it has processes; empty: it is over."""
+        record = self._queue.records.get(job)
+        if record is None:
             return {}
-        watch = attempt.checkpoints.get(job)
-        protection = None if watch is None else watch.reported
-        return {
-            "fraction": progress.fraction,
-            "saved_fraction": None if protection is None else protection.fraction,
-            "protection": "" if protection is None else protection.describe(self._queue.now_s),
-            "metrics": dict(progress.metrics),
-            "energy_j": self.engine.energy_j(job),
-            "energy_method": self.engine.energy_method,
-            "power_w": None if attempt.power_w is None else attempt.power_w / max(len(attempt.jobs), 1),
-            "gpus": list(attempt.gpus),
-            "cap_w": attempt.settings.cap_w or progress.cap_w,
-            "batch": attempt.settings.batch or progress.batch,
-            "fused_with": [other for other in attempt.jobs if other != job],
-        }
+        energy = {"energy_j": self._exits.total_energy_j(record), "energy_method": self.engine.energy_method}
+        attempt = self._attempts.find_started(job)
+        return {**energy, **describe_attempt(attempt, job, self._queue.now_s)}
 
     # -- the Backend protocol
 
@@ -164,6 +161,8 @@ class EngineBackend:
                 self._interrupted = False
                 return math.inf, build_events()
             self._monitor.poll()
+            self._caps.apply_waiting()
+            self._power.sample(self._queue.now_s)
             verbs = {event.verb for event in self._queue.events}
             is_last = verbs and not self._attempts.attempts  # no other event follows soon
             if self._queue.read_clock() >= until_s or not wake.isdisjoint(verbs) or is_last:
@@ -189,23 +188,26 @@ class EngineBackend:
         """Sleep until a request comes, the engine has news, or a progress file or a retry is due."""
         queue, busy = self._queue, bool(self._attempts.attempts)
         check_s = queue.now_s + CHECK_INTERVAL_S if busy else math.inf
-        timeout_s = max(min(until_s, queue.next_retry_s, check_s) - queue.read_clock(), 0.0)
+        due_s = min(until_s, queue.next_retry_s, check_s, self._power.next_s)
+        timeout_s = max(due_s - queue.read_clock(), 0.0)
         self._mailbox.sleep(min(timeout_s, self.engine.poll_interval_s), self.engine.wake_files())
 
     def apply(self, actions: Actions) -> None:
         """Stop, start and retune attempts, and switch nodes."""
         starting: dict[int, list[tuple[str, int, int, AttemptSettings]]] = {}
+        retunes: list[tuple[AttemptRecord, AttemptSettings]] = []
         for verb, row, group, node, gpus, *settings in actions.tolist():
             job = self._queue.table.ids[row] if row >= 0 else ""
             if verb == STOP:
                 self._stop(job)
             elif verb == RETUNE:
-                self._retune(self._attempts.current[job], AttemptSettings(*settings[:4]))
+                retunes.append((self._attempts.current[job], AttemptSettings(*settings[:4])))
             elif verb == START:
                 request = (job, node, gpus, AttemptSettings(*settings[:4]))
                 starting.setdefault(group, []).append(request)
             elif verb in (POWER_OFF, POWER_ON) and not self.engine.power(node, verb == POWER_ON):
                 _logger.debug("node %d cannot be switched %s", node, "on" if verb == POWER_ON else "off")
+        self._caps.retune(retunes)
         for requests in starting.values():
             self._start_group(requests)
 
@@ -252,6 +254,7 @@ class EngineBackend:
         records = [self._queue.records[job] for job in attempt.jobs]
         if not self.engine.adopt(attempt):
             for record in records:
+                record.energy_j = None  # the counters of these GPUs are gone, too
                 facts = self._exits.facts(record, None, None, "Its GPUs are gone.")
                 self._on_event("stopped", record.id, facts)
             return
@@ -259,7 +262,7 @@ class EngineBackend:
         self._attempts.add(attempt)
         for record in records:
             # What it has used so far was counted by the earlier process.
-            self._ledger.add(record.team, -(self.engine.energy_j(record.id) or 0.0))
+            self._ledger.add(record.team, -self.engine.counted_energy_j(record.id))
             if record.starts < attempt.number(record.id):
                 # The earlier process ended before it could report the start.
                 self._monitor.record_start(attempt, record, attempt.since_s)
@@ -351,9 +354,9 @@ class EngineBackend:
             records = [self._queue.records[job] for job in some]
             earlier = self._attempts.of_any(some)
             self._recurring.choose(records[0].spec, attempt)
-            cap_w = _lower_cap(attempt.settings.cap_w, records[0].spec.power_w)
-            attempt.settings = replace(attempt.settings, cap_w=cap_w)
-            self.engine.start(attempt, records, earlier, first)
+            attempt.settings = self._caps.apply_user_limit(some[0], attempt.settings)
+            blockers = [one for one in self._caps.find_blockers(attempt) if one not in earlier]
+            self.engine.start(attempt, records, [*earlier, *blockers], first)
             self._attempts.add(attempt)
             self._monitor.update(attempt)
             first = first or attempt
@@ -370,15 +373,6 @@ class EngineBackend:
             if watch is not None and watch.reported is not None:
                 attempt.stop_message = watch.reported.describe_stop(self._queue.now_s)
             self.engine.stop(attempt)
-
-    def _retune(self, attempt: AttemptRecord, settings: AttemptSettings) -> None:
-        cap_w = _lower_cap(settings.cap_w, self._queue.records[attempt.jobs[0]].spec.power_w)
-        attempt.settings = replace(settings, cap_w=cap_w)
-        if not self.engine.retune(attempt):
-            _logger.debug("not all settings of %s could be changed", attempt.folder)
-        if attempt.started:
-            for job in attempt.jobs:
-                self._on_event("retuned", job, {"cap_w": cap_w, "cpus": attempt.cpus})
 
     # -- energy
 
@@ -401,10 +395,5 @@ class EngineBackend:
         # A job that restarts is in two attempts.
         jobs = dict.fromkeys(job for attempt in self._attempts.attempts for job in attempt.jobs)
         records = [self._queue.records[job] for job in jobs]
-        used = [(one.team, self.engine.energy_j(one.id) or 0.0) for one in records]
+        used = [(one.team, self.engine.counted_energy_j(one.id)) for one in records]
         return self.engine.total_energy_j() or 0.0, used
-
-
-def _lower_cap(cap_w: int, limit_w: float | None) -> int:
-    """Return the lower of the policy's power limit and the user's, of which either may be unset (0, None)."""
-    return min((round(watts) for watts in (cap_w, limit_w) if watts), default=0)

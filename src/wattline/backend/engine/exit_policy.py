@@ -36,7 +36,13 @@ class ExitDecision(NamedTuple):
 
 
 def decide_exit(
-    job: JobRecord, attempt: AttemptRecord, *, holds_lease: bool, progressed: bool, lasted_s: float
+    job: JobRecord,
+    attempt: AttemptRecord,
+    *,
+    holds_lease: bool,
+    progressed: bool,
+    lasted_s: float,
+    energy_method: str = "",
 ) -> ExitDecision:
     """Decide about a job after its attempt ended or vanished.
 
@@ -48,9 +54,11 @@ def decide_exit(
     if job.cancelled:
         return ExitDecision("finish", "CANCELLED", "It was cancelled.")
     if attempt.end_reason == "budget":
-        return ExitDecision("finish", "FAILED", "It has used all of its own energy budget.")
+        return ExitDecision("finish", "FAILED", describe_budget_end(job, energy_method))
     if state == "SUCCEEDED":
         return ExitDecision("finish", state, "")
+    if job.is_over_budget:  # it must not start again
+        return ExitDecision("finish", "FAILED", describe_budget_end(job, energy_method))
     if attempt.end_reason == "stop" or not holds_lease:
         return ExitDecision("yield", state, attempt.stop_message or STOPPED_FOR_OTHERS)
     if exit is not None and exit.end_request == "stop":  # by an earlier process of the service
@@ -113,3 +121,10 @@ def describe_exit(exit: Exit) -> str:
         name = Signals(exit.code - 128).name
         return f"Its exit code was {exit.code}: a shell that it ran says so that {name} killed a command."
     return exit.message
+
+
+def describe_budget_end(job: JobRecord, method: str) -> str:
+    """Return why a job was ended that has used its own energy budget."""
+    allowed_j = job.spec.max_joules or 0.0
+    used = f"{job.counted_j:.4g} J ({method})"
+    return f"It was ended by its energy budget: used {used}, allowed {allowed_j:.4g} J."

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.attempt_table import AttemptTable
 from wattline.backend.engine.energy_ledger import EnergyLedger
-from wattline.backend.engine.exit_policy import decide_exit, find_quick_crash, is_retried
+from wattline.backend.engine.exit_policy import (
+    decide_exit,
+    describe_budget_end,
+    find_quick_crash,
+    is_retried,
+)
 from wattline.backend.engine.exit_status import REQUEUE, Exit
 from wattline.backend.engine.job_queue import JobQueue
 from wattline.backend.engine.job_record import JobRecord
@@ -23,7 +29,8 @@ _RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)  # by number of kills
 OnEvent = Callable[[str, str, dict[str, Any]], None]
 """Called with the kind of an event, a job, and its data, from the thread that runs the loop.
 
-Kinds: started, retuned, stopped, retry, ended; unknown_job: the job to be cancelled is not known here.
+Kinds: started, retuned, notice, stopped, retry, ended; unknown_job: the job to be cancelled is not known
+here.
 """
 
 
@@ -41,16 +48,27 @@ class JobExits:
     ) -> None:
         self._engine, self._queue, self._attempts = engine, queue, attempts
         self._ledger, self._recurring, self._on_event = ledger, recurring, on_event
+        self._energy_lock = threading.Lock()  # held while the joules of an attempt move to the job's record
 
     def leave(self, attempt: AttemptRecord, job: str) -> None:
         """Remove a job from an attempt, and add the attempt's time and energy to its record."""
-        record, used_j = self._queue.records[job], self._engine.release(attempt, job)
-        record.energy_j = None if used_j is None or record.energy_j is None else record.energy_j + used_j
-        record.service_s += max(self._queue.now_s - attempt.since_s, 0.0)
-        self._ledger.add(record.team, used_j or 0.0)
+        record, counted_j = self._queue.records[job], self._engine.counted_energy_j(job)
+        with self._energy_lock:
+            used_j = self._engine.release(attempt, job)
+            record.energy_j = None if used_j is None or record.energy_j is None else record.energy_j + used_j
+        record.counted_j += counted_j if used_j is None else used_j
+        if attempt.started:
+            record.service_s += max(self._queue.now_s - attempt.since_s, 0.0)
+        self._ledger.add(record.team, counted_j if used_j is None else used_j)
         self._attempts.remove(attempt, job)
         if not attempt.started:
             self._recurring.withdraw(record.spec, attempt)
+
+    def total_energy_j(self, record: JobRecord) -> float | None:
+        """Return the joules of a job in all its attempts; None: unknown. Callable from any thread."""
+        with self._energy_lock:
+            used_j = self._engine.energy_j(record.id)
+            return None if used_j is None or record.energy_j is None else record.energy_j + used_j
 
     def refuse(self, attempt: AttemptRecord) -> None:
         """Handle an attempt that the engine could not start."""
@@ -78,7 +96,7 @@ class JobExits:
         record, progress = self._queue.records[job], attempt.progress[job]
         self.leave(attempt, job)
         if attempt.leaving.get(job) == "budget":
-            state, message = "FAILED", "It has used all of its own energy budget."
+            state, message = "FAILED", describe_budget_end(record, self._engine.energy_method)
         elif progress.ended == "cancelled":
             state, message = "CANCELLED", "It was cancelled while its array ran."
         elif progress.ended == "failed":
@@ -100,6 +118,7 @@ class JobExits:
             holds_lease=holds_lease,
             progressed=record.completed_fraction > before,
             lasted_s=lasted_s,
+            energy_method=self._engine.energy_method,
         )
         record.crash = find_quick_crash(attempt, progressed=record.completed_fraction > before)
         if attempt.is_array:

@@ -23,7 +23,8 @@ class JobRecord:
     starts: int = 0
     first_start_s: float = math.nan
     service_s: float = 0.0
-    energy_j: float | None = 0.0  # None: unmetered
+    energy_j: float | None = 0.0  # of ended attempts; None: unknown, as some was not counted
+    counted_j: float = 0.0  # of ended attempts, as far as it was counted
     retry_at_s: float = -math.inf  # not in the queue before this time
     last_closed_attempt: int = 0  # the newest attempt with a recorded end; 0: none
     cancelled: bool = False
@@ -38,6 +39,11 @@ class JobRecord:
     def id(self) -> str:
         """The job's id."""
         return self.spec.id
+
+    @property
+    def is_over_budget(self) -> bool:
+        """True if its ended attempts have used the job's own energy budget."""
+        return self.spec.max_joules is not None and self.counted_j > self.spec.max_joules
 
     @property
     def team(self) -> str:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_record import JobRecord
 from wattline.core.nodes import Nodes
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """One GPU at the time of a power sample."""
+
+    node: int
+    gpu: int  # index on the machine
+    power_w: float | None  # mean since the reading before, by its energy counter; None: it cannot be read
+    cap_w: float | None
+    jobs: tuple[str, ...] = ()  # with processes on it
 
 
 class Engine(Protocol):
@@ -88,7 +100,7 @@ class Engine(Protocol):
         ...
 
     def release(self, attempt: AttemptRecord, job: str) -> float | None:
-        """Remove a job from the attempt and return the joules that it used; None: unmetered.
+        """Remove a job from the attempt and return the joules that it used; None: unknown.
 
         After its last job the attempt's GPUs are free, and their power limits are restored; if it is still
         queued, it never starts.
@@ -102,7 +114,14 @@ class Engine(Protocol):
         ...
 
     def energy_j(self, job: str) -> float | None:
-        """Return the joules of a job in its current attempt; None: unmetered. Callable from any thread."""
+        """Return the joules of a job in its current attempt; None: unknown, as a meter is absent or lost.
+
+        The value of a job never falls while it is in the attempt. Callable from any thread.
+        """
+        ...
+
+    def counted_energy_j(self, job: str) -> float:
+        """Return the joules of a job in its current attempt that were counted: at least so many were used."""
         ...
 
     def total_energy_j(self) -> float | None:
@@ -111,6 +130,10 @@ class Engine(Protocol):
 
     def power_w(self, attempt: AttemptRecord) -> float | None:
         """Return the power draw of the attempt's GPUs now; None: unmetered."""
+        ...
+
+    def read_gpus(self) -> Sequence[GpuReading]:
+        """Return power, cap and jobs of every GPU, for the history of power."""
         ...
 
     def gpu_model(self, node: int) -> tuple[str, float]:

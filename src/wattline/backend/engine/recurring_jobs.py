@@ -85,6 +85,7 @@ class RecurringJobs:
                 seconds=progress.seconds,
                 joules=progress.joules,
                 epochs=progress.epochs,
+                method=progress.method,
             )
         except (sqlite3.Error, OverflowError) as error:
             _logger.warning("%s: the run of job %s is not in the history: %s", spec.group, spec.id, error)

@@ -29,7 +29,7 @@ def show_group(args: argparse.Namespace) -> int:
         summaries = []
         for kind in [args.gpu] if args.gpu else kinds:
             state = memory.load_state(args.group, kind, BayesianTuner(), eta=args.eta)
-            summaries.append(_summarize(kind, state))
+            summaries.append({**_summarize(kind, state), "method": memory.energy_methods(args.group, kind)})
     if args.json:
         print_json(
             {"group": args.group, "default": task.default, "max_epochs": task.max_epochs, "gpus": summaries}
@@ -40,6 +40,7 @@ def show_group(args: argparse.Namespace) -> int:
     for summary in summaries:
         print(f"{args.group} on {summary['gpu']}")
         print_table(_COLUMNS, [_build_row(each) for each in summary["batches"]], right=_COLUMNS)
+        print(f"cost: joules ({summary['method']}) and time, weighted by eta {args.eta:g}")
         print(f"next: {summary['next']}, {summary['why']}")
     return 0
 

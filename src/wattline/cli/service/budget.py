@@ -25,6 +25,12 @@ def add_arguments(parser: CommandParser) -> None:
     change.add_argument(
         "budgets", nargs="*", metavar="B", help="12kW, 300kWh/day, 5GJ or eta=0.5; TEAM:B for one team"
     )
+    change.add_argument(
+        "--overshoot",
+        type=float,
+        metavar="F",
+        help="let the sum of power caps be F times a budget of watts (default 1: caps alone keep it)",
+    )
     change.add_argument("--clear", action="store_true", help="remove all budgets")
     add_connection_arguments(change)
 
@@ -32,22 +38,29 @@ def add_arguments(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the budgets in force, after replacing them if asked to."""
     client = connect(args)
-    before = client.get("/budgets")["budgets"]
-    budgets = before
+    before = answer = client.get("/budgets")
     if args.action == "set":
         if args.clear == bool(args.budgets):
             raise ConfigError("expected either budgets or --clear", _HINT)
+        if args.overshoot is not None and not 1 <= args.overshoot <= 1000:
+            raise ConfigError(f"--overshoot is {args.overshoot:g}, expected from 1 to 1000")
         try:
-            budgets = client.put("/budgets", {"budgets": args.budgets})["budgets"]
+            answer = client.put("/budgets", {"budgets": args.budgets, "overshoot": args.overshoot})
         except ConfigError as error:
             if error.code != "bad_request":
                 raise
             raise ConfigError(f"{' '.join(args.budgets)!r} is not a valid budget", _HINT) from None
-        notify(f"before: {', '.join(before) or 'no budget'}" if before != budgets else "budgets unchanged")
+        was = ", ".join(before["budgets"]) or "no budget"
+        notify(f"before: {was}" if before != answer else "budgets unchanged")
+    budgets, overshoot = answer["budgets"], answer["overshoot"]
     if args.json:
-        print_json({"budgets": budgets})
+        print_json({key: value for key, value in answer.items() if value is not None})
     elif budgets:
         print("\n".join(budgets))
+        if overshoot is not None:
+            notify(
+                f"overshoot {overshoot:g}: the sum of power caps is at most {overshoot:g} x each power budget"
+            )
     else:
         notify("no energy budget is set")
     return 0

@@ -17,12 +17,12 @@ _NAME_CHARACTERS = 32  # of a name in a table
 _COLUMNS = ("job", "name", "state", "gpus", "time", "progress", "energy", "why")
 
 
-def print_jobs(jobs: Sequence[Job], now_s: float) -> None:
+def print_jobs(jobs: Sequence[Job]) -> None:
     """Print a table with a line for each job, cut off at the width of a terminal."""
-    print_table(_COLUMNS, [_build_row(job, now_s) for job in jobs], right=("job", "gpus"), wrap=False)
+    print_table(_COLUMNS, [_build_row(job) for job in jobs], right=("job", "gpus"), wrap=False)
 
 
-def _build_row(job: Job, now_s: float) -> tuple[str, ...]:
+def _build_row(job: Job) -> tuple[str, ...]:
     pending = job["state"] == "PENDING"
     gpus = job["gpus_asked"] if pending else len(job["allocation"]["gpus"]) or job["gpus_asked"]
     return (
@@ -30,7 +30,7 @@ def _build_row(job: Job, now_s: float) -> tuple[str, ...]:
         shorten(sanitize(job["name"]), _NAME_CHARACTERS),
         job["state"] + (" (held)" if job["held"] and pending else ""),
         str(gpus),
-        format_time(job, now_s),
+        format_time(job),
         format_progress(job),
         format_energy(job),
         format_reason(job),
@@ -43,18 +43,18 @@ def format_reason(job: Job) -> str:
     return reason or (f"exit code {job['exit_code']}" if job["exit_code"] else "")
 
 
-def format_time(job: Job, now_s: float) -> str:
-    """Return `waits 5 min`, `runs 3.2 h` or `ran 3.2 h`."""
-    if job["state"] == "RUNNING":
-        return f"runs {_format_duration(now_s - (job['start_s'] or now_s))}"
+def format_time(job: Job) -> str:
+    """Return `waits 5 min`, `runs 3.2 h` or `ran 3.2 h`: the time of all attempts, as is the energy."""
     if job["state"] == "PENDING":
-        return f"waits {_format_duration(now_s - job['submit_s'])}"
-    if job["start_s"] is None or job["end_s"] is None:
+        return f"waits {format_duration(job['wait_s'])}"
+    if not job["starts"]:
         return "never ran"
-    return f"ran {_format_duration(job['end_s'] - job['start_s'])}"
+    verb = "runs" if job["state"] == "RUNNING" else "ran"
+    return f"{verb} {format_duration(job['run_s'])}"
 
 
-def _format_duration(value_s: float) -> str:
+def format_duration(value_s: float) -> str:
+    """Return a time to a tenth of a second: `3.2 h`, `4.5 s`."""
     return format_seconds(round(max(value_s, 0.0), 1))
 
 
@@ -71,16 +71,18 @@ def format_bar(completed: float, width: int = 10) -> str:
 
 
 def format_energy(job: Job) -> str:
-    """Return `1.2 kWh (nvml energy counter)`, `unmetered`, or `-` if the job never ran."""
+    """Return `1.2 kWh (nvml energy counter)`, `unmetered`, `unknown (…)`, or `-` if the job never ran."""
     if not job["starts"]:
         return "-"
     return format_metered(job["energy_j"], job["energy_method"])
 
 
 def format_metered(value_j: float | None, method: str) -> str:
-    """Return an energy with its method; `unmetered` if there was no meter."""
-    if value_j is None or method == "unmetered":
+    """Return an energy with its method; `unmetered` without a meter, `unknown` if some was not counted."""
+    if method in ("", "unmetered"):
         return "unmetered"
+    if value_j is None:
+        return f"unknown ({sanitize(method)})"
     return f"{format_joules(value_j)} ({sanitize(method)})"
 
 
@@ -102,9 +104,11 @@ def format_totals(jobs: Sequence[Job]) -> str:
     for job in started:
         if job["energy_j"] is not None and job["energy_method"] != "unmetered":
             energy_j[job["energy_method"]] = energy_j.get(job["energy_method"], 0.0) + job["energy_j"]
-    unmetered = sum(job["energy_j"] is None or job["energy_method"] == "unmetered" for job in started)
+    unmetered = sum(job["energy_method"] == "unmetered" for job in started)
+    unknown = sum(job["energy_j"] is None for job in started if job["energy_method"] != "unmetered")
     parts = [format_metered(value_j, method) for method, value_j in energy_j.items()]
     parts += [f"{unmetered} unmetered"] if unmetered else []
+    parts += [f"{unknown} unknown"] if unknown else []
     return f"{pluralize(len(jobs), 'job')}: {states}" + (f"; {', '.join(parts)}" if parts else "")
 
 

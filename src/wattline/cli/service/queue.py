@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 
 from wattline.cli.output import print_json
 from wattline.cli.service.connect import add_connection_arguments, connect
@@ -36,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
         print_json({"jobs": jobs})
         return 0
     if jobs:
-        print_jobs(jobs, time.time())
+        print_jobs(jobs)
     print(format_totals(jobs))
     return 0

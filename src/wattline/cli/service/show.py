@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from typing import Any
 
 from wattline.cli.output import print_json, print_table
 from wattline.cli.service.connect import add_connection_arguments, add_job_id_argument, connect, job_path
 from wattline.cli.service.job_text import (
     format_clock,
+    format_duration,
     format_energy,
     format_gpus,
     format_progress,
@@ -19,7 +19,6 @@ from wattline.cli.service.job_text import (
     pluralize,
     sanitize,
 )
-from wattline.units import format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(job)
     else:
-        print_table((), _build_rows(job, time.time()))
+        print_table((), _build_rows(job))
         if job.get("log_tail"):
             print(f"last lines of its log (wattline logs {job['id']}):")
             for line in job["log_tail"]:
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
+def _build_rows(job: dict[str, Any]) -> list[tuple[str, str]]:
     started = job["starts"] > 0
     rows = [
         ("job", job["id"] + (f", of sweep {job['sweep']}" if job["sweep"] else "")),
@@ -62,10 +61,10 @@ def _build_rows(job: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
             format_gpus(job["allocation"]) if started else "",
         ),
         ("submitted", format_clock(job["submit_s"])),
-        ("waited", "" if job["wait_s"] is None else format_seconds(round(job["wait_s"], 1))),
+        ("waited", format_duration(job["wait_s"]) if started else ""),
         ("started", format_clock(job["start_s"]) + _format_attempt(job) if started else ""),
         ("ended", format_clock(job["end_s"]) if job["end_s"] is not None else ""),
-        ("time", format_time(job, now_s)),
+        ("time", format_time(job) + (f", in {job['starts']} attempts" if job["starts"] > 1 else "")),
         ("progress", format_progress(job)),
         ("saved", _format_saved(job)),
         ("preemption", job.get("protection", "")),

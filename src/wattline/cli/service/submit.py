@@ -116,7 +116,7 @@ def _wait(
 
 def _describe_end(job: dict[str, Any]) -> str:
     reason = f": {format_reason(job)}" if job_exit_code(job) and format_reason(job) else ""
-    return f"job {job['id']} {job['state']}, {format_time(job, 0.0)}, {format_energy(job)}{reason}"
+    return f"job {job['id']} {job['state']}, {format_time(job)}, {format_energy(job)}{reason}"
 
 
 def _follow_logs(client: Client, jobs: list[dict[str, Any]], on_stderr: bool) -> list[threading.Thread]:

@@ -105,7 +105,7 @@ def format_frame(frame: dict[str, Any]) -> str:
     if cluster["problem"]:
         parts.append(f"PROBLEM: {sanitize(cluster['problem'])}")
     if running:
-        rows = [_build_row(job, now_s) for job in running[:_MOST_JOBS]]
+        rows = [_build_row(job) for job in running[:_MOST_JOBS]]
         more = [f"and {len(running) - _MOST_JOBS} more"] if len(running) > _MOST_JOBS else []
         parts.append("\n".join([*format_columns(_COLUMNS, rows, right=("job", "gpus", "watts")), *more]))
     pending = frame["waiting"]
@@ -142,13 +142,13 @@ def _format_gpus(cluster: dict[str, Any], running: list[dict[str, Any]]) -> str:
     return "\n".join(format_columns((), rows)) if rows else "no GPUs"
 
 
-def _build_row(job: dict[str, Any], now_s: float) -> tuple[str, ...]:
+def _build_row(job: dict[str, Any]) -> tuple[str, ...]:
     power_w = job["power_w"]
     return (
         job["id"],
         shorten(sanitize(job["name"]), 24),
         str(len(job["allocation"]["gpus"])),
-        format_time(job, now_s),
+        format_time(job),
         format_progress(job),
         "-" if power_w is None else f"{power_w:.0f} W",
         format_energy(job),

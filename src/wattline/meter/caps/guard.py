@@ -5,9 +5,9 @@
 
 The previous cap of a GPU is on disk before the cap is first changed. It is restored when the block ends or
 raises, on SIGTERM, SIGINT and SIGHUP, at interpreter exit, by the watchdog process if this one is killed,
-and otherwise by the next call of `restore_orphaned_caps`. A cap that another program has set meanwhile is
-left alone. Where caps may not be set, or another process holds a GPU, that is reported once and the GPU is
-only observed.
+and otherwise by the next call of `restore_orphaned_caps`. A cap that another program has set meanwhile, or a
+scheduler has taken over, is left alone. Where caps may not be set, or another process holds a GPU, that is
+reported once and the GPU is only observed.
 """
 
 from __future__ import annotations
@@ -41,16 +41,23 @@ _previous_handlers: dict[signal.Signals, Any] = {}
 class CapGuard:
     """Context in which this process may change the caps of *gpus*, and which restores them.
 
-    *observing* maps the UUID of each GPU that is only observed to the reason.
+    *observing* maps the UUID of each GPU that is only observed to the reason. With *take_over* it sets the
+    caps that other processes with the same *state* hold, too; these observe from then on.
     """
 
     def __init__(
-        self, gpus: Iterable[Gpu], watts: float | None, state: Path | None, warn: Callable[[str], None]
+        self,
+        gpus: Iterable[Gpu],
+        watts: float | None,
+        state: Path | None,
+        warn: Callable[[str], None],
+        take_over: bool = False,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._folder = state or state_folder()
         self._watts = watts
         self._warn = warn
+        self._take_over = take_over
         self._records: dict[str, CapRecord] = {}
         self._watchdog: Watchdog | None = None
         self._owner_pid = os.getpid()
@@ -129,22 +136,28 @@ class CapGuard:
     def _claim(self, gpu: Gpu, watts: float) -> CapRecord | None:
         """Record the previous and the new cap; None: another process holds the GPU."""
         own = self._records.get(gpu.uuid)
+        if own is not None and not self._owns(own):
+            del self._records[gpu.uuid]
+            own = None
         if own is not None:
             record = self._records[gpu.uuid] = replace(own, set_w=(own.set_w[-1], watts))
             write_record(self._folder, record, durable=False)
             return record
         restore_orphaned_caps(self._folder, lambda orphan: orphan.uuid == gpu.uuid)
         other = find_record(self._folder, gpu.uuid)
-        if other is not None and other.has_set(watts) and other.has_set(gpu.cap_w()):
+        now_w = gpu.cap_w()
+        before_w = now_w
+        if self._take_over and other is not None:
+            before_w, other = other.before_w, None
+        if other is not None and other.has_set(watts) and other.has_set(now_w):
             return None  # the process that started this one has already set the same cap
         if other is not None:
             self._observe_only(gpu, f"{_describe_owner(other)} holds its cap")
             return None
-        before_w = gpu.cap_w()
         self._start_watchdog()
         # Keep the record in memory before it is on disk: a signal in between must find it.
         record = self._records[gpu.uuid] = CapRecord(
-            gpu.uuid, gpu.spec, before_w, (before_w, watts), identify_current_process()
+            gpu.uuid, gpu.spec, before_w, (now_w, watts), identify_current_process()
         )
         try:
             write_record(self._folder, record, durable=True)
@@ -152,6 +165,11 @@ class CapGuard:
             del self._records[gpu.uuid]
             raise
         return record
+
+    def _owns(self, record: CapRecord) -> bool:
+        """Return whether no other process has taken the GPU over since *record* was written."""
+        stored = find_record(self._folder, record.uuid)
+        return stored is None or stored.owner == record.owner
 
     def _start_watchdog(self) -> None:
         if self._watchdog is None:
@@ -205,6 +223,8 @@ class CapGuard:
 
     def _restore(self, record: CapRecord) -> str:
         """Restore one cap, through a new meter if ours is already closed; return the problem, or ""."""
+        if not self._owns(record):
+            return ""
         try:
             restore_cap(self._folder, record, self._gpus[record.uuid])
         except WattlineError:
@@ -217,13 +237,15 @@ def guard_caps(
     watts: float | None = None,
     state: Path | None = None,
     warn: Callable[[str], None] = lambda text: print(f"wattline: {text}", file=sys.stderr),
+    take_over: bool = False,
 ) -> CapGuard:
     """Return a context manager in which caps of *gpus* may be set, and which sets *watts* on entry if given.
 
-    *warn* receives each warning once; *state* is the folder of the cap records.
+    *warn* receives each warning once; *state* is the folder of the cap records. *take_over* is for a
+    scheduler, which sets the caps of GPUs although a job that it has started holds them.
     """
     restore_orphaned_caps(state)
-    return CapGuard(gpus, watts, state, warn)
+    return CapGuard(gpus, watts, state, warn, take_over)
 
 
 def _describe_owner(record: CapRecord) -> str:

@@ -23,6 +23,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,7 @@ from wattline.meter.protocol import Gpu
 if TYPE_CHECKING:
     from wattline.models.workload import Workload  # imports numpy, which restoring a cap does not need
 
+_LONGEST_PART_S = 0.25  # of a step under one cap
 _OPTIONS = ("model", "batch", "time", "state", "gpus", "gpu", "counter", "denied", "lost")
 _EXAMPLE = "simulated:2xv100,model=resnet50"
 
@@ -97,10 +99,13 @@ class SimulatedGpu:
         return row.energy_j + max(counter_s - row.at_s, 0.0) * options.device.idle_w
 
     def power_w(self) -> float:
-        """Return the power of the last step for as long as that step took, then the idle power."""
-        row = self._row
-        busy = row.steps > 0 and self._meter.now_s() <= row.at_s + row.busy_s
-        return row.draw_w if busy else self._meter.options.device.idle_w
+        """Return the power of the last step for as long as that step took, then the idle power.
+
+        It is never above the cap, also if that was set after the step.
+        """
+        row, idle_w = self._row, self._meter.options.device.idle_w
+        busy = row.busy_s > 0 and self._meter.now_s() <= row.at_s + row.busy_s
+        return max(min(row.draw_w, row.cap_w), idle_w) if busy else idle_w
 
     def cap_w(self) -> float:
         """Return the power cap."""
@@ -152,7 +157,7 @@ class SimulatedMeter:
         start_s = 0.0 if options.virtual else time.monotonic()
         device = options.device
         self.state = SimulatedGpuState(self.folder, device.name, options.count, device.max_cap_w, start_s)
-        self._last_step_s = start_s
+        self._due_s = start_s  # when the step, or its part, is over in real time
         self._rates: dict[tuple[float, float], _StepRate] = {}
         job_gpus = options.job_gpus or tuple(range(options.count))
         self._job_size = len(job_gpus)
@@ -195,32 +200,46 @@ class SimulatedMeter:
         return max(self.state.read_row(number).at_s for number in self._numbers)
 
     def stepped(self, samples: float) -> None:
-        """Let the time of a step pass, and count its energy."""
+        """Let the time of a step pass, and count its energy.
+
+        A cap that changes during a long step changes its speed and power from then on, as on a real GPU.
+        """
         if not samples > 0:
             raise ConfigError(f"a step has {samples:g} samples, expected more than 0")
         for number in self._numbers:
             self.check_present(number)
-        rates = [self._look_up_rate(self.state.read_row(number)) for number in self._numbers]
-        job_samples = samples * self._job_size / len(self._numbers)
+        left = samples * self._job_size / len(self._numbers)
+        while True:
+            rates = [self._look_up_rate(self.state.read_row(number)) for number in self._numbers]
+            slowest_s = max(left / rate.samples_s for rate in rates)
+            part = 1.0 if self.options.virtual else min(_LONGEST_PART_S / slowest_s, 1.0)
+            self._step_part(part * left, rates, is_last=part == 1.0)
+            left -= part * left
+            if part == 1.0:
+                self._due_s = time.monotonic()  # the next step begins now
+                return
+
+    def _step_part(self, job_samples: float, rates: Sequence[_StepRate], is_last: bool) -> None:
+        """Let the time of a part of a step pass under the caps of its start."""
         busy_s = [job_samples / rate.samples_s for rate in rates]
         step_s = max(busy_s)
         end_s = self._pass_time(step_s)
         for number, rate, own_s in zip(self._numbers, rates, busy_s, strict=True):
             # Faster GPUs wait for the slowest.
             draw_w = rate.watts * (own_s + self._workload.waiting_power * (step_s - own_s)) / step_s
-            self._count(number, max(draw_w, self.options.device.idle_w), step_s, end_s)
+            self._count(number, max(draw_w, self.options.device.idle_w), step_s, end_s, is_last)
 
     def _pass_time(self, step_s: float) -> float:
         """Let *step_s* pass, and return the time after it."""
         if self.options.virtual:
             return self.now_s() + step_s
-        left_s = self._last_step_s + step_s - time.monotonic()
+        self._due_s += step_s
+        left_s = self._due_s - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
-        self._last_step_s = time.monotonic()
-        return self._last_step_s
+        return time.monotonic()
 
-    def _count(self, number: int, draw_w: float, step_s: float, end_s: float) -> None:
+    def _count(self, number: int, draw_w: float, step_s: float, end_s: float, is_last: bool) -> None:
         idle_w = self.options.device.idle_w
         with self.state.change_row(number) as row:
             renewed_s = find_last_renewal(end_s, self.options.counter_s)
@@ -230,7 +249,7 @@ class SimulatedMeter:
             row.energy_j += idle_w * max(end_s - row.at_s, 0.0) + (draw_w - idle_w) * step_s
             row.at_s = max(row.at_s, end_s)
             row.draw_w, row.busy_s = draw_w, step_s
-            row.steps += 1
+            row.steps += is_last
 
     def _look_up_rate(self, row: GpuRow) -> _StepRate:
         """Return speed and power under the cap and clock of *row*; predict each pair only once."""
@@ -246,7 +265,8 @@ class SimulatedMeter:
             gpus=self._job_size, batch=self.options.batch, cap_w=cap_w, clock_mhz=clock_mhz or None
         )
         samples_s, watts = self._workload.predict(settings)
-        return _StepRate(float(samples_s[0]), float(watts[0]) / self._job_size)
+        # A fitted curve may be above a cap that it was not measured at.
+        return _StepRate(float(samples_s[0]), min(float(watts[0]) / self._job_size, cap_w))
 
     @cached_property
     def _workload(self) -> Workload:

@@ -10,16 +10,16 @@ import numpy as np
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel, record
-from wattline.policy.budget_limits import ETA_JOULES, JOULES
+from wattline.policy.budget_limits import CAP_WATTS, ETA_JOULES, JOULES
 
 _OUTRANKED, _OVER_BUDGET = (REASONS.index(reason) for reason in (Reason.OUTRANKED, Reason.OVER_BUDGET))
 _SHORT_FIRST = 0.25  # steps of jobs with 16 times the work left count half as much
 _SAME = 1e-9
 
 # What a step adds, by the budgets that count it: a row's own watts, watts of the cluster, a row's own joules,
-# joules of the cluster, joules with a share of the nodes.
-_OWN_W, _CLUSTER_W, _OWN_J, _CLUSTER_J, _SHARED_J = range(5)
-_AMOUNTS = 5
+# joules of the cluster, joules with a share of the nodes, a row's own watts of caps, those of the cluster.
+_OWN_W, _CLUSTER_W, _OWN_J, _CLUSTER_J, _SHARED_J, _OWN_CAP_W, _CLUSTER_CAP_W = range(7)
+_AMOUNTS = 7
 
 _SLOTS, _ADMITTED = range(2)  # of `_State.counts`
 _LONGEST, _SECOND = range(2)  # of `_State.times_s`
@@ -57,6 +57,7 @@ class PowerTable(NamedTuple):
     gpus: Ints
     speed: Floats
     watts: Floats
+    caps_w: Floats  # sum of the caps of all GPUs of the job
     idle_w: Floats
     static_w: Floats
 
@@ -88,6 +89,8 @@ class _State(NamedTuple):
 @inner
 def _kind_of_amount(unit: int, team: int) -> int:
     """Return which of the amounts of a step a limit counts."""
+    if unit == CAP_WATTS:
+        return _OWN_CAP_W + (team < 0)
     return _SHARED_J if unit == ETA_JOULES else 2 * unit + (team < 0)
 
 
@@ -101,7 +104,7 @@ def _fits(team: int, more: Floats, used: Floats, limits: LimitArrays, steps: boo
         if limits.team[e] < 0 or limits.team[e] == team:
             adds = more[_kind_of_amount(limits.unit[e], limits.team[e])]
             exceeds = adds > 0 and used[e] + adds > limits.amount[e] * (1 + _SAME)
-            if exceeds and (limits.unit[e] < ETA_JOULES or steps):
+            if exceeds and (limits.unit[e] != ETA_JOULES or steps):
                 return False
     return True
 
@@ -205,10 +208,13 @@ def _choose_first_config(
             more[_OWN_J], more[_SHARED_J] = run_s * drawn_w, run_s * (drawn_w + with_w)
             if waits:  # joules that it will use are reserved
                 more[_OWN_W], more[_CLUSTER_W], more[_CLUSTER_J] = 0.0, 0.0, more[_SHARED_J]
+                more[_OWN_CAP_W] = more[_CLUSTER_CAP_W] = 0.0
             else:
-                more[_OWN_W] = drawn_w
+                booted_w = _compute_boot_w(n, p, state.taken, cluster)
+                more[_OWN_W], more[_OWN_CAP_W] = drawn_w, table.caps_w[c, s, k]
                 more[_CLUSTER_W] = drawn_w - idle_w[c] * n
-                more[_CLUSTER_W] += _compute_boot_w(n, p, state.taken, cluster)
+                more[_CLUSTER_W] += booted_w
+                more[_CLUSTER_CAP_W] = table.caps_w[c, s, k] - idle_w[c] * n + booted_w
                 longer_s = max(0.0, run_s - state.times_s[_LONGEST])
                 more[_CLUSTER_J] = run_s * more[_CLUSTER_W] + cluster.rest_w * longer_s
             needs_j = more[_CLUSTER_J] if of_all else more[_SHARED_J]
@@ -300,6 +306,8 @@ def _take_steps(
         ends_s = max(times_s[_SECOND], then_s) if now_s >= times_s[_LONGEST] else times_s[_LONGEST]
         more[_OWN_W] = then_w - now_w
         more[_CLUSTER_W] = then_w - now_w - idle_w[c] * n + booted_w
+        more[_OWN_CAP_W] = table.caps_w[c, to_s, to_k] - table.caps_w[c, s, k]
+        more[_CLUSTER_CAP_W] = more[_OWN_CAP_W] - idle_w[c] * n + booted_w
         more[_OWN_J] = then_s * then_w - now_s * now_w
         more[_CLUSTER_J] = then_s * (then_w - idle_w[c] * gpus[c, to_s] + booted_w)
         more[_CLUSTER_J] += cluster.rest_w * (ends_s - times_s[_LONGEST]) - now_s * (
@@ -322,7 +330,7 @@ def _take_steps(
 @kernel(
     record(BudgetRows, I1, F1, F1, F2, I1, I1, I1, I1, B1),
     record(ClusterRoom, I1, I1, I1, F1, FLOAT, INT),
-    record(PowerTable, I1, I2, F3, F3, F1, F1),
+    record(PowerTable, I1, I2, F3, F3, F3, F1, F1),
     record(LimitArrays, F1, I1, I1),
     BOOL,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
 from wattline.errors import ConfigError
+from wattline.measurement.devices import find_max_cap_w
+from wattline.models.configurations import Configurations
 from wattline.policy.budget_limits import (
+    CAP_WATTS,
     NO_LIMITS,
     BudgetLimits,
     compute_idle_w,
@@ -61,8 +65,10 @@ class PowerFlow:
                                                Δn the GPUs added, of N in the cluster.
 
     *eta* is the part of the way from the cheapest (0) to the fastest plan (1); *budgets* are kept besides,
-    by measured watts where there are any. Another number of GPUs costs *rescale_s*, which must pay within
-    *horizon_s* or the rest of the job. Decides again every *interval_s* while a budget is in force.
+    by measured watts where there are any. Meters of real GPUs are late, so where *overshoot* is finite the
+    power caps of all running GPUs and the draw of the others are in sum at most *overshoot* times a budget
+    of watts, too, and every running GPU has a cap. Another number of GPUs costs *rescale_s*, which must pay
+    within *horizon_s* or the rest of the job. Decides again every *interval_s* while a budget is in force.
     *Deviates:* the paper's models and allocator are known from its abstract and one port only; see
     docs/papers.md. The GPUs in the denominator and the fourth root are ours.
     """
@@ -72,13 +78,14 @@ class PowerFlow:
     rescale_s: float = 30.0
     horizon_s: float = 3600.0
     interval_s: float = 300.0
+    overshoot: float = math.inf
 
     def __post_init__(self) -> None:
         if not 0 <= self.eta <= 1:
             raise ConfigError(f"eta must be from 0 to 1, got {self.eta}")
         if not 0 <= self.rescale_s < math.inf:
             raise ConfigError(f"rescale_s must be at least 0 and finite, got {self.rescale_s}")
-        for name in ("horizon_s", "interval_s"):
+        for name in ("horizon_s", "interval_s", "overshoot"):
             if not getattr(self, name) >= 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -88,7 +95,7 @@ class PowerFlow:
         Of an earlier *plan* only the choice of jobs counts.
         """
         capacity = build_capacity(snapshot, models, plan, batches=True)
-        limits = compute_limits(self.budgets, snapshot, self.interval_s)
+        limits = compute_limits(self.budgets, snapshot, self.interval_s, self.overshoot)
         size, cap, reason = self._allocate(snapshot, capacity, limits)
         reason = np.where(capacity.pool < 0, _find_reasons_without_pool(snapshot, capacity, plan), reason)
         runs = np.flatnonzero(size >= 0)
@@ -99,12 +106,15 @@ class PowerFlow:
         # Jobs that keep their size come first, then the largest: small jobs fill the gaps.
         order = np.lexsort((-gpus, gpus != capacity.held[runs], capacity.pool[runs]))
         runs, job_class, gpus = runs[order], job_class[order], gpus[order]
+        caps_w = configs.cap_w
+        if (limits.unit == CAP_WATTS).any():  # a cap that is not set could not be held
+            caps_w = _fill_default_caps(configs, snapshot.nodes)
         return Plan(
             row=runs,
             gpus=gpus,
             group=runs,
             next_decision_s=min(next_s, math.inf if plan is None else plan.next_decision_s),
-            cap_w=np.ascontiguousarray(configs.cap_w[job_class, size[runs], cap[runs]]),
+            cap_w=np.ascontiguousarray(caps_w[job_class, size[runs], cap[runs]]),
             batch=np.ascontiguousarray(configs.batch[job_class, size[runs], cap[runs]]),
             reason=reason,
             needs_meter=len(limits.amount) > 0,
@@ -131,19 +141,26 @@ class PowerFlow:
         fastest_j = _compute_full_power_j(capacity, nodes, work_s, factor, size)
         rest_w, boots = compute_idle_w(snapshot), _find_boot_costs(snapshot)
         cluster = ClusterRoom(capacity.room, *boots, rest_w, int(nodes.gpus.mean()))
+        caps_w = (_fill_default_caps(configs, nodes) * configs.gpus[..., None]).astype(np.float64)
         pinned, forced = _pin_protected(snapshot, capacity)
         keeps = bool((size == pinned)[pinned >= 0].all())
         if (
             is_fastest
             and keeps
-            and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j)
+            and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j, caps_w)
         ):
             return size, cap, reason
         first = np.argsort(work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0], kind="stable")
         first = first[np.argsort(pinned[first] < 0, kind="stable")]  # protected jobs go first
         rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first, pinned, forced)
         table = PowerTable(
-            configs.size_count, configs.gpus, configs.speed, configs.watts, configs.idle_w, configs.static_w
+            configs.size_count,
+            configs.gpus,
+            configs.speed,
+            configs.watts,
+            caps_w,
+            configs.idle_w,
+            configs.static_w,
         )
         if not is_fastest:
             none = LimitArrays(NO_LIMITS.amount, NO_LIMITS.unit, NO_LIMITS.team)
@@ -155,7 +172,7 @@ class PowerFlow:
                     limits = limits.with_eta_joules(float((cheapest_j + eta * extra_j)[counted].sum()), of)
         arrays = LimitArrays(limits.amount, limits.unit, limits.team)
         size, cap, reason, _ = allocate_within_limits(rows, cluster, table, arrays, False)
-        _mark_unaffordable(snapshot, capacity, limits, rows, reason)
+        _mark_unaffordable(snapshot, capacity, limits, rows, caps_w, reason)
         return size, cap, reason
 
 
@@ -175,7 +192,12 @@ def _pin_protected(snapshot: Snapshot, capacity: Capacity) -> tuple[Ints, Bools]
 
 
 def _mark_unaffordable(
-    snapshot: Snapshot, capacity: Capacity, limits: BudgetLimits, rows: BudgetRows, reason: Ints
+    snapshot: Snapshot,
+    capacity: Capacity,
+    limits: BudgetLimits,
+    rows: BudgetRows,
+    caps_w: Floats,
+    reason: Ints,
 ) -> None:
     """Change the reason of rows that no budget will ever allow to run."""
     over = np.flatnonzero((reason == _OVER_BUDGET) & ~rows.forced)
@@ -185,6 +207,7 @@ def _mark_unaffordable(
     gpus = configs.gpus[job_class]
     never = limits.find_unaffordable(
         configs.watts[job_class] * rows.watts_factor[over, None, None],
+        caps_w[job_class],
         (configs.idle_w[job_class, None] * gpus)[..., None],
         compute_least_idle_w(snapshot, capacity.pool[over], gpus)[..., None],
         rows.work_s[over, None, None] / (configs.speed[job_class] * rows.speed_factor[over, :, None]),
@@ -205,6 +228,16 @@ def _find_reasons_without_pool(snapshot: Snapshot, capacity: Capacity, plan: Pla
     if plan is not None:
         reason[np.setdiff1d(np.arange(len(job)), plan.row)] = _HELD
     return reason
+
+
+@lru_cache(maxsize=8)
+def _fill_default_caps(configs: Configurations, nodes: Nodes) -> Ints:
+    """Return the caps of all configurations, with the largest cap of the kind of GPU in place of none."""
+    classes, kinds = len(configs.gpus) // len(nodes.kind.names), nodes.kind.names
+    busy_w = [float(nodes.busy_w[nodes.kind.codes == k].max(initial=0.0)) for k in range(len(kinds))]
+    largest = [find_max_cap_w(kind) or watts for kind, watts in zip(kinds, busy_w, strict=True)]
+    default_w = np.repeat(np.ceil(largest).astype(np.int64), classes)[:, None, None]
+    return np.where(configs.cap_w > 0, configs.cap_w, default_w)
 
 
 def _find_boot_costs(snapshot: Snapshot) -> tuple[Ints, Ints, Floats]:
@@ -232,6 +265,7 @@ def _is_within(
     size: Ints,
     work_s: Floats,
     left_j: Floats,
+    caps_w: Floats,
 ) -> bool:
     """Return whether all jobs may run on GPUs of this *size* at full power."""
     configs, job_class, runs = capacity.configs, capacity.job_class, size >= 0
@@ -245,7 +279,10 @@ def _is_within(
     idle_w = configs.idle_w[job_class] * gpus
     for amount, unit, of in zip(limits.amount, limits.unit, limits.team, strict=True):
         counted = team == of if of >= 0 else np.ones(len(team), dtype=np.bool_)
-        if of >= 0:
+        if unit == CAP_WATTS:
+            set_w = caps_w[job_class, at, -1]
+            used = set_w[counted & runs].sum() if of >= 0 else (set_w - idle_w)[runs].sum() + booted_w
+        elif of >= 0:
             used = (own_w * run_s)[counted].sum() if unit else own_w[counted & runs].sum()
         elif unit:
             used = ((own_w - idle_w) * run_s)[runs].sum() + left_j[~runs].sum()
@@ -269,7 +306,8 @@ def _compute_watts_factor(snapshot: Snapshot, capacity: Capacity) -> Floats:
     )
     job_class = configs.job_class[queue.job[measured], snapshot.nodes.kind.codes[node]]
     size = configs.gpus[job_class] == gpus[:, None]
-    cap = configs.cap_w[job_class, 0] == cap_w[:, None]
+    caps_w = _fill_default_caps(configs, snapshot.nodes)[job_class, 0]
+    cap = caps_w == np.where(cap_w > 0, cap_w, caps_w[:, -1])[:, None]
     known = size.any(axis=1) & cap.any(axis=1)
     predicted_w = configs.watts[job_class, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
     # No upper bound: a budget must hold however far the prediction is below the measurement.

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from wattline import __version__
 from wattline.service.controller import Controller
 from wattline.service.http.auth import TokenStore
+from wattline.service.http.energy_routes import energy_router
 from wattline.service.http.problems import PROBLEMS, describe_problems, handle_problems
 from wattline.service.http.rate_limit import BodyLimit, RateLimiter
 from wattline.service.http.routes import router
@@ -30,4 +31,5 @@ def create_app(controller: Controller, *, rate: float = 500.0) -> FastAPI:
     handle_problems(app)
     describe_problems(app)
     app.include_router(router)
+    app.include_router(energy_router)
     return app

@@ -31,7 +31,7 @@ _TAIL_LINES, _TAIL_CHARACTERS = 10, 500
 _bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
 
 
-async def _refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Raise for query parameters that the route does not have; FastAPI would ignore a misspelt one."""
     known = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:
@@ -67,15 +67,18 @@ Service = Annotated[Controller, Depends(_get_controller)]
 Tokens = Annotated[TokenStore, Depends(_get_tokens)]
 PathJobId = Annotated[JobId, Path(description="number of the job")]
 
-router = APIRouter(dependencies=[Depends(_refuse_unknown_parameters)])
+router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
 
 
 def _job_responses(controller: Controller, rows: list[JobRow]) -> list[schemas.JobResponse]:
-    view = controller.view()
-    return [
-        schemas.JobResponse.from_row(row, controller.live_status(row.id), describe_reason(view, row))
-        for row in rows
-    ]
+    view, now_s = controller.view(), controller.clock()
+    responses = []
+    for row in rows:
+        live = controller.live_status(row.id)
+        if not live and row.state == "RUNNING":  # it has ended since it was read
+            row = controller.job(row.id)
+        responses.append(schemas.JobResponse.from_row(row, live, describe_reason(view, row), now_s))
+    return responses
 
 
 def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:
@@ -300,21 +303,6 @@ def plan_submission(job: JobFile, caller: Caller, controller: Service) -> schema
 def show_cluster(caller: Caller, controller: Service) -> schemas.ClusterResponse:
     """Show the GPUs, the policy, and the state of the scheduler loop."""
     return schemas.ClusterResponse(**controller.describe())
-
-
-@router.get("/api/v1/budgets", tags=["cluster"])
-def show_budgets(caller: Caller, controller: Service) -> schemas.BudgetsResponse:
-    """Show the energy budgets in force."""
-    return schemas.BudgetsResponse(budgets=list(controller.view().budgets))
-
-
-@router.put("/api/v1/budgets", tags=["cluster"])
-def set_budgets(
-    budgets: schemas.BudgetsRequest, caller: Caller, controller: Service
-) -> schemas.BudgetsResponse:
-    """Replace the energy budgets. Energy counts from now."""
-    caller.require_role("operator")
-    return schemas.BudgetsResponse(budgets=controller.set_budgets(budgets.budgets, caller.name))
 
 
 @router.get(

@@ -74,6 +74,13 @@ class BudgetsRequest(_Body):
     """Budgets to hold from now on; an empty list removes all."""
 
     budgets: list[BudgetText] = Field(max_length=100)
+    overshoot: float | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="the power caps of all GPUs in use and the idle draw of the others are in sum at most "
+        "this multiple of each budget of watts; null: 1, unless the policy has another",
+    )
 
 
 class TokenRequest(_Body):
@@ -123,11 +130,14 @@ class JobResponse(_Body):
     submit_s: float
     start_s: float | None
     end_s: float | None
-    wait_s: float | None = Field(description="seconds from submission to first start")
+    wait_s: float = Field(description="seconds in which it waited so far, before and between all attempts")
+    run_s: float = Field(description="seconds in which it ran so far, in all attempts; with wait_s: its age")
     starts: int = Field(description="number of attempts so far")
     kill_count: int = Field(description="attempts that ended because the job was killed")
     progress: float | None = Field(description="completed fraction; null: unknown")
-    energy_j: float | None = Field(description="null: unmetered")
+    energy_j: float | None = Field(
+        description="joules of its GPUs in all attempts; null: it never ran, or the energy is unknown"
+    )
     energy_method: str = Field(description="how the energy is measured; empty: the job has not run")
     power_w: float | None = Field(description="current power of its GPUs; null: not running, or unknown")
     exit_code: int | None
@@ -144,10 +154,12 @@ class JobResponse(_Body):
     metrics: dict[str, float]
 
     @classmethod
-    def from_row(cls, job: JobRow, live: dict[str, Any], reason: str) -> JobResponse:
-        """Build the response from the stored job and its *live* status, which is empty unless it runs."""
+    def from_row(cls, job: JobRow, live: dict[str, Any], reason: str, now_s: float) -> JobResponse:
+        """Build the response from the stored job and its *live* status, which is empty if it is over."""
         allocation = {**job.allocation, **{k: v for k, v in live.items() if v is not None}}
-        attempt_j = live.get("energy_j") if live else 0.0
+        started_s = job.start_s if job.state == "RUNNING" and job.start_s is not None else now_s
+        age_s = max((now_s if job.end_s is None else job.end_s) - job.submit_s, 0.0)
+        run_s = min(job.service_s + max(now_s - started_s, 0.0), age_s)
         fraction = live.get("fraction")
         return cls(
             id=job.id,
@@ -167,14 +179,15 @@ class JobResponse(_Body):
             submit_s=job.submit_s,
             start_s=job.start_s,
             end_s=job.end_s,
-            wait_s=None if job.first_start_s is None else max(job.first_start_s - job.submit_s, 0.0),
+            wait_s=age_s - run_s,
+            run_s=run_s,
             starts=job.starts,
             kill_count=job.kill_count,
             progress=fraction if fraction is not None else (job.completed_fraction or None),
-            energy_j=None if job.energy_j is None or attempt_j is None else job.energy_j + attempt_j,
-            energy_method=live.get("energy_method")
-            or job.energy_method
-            or ("unmetered" if job.starts else ""),
+            energy_j=live.get("energy_j", job.energy_j) if job.starts else None,
+            energy_method=(live.get("energy_method") or job.energy_method or "unmetered")
+            if job.starts
+            else "",
             power_w=live.get("power_w"),
             exit_code=job.exit_code,
             signal=None if job.state == "RUNNING" else job.results.get("signal"),
@@ -228,6 +241,10 @@ class BudgetsResponse(_Body):
     """Budgets in force; an empty list: energy is not limited."""
 
     budgets: list[str]
+    overshoot: float | None = Field(
+        default=None,
+        description="bound of the sum of power caps, as a multiple of each budget of watts; null: none",
+    )
 
 
 class EventResponse(_Body):
@@ -303,6 +320,7 @@ class ClusterResponse(_Body):
     policy: str
     place: str
     budgets: list[str]
+    overshoot: float | None
     epoch: int
     jobs: dict[str, int]
     decision_s: float

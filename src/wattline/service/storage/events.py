@@ -1,11 +1,22 @@
-"""Records of the event table."""
+"""Records of the tables `event` and `power_sample`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class PowerSample(NamedTuple):
+    """A row of the table `power_sample`: one GPU at one time, or over a time from *at_s*."""
+
+    at_s: float
+    node: str
+    gpu: int  # index on the machine
+    power_w: float | None  # mean since the sample before; None: it could not be read
+    cap_w: float | None
+    jobs: tuple[str, ...]  # ids of the jobs with processes on it
 
 
 @dataclass(frozen=True)

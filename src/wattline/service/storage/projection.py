@@ -43,7 +43,7 @@ class JobRow:
     retry_at_s: float | None
     completed_fraction: float
     service_s: float
-    energy_j: float | None  # None: unmetered
+    energy_j: float | None  # of ended attempts; None: unknown, as some was not counted
     energy_method: str
     exit_code: int | None
     message: str
@@ -171,6 +171,10 @@ def _end(connection: sqlite3.Connection, at_s: float, job: str | None, data: Map
     )
 
 
+def _notice(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
+    connection.execute(f"UPDATE job SET message=? WHERE id=? AND state IN ({_LIVE})", (data["message"], job))
+
+
 def _hold(connection: sqlite3.Connection, at_s: float, job: str | None, data: Mapping[str, Any]) -> None:
     values = int(data["held"]), data.get("withheld"), job
     connection.execute("UPDATE job SET held=?, withheld=coalesce(?, withheld) WHERE id=?", values)
@@ -214,6 +218,7 @@ _RULES = {
     "stopped": _requeue,
     "retry": _requeue,
     "ended": _end,
+    "notice": _notice,
     "hold": _hold,
     "admitted": _admit,
     "cancel": _cancel,

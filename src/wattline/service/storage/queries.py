@@ -11,7 +11,7 @@ from typing import Any
 
 from wattline.errors import StoreError
 from wattline.service.states import LIVE_STATES
-from wattline.service.storage.events import StoredEvent
+from wattline.service.storage.events import PowerSample, StoredEvent
 from wattline.service.storage.projection import COLUMNS, JobRow
 from wattline.service.storage.selection import SELECTED_COLUMNS, JobSelection, SelectedJob, WithheldJob
 
@@ -266,6 +266,31 @@ class StoreReader:
         found = self._rows("SELECT at_s, team, joules FROM meter WHERE at_s > ? ORDER BY at_s", (since_s,))
         return [(at_s, team, joules) for at_s, team, joules in found]
 
+    # -- power
+
+    def first_power_s(self, since_s: float, until_s: float) -> float | None:
+        """Return the time of the first power sample from *since_s* to before *until_s*; None: none."""
+        found = self._rows(
+            "SELECT min(at_s) FROM power_sample WHERE at_s >= ? AND at_s < ?", (since_s, until_s)
+        )
+        return None if found[0][0] is None else float(found[0][0])
+
+    def power_samples(self, since_s: float, until_s: float, step_s: float) -> list[PowerSample]:
+        """Return the power samples of every GPU from *since_s* to before *until_s*, in order.
+
+        Samples within one *step_s* are one: with their mean power, the highest cap, and all jobs.
+        """
+        found = self._rows(
+            "SELECT CAST(at_s / ? AS INTEGER), node, gpu, avg(power_w), max(cap_w),"
+            " group_concat(DISTINCT nullif(jobs, '')) FROM power_sample"
+            " WHERE at_s >= ? AND at_s < ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+            (step_s, since_s, until_s),
+        )
+        return [
+            PowerSample(number * step_s, node, gpu, power_w, cap_w, _split_jobs(jobs))
+            for number, node, gpu, power_w, cap_w, jobs in found
+        ]
+
     # -- tokens
 
     def token(self, hash: str) -> tuple[str, str, str, float | None] | None:
@@ -278,3 +303,7 @@ class StoreReader:
         where, values = ("WHERE name = ?", (name,)) if name is not None else ("", ())
         found = self._rows(f"SELECT {', '.join(TOKEN_COLUMNS)} FROM token {where} ORDER BY created_s", values)
         return [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in found]
+
+
+def _split_jobs(text: str | None) -> tuple[str, ...]:
+    return tuple(sorted(set(text.split(",")), key=int)) if text else ()

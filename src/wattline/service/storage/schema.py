@@ -1,7 +1,8 @@
 """Schema of the SQLite file: its version, its tables, and the migrations from earlier versions.
 
-The tables `event`, `epoch`, `round`, `meter` and `token` are written directly. The tables `job`, `setting`
-and `idempotency_key` are a projection of the events, so a migration rewrites the events only.
+The tables `event`, `epoch`, `round`, `meter`, `power_sample` and `token` are written directly. The tables
+`job`, `setting` and `idempotency_key` are a projection of the events, so a migration rewrites the
+events only.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ CREATE TABLE round (epoch INTEGER NOT NULL, number INTEGER NOT NULL, line TEXT N
 CREATE TABLE meter (at_s REAL NOT NULL, team TEXT NOT NULL, joules REAL NOT NULL);
 CREATE TABLE token (hash TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL,
   created_s REAL NOT NULL, expires_s REAL);
+CREATE TABLE power_sample (at_s REAL NOT NULL, node TEXT NOT NULL, gpu INTEGER NOT NULL, power_w REAL,
+  cap_w REAL, jobs TEXT NOT NULL, PRIMARY KEY (at_s, node, gpu)) WITHOUT ROWID;
 """
 _PROJECTED_TABLES = """
 CREATE TABLE job (
@@ -145,6 +148,8 @@ def _rename_keys(data: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 # -- version 2 to 3: new tables and columns
 
 _ADDED_IN_3 = """
+CREATE TABLE power_sample (at_s REAL NOT NULL, node TEXT NOT NULL, gpu INTEGER NOT NULL, power_w REAL,
+  cap_w REAL, jobs TEXT NOT NULL, PRIMARY KEY (at_s, node, gpu)) WITHOUT ROWID;
 """
 
 

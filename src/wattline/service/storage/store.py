@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from wattline.errors import ConfigError, StoreError
-from wattline.service.storage.events import NewEvent
+from wattline.service.storage.events import NewEvent, PowerSample
 from wattline.service.storage.projection import apply_event, rebuild_projection
 from wattline.service.storage.queries import StoreReader, connect
 from wattline.service.storage.schema import prepare_schema
@@ -141,6 +141,15 @@ class Store(StoreReader):
     def add_meter_readings(self, readings: Iterable[tuple[float, str, float]]) -> None:
         """Write meter readings: time, team (`*`: all teams) and joules."""
         self._write((), [("INSERT INTO meter VALUES (?, ?, ?)", row) for row in readings])
+
+    def add_power_samples(self, samples: Iterable[PowerSample]) -> None:
+        """Write power samples of GPUs, in one transaction."""
+        statement = "INSERT OR REPLACE INTO power_sample VALUES (?, ?, ?, ?, ?, ?)"
+        self._write((), [(statement, (*one[:-1], ",".join(one.jobs))) for one in samples])
+
+    def delete_power_samples(self, before_s: float) -> None:
+        """Delete the power samples that are older than *before_s*."""
+        self._write((), [("DELETE FROM power_sample WHERE at_s < ?", (before_s,))])
 
     def add_token(
         self, event: NewEvent, hash: str, name: str, user: str, role: str, expires_s: float | None

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,10 @@ class Machine:
             self.seen += list_events(self.local.wait(time.time() + 0.5)[1])
         raise AssertionError(f"{verb} of {name} never came: {self.seen}, {self.reported}")
 
+    def poll(self) -> None:
+        """Let the backend handle what has happened, for a tenth of a second."""
+        self.seen += list_events(self.local.wait(time.time() + 0.1)[1])
+
     def data(self, kind: str) -> list[dict[str, Any]]:
         return [data for event, _, data in self.reported if event == kind]
 
@@ -114,22 +118,32 @@ class TestLocal(BackendContract):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> Iterator[None]:
         self.root = tmp_path
+        self.opened: list[Local] = []
         yield
+        for backend in self.opened:
+            with suppress(OSError):  # the test may have closed it
+                backend.close()
         for folder in tmp_path.glob("jobs/*/attempts/*"):
             AttemptProcesses(folder).kill()
             AttemptProcesses(folder).wait(30)
 
     def make(self, jobs: Sequence[JobBehaviour], nodes: int = 1, *, losing_nodes: bool = False) -> Backend:
         self.jobs = jobs
-        backend = Local(self.root, "simulated:2xa100")
+        backend = self._open()
         backend.submit(self._records())
         return backend
 
     def restart(self, backend: Backend, state: Snapshot) -> tuple[Backend, Snapshot]:
+        self.opened.remove(backend)  # type: ignore[arg-type]
         backend.close()
-        again = Local(self.root, "simulated:2xa100")
+        again = self._open()
         again.adopt(self._records())
         return again, again.initial_state()
+
+    def _open(self) -> Local:
+        backend = Local(self.root, "simulated:2xa100")
+        self.opened.append(backend)
+        return backend
 
     def _records(self) -> list[JobRecord]:
         return [job(str(row), COMMANDS[behaviour]) for row, behaviour in enumerate(self.jobs)]
@@ -316,10 +330,105 @@ def test_a_job_ends_when_its_energy_budget_is_used(machine: Machine) -> None:
     machine.submit(job("1", sys.executable, "-c", script, max_joules=1.0))
     machine.do(START, "1", gpus=1)
     machine.until(FAILED, "1")
-    assert machine.data("ended")[0]["message"] == "It has used all of its own energy budget."
+    (ended,) = machine.data("ended")
+    assert ended["energy_j"] > 1.0
+    assert ended["message"] == (
+        f"It was ended by its energy budget: used {ended['energy_j']:.4g} J (simulated), allowed 1 J."
+    )
+
+
+def test_the_energy_budget_of_a_job_without_a_session_is_enforced_by_the_counters(machine: Machine) -> None:
+    machine.submit(job("1", "sleep 60", max_joules=30.0))
+    machine.do(START, "1", gpus=1)  # an idle a100 draws 59 W
+    machine.until(FAILED, "1")
+    (ended,) = machine.data("ended")
+    assert ended["state"] == "FAILED"
+    assert ended["sent_signal"] == "SIGTERM"
+    assert "allowed 30 J" in ended["message"]
+    assert ended["energy_j"] < 30.0 + 59.0 * 10
+
+
+def test_a_job_that_used_its_budget_while_it_was_stopped_does_not_start_again(machine: Machine) -> None:
+    machine.submit(job("1", "trap 'sleep 0.1; exit 75' TERM; sleep 60 & wait", max_joules=1e-3))
+    machine.do(START, "1", gpus=1)
+    machine.until(RAN, "1")
+    machine.do(STOP, "1")
+    machine.until(FAILED, "1")
+    assert "energy budget" in machine.data("ended")[0]["message"]
+
+
+def test_the_joules_of_a_job_do_not_fall_while_it_is_stopped(machine: Machine) -> None:
+    machine.submit(job("1", "trap '' TERM; sleep 60 & wait; sleep 60", grace_s=1.0))
+    machine.do(START, "1", gpus=1)
+    machine.until(RAN, "1")
+    while not (shown := [machine.local.describe_job("1")["energy_j"]])[0] > 0:
+        machine.poll()
+    machine.do(STOP, "1")
+    while "stopped" not in [kind for kind, _, _ in machine.reported]:
+        machine.poll()
+        shown.append(machine.local.describe_job("1")["energy_j"])
+    shown.append(machine.local.describe_job("1")["energy_j"])
+    assert shown == sorted(shown)
+    assert machine.data("stopped")[0]["energy_j"] == shown[-1] > 0
+
+
+def test_a_cap_that_a_session_holds_is_taken_over_by_the_scheduler(machine: Machine) -> None:
+    script = (
+        "import time; from wattline.meter import open_meter\n"
+        "from wattline.meter.caps.guard import guard_caps\n"
+        "meter = open_meter('auto'); guard = guard_caps(meter.gpus, 350); guard.__enter__()\n"
+        "time.sleep(60)"
+    )
+    gpu = machine.local.engine.machine.meter.gpus[0]
+    machine.submit(job("1", sys.executable, "-c", script))
+    machine.do(START, "1", gpus=1)
+    machine.until(RAN, "1")
+    wait_for(lambda: gpu.cap_w() == 350)
+    machine.do(RETUNE, "1", cap_w=143)
+    assert gpu.cap_w() == 143
+    assert machine.local.describe_job("1")["cap_w"] == machine.data("retuned")[0]["cap_w"] == 143
+    machine.local.cancel("1")
+    machine.until(FAILED, "1")
+    assert gpu.cap_w() == 400
 
 
 # -- restart of the service
+
+
+def test_after_a_restart_a_job_has_its_last_cap_and_the_joules_of_its_share(tmp_path: Path) -> None:
+    names = ("1", "2")
+    first = Machine(tmp_path)
+    first.submit(*(job(name, "sleep 60") for name in names))
+    one, two = (first.local.records[name].row for name in names)
+    first.apply([START, one, one, 0, 1, 200], [START, two, one, 0, 1, 200])
+    for name in names:
+        first.until(RAN, name)
+    first.local.cancel("2")
+    first.until(FAILED, "2")
+    first.do(RETUNE, "1", cap_w=150)
+    gpu = first.local.engine.machine.meter.gpus[0]
+    before_j = gpu.energy_j()
+    wait_for(lambda: gpu.energy_j() > before_j + 30.0)  # all of it is of job 1
+    first.local.engine.sample_energy()
+    used_j = first.local.describe_job("1")["energy_j"]
+    first.local.close()
+    with opened(tmp_path, adopt=[job("1", "sleep 60")]) as second:
+        assert second.local.engine.machine.meter.gpus[0].cap_w() == 150
+        assert used_j <= second.local.describe_job("1")["energy_j"] < used_j + 59.0 * 10
+        second.local.cancel("1")
+        second.local.initial_state()
+        second.until(FAILED, "1")
+
+
+def test_the_energy_of_a_job_on_gpus_that_are_gone_is_unknown_and_not_0(tmp_path: Path) -> None:
+    first = Machine(tmp_path, f"simulated:2xa100,state={tmp_path / 'two'}")
+    first.submit(job("1", "sleep 60"))
+    first.do(START, "1", gpus=2)
+    first.until(RAN, "1")
+    first.local.close()
+    with opened(tmp_path, f"simulated:1xa100,state={tmp_path / 'one'}", [job("1", "sleep 60")]) as second:
+        (stopped,) = second.data("stopped")
+        assert (stopped["message"], stopped["energy_j"]) == ("Its GPUs are gone.", None)
 
 
 def test_a_restart_finds_running_and_ended_attempts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattline.backend.engine.folder_layout import EVENTS
 from wattline.backend.engine.job_spec import AttemptSettings
+from wattline.backend.engine.local.gpu_allocator import EnergySplit
 from wattline.backend.engine.local.launcher import LEASE, read_lease
 
 OF_0_1_0: dict[str, Any] = {
@@ -36,12 +37,12 @@ def test_a_lease_of_version_0_1_0_is_read(tmp_path: Path) -> None:
     for folder in (lead, member):
         lease = read_lease(folder)
         assert lease is not None
-        attempt, readings = lease
+        attempt, energy = lease
         assert (attempt.folder, attempt.jobs, attempt.allocation) == (lead, ["1", "2"], ((0, 2),))
         assert (attempt.gpus, attempt.settings) == ((2, 3), AttemptSettings(200, 64))
         assert attempt.event_files == {"1": lead / EVENTS, "2": member / EVENTS}
         assert (attempt.number("1"), attempt.number("2")) == (1, 3)
-        assert readings == (10.0, None)
+        assert energy == EnergySplit({"1": 0.0, "2": 0.0}, {2: (10.0, 2), 3: (None, 2)})
 
 
 def test_an_allocation_on_several_nodes_is_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from wattline.backend.engine.backend import EngineBackend
 from wattline.backend.engine.job_exits import OnEvent
 from wattline.backend.engine.local.cgroups import ResourceLimits
 from wattline.backend.engine.local.engine import LocalEngine
+from wattline.backend.engine.power_samples import OnPower
 
 
 class Local(EngineBackend):
@@ -28,6 +29,7 @@ class Local(EngineBackend):
         *,
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda kind, job, data: None,
+        on_power: OnPower | None = None,
         event_batch: Callable[[], AbstractContextManager[None]] = nullcontext,
         stay_open: bool = False,
         limits: ResourceLimits | None = None,
@@ -36,5 +38,11 @@ class Local(EngineBackend):
         root.mkdir(parents=True, exist_ok=True)
         engine = LocalEngine(root, gpus, limits)
         super().__init__(
-            root, engine, clock=clock, on_event=on_event, event_batch=event_batch, stay_open=stay_open
+            root,
+            engine,
+            clock=clock,
+            on_event=on_event,
+            on_power=on_power,
+            event_batch=event_batch,
+            stay_open=stay_open,
         )

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import ResourceLimits
 from wattline.backend.engine.local.gpu_allocator import GpuAllocator
-from wattline.backend.engine.local.launcher import launch, read_lease
+from wattline.backend.engine.local.launcher import launch, read_lease, update_lease
 from wattline.backend.engine.local.machine import Machine
+from wattline.backend.engine.protocol import GpuReading
 from wattline.core.nodes import Nodes
 from wattline.errors import MeterError, WattlineError
 
@@ -111,14 +113,16 @@ class LocalEngine:
         held = self._held[attempt]
         jobs = [job for job in held.jobs if job.id in attempt.jobs]
         try:
-            self._allocator.set_cap(attempt.gpus, attempt.settings.cap_w)
+            self._set_cap(attempt)
             self._allocator.occupy(attempt.jobs, attempt.gpus)
-            readings = self._allocator.readings(attempt.gpus)
-            launch(self._root, self.machine, self._limits, jobs, attempt, readings)
+            energy = self._allocator.split(attempt.jobs, attempt.gpus)
+            launch(self._root, self.machine, self._limits, jobs, attempt, energy)
+            self._store_energy(attempt.gpus, but=attempt)
         except (OSError, WattlineError) as error:
             attempt.state, attempt.message = "refused", str(error)
             return
         attempt.state = "running"
+        held.cap_w = attempt.settings.cap_w
         held.processes = AttemptProcesses(attempt.folder)
         held.pidfd = held.processes.pidfd()
 
@@ -146,15 +150,36 @@ class LocalEngine:
             processes.kill_leftovers()
             return False
         lease = read_lease(attempt.folder)
-        readings, members = ((), 1) if lease is None else (lease[1], len(lease[0].jobs))
         self._held[attempt] = _Held(
             processes=processes, pidfd=processes.pidfd(), cap_w=attempt.settings.cap_w
         )
-        self._allocator.occupy(attempt.jobs, attempt.gpus, readings, members)
+        self._allocator.occupy(attempt.jobs, attempt.gpus, None if lease is None else lease[1])
         attempt.state = "running"
         if processes.state() == "running":
-            self._allocator.set_cap(attempt.gpus, attempt.settings.cap_w)
+            self._set_cap(attempt)
         return True
+
+    def _set_cap(self, attempt: AttemptRecord) -> bool:
+        """Set the power limit of its GPUs, and read it back; False: they have a higher one."""
+        cap_w = attempt.settings.cap_w
+        done = self._allocator.set_cap(attempt.gpus, cap_w)
+        attempt.cap_w = self._allocator.cap_w(attempt.gpus)
+        if cap_w and not done:
+            _logger.warning(
+                "GPUs %s of job %s have a power limit of %s W, and %d W was to be set",
+                ", ".join(map(str, attempt.gpus)),
+                ", ".join(attempt.jobs),
+                "?" if attempt.cap_w is None else f"{attempt.cap_w:g}",
+                cap_w,
+            )
+        return done
+
+    def _store_energy(self, gpus: Sequence[int], but: AttemptRecord | None = None) -> None:
+        """Write how the jobs on *gpus* share their energy from now on, for a process that adopts them."""
+        for attempt, held in self._held.items():
+            if attempt is not but and held.processes is not None and not set(gpus).isdisjoint(attempt.gpus):
+                with suppress(OSError):  # the disk is full: a restart splits it as before
+                    update_lease(attempt, self._allocator.split(attempt.jobs, attempt.gpus))
 
     def poll(self, attempts: Sequence[AttemptRecord]) -> None:
         """Read the state of all attempts from their folders."""
@@ -195,11 +220,16 @@ class LocalEngine:
         """Set the power limit of its GPUs, and the cores and memory of its cgroup."""
         held, cap_w = self._held[attempt], attempt.settings.cap_w
         changed = True
-        if cap_w != held.cap_w:
-            changed = self._allocator.set_cap(attempt.gpus, cap_w)
-            held.cap_w = cap_w
         if held.processes is None:
             return changed
+        if cap_w != held.cap_w:
+            try:
+                changed = self._set_cap(attempt)
+            except WattlineError as error:  # the GPU is lost; the attempt will notice
+                _logger.warning("a power limit of %d W cannot be set: %s", cap_w, error)
+                changed = False
+            held.cap_w = cap_w
+            self._store_energy(attempt.gpus)
         cores, memory = self.machine.share(attempt.node, attempt.gpus, attempt.settings)
         attempt.cpus = len(cores)
         return self._limits.retune(_limits_name(attempt), cores, memory) and changed
@@ -213,9 +243,15 @@ class LocalEngine:
             self._close_pidfd(attempt)
             del self._held[attempt]
             gpus = set(attempt.gpus)
-            if all(gpus.isdisjoint(other.gpus) for other in self._held):
+            if occupies and all(gpus.isdisjoint(other.gpus) for other in self._occupying()):
                 self._allocator.set_cap(attempt.gpus, 0)
+        if occupies:
+            self._store_energy(attempt.gpus)
         return used_j
+
+    def _occupying(self) -> list[AttemptRecord]:
+        """Return the attempts with processes."""
+        return [attempt for attempt, held in self._held.items() if held.processes is not None]
 
     def _close_pidfd(self, attempt: AttemptRecord) -> None:
         held = self._held[attempt]
@@ -233,6 +269,10 @@ class LocalEngine:
         """Return the joules of a job in its current attempt."""
         return self._allocator.energy_j(job)
 
+    def counted_energy_j(self, job: str) -> float:
+        """Return the joules of a job in its current attempt that were counted."""
+        return self._allocator.counted_j(job)
+
     def total_energy_j(self) -> float | None:
         """Return the joules of all GPUs since the engine was opened."""
         return self._allocator.total_energy_j()
@@ -240,6 +280,17 @@ class LocalEngine:
     def power_w(self, attempt: AttemptRecord) -> float | None:
         """Return the power draw of the attempt's GPUs."""
         return self._allocator.power_w(attempt.gpus)
+
+    def read_gpus(self) -> Sequence[GpuReading]:
+        """Return power, cap and jobs of every GPU."""
+        powers = self._allocator.mean_power_w()
+        return [
+            GpuReading(
+                node, gpu, powers[gpu], self._allocator.cap_w([gpu]), tuple(self._allocator.occupants(gpu))
+            )
+            for node in range(len(self.nodes))
+            for gpu in self.machine.gpus_of(node)
+        ]
 
     def gpu_model(self, node: int) -> tuple[str, float]:
         """Return the kind, or else the name, of the node's GPUs, and their highest power limit."""

@@ -7,6 +7,7 @@ import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from wattline.backend.engine.array_files import MEMBERS, write_array_files
 from wattline.backend.engine.attempt_record import AttemptRecord
@@ -23,6 +24,7 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import ResourceLimits
+from wattline.backend.engine.local.gpu_allocator import EnergySplit
 from wattline.backend.engine.local.launch_file import Launch, User
 from wattline.backend.engine.local.machine import Machine
 from wattline.backend.engine.local.ranks import build_rank_environments
@@ -37,11 +39,11 @@ def launch(
     limits: ResourceLimits,
     jobs: Sequence[JobRecord],
     attempt: AttemptRecord,
-    readings: tuple[float | None, ...],
+    energy: EnergySplit,
 ) -> None:
     """Start processes for one job, or for several as one array; they outlive this process.
 
-    *readings* are the energy counters of its GPUs. Sets the attempt's folder, event files and cores.
+    *energy* are the energy counters of its GPUs. Sets the attempt's folder, event files and cores.
     """
     lead = jobs[0].spec
     user = _look_up_user(lead.user)
@@ -56,7 +58,7 @@ def launch(
     env, ranks = _build_environments(root, machine, jobs, attempt, folder, user)
     attempt.folder, attempt.cpus = folder, len(cores)
     attempt.event_files = {job: path / EVENTS for job, path in folders.items()}
-    _write_leases(root, attempt, folders, readings, owner)
+    _write_leases(root, attempt, folders, energy, owner)
     Launch(
         command=tuple(command),
         workdir=lead.workdir,
@@ -112,7 +114,7 @@ def _write_leases(
     root: Path,
     attempt: AttemptRecord,
     folders: Mapping[str, Path],
-    readings: tuple[float | None, ...],
+    energy: EnergySplit,
     owner: tuple[int, int] | None,
 ) -> None:
     """Write lease.json into the folders of all jobs; those of other members refer to the leading one."""
@@ -125,7 +127,7 @@ def _write_leases(
         "at_s": attempt.since_s,
         "starts": int(attempt.folder.name),
         "cpus": attempt.cpus,
-        "readings": readings,
+        "energy": energy.as_dict(),
     }
     write_json(attempt.folder / LEASE, lease)
     for path in folders.values():
@@ -136,8 +138,16 @@ def _write_leases(
                 os.chown(path / LOG, *owner)
 
 
-def read_lease(folder: Path) -> tuple[AttemptRecord, tuple[float | None, ...]] | None:
-    """Return the attempt in *folder*, or the array that it is a part of, and its first meter readings.
+def update_lease(attempt: AttemptRecord, energy: EnergySplit) -> None:
+    """Write the current settings and the energy of a started attempt, for a process that adopts it."""
+    lease = read_json(attempt.folder / LEASE)
+    if lease is not None:
+        given = {"gpus": attempt.gpus, **asdict(attempt.settings)}
+        write_json(attempt.folder / LEASE, {**lease, "given": given, "energy": energy.as_dict()})
+
+
+def read_lease(folder: Path) -> tuple[AttemptRecord, EnergySplit] | None:
+    """Return the attempt in *folder*, or the array that it is a part of, and its energy when written.
 
     None: nothing was started there.
     """
@@ -164,7 +174,16 @@ def read_lease(folder: Path) -> tuple[AttemptRecord, tuple[float | None, ...]] |
         cpus=lease["cpus"],
         event_files={job: _member_folder(root, job, folder) / EVENTS for job in lease["jobs"]},
     )
-    return attempt, tuple(lease["readings"])
+    return attempt, _read_energy(lease, attempt)
+
+
+def _read_energy(lease: Mapping[str, Any], attempt: AttemptRecord) -> EnergySplit:
+    if "energy" in lease:
+        return EnergySplit.from_dict(lease["energy"])
+    pairs = zip(attempt.gpus, lease["readings"], strict=True)  # version 0.1.0 wrote the first readings
+    return EnergySplit(
+        dict.fromkeys(attempt.jobs, 0.0), {gpu: (start_j, len(attempt.jobs)) for gpu, start_j in pairs}
+    )
 
 
 def _member_folder(root: Path, job: str, lead: Path) -> Path:
