@@ -349,7 +349,7 @@ def test_the_energy_budget_of_a_job_without_a_session_is_enforced_by_the_counter
 
 
 def test_a_job_that_used_its_budget_while_it_was_stopped_does_not_start_again(machine: Machine) -> None:
-    machine.submit(job("1", "trap 'sleep 0.1; exit 75' TERM; sleep 60 & wait", max_joules=1e-3))
+    machine.submit(job("1", "sleep 60", max_joules=1e-3))
     machine.do(START, "1", gpus=1)
     machine.until(RAN, "1")
     machine.do(STOP, "1")
