@@ -128,17 +128,27 @@ def test_a_job_that_crashes_at_once_fails_after_one_retry_and_shows_why(tmp_path
         assert wait_until_over(controller, errs).starts == 3
 
 
+BUSY = """
+import time, wattline
+with wattline.Session(aim="none") as run:
+    for epoch in run.epochs(1):
+        for batch in run.steps(range(10**6)):
+            time.sleep(0.02)
+"""
+
+
 @pytest.mark.slow
 def test_a_budget_stops_a_job_that_has_not_saved_and_says_so(tmp_path: Path) -> None:
-    with run_controller(tmp_path, GPUS) as controller, open_client(controller) as client:
-        lost = submit(controller, "sleep", "100")
-        kept = submit(controller, "sleep", "100", more="preemptible: false\n")
+    script = tmp_path / "train.py"
+    script.write_text(BUSY)
+    with run_controller(tmp_path / "state", GPUS) as controller, open_client(controller) as client:
+        lost = submit(controller, sys.executable, str(script))
+        kept = submit(controller, sys.executable, str(script), more="preemptible: false\n")
         for job in (lost, kept):
-            wait_until(lambda job=job: controller.job(job).state == "RUNNING")
+            wait_until(lambda job=job: (controller.live_status(job).get("power_w") or 0.0) > 100.0)
         controller.set_budgets(["1W"])
         wait_until(lambda: controller.job(lost).state == "PENDING")
-        assert "to hold the energy budget" in controller.job(lost).message
-        assert "it had not saved the last" in controller.job(lost).message
-        facts = wait_until(lambda: client.get(f"/api/v1/jobs/{kept}/explain").json()["evidence"])
-        assert any("more than the energy budget allows" in fact for fact in facts)
+        assert "It was stopped to hold the energy budget" in controller.job(lost).message
+        path = f"/api/v1/jobs/{kept}/explain"
+        wait_until(lambda: "more than the energy budget allows" in str(client.get(path).json()["evidence"]))
         assert controller.job(kept).state == "RUNNING"

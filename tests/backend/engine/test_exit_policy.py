@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from wattline.backend.engine.attempt_record import AttemptRecord
-from wattline.backend.engine.exit_policy import decide_exit, describe_exit
+from wattline.backend.engine.exit_policy import decide_exit, describe_exit, describe_stop
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings, JobSpec
@@ -77,3 +77,13 @@ def test_a_crash_is_described_by_its_signal_and_time() -> None:
     assert describe_exit(CRASHED) == "It was killed by SIGSEGV 1.2 s after its start."
     assert "SIGSEGV" in describe_exit(make_exit(139))
     assert describe_exit(make_exit(3)) == ""
+
+
+def test_a_stop_says_why_and_what_was_lost() -> None:
+    attempt = AttemptRecord(["1"], ((0, 1),), AttemptSettings(), 0.0)
+    assert describe_stop(attempt, saved=False) == "It was stopped for others."
+    attempt.unsaved_s = 42.0
+    assert describe_stop(attempt, saved=True) == "It was stopped for others."
+    assert describe_stop(attempt, saved=False) == "It was stopped for others; it had not saved the last 42 s."
+    attempt.for_budget = True
+    assert describe_stop(attempt, saved=True) == "It was stopped to hold the energy budget."

@@ -95,7 +95,7 @@ def test_a_new_file_in_the_checkpoint_folder_is_a_checkpoint(
     assert found.until_s == START_S + LEAST_RUN_S
     assert found.saved_s == pytest.approx(START_S + 20)
     assert record.saves
-    assert "it had not saved the last 10 s" in found.describe_stop(START_S + 30)
+    assert found.unsaved_s(START_S + 30) == pytest.approx(10.0)
     fresh = CheckpointWatch(folder, START_S + 40, adopted=False)  # files of earlier attempts do not count
     assert fresh.check(make_record(), progress, START_S + 50).until_s == math.inf
 
@@ -118,7 +118,7 @@ def test_a_session_that_has_saved_saves_at_a_stop(tmp_path: Path, progress: Prog
     found = watch.check(record, progress, now_s)
     assert (found.fraction, found.saved_s) == (0.2, math.inf)
     assert found.until_s == pytest.approx(now_s - 60 + 5 * 20)
-    assert found.describe_stop(now_s + 60) == ""
+    assert found.unsaved_s(now_s + 60) == 0.0
 
 
 @pytest.mark.parametrize(

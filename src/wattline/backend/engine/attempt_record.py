@@ -49,7 +49,8 @@ class AttemptRecord:
     leaving: dict[str, str] = field(default_factory=dict)  # by member: why it was asked to end
     progress: dict[str, ProgressReader] = field(default_factory=dict)
     checkpoints: dict[str, CheckpointWatch] = field(default_factory=dict)
-    stop_message: str = ""  # why the policy gave its GPUs away, if not for other jobs
+    for_budget: bool = False  # the policy gave its GPUs away to hold an energy budget
+    unsaved_s: float = 0.0  # running time that was not saved when the policy gave its GPUs away
     checked_s: float = -math.inf  # when progress was last read
     power_w: float | None = None  # of its GPUs, when progress was last read
     reported_s: float = -math.inf  # when a rate was last reported to the policy

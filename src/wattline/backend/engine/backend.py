@@ -371,7 +371,9 @@ class EngineBackend:
             attempt.end_reason = attempt.end_reason or "stop"
             watch = attempt.checkpoints.get(job)
             if watch is not None and watch.reported is not None:
-                attempt.stop_message = watch.reported.describe_stop(self._queue.now_s)
+                # Only a budget goes before the protection.
+                attempt.for_budget = watch.reported.until_s > self._queue.now_s
+                attempt.unsaved_s = watch.reported.unsaved_s(self._queue.now_s)
             self.engine.stop(attempt)
 
     # -- energy

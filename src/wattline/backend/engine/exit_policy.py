@@ -60,7 +60,7 @@ def decide_exit(
     if job.is_over_budget:  # it must not start again
         return ExitDecision("finish", "FAILED", describe_budget_end(job, energy_method))
     if attempt.end_reason == "stop" or not holds_lease:
-        return ExitDecision("yield", state, attempt.stop_message or STOPPED_FOR_OTHERS)
+        return ExitDecision("yield", state, describe_stop(attempt, saved=state == "REQUEUE"))
     if exit is not None and exit.end_request == "stop":  # by an earlier process of the service
         return ExitDecision("requeue", state, STOPPED_FOR_OTHERS)
     if attempt.failure == "node_lost":
@@ -83,6 +83,16 @@ def decide_exit(
         message = f"{message} So did the attempt before: that is an error of the program."
         return ExitDecision("finish", state, message)
     return ExitDecision("retry_or_fail", state, message)
+
+
+def describe_stop(attempt: AttemptRecord, *, saved: bool) -> str:
+    """Return why the policy stopped an attempt, and what it lost unless it has *saved* at the stop."""
+    why = "It was stopped to hold the energy budget." if attempt.for_budget else STOPPED_FOR_OTHERS
+    if saved or attempt.unsaved_s < 0.1:
+        return why
+    return (
+        f"{why.removesuffix('.')}; it had not saved the last {format_seconds(round(attempt.unsaved_s, 1))}."
+    )
 
 
 def is_retried(job: JobRecord, cause: Cause) -> bool:

@@ -59,12 +59,9 @@ class Protection:
         """Return a sentence about the protection at *now_s*."""
         return self.reason if self.until_s > now_s else ""
 
-    def describe_stop(self, now_s: float) -> str:
-        """Return why and at what cost a job was stopped at *now_s*; empty: for others, and it could save."""
-        lost = "" if self.saved_s == math.inf else f"it had not saved the last {now_s - self.saved_s:.3g} s"
-        if self.until_s > now_s:  # only a budget goes before the protection
-            return f"It was stopped to hold the energy budget{'; ' if lost else ''}{lost}."
-        return f"It was stopped for others; {lost}." if lost else ""
+    def unsaved_s(self, now_s: float) -> float:
+        """Return the running time that a stop at *now_s* would lose."""
+        return max(now_s - self.saved_s, 0.0)
 
 
 class CheckpointWatch:
