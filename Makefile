@@ -8,6 +8,7 @@ DATA := $(or $(WATTLINE_DATA),../shared/data)
 .venv/.ok: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[report,service]'
+	$(BIN)/wattline compile
 	touch $@
 
 .venv/.ok-torch: .venv/.ok Makefile
@@ -30,7 +31,7 @@ compare: .venv/.ok
 
 # Everything, the slow tests and the style included.
 test: system-packages .venv/.ok-test lint
-	$(BIN)/python -c 'from wattline.jit import compile_kernels; compile_kernels()' # once, for both workers
+	$(BIN)/wattline compile # once, for both workers
 	HYPOTHESIS_PROFILE=test $(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
 # Browser and compilers, where this user may install them; see the script.

@@ -4,6 +4,7 @@
     python benchmarks/service_load.py queue           20,000 pending jobs: seconds of a decision
     python benchmarks/service_load.py bulk            cancel 5,960 jobs: one request, and one for each
     python benchmarks/service_load.py streams         200 followers of events over a long history
+    python benchmarks/service_load.py start           start on a cold and on a warm cache: seconds, memory
     python benchmarks/service_load.py soak            jobs that arrive and end for minutes: memory
 
 The service runs in its own process, as users run it; the caller is this one.
@@ -318,11 +319,66 @@ def _resident_mib(pid: int) -> float:
     return 0.0
 
 
+def measure_start() -> None:
+    """Print when a service answers health checks and is ready, its CPU time, and its memory."""
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "warm", "warm"):
+            with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+                free.close()
+                start_s = time.monotonic()
+                served = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "wattline",
+                        "serve",
+                        "--dir",
+                        folder,
+                        "--port",
+                        str(port),
+                        "--gpus",
+                        GPUS,
+                    ],
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "NUMBA_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"},
+                )
+                try:
+                    healthy_s = _wait_for(port, "/healthz") - start_s
+                    ready_s = _wait_for(port, "/readyz") - start_s
+                    status = Path(f"/proc/{served.pid}/status").read_text()
+                    ticks = Path(f"/proc/{served.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+                    cpu_s = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+                finally:
+                    served.terminate()
+                    served.wait()
+                resident_mb = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+                print(
+                    f"{name}: healthz after {healthy_s:.2f} s, readyz after {ready_s:.2f} s"
+                    f" ({cpu_s:.2f} CPU s), {resident_mb:.0f} MB"
+                )
+
+
+def _wait_for(port: int, path: str) -> float:
+    """Return the time at which a request is answered 200."""
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("GET", path)
+            if connection.getresponse().status == 200:
+                return time.monotonic()
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.02)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("submit", "queue", "bulk", "streams", "soak"))
+    parser.add_argument("what", choices=("submit", "queue", "bulk", "streams", "start", "soak"))
     parser.add_argument("--count", type=int)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=240.0)
@@ -331,6 +387,8 @@ def main() -> None:
         measure_submissions(args.count or 10_000, args.rate)
     elif args.what == "queue":
         measure_long_queue(args.count or 20_000)
+    elif args.what == "start":
+        measure_start()
     elif args.what == "streams":
         measure_streams(args.count or 200, 100_000)
     elif args.what == "bulk":

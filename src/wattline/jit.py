@@ -37,6 +37,7 @@ BOOL = types.boolean
 
 _PACKAGE = Path(__file__).parent
 _KERNEL = re.compile(r"^@kernel\(", re.MULTILINE)
+_TOP_IMPORT = re.compile(r"^from (wattline[\w.]*) import", re.MULTILINE)
 _IMPORT = re.compile(r"^\s*from (wattline[\w.]*) import", re.MULTILINE)
 
 
@@ -88,6 +89,39 @@ def find(column: NDArray[np.generic], length: int, value: float) -> int:
     return low
 
 
+KernelListener = Callable[[str, bool], None]
+"""Called with the name of each kernel, and whether it is compiled now: else it was in the cache."""
+_listeners: list[KernelListener] = []
+
+
+def on_kernel(listener: KernelListener) -> None:
+    """Let *listener* be called for every kernel that is loaded or compiled from now on."""
+    _listeners[:] = [listener]
+
+
+def count_all_kernels() -> int:
+    """Return the number of kernels of the package."""
+    return sum(len(_KERNEL.findall(path.read_text("utf-8"))) for path in _PACKAGE.rglob("*.py"))
+
+
+def count_kernels(*modules: str) -> int:
+    """Return the number of kernels in *modules* and in all that they import when they are imported."""
+    seen: set[Path] = set()
+    waiting = list(modules)
+    count = 0
+    while waiting:
+        parts = waiting.pop().split(".")[1:]
+        for depth in range(len(parts) + 1):  # a module is imported after its packages
+            stem = _PACKAGE.joinpath(*parts[:depth])
+            path = stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
+            if path not in seen and path.is_file():
+                seen.add(path)
+                text = path.read_text("utf-8")
+                count += len(_KERNEL.findall(text))
+                waiting += _TOP_IMPORT.findall(text)
+    return count
+
+
 def compile_kernels() -> int:
     """Compile every kernel of the package into the cache on disk; return the number of modules."""
     modules = [path for path in sorted(_PACKAGE.rglob("*.py")) if _KERNEL.search(path.read_text("utf-8"))]
@@ -109,6 +143,13 @@ class _SourceCache(FunctionCache):
             filename_base=self._impl.filename_base,
             source_stamp=compute_stamp(Path(function.__code__.co_filename)),
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled kernel, or None if it must be compiled; call the listener."""
+        found = super().load_overload(sig, target_context)
+        for listener in _listeners:
+            listener(self._name.rpartition(".")[2], found is None)
+        return found
 
 
 def compute_stamp(source: Path) -> str:

@@ -75,7 +75,7 @@ def test_a_user_changes_only_its_own_jobs(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         own = submit_text(controller, "run: sleep 60", held=True)[0].id
         store = controller.store
-        with open_client(controller, "user", "ann") as client:
+        with open_client(controller, "user", "daemon") as client:
             path = "/api/v1/jobs/actions"
             everything = client.post(path, json={"action": "cancel", "select": {"all": True}}).json()
             assert everything["matched"] == 0

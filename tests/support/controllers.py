@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ def run_controller(folder: Path, gpus: str = "simulated:4xa100", **more: Any) ->
 def open_client(controller: Controller, role: str = "operator", user: str = "") -> Iterator[TestClient]:
     """Open an API client with a token of this role."""
     app = create_app(controller, rate=1e6)
-    token = TokenStore(controller.store, controller.clock).create("test", role, user)
+    name = f"test-{role}-{secrets.token_hex(4)}"
+    token = TokenStore(controller.store, controller.clock).create(name, role, user)
     with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:
         yield client
 

@@ -12,7 +12,7 @@ from wattline.core.events import WAKE_EVENTS, Events, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.errors import PlanError
-from wattline.loop.log_reader import read_initial_state
+from wattline.loop.log_reader import read_initial_state, read_quotas
 from wattline.loop.runlog import Log, Round
 
 
@@ -21,13 +21,14 @@ class Replay:
 
     `run(Replay(log), policy, ...)` with the policy, placer, models and seed of the log returns the same
     log; any other decision raises `PlanError` with the first difference. *initial_state* is the state in
-    which the log starts; None: without jobs.
+    which the log starts; None: without jobs. *quotas* are those of the log.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         *self._rounds, self._last = list(log)
         self.initial_state = read_initial_state(log)
+        self.quotas = read_quotas(log)
         if self.initial_state is not None and len(self.initial_state.queue):
             del self._rounds[0]  # it lists the initial state, which was not decided
         self._at = -1

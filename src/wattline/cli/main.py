@@ -73,13 +73,16 @@ COMMANDS = {
     "priority": Command("service.priority", "change the priority of a job"),
     "explain": Command("service.explain", "explain the state of a job and what would change it"),
     "budget": Command("service.budget", "show or set the energy budgets"),
+    "quota": Command("service.quota", "show or set quotas and shares of teams and users"),
+    "audit": Command("service.audit", "print what operators did"),
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
     "power": Command("service.power", "show the power of all GPUs over time"),
-    "token": Command("service.token", "create, list and revoke access tokens of the service"),
+    "token": Command("service.token", "create, list, rotate and revoke access tokens of the service"),
     "runlog": Command("service.runlog", "print the decisions of the service, for wattline replay"),
     "policies": Command(
         "simulation.policies", "list the stages of policies and the placers, with their knobs"
     ),
+    "compile": Command("compile", "compile the kernels of the scheduler once, at installation"),
     "version": Command("version", "print the versions of wattline and of the packages it uses"),
 }
 

@@ -100,13 +100,6 @@ def confirm(question: str, hint: str) -> bool:
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def announce_compilation() -> None:
-    """Print why the first run takes longer, if numba has not yet compiled and cached its loops."""
-    package = Path(__file__).parents[1]
-    if os.access(package, os.W_OK) and not any(package.glob("loop/__pycache__/*.nbi")):
-        notify("first run: compiling the simulation loops once, which takes up to 20 s")
-
-
 def warn_skipped_rows(trace: Trace) -> None:
     """Print how many rows of *trace* were left out, and why."""
     if trace.ignored:

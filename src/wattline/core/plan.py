@@ -37,6 +37,9 @@ class Plan:
     kind: Ints | None = None  # the only GPU kind allowed; -1 or None: any
     node: Ints | None = None  # the only node allowed; -1 or None: any; needs a placer that obeys it (`Pack`)
     gap: float = math.nan  # relative optimality gap; inf: unknown, nan: the policy does not optimise
+    # Class of each entry for a policy that chooses the number of GPUs: those of a smaller one are admitted
+    # first. None: that policy chooses. Only ordering needs none.
+    precedence: Ints | None = None
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)
@@ -47,7 +50,7 @@ class Plan:
             raise PlanError(
                 f"Plan.row, Plan.gpus and Plan.group have {lengths} entries, expected equal lengths"
             )
-        for name in ("cap_w", "batch", "kind", "node"):
+        for name in ("cap_w", "batch", "kind", "node", "precedence"):
             column = getattr(self, name)
             if column is not None:
                 check_array(f"Plan.{name}", column, INT64, 1, PlanError)

@@ -19,6 +19,10 @@ class Reason(Enum):
     NO_HOST = "GPUs are free, but not the CPU cores, memory or storage bandwidth that it needs."
     NO_NODE = "No single node has enough GPUs, and the policy does not span nodes."
     CHEAPER_LATER = "Waits for cheaper energy; it still meets its deadline."
+    TEAM_GPU_QUOTA = "Its team runs on as many GPUs as its quota allows."
+    USER_GPU_QUOTA = "Its user runs on as many GPUs as the user's quota allows."
+    TEAM_HOUR_QUOTA = "Its team has used the GPU hours that its quota allows in seven days."
+    USER_HOUR_QUOTA = "Its user has used the GPU hours that the user's quota allows in seven days."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)

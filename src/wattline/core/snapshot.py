@@ -23,7 +23,9 @@ from wattline.core.queue import (
     QUEUE_STEPS_PER_S,
     Queue,
 )
+from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.table import Bools, Floats, Ints
+from wattline.core.usage import Usage
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,6 +68,8 @@ class Snapshot:
     idle_since_s: Floats  # since when a node has no lease; inf: it has one
     meter: MeterReadings
     seed: int = 0  # random choices depend on this and now_s only
+    usage: Usage | None = None  # GPU time of users and teams; None: not recorded in this run
+    quotas: Quotas = NO_QUOTAS
 
     @property
     def usable(self) -> Bools:

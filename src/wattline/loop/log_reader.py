@@ -30,9 +30,11 @@ from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_ROWS, Leases
 from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_ROWS, Queue
+from wattline.core.quotas import Quotas
 from wattline.core.reasons import REASONS
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Floats, Labels
+from wattline.core.usage import Usage
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, InputError, TraceError
 from wattline.loop.log_writer import ACTION_SETTINGS, DEFAULT_JOB_VALUES, FORMAT
@@ -74,6 +76,8 @@ def read_initial_state(log: Log) -> Snapshot | None:
         Queue(_add_missing_rows(queue.reshape(len(data["queue"]), -1))),
         Leases(leases),
         MeterReadings(np.array(at_s), np.array(energy_j)) if at_s else MeterReadings.empty(),
+        Usage.from_rows([tuple(row) for row in data["usage"]], data["t"]) if "usage" in data else None,
+        read_quotas(log),
     )
 
 
@@ -85,6 +89,11 @@ def _add_missing_rows(queue: Floats) -> Floats:
     block[: len(queue)] = queue
     block[QUEUE_PROTECTED_UNTIL_S] = -math.inf
     return block
+
+
+def read_quotas(log: Log) -> Quotas:
+    """Return the quotas that were in force in the run of *log*."""
+    return Quotas.from_list(log.header.get("quotas", []))
 
 
 def _read_lines(lines: Iterator[tuple[int, str]], path: str) -> Log:

@@ -110,6 +110,7 @@ def encode_initial_state(initial_state: Snapshot) -> dict[str, Any]:
         "queue": queue,
         "leases": initial_state.leases.block.tolist(),
         "meter": meter,
+        **({} if initial_state.usage is None else {"usage": initial_state.usage.as_rows()}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,11 @@ from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Backend, Models, Placer, Policy
 from wattline.core.queue import QUEUE_JOB, QUEUE_REASON
+from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
+from wattline.core.usage import Usage
 from wattline.energy.prices import Price
 from wattline.loop.check import check_placement
 from wattline.loop.log_writer import encode_initial_state
@@ -56,17 +59,21 @@ def run(
     price: Price | None = None,
     progress: Callable[[float, int], None] | None = None,
     initial_state: Snapshot | None = None,
+    quotas: Quotas | None = None,
 ) -> Log:
     """Run *policy* and *place* on *backend* until all jobs have ended; return the log.
 
     *models* are the policy's predictions (default: jobs behave as their trace records). *trace* and *price*
     (of energy, for reports) go into the header of the log. *progress* is called every 512 decisions with the
-    time and their number. *initial_state* is the state to start from, see `iterate`.
+    time and their number. *initial_state* is the state to start from, see `iterate`. *quotas* limit users and
+    teams if the policy has the stage `quota`; None: those of *initial_state*, or of a replayed log.
     """
     models = TraceModels() if models is None else models
     place = Pack() if place is None else place
+    if quotas is None:
+        quotas = getattr(backend, "quotas", NO_QUOTAS) if initial_state is None else initial_state.quotas
     log = Log(
-        build_header(backend, policy, models, place, seed, trace, price, initial_state),
+        build_header(backend, policy, models, place, seed, trace, price, initial_state, quotas),
         backend.jobs,
         backend.nodes,
     )
@@ -74,7 +81,8 @@ def run(
     if initial_state is not None:
         now_s = initial_state.now_s
         log.append(now_s, *build_first_round(initial_state))
-    for number, step in enumerate(iterate(backend, policy, models, place, initial_state or seed), 1):
+    steps = iterate(backend, policy, models, place, initial_state or seed, quotas)
+    for number, step in enumerate(steps, 1):
         now_s = step.state.now_s
         log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
         if progress is not None and number % 512 == 0:
@@ -85,12 +93,18 @@ def run(
 
 
 def iterate(
-    backend: Backend, policy: Policy, models: Models, place: Placer, initial_state: Snapshot | int = 0
+    backend: Backend,
+    policy: Policy,
+    models: Models,
+    place: Placer,
+    initial_state: Snapshot | int = 0,
+    quotas: Quotas | None = None,
 ) -> Iterator[LoopStep]:
     """Iterate over the steps of the loop; the loop continues when the next step is requested.
 
     *initial_state* is the state to start from, with jobs that have arrived and leases that are held; or the
-    seed of an empty one.
+    seed of an empty one. *quotas* replace those of the state. GPU time of users and teams is recorded if the
+    state has a record to go on from, or the policy needs one.
     """
     jobs, nodes = backend.jobs, backend.nodes
     accepts = nodes.accepted_kinds(jobs.gpu_kind)
@@ -99,6 +113,9 @@ def iterate(
         if isinstance(initial_state, Snapshot)
         else build_empty_state(jobs, nodes, initial_state)
     )
+    state = state if quotas is None else replace(state, quotas=quotas)
+    if state.usage is None and getattr(policy, "needs_usage", False):
+        state = replace(state, usage=Usage.empty(state.now_s))
     decision = build_empty_decision(state)
     next_decision_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, WAKE_EVENTS, 0
     while not (len(state.queue) == 0 and backend.is_idle()):
@@ -149,6 +166,7 @@ def build_header(
     trace: Mapping[str, Any] | None = None,
     price: Price | None = None,
     initial_state: Snapshot | None = None,
+    quotas: Quotas = NO_QUOTAS,
 ) -> dict[str, Any]:
     """Return the header of a log: enough to repeat all decisions of the run."""
     return {
@@ -161,6 +179,7 @@ def build_header(
         **({} if price is None else {"price": price.as_dict()}),
         **({} if initial_state is None else {"initial_state": encode_initial_state(initial_state)}),
         **backend.describe(),
+        **({"quotas": quotas.as_list()} if quotas.rules else {}),
     }
 
 

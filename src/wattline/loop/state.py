@@ -36,8 +36,10 @@ from wattline.core.queue import (
     QUEUE_ROWS,
     Queue,
 )
+from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Bools, Floats, Ints
+from wattline.core.usage import Usage, charge
 from wattline.loop.advance_kernels import advance_nodes, advance_queue
 
 
@@ -67,11 +69,19 @@ def build_empty_state(jobs: Jobs, nodes: Nodes, seed: int = 0) -> Snapshot:
 
 
 def restore_state(
-    jobs: Jobs, nodes: Nodes, seed: int, now_s: float, queue: Queue, leases: Leases, meter: MeterReadings
+    jobs: Jobs,
+    nodes: Nodes,
+    seed: int,
+    now_s: float,
+    queue: Queue,
+    leases: Leases,
+    meter: MeterReadings,
+    usage: Usage | None = None,
+    quotas: Quotas = NO_QUOTAS,
 ) -> Snapshot:
     """Return the state at *now_s* in which the jobs of *queue* hold *leases*; all nodes are up."""
     empty = build_empty_state(jobs, nodes, seed)
-    state = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter)
+    state = replace(empty, now_s=now_s, queue=queue, leases=leases, meter=meter, usage=usage, quotas=quotas)
     # Without events `advance` only derives the free GPUs and the idle times from the leases.
     return advance(
         state, build_empty_decision(state), now_s, build_events(), jobs, nodes.accepted_kinds(jobs.gpu_kind)
@@ -123,6 +133,9 @@ def advance(
     for column in (free_gpus, idle_since_s):
         column.setflags(write=False)
     meter = _add_readings(snapshot.meter, events) if metered else snapshot.meter
+    usage = snapshot.usage
+    if usage is not None:
+        usage = charge(usage, jobs, decision.placement.leases, events, now_s)
     return Snapshot(
         now_s,
         jobs,
@@ -135,6 +148,8 @@ def advance(
         idle_since_s,
         meter,
         snapshot.seed,
+        usage,
+        snapshot.quotas,
     )
 
 

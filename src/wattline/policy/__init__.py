@@ -16,7 +16,9 @@ from wattline.policy.ordering import Ftf, Las, Tiresias, edf, fifo, keep, preemp
 from wattline.policy.stages.batch import Batch
 from wattline.policy.stages.cap import Cap
 from wattline.policy.stages.demand import Demand
+from wattline.policy.stages.fairshare import FairShare
 from wattline.policy.stages.fuse import Fuse
+from wattline.policy.stages.quota import Quota
 
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """Policies that only order jobs: every job gets the GPUs that it requested."""
@@ -35,6 +37,7 @@ __all__ = [
     "Chain",
     "Demand",
     "ElasticFlow",
+    "FairShare",
     "FirstPrinciple",
     "Ftf",
     "Fuse",
@@ -42,6 +45,7 @@ __all__ = [
     "Las",
     "Pollux",
     "PowerFlow",
+    "Quota",
     "Stage",
     "Tiresias",
     "chain",

@@ -18,7 +18,7 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize import METHODS, OBJECTIVES
 from wattline.optimize.from_snapshot import SnapshotInstance, Terms, build_instance, build_plan
 from wattline.optimize.instance import POSTPONED, Assignment, count_busy_gpus
-from wattline.policy.chain import plan_as_requested
+from wattline.policy.chain import keep_reasons, plan_as_requested
 
 _HELD, _NO_NODE, _OUTRANKED, _LATER = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_NODE, Reason.OUTRANKED, Reason.CHEAPER_LATER)
@@ -97,6 +97,7 @@ class Andreas:
         )
         until_s = min(self.price.at(snapshot.now_s)[1], snapshot.now_s + max(_LEAST_S, charges.valid_s))
         reason = _find_reasons(problem, rows, assignment, len(snapshot.queue), self.objective == "rolling")
+        reason = keep_reasons(plan, rows, reason)
         chosen = build_plan(problem, rows, assignment, reason)
         return replace(
             chosen,

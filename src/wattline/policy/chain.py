@@ -83,7 +83,17 @@ def reorder(
         kind=None if plan.kind is None else plan.kind[order],
         node=None if plan.node is None else plan.node[order],
         gap=plan.gap,
+        precedence=None if plan.precedence is None else plan.precedence[order],
     )
+
+
+def keep_reasons(plan: Plan, rows: Ints, reason: Ints) -> Ints:
+    """Return *reason* with the reasons of *plan* for jobs that an earlier stage has left out of *rows*."""
+    if plan.reason is None:
+        return reason
+    out = np.ones(len(reason), dtype=np.bool_)
+    out[rows] = False
+    return np.where(out, plan.reason, reason)
 
 
 def predict_running(snapshot: Snapshot, plan: Plan) -> tuple[Bools, Bools, bool]:
@@ -171,6 +181,7 @@ def decide_again(plan: Plan, at_s: float) -> Plan:
         plan.kind,
         plan.node,
         plan.gap,
+        plan.precedence,
     )
 
 
@@ -185,6 +196,11 @@ class Chain:
         for stage in self.stages:
             plan = stage(snapshot, models, plan)
         return plan_as_requested(snapshot) if plan is None else plan
+
+    @property
+    def needs_usage(self) -> bool:
+        """True if a stage reads `Snapshot.usage`."""
+        return any(getattr(stage, "needs_usage", False) for stage in self.stages)
 
     def __str__(self) -> str:
         return "+".join(spell(stage) for stage in self.stages)

@@ -17,7 +17,7 @@ from wattline.errors import ConfigError, did_you_mean
 from wattline.optimize.from_snapshot import SnapshotInstance, Terms, build_instance, build_plan
 from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.policy.andreas import DEFAULT_PRICE
-from wattline.policy.chain import plan_as_requested
+from wattline.policy.chain import keep_reasons, plan_as_requested
 
 _ORDERS = ("fifo", "edf", "priority")
 _HELD, _OUTRANKED, _NO_NODE = (
@@ -73,6 +73,7 @@ class FirstPrinciple:
         reason[rows] = np.where(
             config != POSTPONED, 0, np.where(problem.fits_somewhere, _OUTRANKED, _NO_NODE)
         )
+        reason = keep_reasons(plan, rows, reason)
         return replace(
             build_plan(problem, rows, Assignment(config, node), reason), next_decision_s=plan.next_decision_s
         )

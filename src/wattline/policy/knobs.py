@@ -10,8 +10,9 @@ from typing import Any, cast
 from wattline.core.protocols import Policy
 from wattline.errors import ConfigError
 from wattline.policy import DEADLINE, ELASTIC
-from wattline.policy.chain import Chain
+from wattline.policy.chain import Chain, spell
 from wattline.policy.parser import list_stages
+from wattline.policy.stages.quota import Quota
 
 
 def has_knob(policy: object, name: str) -> bool:
@@ -51,6 +52,28 @@ def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
                 f"{first}+{after} cannot hold a budget: {after} allocates the GPUs anew after {first}",
                 hint=f"put {after} before {first}, or leave it out",
             )
+
+
+_BEHIND_QUOTA = ("keep", "preempt", "demand", "fuse", "cap", "batch")
+
+
+def insert_quota(policy: Policy) -> Policy:
+    """Return *policy* with the stage `quota` where it belongs, unless it has one.
+
+    That is behind the stage that orders jobs or chooses their GPUs, and also before the latter.
+    """
+    stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
+    if any(isinstance(stage, Quota) for stage in stages):
+        return policy
+    names = [spell(stage).partition(":")[0] for stage in stages]
+    end = len(stages)
+    while end and names[end - 1] in _BEHIND_QUOTA:
+        end -= 1
+    stages.insert(end, Quota())
+    elastic = [at for at, name in enumerate(names) if name in (*ELASTIC, *DEADLINE)]
+    if elastic:
+        stages.insert(elastic[0], Quota(least=1))
+    return Chain(tuple(stages))
 
 
 def list_policies_with_knob(name: str) -> str:

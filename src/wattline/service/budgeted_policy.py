@@ -7,19 +7,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattline.core.protocols import Policy
+from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError
-from wattline.policy.knobs import build_budget_error, get_knob, has_knob, set_knob
+from wattline.policy.knobs import build_budget_error, get_knob, has_knob, insert_quota, set_knob
 from wattline.policy.parser import parse_policy
 
-DEFAULT_POLICY = "priority+keep+demand+fuse+cap:slowdown=1.1,known=1"
+DEFAULT_POLICY = "priority+fairshare+keep+demand+fuse+cap:slowdown=1.1,known=1"
 """The policy `auto` without budgets: no preemption; cores, arrays and power caps from measured models."""
-BUDGET_POLICY = "powerflow+fuse"
+BUDGET_POLICY = "fairshare+powerflow+fuse"
 """The policy `auto` with budgets; it may preempt and resize jobs."""
 
 
-def build_policy(text: str, budgets: Sequence[str], overshoot: float | None, set_s: float) -> Policy:
+def build_policy(
+    text: str, budgets: Sequence[str], overshoot: float | None, set_s: float, quotas: Quotas = NO_QUOTAS
+) -> Policy:
     """Return the policy *text* under budgets set at *set_s*; raise `ConfigError` if it cannot hold them.
+
+    With quotas that limit a user or team, the stage `quota` is part of it.
 
     Meters are late, so the sum of power caps is bounded by budgets of watts, too: by *overshoot* times their
     amount, or if that is None by the policy's own knob, else by the amount itself.
@@ -27,6 +32,8 @@ def build_policy(text: str, budgets: Sequence[str], overshoot: float | None, set
     if text == "auto":
         text = BUDGET_POLICY if budgets else DEFAULT_POLICY
     policy = parse_policy(text)
+    if quotas.limits:
+        policy = insert_quota(policy)
     if not budgets:
         return policy
     if not has_knob(policy, "budgets"):

@@ -95,7 +95,7 @@ def find_service(url: str | None = None, folder: str | None = None) -> Client:
         raise Unreachable(f"no service is running in {path}: {path / 'url'} does not exist", _HINT)
     token = os.environ.get("WATTLINE_TOKEN", "").strip()
     if not token and address.rstrip("/") == own_url:
-        token = _read_line(path / "token") or ""
+        return Client(address, _read_line(path / "token") or "", token_file=path / "token")
     return Client(address, token)
 
 
@@ -109,7 +109,14 @@ def _read_line(path: Path) -> str | None:
 class Client:
     """A client of one service. It raises errors of `wattline.errors`; `Unreachable` without a connection."""
 
-    def __init__(self, url: str, token: str = "", *, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        token_file: Path | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.url = url if "://" in url else f"http://{url}"
         self._address = _parse_url(self.url)
         if not (token.isascii() and token.isprintable()):
@@ -117,6 +124,7 @@ class Client:
                 "the token contains characters other than printable ASCII", "check WATTLINE_TOKEN"
             )
         self._token, self._pause = token, pause
+        self._token_file = token_file  # of *token*; read again when the service refuses it
 
     # -- requests
 
@@ -138,9 +146,9 @@ class Client:
         """Send PATCH."""
         return self._request("PATCH", path, None, body, "", repeat=True)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, query: Query | None = None) -> Any:
         """Send DELETE."""
-        self._request("DELETE", path, None, None, "", repeat=False)
+        return self._request("DELETE", path, query, None, "", repeat=False)
 
     def jobs(self, query: Query | None = None) -> list[dict[str, Any]]:
         """Return the jobs of all pages of a query."""
@@ -265,25 +273,37 @@ class Client:
         timeout_s: float = _RESPONSE_TIMEOUT_S,
     ) -> Iterator[HTTPResponse]:
         """Send a request and yield the response; raise the error of a problem document."""
-        connection = self._connection(timeout_s)
-        try:
+        target = f"{self._address.path.rstrip('/')}{API}{path}{_encode_query(query)}"
+        while True:
+            connection = self._connection(timeout_s)
             try:
-                connection.connect()
-            except OSError as error:
-                raise Unreachable(f"{self.url} does not answer: {_error_text(error)}", _HINT) from None
-            sent = {**self._headers(body), **(headers or {})}
-            target = f"{self._address.path.rstrip('/')}{API}{path}{_encode_query(query)}"
-            try:
-                connection.request(method, target, None if body is None else json.dumps(body), sent)
-                response = connection.getresponse()
-            except (HTTPException, OSError) as error:
-                raise self._connection_lost(error) from None
-            with response:
-                if not 200 <= response.status < 300:
-                    raise self._problem(response)
-                yield response
-        finally:
-            connection.close()
+                try:
+                    connection.connect()
+                except OSError as error:
+                    raise Unreachable(f"{self.url} does not answer: {_error_text(error)}", _HINT) from None
+                sent = {**self._headers(body), **(headers or {})}
+                try:
+                    connection.request(method, target, None if body is None else json.dumps(body), sent)
+                    response = connection.getresponse()
+                except (HTTPException, OSError) as error:
+                    raise self._connection_lost(error) from None
+                with response:
+                    if response.status == 401 and self._reload_token():
+                        continue
+                    if not 200 <= response.status < 300:
+                        raise self._problem(response)
+                    yield response
+                    return
+            finally:
+                connection.close()
+
+    def _reload_token(self) -> bool:
+        """Read the token file again, and return whether the token was replaced since."""
+        token = "" if self._token_file is None else _read_line(self._token_file) or ""
+        if not token or token == self._token or not token.isascii():
+            return False
+        self._token = token
+        return True
 
     def _connection(self, timeout_s: float) -> HTTPConnection:
         host, port = str(self._address.hostname), self._address.port

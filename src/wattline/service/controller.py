@@ -18,6 +18,8 @@ from typing import Any
 
 from wattline.backend.engine.local.backend import Local
 from wattline.core.protocols import Models, Policy
+from wattline.core.quotas import Quotas
+from wattline.core.usage import Usage
 from wattline.energy.budgets import parse_budget
 from wattline.errors import NotFound, StoreError
 from wattline.jobfile import JobFile
@@ -26,6 +28,7 @@ from wattline.loop.runlog import Log
 from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
 from wattline.service.admission import Admission
+from wattline.service.audit import build_policy_change
 from wattline.service.budgeted_policy import bound_caps, build_policy, check_metered
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
@@ -70,7 +73,8 @@ class Controller:
         try:
             self.clock = Clock(self.store.last_event_s()) if clock is None else clock
             budgets = tuple(self.store.setting("budgets") or ())
-            parsed_policy = self._parse_policy(budgets, self.store.setting("overshoot"))
+            quotas = Quotas.from_list(self.store.setting("quotas") or ())
+            parsed_policy = self._parse_policy(budgets, self.store.setting("overshoot"), quotas)
             placer = parse_placer(place)
             library = _load_library() if models is None else models
             self.backend = Local(
@@ -95,10 +99,12 @@ class Controller:
             placer=placer,
             policy=parsed_policy,
             budgets=budgets,
+            quotas=quotas,
             epoch=self.store.last_epoch(),
         )
         self._power_history = PowerHistory(self.store, self.backend.nodes)
         self._lock = threading.Lock()  # guards the view
+        self._settings_lock = threading.Lock()  # held from reading a setting to the end of its change
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
         self.actions = JobActions(self.store, self.backend, self.clock)
         self._admission = Admission(self.store, self.backend, self.clock, self.actions.lock)
@@ -120,7 +126,8 @@ class Controller:
         self.backend.adopt([record_from_row(job, nodes) for job in queued])
         self.backend.restore_energy(self.store.meter_totals())
         self.backend.cancel(*(job.id for job in live if job.cancelled))
-        self._append(NewEvent(self.clock(), "service", None, {"event": "started", "jobs": len(live)}))
+        started = NewEvent(self.clock(), "service", None, {"event": "started", "jobs": len(live)})
+        self._append(started, *build_policy_change(self.store, self._policy_text, self.clock()))
         self._thread.start()
         self._admission.start()
 
@@ -212,8 +219,9 @@ class Controller:
         backend = self.backend
         initial_state = backend.initial_state(self._seed)
         meter = read_meter_today(self.store, tuple(backend.jobs.team.names), self.clock())
-        initial_state = replace(initial_state, meter=meter)
-        self._update_view(epoch=self.view().epoch + 1)
+        usage = Usage.from_rows(self.store.usage_rows(initial_state.now_s), initial_state.now_s)
+        initial_state = replace(initial_state, meter=meter, usage=usage, quotas=self.view().quotas)
+        self._update_view(epoch=self.view().epoch + 1, usage=usage)
         view = self.view()
         about = build_header(
             backend,
@@ -224,6 +232,7 @@ class Controller:
             {"epoch": view.epoch},
             None,
             initial_state,
+            initial_state.quotas,
         )
         recorder = EpochRecorder(
             self.store, view.epoch, Log(about, backend.jobs, backend.nodes), self._write_until_stored
@@ -329,7 +338,7 @@ class Controller:
         self.actions.change_one("priority", id, by, priority)
         return self.job(id)
 
-    # -- budgets
+    # -- budgets and quotas
 
     def set_budgets(self, texts: Sequence[str], by: str = "", overshoot: float | None = None) -> list[str]:
         """Replace the budgets in force; their energy counts from now. Return the new budgets.
@@ -341,8 +350,8 @@ class Controller:
         for text in budgets:
             parse_budget(text)
         check_metered(budgets, self.view().energy_method)
-        policy = self._parse_policy(budgets, overshoot)  # raises before anything is written
         view, now_s = self.view(), self.clock()
+        policy = self._parse_policy(budgets, overshoot, view.quotas)  # raises before anything is written
         if view.budgets == budgets:
             if view.policy == policy:
                 return list(budgets)
@@ -353,15 +362,28 @@ class Controller:
             self._change_policy(policy=policy)
             return list(budgets)
         settings = {"budgets": list(budgets), "budgets_s": now_s, "overshoot": overshoot}
+        before = {"budgets": list(view.budgets)}
         self.store.append_and_reset_meter(
             *(
-                NewEvent(now_s, "setting", None, {"name": n, "value": v, "by": by})
+                NewEvent(now_s, "setting", None, {"name": n, "value": v, "before": before.get(n), "by": by})
                 for n, v in settings.items()
             )
         )
         self._reset_meter.set()
-        self._change_policy(policy=self._parse_policy(budgets, overshoot), budgets=budgets)
+        self._change_policy(policy=self._parse_policy(budgets, overshoot, view.quotas), budgets=budgets)
         return list(budgets)
+
+    def change_quotas(self, change: Callable[[Quotas], Quotas], by: str = "") -> None:
+        """Replace quotas and shares by *change* of those in force."""
+        with self._settings_lock:
+            view = self.view()
+            quotas = change(view.quotas)
+            if quotas == view.quotas:
+                return
+            policy = self._parse_policy(view.budgets, self.store.setting("overshoot"), quotas)
+            data = {"value": quotas.as_list(), "before": view.quotas.as_list(), "by": by}
+            self.store.append(NewEvent(self.clock(), "setting", None, {"name": "quotas", **data}))
+            self._change_policy(policy=policy, quotas=quotas)
 
     def _change_policy(self, **changes: Any) -> None:
         """Update the view, and start a new epoch under its policy."""
@@ -369,9 +391,9 @@ class Controller:
         self.backend.limit_caps(bound_caps(self.view().policy, self.view().budgets))
         self.backend.interrupt()
 
-    def _parse_policy(self, budgets: Sequence[str], overshoot: float | None) -> Policy:
+    def _parse_policy(self, budgets: Sequence[str], overshoot: float | None, quotas: Quotas) -> Policy:
         set_s = float(self.store.setting("budgets_s") or self.clock())
-        return build_policy(self._policy_text, budgets, overshoot, set_s)
+        return build_policy(self._policy_text, budgets, overshoot, set_s, quotas)
 
 
 def _load_library() -> Models:

@@ -9,7 +9,9 @@ import numpy as np
 from wattline.core.queue import QUEUE_REQUESTED_GPUS
 from wattline.core.reasons import REASONS, Reason
 from wattline.loop.run import LoopStep
+from wattline.service.fair_share import describe_gpu_quota, explain_account
 from wattline.service.forecast import Forecast, changes_something
+from wattline.service.http.access_schemas import AccountResponse
 from wattline.service.http.schemas import ExplanationResponse, ForecastResponse
 from wattline.service.satisfiability import find_unmet_requests
 from wattline.service.states import LIVE_STATES
@@ -39,6 +41,8 @@ def describe_reason(view: ControllerView, job: JobRow) -> str:
     if reason is Reason.TOO_BIG:
         unmet = find_unmet_requests(view, job.submission["spec"], job.submission["columns"])
         return f"It waits for nodes that may come: {unmet[0]}." if unmet else reason.value
+    if reason in (Reason.TEAM_GPU_QUOTA, Reason.USER_GPU_QUOTA):
+        return describe_gpu_quota(view, job.team, job.user, reason is Reason.TEAM_GPU_QUOTA) or reason.value
     return "Not yet scheduled." if reason is Reason.NONE else reason.value
 
 
@@ -60,8 +64,10 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     if job.withheld and not held and (withheld := view.withheld_reason(job.id)) is not None:
         code = withheld.code
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
+    fair_share, account_facts = explain_account(view, job.team, job.user)
     if step is not None and position is not None:
         evidence += _queue_facts(view, step, position) if waits else _budget_facts(step, position)
+        evidence += account_facts
         forecast = Forecast.from_queue(view, position)
         expected = forecast.run("as things are")
         alternatives = forecast.run_alternatives() if waits else []
@@ -76,6 +82,7 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
         changes=changes,
         epoch=view.epoch,
         decided_s=None if step is None else step.state.now_s,
+        fair_share=None if fair_share is None else AccountResponse(**fair_share),
     )
 
 

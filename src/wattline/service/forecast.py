@@ -30,6 +30,7 @@ from wattline.core.protocols import Models, Policy
 from wattline.core.queue import QUEUE_JOB, QUEUE_REQUESTED_GPUS, Queue
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
+from wattline.core.usage import charge
 from wattline.errors import ModelError
 from wattline.loop.run import LoopStep, iterate
 from wattline.loop.state import Decision, advance, build_empty_state, restore_state
@@ -166,7 +167,10 @@ def current_state(view: ControllerView) -> Snapshot:
     now_s, step = view.clock(), view.step
     if step is None:
         empty = build_empty_state(Jobs.of(submit_s=[], gpus=[], duration_s=[]), view.nodes)
-        return replace(empty, now_s=now_s)
+        usage = view.usage
+        if usage is not None:
+            usage = charge(usage, empty.jobs, empty.leases, np.empty((0, EVENT_COLUMNS)), now_s)
+        return replace(empty, now_s=now_s, usage=usage, quotas=view.quotas)
     state, no_events = step.state, np.empty((0, EVENT_COLUMNS))
     decision = Decision(step.placement, step.actions)
     return advance(
@@ -184,7 +188,17 @@ def select_jobs(state: Snapshot, positions: Any) -> tuple[Snapshot, Any]:
         leases[line] = np.searchsorted(rows, leases[line])
     jobs = state.jobs.take(rows)
     return (
-        restore_state(jobs, state.nodes, state.seed, state.now_s, Queue(block), Leases(leases), state.meter),
+        restore_state(
+            jobs,
+            state.nodes,
+            state.seed,
+            state.now_s,
+            Queue(block),
+            Leases(leases),
+            state.meter,
+            state.usage,
+            state.quotas,
+        ),
         rows,
     )
 

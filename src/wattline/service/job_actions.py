@@ -133,13 +133,19 @@ class JobActions:
 
 
 def _build_event(now_s: float, action: str, job: SelectedJob, priority: float, by: str) -> NewEvent:
-    data: dict[str, Any] = {"by": by}
+    data: dict[str, Any] = {"by": by, **_describe_before(action, job)}
     if action == "cancel":
         return NewEvent(now_s, "cancel", job.id, data)
     if action == "priority":
         return NewEvent(now_s, "priority", job.id, {"priority": priority, **data})
     withheld = {"withheld": True} if action == "release" and job.gated else {}
     return NewEvent(now_s, "hold", job.id, {"held": action == "hold", **withheld, **data})
+
+
+def _describe_before(action: str, job: SelectedJob) -> dict[str, Any]:
+    """Return owner and old value of a job, for the audit log."""
+    before = {"cancel": job.state, "priority": job.priority}.get(action)
+    return {"owner": job.user} | ({} if before is None else {"before": before})
 
 
 def _sort_jobs(

@@ -79,7 +79,15 @@ def _build_forecast(view: ControllerView, submission: Submission) -> Forecast:
     new = fill_host_shares(Jobs.of(id=["new"], submit_s=[state.now_s], fuse=[""], **columns), state.nodes)
     jobs = state.jobs.concatenate(new) if len(state.jobs) else new
     with_new = restore_state(
-        jobs, state.nodes, state.seed, state.now_s, state.queue, state.leases, state.meter
+        jobs,
+        state.nodes,
+        state.seed,
+        state.now_s,
+        state.queue,
+        state.leases,
+        state.meter,
+        state.usage,
+        state.quotas,
     )
     return Forecast(view, with_new, len(jobs) - 1, view.policy)
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models, Placer, Policy
+from wattline.core.quotas import NO_QUOTAS, Quotas
+from wattline.core.usage import Usage
 from wattline.loop.run import LoopStep
 from wattline.service.budgeted_policy import read_overshoot
 
@@ -36,7 +38,9 @@ class ControllerView:
     policy: Policy
     cap_ranges_w: tuple[tuple[float, float] | None, ...] = ()  # of a GPU of each node; None: unknown
     budgets: tuple[str, ...] = ()
+    quotas: Quotas = NO_QUOTAS
     epoch: int = 0
+    usage: Usage | None = None  # when the epoch started
     step: LoopStep | None = None  # None: nothing was decided yet
     decision_s: float = 0.0  # duration of the last decision
     withheld_reason: Callable[[str], WithheldReason | None] = lambda job: None

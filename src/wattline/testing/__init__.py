@@ -9,8 +9,8 @@ Requires the `test` extra (hypothesis, pytest).
 from wattline.testing.backend import BackendContract, JobBehaviour
 from wattline.testing.meter import MeterContract
 from wattline.testing.placer import PlacerContract
-from wattline.testing.policy import PolicyContract
-from wattline.testing.scenarios import Scenario, scenarios
+from wattline.testing.policy import PolicyContract, QuotaContract
+from wattline.testing.scenarios import Scenario, quotas, scenarios
 from wattline.testing.trace import TraceContract
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "MeterContract",
     "PlacerContract",
     "PolicyContract",
+    "QuotaContract",
     "Scenario",
     "TraceContract",
+    "quotas",
     "scenarios",
 ]

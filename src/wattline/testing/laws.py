@@ -36,7 +36,9 @@ from wattline.core.events import (
     Event,
 )
 from wattline.core.nodes import Nodes
+from wattline.core.quotas import WEEK_S, QuotaRule, Quotas
 from wattline.core.table import Floats
+from wattline.core.usage import BUCKET_S
 from wattline.loop.runlog import Log
 
 
@@ -107,6 +109,52 @@ def check_no_oversubscription(log: Log) -> None:
         over = cluster.busy > log.nodes.gpus
         assert not over.any(), f"at {step.now_s} s node {int(np.argmax(over))} is oversubscribed"
     assert not cluster.spans, f"jobs {sorted(cluster.spans)} hold GPUs after the end"
+
+
+def check_quotas(log: Log, quotas: Quotas) -> None:
+    """Check that no start exceeds a quota of GPUs, and that none comes when the GPU hours are used up.
+
+    Jobs of one owner that share GPUs hold them once.
+    """
+    cluster = _ClusterState(log.nodes)
+    spans: dict[QuotaRule, list[tuple[float, float, float]]] = {rule: [] for rule in quotas.limits}
+    last_s = 0.0
+
+    def charge_until(at_s: float) -> None:
+        nonlocal last_s
+        for rule in spans:
+            spans[rule].append((last_s, at_s, _count_gpus(cluster, log, rule)[1]))
+        last_s = max(last_s, at_s)
+
+    for step in log:
+        before = {rule: _count_gpus(cluster, log, rule)[0] for rule in spans}
+        for event in step.events:
+            charge_until(event.at_s)
+            cluster.apply_event(event)
+        charge_until(step.now_s)
+        cluster.apply_actions(step.actions, step.now_s, log.nodes.boot_s)
+        for rule in spans:
+            held = _count_gpus(cluster, log, rule)[0]
+            if held <= before[rule]:
+                continue
+            over = rule.gpus is not None and held > rule.gpus
+            assert not over, f"at {last_s} s {rule} holds {held} GPUs, its quota allows {rule.gpus}"
+            if rule.gpu_hours_per_week is not None:
+                from_s = last_s - WEEK_S + BUCKET_S  # the hour that leaves the window is counted in part
+                used = sum(g * max(0.0, b - max(a, from_s)) for a, b, g in spans[rule]) / 3600.0
+                assert used < rule.gpu_hours_per_week + 1e-6, f"at {last_s} s {rule} has used {used} h"
+
+
+def _count_gpus(cluster: _ClusterState, log: Log, rule: QuotaRule) -> tuple[int, float]:
+    """Return the GPUs that jobs of a user or team hold, those of a group once, and its part of them."""
+    labels = log.jobs.team if rule.owner == "team" else log.jobs.user
+    held, part = 0, 0.0
+    for members in cluster.groups.values():
+        own = [job for job in members if labels.word(job) == rule.name]
+        if own:
+            gpus = sum(gpus for _, gpus in cluster.spans[own[0]])
+            held, part = held + gpus, part + gpus * len(own) / len(members)
+    return held, part
 
 
 def check_steps_counted_once(log: Log) -> None:

@@ -14,19 +14,22 @@ from wattline.core.events import EVENT_JOB, EVENT_VERB, FAILED, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Placer, Policy
+from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
+from wattline.policy.knobs import insert_quota
 from wattline.testing.laws import (
     check_energy_totals,
     check_no_oversubscription,
     check_protection,
+    check_quotas,
     check_steps_counted_once,
 )
-from wattline.testing.scenarios import Scenario, scenarios
+from wattline.testing.scenarios import Scenario, quotas, scenarios
 
 # One contract serves many classes, and each example is a whole run.
 _RELAXED = settings(
@@ -71,6 +74,30 @@ class PolicyContract:
         assert "object at 0x" not in spell(_unbind(type(self).policy))
 
 
+class QuotaContract:
+    """Tests of a policy under quotas; a subclass sets *policy*, and *place* and *models* as above.
+
+    The stage `quota` is inserted where `wattline serve` inserts it.
+    """
+
+    policy: Policy
+    place: Placer = Pack()
+    models: Models = TraceModels()
+
+    @_RELAXED
+    @given(scenario=scenarios(), limits=quotas())
+    def test_no_job_starts_beyond_a_quota(self, scenario: Scenario, limits: Quotas) -> None:
+        """Check that starts keep all quotas, that every other law holds, and that the log can be replayed."""
+        policy = insert_quota(_unbind(type(self).policy))
+        place, models = _unbind(type(self).place), type(self).models
+        log = run(scenario.sim(), policy, models, place=place, quotas=limits)
+        check_quotas(log, limits)
+        check_no_oversubscription(log)
+        check_steps_counted_once(log)
+        _check_that_jobs_end(log, scenario, limits)
+        assert _are_equal(log, run(Replay(log), policy, models, place=place)), "the replay of the log differs"
+
+
 def _unbind(thing: T) -> T:
     """Return the function of a method: a function stored as a class attribute becomes one."""
     function: T = getattr(thing, "__func__", thing)
@@ -87,8 +114,8 @@ def _are_equal(one: Log, other: Log) -> bool:
     )
 
 
-def _check_that_jobs_end(log: Log, scenario: Scenario) -> None:
-    """Raise if a job is left over that the cluster is large enough for."""
+def _check_that_jobs_end(log: Log, scenario: Scenario, limits: Quotas = NO_QUOTAS) -> None:
+    """Raise if a job is left over that the cluster is large enough for, and that no quota keeps from it."""
     ended = np.isin(log.events[:, EVENT_VERB], (FINISHED, FAILED))
     left = np.setdiff1d(np.arange(len(log.jobs)), log.events[ended, EVENT_JOB].astype(np.int64))
     kinds = scenario.nodes.kind
@@ -96,6 +123,10 @@ def _check_that_jobs_end(log: Log, scenario: Scenario) -> None:
     accepts = scenario.nodes.accepted_kinds(log.jobs.gpu_kind)
     for job in left.tolist():
         largest = max((s for k, s in enumerate(size) if accepts[job] >> k & 1), default=0)
+        for rule in limits.limits:
+            owner = (log.jobs.team if rule.owner == "team" else log.jobs.user).word(job)
+            if owner == rule.name and rule.gpus is not None:
+                largest = min(largest, rule.gpus)
         assert log.jobs.gpus[job] > largest, f"job {job} never ended"
 
 
@@ -128,6 +159,10 @@ class _CheckedPolicy:
         done = dict(zip(snapshot.queue.job.tolist(), snapshot.steps_done.tolist(), strict=True))
         for job, steps in self.true_steps().items():
             assert np.isclose(done[job], steps, rtol=1e-9, atol=1e-6), (job, done[job], steps)
+
+    @property
+    def needs_usage(self) -> bool:
+        return bool(getattr(self.policy, "needs_usage", False))
 
     def __str__(self) -> str:
         return spell(self.policy)

@@ -12,6 +12,7 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
+from wattline.core.quotas import QuotaRule, Quotas
 from wattline.models.trace_model import TraceModels
 
 
@@ -42,6 +43,18 @@ class Scenario:
 
 _KINDS = ("", "", "", "v100", "a100", "a100|v100")
 _FUSE_KEYS = ("", "one", "one", "other")
+_TEAMS = ("", "vision", "speech")
+_USERS = ("", "ann", "bob", "eve")
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> Quotas:
+    """Generate quotas of one to three of the users and teams of `scenarios`."""
+    owners = [("team", team) for team in _TEAMS[1:]] + [("user", user) for user in _USERS[1:]]
+    chosen = draw(st.lists(st.sampled_from(owners), min_size=1, max_size=3, unique=True))
+    gpus = st.sampled_from((None, 1, 2, 3, 4))
+    hours = st.sampled_from((None, None, 0.2, 1.0))
+    return Quotas(tuple(QuotaRule(owner, name, draw(gpus), draw(hours)) for owner, name in chosen))
 
 
 @st.composite
@@ -70,6 +83,8 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         priority=draw_column(st.sampled_from((0.0, 1.0, 5.0))),
         gpu_kind=draw(st.lists(st.sampled_from(_KINDS), min_size=count, max_size=count)),
         fuse=draw(st.lists(st.sampled_from(_FUSE_KEYS), min_size=count, max_size=count)),
+        team=draw(st.lists(st.sampled_from(_TEAMS), min_size=count, max_size=count)),
+        user=draw(st.lists(st.sampled_from(_USERS), min_size=count, max_size=count)),
     )
     if draw(st.sampled_from((False, False, True))):
         jobs = replace(

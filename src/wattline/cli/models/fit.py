@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattline.cli.arguments import add_output_arguments
-from wattline.cli.output import announce_compilation, check_writable, notify, print_json
+from wattline.cli.compile_progress import announce_compilation
+from wattline.cli.output import check_writable, notify, print_json
 from wattline.errors import ConfigError
 from wattline.units import pluralize
 

@@ -19,10 +19,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from wattline.cli.arguments import non_negative_int, positive_int
-from wattline.cli.output import announce_compilation, notify
+from wattline.cli.compile_progress import announce_compilation
+from wattline.cli.output import notify
 from wattline.cli.service.job_text import pluralize
 from wattline.errors import BackendError, ConfigError, WattlineError
 from wattline.service.client import service_folder
+from wattline.service.startup_server import StartupServer
 
 if TYPE_CHECKING:
     from wattline.core.protocols import Models
@@ -87,12 +89,13 @@ def _port(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops the service."""
-    announce_compilation()
-    _check_installation()
-    models = _check_arguments(args)
     folder = service_folder(args.dir).resolve()
     with StopSignals() as signals, _listen(args.host, args.port) as listener:
-        controller = _open_controller(folder, args, models)
+        with StartupServer(listener) as startup:
+            models = _prepare(args, startup)
+            signals.exits_at_once = False
+            startup.progress = "restoring the state"
+            controller = _open_controller(folder, args, models)
         try:
             controller.start()
             if not signals.received:
@@ -104,6 +107,19 @@ def run(args: argparse.Namespace) -> int:
             controller.stop()
     notify(_describe_stop(running, folder))
     return 0
+
+
+def _prepare(args: argparse.Namespace, startup: StartupServer) -> Models | None:
+    """Import the service, compile its kernels where needed, and check the arguments; return the models."""
+
+    def show(text: str) -> None:
+        startup.progress = text
+
+    progress = announce_compilation("wattline.service.http.app", on_change=show)
+    _check_installation()
+    models = _check_arguments(args)
+    progress.finish()
+    return models
 
 
 def _check_installation() -> None:
@@ -265,6 +281,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received = False
+        self.exits_at_once = True  # nothing is changed yet, and compiling may take long
         self._server: Any = None
 
     def __enter__(self) -> StopSignals:
@@ -285,5 +302,7 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = True
+        if self.exits_at_once:
+            raise SystemExit(128 + number)
         if self._server is not None:
             self._server.should_exit = True

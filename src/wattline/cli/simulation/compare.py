@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from wattline.cli.arguments import add_output_arguments, positive_int
-from wattline.cli.output import announce_compilation
+from wattline.cli.compile_progress import announce_compilation
 from wattline.cli.simulation.scenario_arguments import add_scenario_arguments
 
 

@@ -8,6 +8,7 @@ from wattline import papers
 from wattline.cli.output import notify
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer, Policy
+from wattline.core.quotas import Quotas
 from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
 from wattline.models.array_speed import has_fusion_key
@@ -43,6 +44,19 @@ def check_teams(budgets: Sequence[str], jobs: Jobs, trace: str) -> None:
                 f"budget {text!r}: team {team!r} has no jobs in {trace}, "
                 + (f"expected one of {', '.join(sorted(teams))}" if teams else "which names no teams"),
                 hint=did_you_mean(team, teams),
+            )
+
+
+def check_owners(quotas: Quotas, jobs: Jobs, trace: str) -> None:
+    """Raise `ConfigError` if one of the *quotas* is for a user or team without jobs."""
+    for rule in quotas.rules:
+        names = set((jobs.team if rule.owner == "team" else jobs.user).words()) - {""}
+        if rule.name not in names:
+            shown = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
+            raise ConfigError(
+                f"quota of {rule}: it has no jobs in {trace}, "
+                + (f"expected one of {shown}" if names else f"which names no {rule.owner}s"),
+                hint=did_you_mean(rule.name, names),
             )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from wattline.cli.arguments import add_json_argument
-from wattline.cli.output import announce_compilation, print_json
+from wattline.cli.compile_progress import announce_compilation
+from wattline.cli.output import print_json
 from wattline.cli.simulation.scenario_arguments import add_decision_arguments
 
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from wattline.energy.prices import Price
     from wattline.loop.log_reader import read_log
     from wattline.loop.run import run as run_loop
-    from wattline.policy.knobs import build_budget_error, has_knob, set_knob
+    from wattline.policy.knobs import build_budget_error, has_knob, insert_quota, set_knob
 
     policy, place = parse_policy_and_placer(args.policy, args.place, args.backfill)
     if args.budget and not has_knob(policy, "budgets"):
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     if price is not None and has_knob(policy, "price"):
         policy = set_knob(policy, "price", price)
     backend = Replay(log)
+    if backend.quotas.limits:
+        policy = insert_quota(policy)
     again = run_loop(
         backend,
         policy,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from wattline.cli.arguments import add_output_arguments
-from wattline.cli.output import announce_compilation, check_writable, notify, print_json
+from wattline.cli.compile_progress import announce_compilation
+from wattline.cli.output import check_writable, notify, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,11 @@ import numpy as np
 from wattline.backend.sim.faults import Faults, Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cli.simulation.models_argument import assign_drawn_models, read_models
-from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
+from wattline.cli.simulation.policy_argument import check_owners, check_teams, parse_policy_and_placer
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED, Jobs
 from wattline.core.protocols import Placer, Policy
+from wattline.core.quotas import Quotas, parse_quota
 from wattline.energy.budgets import Budget, parse_budget
 from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
@@ -26,7 +27,7 @@ from wattline.loop.runlog import Log
 from wattline.models.trace_model import TraceModels
 from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
-from wattline.policy.knobs import has_knob, set_knob
+from wattline.policy.knobs import has_knob, insert_quota, set_knob
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 
@@ -58,6 +59,7 @@ class SimulationCase:
     pue: float
     seed: int
     eta: float | None = None  # replaces that of the policy
+    quotas: tuple[str, ...] = ()
 
     @classmethod
     def from_arguments(cls, args: argparse.Namespace, policy: str) -> SimulationCase:
@@ -85,6 +87,7 @@ class SimulationCase:
             price=args.price,
             pue=args.pue,
             seed=args.seed,
+            quotas=tuple(args.quota),
         )
 
     def read_trace(self) -> Trace:
@@ -96,6 +99,7 @@ class SimulationCase:
         if self.team is not None:
             trace = replace(trace, jobs=trace.jobs.take(np.array(self._find_team_jobs(trace))))
         check_teams(self.budgets, trace.jobs, self.trace)
+        check_owners(self.read_quotas(), trace.jobs, self.trace)
         return replace(trace, jobs=self._set_checkpoints(trace.jobs))
 
     def _set_checkpoints(self, jobs: Jobs) -> Jobs:
@@ -130,6 +134,10 @@ class SimulationCase:
         """Parse the budgets."""
         return tuple(map(parse_budget, self.budgets))
 
+    def read_quotas(self) -> Quotas:
+        """Parse the quotas."""
+        return Quotas(tuple(map(parse_quota, self.quotas)))
+
     def read_price(self) -> Price | None:
         """Parse the price of energy; None without one."""
         if self.price is None and self.pue != 1.0:
@@ -143,6 +151,8 @@ class SimulationCase:
             policy = set_knob(policy, "budgets", self.read_budgets())
         if has_knob(policy, "price") and (price := self.read_price()) is not None:
             policy = set_knob(policy, "price", price)
+        if self.read_quotas().limits:
+            policy = insert_quota(policy)
         return policy if self.eta is None else set_knob(policy, "eta", self.eta), place
 
     def run(
@@ -171,6 +181,7 @@ class SimulationCase:
             trace=trace_header,
             price=self.read_price(),
             progress=progress,
+            quotas=self.read_quotas(),
         )
         cpu_s = time.process_time() - start_s
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

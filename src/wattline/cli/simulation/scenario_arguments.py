@@ -37,6 +37,14 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_overhead_arguments(parser)
     add(
+        "--quota",
+        action="append",
+        default=[],
+        metavar="Q",
+        help="quota or share of a team or user: team:vision:gpus=8,gpu_hours_per_week=500,share=2"
+        " (repeatable); every policy keeps it",
+    )
+    add(
         "--price",
         metavar="P",
         help="price of a kWh: 0.17, prices.csv or prices.csv/1d; adds costs to reports",

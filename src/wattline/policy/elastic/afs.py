@@ -67,14 +67,17 @@ class Afs:
 
         Of an earlier *plan* only the choice of jobs counts.
         """
-        capacity = build_capacity(snapshot, models, plan, batches=False)
+        capacity = build_capacity(snapshot, models, plan, batches=False, by_precedence=True)
         speed = capacity.configs.speed[capacity.job_class, :, -1]
         work_s = snapshot.steps_left * snapshot.jobs.step_s[snapshot.queue.job]
         is_known = self.lengths == "known"
         left_s = work_s[:, None] / speed if is_known else snapshot.service_s[:, None]
         speed = speed * discount_restarts(snapshot, capacity, left_s, self.rescale_s, self.horizon_s)
         if is_known:
-            return plan_from_sizes(snapshot, capacity, allocate_by_length(capacity, speed, work_s), plan)
+            size = allocate_by_length(capacity, speed, work_s)
+            if plan is not None and plan.precedence is not None:
+                size = serve_all(capacity, speed, size)
+            return plan_from_sizes(snapshot, capacity, size, plan)
         return self._plan_by_service(snapshot, capacity, speed, plan)
 
     def _plan_by_service(
@@ -104,6 +107,18 @@ def allocate_by_length(capacity: Capacity, speed: Floats, work_s: Floats) -> Int
     return _allocate_by_length(
         speed, work_s, capacity.job_class, capacity.pool, capacity.room, configs.size_count, configs.gpus
     )
+
+
+def serve_all(capacity: Capacity, speed: Floats, size: Ints) -> Ints:
+    """Return *size*, or sizes with which all jobs of *capacity* run, if it leaves one out.
+
+    A precedence has chosen jobs that all fit, and a rule that prefers short jobs must not undo that. GPUs
+    beyond the least sizes go where they add most to the logarithm of the speed.
+    """
+    rows = np.flatnonzero(capacity.pool >= 0)
+    if (size[rows] >= 0).all():
+        return size
+    return allocate_greedily(capacity, rows, np.log(speed), np.full(len(size), -math.inf))
 
 
 @inner

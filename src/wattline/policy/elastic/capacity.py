@@ -31,12 +31,23 @@ class Capacity:
     pool: Ints  # kind of GPU; -1: there is none for it now, or it is held back
     room: Ints  # GPUs of each kind
     held: Ints  # GPUs that it holds now; 0: it waits
+    outranked: Bools  # entries of the plan for which jobs of a smaller precedence leave no GPUs
 
 
-def build_capacity(snapshot: Snapshot, models: Models, plan: Plan | None, *, batches: bool) -> Capacity:
+def build_capacity(
+    snapshot: Snapshot,
+    models: Models,
+    plan: Plan | None,
+    *,
+    batches: bool,
+    by_precedence: bool = False,
+    first: Floats | None = None,
+) -> Capacity:
     """Return what can be allocated; of an earlier *plan* only the choice of jobs counts.
 
-    With *batches* jobs that allow it may be trained with other batch sizes than they requested.
+    With *batches* jobs that allow it may be trained with other batch sizes than they requested. With
+    *by_precedence* and a plan that has one, only as many jobs count as fit on their fewest GPUs: those of the
+    smallest precedence, of equals those with the smallest *first* (by row of the queue) or the earliest.
     """
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
     configs = build_configurations(models, jobs if batches else with_fixed_batch(jobs), nodes)
@@ -45,10 +56,58 @@ def build_capacity(snapshot: Snapshot, models: Models, plan: Plan | None, *, bat
         planned[:] = False
         planned[plan.row] = True
     room = np.bincount(nodes.kind.codes, nodes.gpus * snapshot.usable, len(nodes.kind.names)).astype(np.int64)
+    outranked = np.zeros(len(queue), dtype=np.bool_)
+    if by_precedence and plan is not None and plan.precedence is not None:
+        tie = np.arange(len(queue), dtype=np.float64) if first is None else first
+        order = plan.row[np.lexsort((tie[plan.row], plan.precedence))]
+        outranked = _find_outranked(
+            order,
+            queue.block,
+            snapshot.leases.block,
+            nodes.kind.codes,
+            room,
+            configs.job_class,
+            configs.gpus,
+        )
+        planned &= ~outranked
     pool, job_class = _choose_pools(
         queue.block, snapshot.leases.block, nodes.kind.codes, planned, room, configs.job_class, configs.gpus
     )
-    return Capacity(configs, job_class, pool, room, queue.held_gpus.astype(np.int64))
+    return Capacity(configs, job_class, pool, room, queue.held_gpus.astype(np.int64), outranked)
+
+
+@kernel(I1, F2, I2, I1, I1, I2, I2)
+def _find_outranked(
+    order: Ints, block: Floats, leases: Ints, node_kind: Ints, room: Ints, job_classes: Ints, gpus: Ints
+) -> Bools:
+    """Return the rows of the queue for which the rows before them in *order* leave too few GPUs.
+
+    Each takes its fewest GPUs, on the kind that it holds or the accepted kind with most GPUs left. Rows for
+    which no kind is large enough are not outranked.
+    """
+    held_kind = np.full(block.shape[1], -1, dtype=np.int64)
+    i = 0
+    for r in range(leases.shape[1]):
+        while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
+            i += 1
+        held_kind[i] = node_kind[leases[LEASE_NODE, r]]
+    free = room.copy()
+    outranked = np.zeros(block.shape[1], dtype=np.bool_)
+    for i in order:
+        job, accepts = int(block[QUEUE_JOB, i]), int(block[QUEUE_ACCEPTED_KINDS, i])
+        best = -1
+        possible = False
+        for k in range(len(room)):
+            need = gpus[job_classes[job, k], 0]
+            may = (accepts >> k) & 1 == 1 and (held_kind[i] < 0 or held_kind[i] == k)
+            possible = possible or (may and need <= room[k])
+            if may and need <= free[k] and (best < 0 or free[k] > free[best]):
+                best = k
+        if best >= 0:
+            free[best] -= gpus[job_classes[job, best], 0]
+        else:
+            outranked[i] = possible
+    return outranked
 
 
 @kernel(F2, I2, I1, B1, I1, I2, I2)

@@ -51,7 +51,7 @@ class Pollux:
 
         Of an earlier *plan* only the choice of jobs counts.
         """
-        capacity = build_capacity(snapshot, models, plan, batches=True)
+        capacity = build_capacity(snapshot, models, plan, batches=True, by_precedence=True)
         speedup = _compute_speedups(capacity)
         none_first = np.empty(0, dtype=np.int64)
         nothing = np.full(len(speedup), self._value(0.0))

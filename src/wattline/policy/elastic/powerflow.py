@@ -28,7 +28,7 @@ from wattline.policy.budget_limits import (
     compute_least_idle_w,
     compute_limits,
 )
-from wattline.policy.elastic.afs import allocate_by_length
+from wattline.policy.elastic.afs import allocate_by_length, serve_all
 from wattline.policy.elastic.budget_allocation import (
     BudgetRows,
     ClusterRoom,
@@ -92,11 +92,14 @@ class PowerFlow:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`.
 
-        Of an earlier *plan* only the choice of jobs counts.
+        Of an earlier *plan* only the choice of jobs and their precedence count.
         """
-        capacity = build_capacity(snapshot, models, plan, batches=True)
+        jobs, job = snapshot.jobs, snapshot.queue.job
+        work = snapshot.steps_left * jobs.step_s[job] * jobs.gpus[job]
+        capacity = build_capacity(snapshot, models, plan, batches=True, by_precedence=True, first=work)
         limits = compute_limits(self.budgets, snapshot, self.interval_s, self.overshoot)
-        size, cap, reason = self._allocate(snapshot, capacity, limits)
+        precedence = _spread_precedence(plan, len(job))
+        size, cap, reason = self._allocate(snapshot, capacity, limits, precedence)
         reason = np.where(capacity.pool < 0, _find_reasons_without_pool(snapshot, capacity, plan), reason)
         runs = np.flatnonzero(size >= 0)
         is_idle = not len(runs) and not len(snapshot.leases)
@@ -121,7 +124,7 @@ class PowerFlow:
         )
 
     def _allocate(
-        self, snapshot: Snapshot, capacity: Capacity, limits: BudgetLimits
+        self, snapshot: Snapshot, capacity: Capacity, limits: BudgetLimits, precedence: Ints
     ) -> tuple[Ints, Ints, Ints]:
         """Return for every row of the queue the numbers of its size and cap, and why it has none."""
         jobs, nodes, job = snapshot.jobs, snapshot.nodes, snapshot.queue.job
@@ -132,6 +135,8 @@ class PowerFlow:
             snapshot, capacity, work_s[:, None] / full, self.rescale_s, self.horizon_s
         )
         size = allocate_by_length(capacity, full * discount, work_s)
+        if precedence.any():
+            size = serve_all(capacity, full * discount, size)
         cap = np.full(len(size), configs.speed.shape[2] - 1, dtype=np.int64)
         reason = np.where(size >= 0, 0, _OUTRANKED)
         is_fastest = self.eta == 1.0 and all(eta == 1.0 for eta, _ in limits.eta)
@@ -150,8 +155,8 @@ class PowerFlow:
             and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j, caps_w)
         ):
             return size, cap, reason
-        first = np.argsort(work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0], kind="stable")
-        first = first[np.argsort(pinned[first] < 0, kind="stable")]  # protected jobs go first
+        least_work = work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0]
+        first = np.lexsort((least_work, precedence, pinned < 0))  # protected jobs go first
         rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first, pinned, forced)
         table = PowerTable(
             configs.size_count,
@@ -225,8 +230,10 @@ def _find_reasons_without_pool(snapshot: Snapshot, capacity: Capacity, plan: Pla
         reason[((accepts >> kind) & 1 == 1) & (configs.gpus[configs.job_class[job, kind], 0] <= total)] = (
             _NO_ROOM
         )
+    reason[capacity.outranked] = _OUTRANKED
     if plan is not None:
-        reason[np.setdiff1d(np.arange(len(job)), plan.row)] = _HELD
+        out = np.setdiff1d(np.arange(len(job)), plan.row)
+        reason[out] = _HELD if plan.reason is None else plan.reason[out]
     return reason
 
 
@@ -238,6 +245,14 @@ def _fill_default_caps(configs: Configurations, nodes: Nodes) -> Ints:
     largest = [find_max_cap_w(kind) or watts for kind, watts in zip(kinds, busy_w, strict=True)]
     default_w = np.repeat(np.ceil(largest).astype(np.int64), classes)[:, None, None]
     return np.where(configs.cap_w > 0, configs.cap_w, default_w)
+
+
+def _spread_precedence(plan: Plan | None, queued: int) -> Ints:
+    """Return the precedence of each row of the queue; all are equal if the plan has none."""
+    precedence = np.zeros(queued, dtype=np.int64)
+    if plan is not None and plan.precedence is not None:
+        precedence[plan.row] = plan.precedence
+    return precedence
 
 
 def _find_boot_costs(snapshot: Snapshot) -> tuple[Ints, Ints, Floats]:

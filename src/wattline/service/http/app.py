@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from wattline import __version__
 from wattline.service.controller import Controller
+from wattline.service.http.access_routes import access_router
 from wattline.service.http.auth import TokenStore
 from wattline.service.http.energy_routes import energy_router
 from wattline.service.http.problems import PROBLEMS, describe_problems, handle_problems
@@ -25,11 +26,12 @@ def create_app(controller: Controller, *, rate: float = 500.0) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
     )
     app.state.controller = controller
-    app.state.tokens = TokenStore(controller.store, controller.clock)
+    app.state.tokens = TokenStore(controller.store, controller.clock, controller.folder)
     app.state.rate_limiter = RateLimiter(rate)
     app.add_middleware(BodyLimit)
     handle_problems(app)
     describe_problems(app)
     app.include_router(router)
     app.include_router(energy_router)
+    app.include_router(access_router)
     return app

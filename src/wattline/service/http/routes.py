@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 from typing import Annotated, Any
 
@@ -357,37 +356,6 @@ def show_run_log(
 ) -> Response:
     """Return all decisions of an epoch as JSON lines, for `wattline replay`."""
     return StreamingResponse(iter(controller.run_log(epoch or None)), media_type="application/x-ndjson")
-
-
-# -- tokens
-
-
-@router.get("/api/v1/tokens", tags=["tokens"])
-def list_tokens(caller: Caller, tokens: Tokens) -> schemas.TokensResponse:
-    """List tokens, oldest first. Their values are not stored."""
-    caller.require_role("operator")
-    return schemas.TokensResponse(tokens=tokens.list_tokens())
-
-
-@router.post("/api/v1/tokens", status_code=201, tags=["tokens"])
-def create_token(new: schemas.TokenRequest, caller: Caller, tokens: Tokens) -> schemas.TokenResponse:
-    """Create a token. Its value is in this response only."""
-    caller.require_role("operator")
-    if new.role == "user" and not new.user and os.geteuid() == 0:
-        raise ConfigError("the service runs as root, and the token has no user for its jobs", "--user NAME")
-    return schemas.TokenResponse(token=tokens.create(new.name, new.role, new.user or "", new.lasts_s))
-
-
-@router.delete("/api/v1/tokens/{name}", status_code=204, tags=["tokens"])
-def revoke_tokens(
-    name: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,64}$")], caller: Caller, tokens: Tokens
-) -> Response:
-    """Revoke all tokens of a name."""
-    caller.require_role("operator")
-    if name == "service":
-        raise Conflict("the token 'service' cannot be revoked: the commands on this machine use it")
-    tokens.revoke(name)
-    return Response(status_code=204)
 
 
 # -- health

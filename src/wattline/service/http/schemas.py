@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattline.service.http.access_schemas import AccountResponse
 from wattline.service.storage.projection import JobRow
 
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
@@ -296,6 +297,9 @@ class ExplanationResponse(_Body):
     changes: list[ForecastResponse]
     epoch: int
     decided_s: float | None
+    fair_share: AccountResponse | None = Field(
+        default=None, description="of its user in its team; null: the policy has no fair share"
+    )
 
 
 class PlanResponse(_Body):

@@ -19,6 +19,10 @@ class PowerSample(NamedTuple):
     jobs: tuple[str, ...]  # ids of the jobs with processes on it
 
 
+AUDIT_KINDS = ("cancel", "hold", "priority", "setting", "token", "prune")
+"""Kinds of events that record what operators did: the audit log reads them, and retention keeps them."""
+
+
 @dataclass(frozen=True)
 class NewEvent:
     """An event to be written. Kinds that `projection` does not know are stored and change no table."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import queue
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from wattline.errors import StoreError
 from wattline.service.states import LIVE_STATES
-from wattline.service.storage.events import PowerSample, StoredEvent
+from wattline.service.storage.events import AUDIT_KINDS, PowerSample, StoredEvent
 from wattline.service.storage.projection import COLUMNS, JobRow
 from wattline.service.storage.selection import SELECTED_COLUMNS, JobSelection, SelectedJob, WithheldJob
+from wattline.service.storage.usage_table import UsageRow, read_usage
 
 TOKEN_COLUMNS = ("name", "user", "role", "created_s", "expires_s")
 
@@ -40,18 +42,23 @@ class StoreReader:
         while not self._idle.empty():
             self._idle.get().close()
 
-    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
         try:
             reader = self._idle.get_nowait()
         except queue.Empty:
             reader = connect(self.path)
             reader.execute("PRAGMA query_only=ON")
         try:
-            return reader.execute(statement, values).fetchall()
+            yield reader
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: cannot be read: {error}") from None
         finally:
             self._idle.put(reader)
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._reader() as reader:
+            return reader.execute(statement, values).fetchall()
 
     # -- jobs
 
@@ -230,6 +237,25 @@ class StoreReader:
                 high = middle - 1
         return 0 if low == start else int(low)
 
+    def audit_events(self, after: int, since_s: float, limit: int) -> list[StoredEvent]:
+        """Return events of `AUDIT_KINDS` with a larger seq than *after* and not before *since_s*."""
+        marks = ", ".join("?" * len(AUDIT_KINDS))
+        found = self._rows(
+            "SELECT seq, at_s, kind, job, data FROM event"
+            f" WHERE seq > ? AND at_s >= ? AND kind IN ({marks}) ORDER BY seq LIMIT ?",
+            (after, since_s, *AUDIT_KINDS, limit),
+        )
+        return [StoredEvent(at_s, kind, name, json.loads(data), seq) for seq, at_s, kind, name, data in found]
+
+    def operator_names(self) -> frozenset[str]:
+        """Return the names of all tokens that have or had the role operator."""
+        created = self._rows(
+            "SELECT json_extract(data, '$.created') FROM event"
+            " WHERE kind = 'token' AND json_extract(data, '$.role') = 'operator'"
+        )
+        now = self._rows("SELECT name FROM token WHERE role = 'operator'")
+        return frozenset(name for (name,) in (*created, *now) if name)
+
     def last_event_s(self) -> float:
         """Return the time of the latest event; 0: there are no events."""
         return float(self._rows("SELECT coalesce(max(at_s), 0) FROM event")[0][0])
@@ -291,6 +317,13 @@ class StoreReader:
             for number, node, gpu, power_w, cap_w, jobs in found
         ]
 
+    # -- usage of users and teams
+
+    def usage_rows(self, now_s: float) -> list[UsageRow]:
+        """Return start, end, team, user and GPU-seconds of all buckets of GPU time until *now_s*."""
+        with self._reader() as reader:
+            return read_usage(reader, now_s)
+
     # -- tokens
 
     def token(self, hash: str) -> tuple[str, str, str, float | None] | None:
@@ -301,7 +334,8 @@ class StoreReader:
     def tokens(self, name: str | None = None) -> list[dict[str, Any]]:
         """Return the tokens of a name, or all, oldest first, without their hashes."""
         where, values = ("WHERE name = ?", (name,)) if name is not None else ("", ())
-        found = self._rows(f"SELECT {', '.join(TOKEN_COLUMNS)} FROM token {where} ORDER BY created_s", values)
+        columns = ", ".join(TOKEN_COLUMNS)
+        found = self._rows(f"SELECT {columns} FROM token {where} ORDER BY created_s, rowid", values)
         return [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in found]
 
 

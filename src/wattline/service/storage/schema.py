@@ -1,7 +1,7 @@
 """Schema of the SQLite file: its version, its tables, and the migrations from earlier versions.
 
-The tables `event`, `epoch`, `round`, `meter`, `power_sample` and `token` are written directly. The tables
-`job`, `setting` and `idempotency_key` are a projection of the events, so a migration rewrites the
+The tables `event`, `epoch`, `round`, `meter`, `power_sample`, `token` and `usage` are written directly. The
+tables `job`, `setting` and `idempotency_key` are a projection of the events, so a migration rewrites the
 events only.
 """
 
@@ -30,6 +30,8 @@ CREATE TABLE token (hash TEXT PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NUL
   created_s REAL NOT NULL, expires_s REAL);
 CREATE TABLE power_sample (at_s REAL NOT NULL, node TEXT NOT NULL, gpu INTEGER NOT NULL, power_w REAL,
   cap_w REAL, jobs TEXT NOT NULL, PRIMARY KEY (at_s, node, gpu)) WITHOUT ROWID;
+CREATE TABLE usage (from_s REAL NOT NULL, team TEXT NOT NULL, user TEXT NOT NULL, gpu_s REAL NOT NULL,
+  PRIMARY KEY (from_s, team, user)) WITHOUT ROWID;
 """
 _PROJECTED_TABLES = """
 CREATE TABLE job (
@@ -150,6 +152,8 @@ def _rename_keys(data: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 _ADDED_IN_3 = """
 CREATE TABLE power_sample (at_s REAL NOT NULL, node TEXT NOT NULL, gpu INTEGER NOT NULL, power_w REAL,
   cap_w REAL, jobs TEXT NOT NULL, PRIMARY KEY (at_s, node, gpu)) WITHOUT ROWID;
+CREATE TABLE usage (from_s REAL NOT NULL, team TEXT NOT NULL, user TEXT NOT NULL, gpu_s REAL NOT NULL,
+  PRIMARY KEY (from_s, team, user)) WITHOUT ROWID;
 """
 
 

@@ -24,6 +24,7 @@ from wattline.service.storage.events import NewEvent, PowerSample
 from wattline.service.storage.projection import apply_event, rebuild_projection
 from wattline.service.storage.queries import StoreReader, connect
 from wattline.service.storage.schema import prepare_schema
+from wattline.service.storage.usage_table import ENDS, charge_attempt
 
 _KEPT_EPOCHS = 100
 _BATCH_LIMIT = 256  # requests that share one transaction
@@ -162,6 +163,23 @@ class Store(StoreReader):
         """Delete all tokens of a name."""
         self._write((event,), [("DELETE FROM token WHERE name = ?", (name,))])
 
+    def rotate_token(self, event: NewEvent, name: str, hash: str, until_s: float) -> None:
+        """Add a token like the current one of *name*, which expires at *until_s* or is deleted."""
+        ends_now = until_s <= event.at_s
+        current = "SELECT hash FROM token WHERE name = ? ORDER BY created_s DESC, rowid DESC LIMIT 1"
+        copy = f"SELECT ?, name, user, role, ?, expires_s FROM token WHERE hash = ({current})"
+        old = "name = ? AND hash != ?"
+        expire = f"UPDATE token SET expires_s = min(coalesce(expires_s, ?), ?) WHERE {old}"
+        self._write(
+            (event,),
+            [
+                (f"INSERT INTO token {copy}", (hash, event.at_s, name)),
+                (f"DELETE FROM token WHERE {old}", (name, hash))
+                if ends_now
+                else (expire, (until_s, until_s, name, hash)),
+            ],
+        )
+
     def rebuild(self) -> None:
         """Derive the projected tables again from all events."""
         with self._transaction():
@@ -225,6 +243,8 @@ class Store(StoreReader):
                 (event.at_s, event.kind, event.job, data),
             )
             seq = int(cursor.lastrowid or 0)
+            if event.kind in ENDS:
+                charge_attempt(connection, event.at_s, event.job)
             apply_event(connection, event.at_s, event.kind, event.job, event.data)
         for statement, values in statements:
             connection.execute(statement, values)

@@ -1,0 +1,260 @@
+"""Stage that starts no job beyond the quotas of its user and team."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
+from wattline.core.quotas import WEEK_S, QuotaRule
+from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.errors import ConfigError
+from wattline.jit import B1, I1, I2, inner, kernel
+from wattline.policy.chain import decide_again, plan_as_requested
+
+_HELD = REASONS.index(Reason.HELD)
+_REASONS = {
+    ("team", False): REASONS.index(Reason.TEAM_GPU_QUOTA),
+    ("user", False): REASONS.index(Reason.USER_GPU_QUOTA),
+    ("team", True): REASONS.index(Reason.TEAM_HOUR_QUOTA),
+    ("user", True): REASONS.index(Reason.USER_HOUR_QUOTA),
+}
+_LEAST_S = 60.0  # between decisions that only wait for hours to leave the window
+_UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Stage: start no job with which its user or team would exceed a quota.
+
+    Quotas are part of the snapshot (`--quota`, `wattline quota set`). Of GPUs held at once, those of running
+    jobs count first, then entries in the order of the plan: an entry that would exceed the number waits, a
+    job that was given more than its fewest GPUs starts on as many as are left, and a running job does not
+    grow. Of GPU hours, those of the last seven days count: once they are used up nothing starts or grows
+    until they leave that window. No running job is stopped, neither when a quota is reduced nor when its
+    hours run out; so below its quota a user's job is not stopped for another job of that user either. Put it
+    behind the policy that orders jobs or chooses the number of GPUs. Before the latter, *least* 1 leaves
+    out jobs that could not run even on their fewest GPUs, so that others get these GPUs.
+    """
+
+    least: int = 0
+
+    needs_usage: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.least not in (0, 1):
+            raise ConfigError(f"least must be 0 or 1, got {self.least}")
+
+    def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        """Return the plan; see `wattline.policy.chain.Stage`."""
+        plan = plan_as_requested(snapshot) if plan is None else plan
+        rules = snapshot.quotas.limits
+        if not rules or not len(plan):
+            return plan
+        member = find_members(snapshot, rules)
+        again_s = find_used_up(snapshot, rules)
+        used_up = again_s > -math.inf
+        limit = np.array([_UNLIMITED if rule.gpus is None else rule.gpus for rule in rules], dtype=np.int64)
+        job = snapshot.queue.job
+        least, possible = snapshot.jobs.min_gpus[job], _find_possible(snapshot)
+        fewest = np.where(least > 0, least, snapshot.jobs.gpus[job])
+        gpus, blocked = _allow(
+            plan.row,
+            plan.gpus,
+            plan.group,
+            snapshot.queue.held_gpus.astype(np.int64),
+            fewest,
+            possible,
+            member,
+            limit,
+            used_up,
+            np.array([self.least], dtype=np.int64),
+        )
+        never = (member == 1) & (fewest > limit[:, None])  # whatever the hours
+        blocked = np.where((blocked >= 0) & never.any(axis=0), np.argmax(never, axis=0), blocked)
+        by_hours = (blocked >= 0) & used_up[blocked] & ~never.any(axis=0)
+        next_s = float(again_s[blocked[by_hours]].min(initial=math.inf))
+        is_idle = not len(snapshot.leases) and not (gpus * (plan.gpus <= possible[plan.row])).any()
+        if is_idle and (blocked >= 0).any():
+            plan = replace(plan, next_decision_s=next_s)  # nothing else can change before
+        else:
+            plan = decide_again(plan, next_s)
+        return _apply(plan, snapshot, rules, gpus, blocked, by_hours, bool(self.least))
+
+
+def find_members(snapshot: Snapshot, rules: tuple[QuotaRule, ...]) -> Ints:
+    """Return by rule and row of the queue 1 where the rule applies to the job, else 0."""
+    jobs, job = snapshot.jobs, snapshot.queue.job
+    member = np.zeros((len(rules), len(job)), dtype=np.int64)
+    for number, rule in enumerate(rules):
+        labels = jobs.team if rule.owner == "team" else jobs.user
+        if rule.name in labels.names:
+            member[number] = labels.codes[job] == labels.names.index(rule.name)
+    return member
+
+
+def find_used_up(snapshot: Snapshot, rules: tuple[QuotaRule, ...]) -> Floats:
+    """Return by rule when it has GPU hours again, if they are used up; -inf: they are not."""
+    again_s = np.full(len(rules), -math.inf)
+    for number, rule in enumerate(rules):
+        hours = rule.gpu_hours_per_week
+        if hours is not None and used_gpu_s(snapshot, rule) >= hours * 3600.0:
+            again_s[number] = max(find_free_s(snapshot, rule), snapshot.now_s + _LEAST_S)
+    return again_s
+
+
+def used_gpu_s(snapshot: Snapshot, rule: QuotaRule) -> float:
+    """Return the GPU-seconds of the last seven days that count for *rule*."""
+    usage = snapshot.usage
+    return 0.0 if usage is None else float(usage.recent_gpu_s(WEEK_S)[_find_accounts(snapshot, rule)].sum())
+
+
+def find_free_s(snapshot: Snapshot, rule: QuotaRule) -> float:
+    """Return when GPU hours of *rule* are left again, if nothing more is used until then; inf: never."""
+    usage, hours = snapshot.usage, rule.gpu_hours_per_week
+    if usage is None or hours is None:
+        return snapshot.now_s
+    return usage.find_time_below(_find_accounts(snapshot, rule), hours * 3600.0, WEEK_S)
+
+
+def _find_accounts(snapshot: Snapshot, rule: QuotaRule) -> Bools:
+    assert snapshot.usage is not None
+    part = 0 if rule.owner == "team" else 1
+    return np.array([account[part] == rule.name for account in snapshot.usage.accounts], dtype=np.bool_)
+
+
+def _find_possible(snapshot: Snapshot) -> Ints:
+    """Return by row of the queue the most GPUs that a kind it accepts has."""
+    nodes = snapshot.nodes
+    total = np.bincount(nodes.kind.codes, nodes.gpus, len(nodes.kind.names)).astype(np.int64)
+    accepts = snapshot.queue.block[QUEUE_ACCEPTED_KINDS].astype(np.int64)
+    most = np.zeros(len(accepts), dtype=np.int64)
+    for kind, gpus in enumerate(total.tolist()):
+        most = np.where((accepts >> kind) & 1 == 1, np.maximum(most, gpus), most)
+    return most
+
+
+def _apply(
+    plan: Plan,
+    snapshot: Snapshot,
+    rules: tuple[QuotaRule, ...],
+    gpus: Ints,
+    blocked: Ints,
+    by_hours: Bools,
+    only_choose: bool,
+) -> Plan:
+    """Return *plan* with these GPUs, without entries that have none; *blocked*: the rule by row, or -1."""
+    stays = gpus > 0
+    changed = stays & (gpus != plan.gpus) & (not only_choose)
+    if stays.all() and not changed.any():
+        return plan
+    queued = len(snapshot.queue)
+    reason = np.full(queued, _HELD, dtype=np.int64) if plan.reason is None else plan.reason.copy()
+    for row in plan.row[~stays].tolist():
+        reason[row] = _REASONS[rules[int(blocked[row])].owner, bool(by_hours[row])]
+    batch = plan.batch
+    if batch is not None and changed.any():
+        batch = np.where(changed, 0, batch)  # it was chosen for another number of GPUs
+    left = np.zeros(queued, dtype=np.bool_)
+    left[plan.row[stays]] = True
+    group = np.where(left[plan.group], plan.group, plan.row)  # without its leader a job runs alone
+    return replace(
+        plan,
+        row=plan.row[stays],
+        gpus=(plan.gpus if only_choose else gpus)[stays],
+        group=group[stays],
+        stable=plan.stable and bool(stays.all()),
+        cap_w=None if plan.cap_w is None else plan.cap_w[stays],
+        batch=None if batch is None else batch[stays],
+        reason=reason,
+        host=None if plan.host is None else np.ascontiguousarray(plan.host[:, stays]),
+        kind=None if plan.kind is None else plan.kind[stays],
+        node=None if plan.node is None else plan.node[stays],
+        precedence=None if plan.precedence is None else plan.precedence[stays],
+    )
+
+
+@inner
+def _count_left(i: int, leader: int, member: Ints, left: Ints, used_up: Bools) -> tuple[int, int]:
+    """Return how many more GPUs row *i* may hold, and the rule that says so (-1: none).
+
+    GPUs that it shares with a *leader* of the same user or team are counted for that one.
+    """
+    allowed, rule = _UNLIMITED, -1
+    for q in range(len(left)):
+        if member[q, i] == 1 and not (leader != i and member[q, leader] == 1):
+            here = 0 if used_up[q] else left[q]
+            if here < allowed:
+                allowed, rule = here, q
+    return max(allowed, 0), rule
+
+
+@inner
+def _take(i: int, leader: int, gpus: int, member: Ints, left: Ints) -> None:
+    for q in range(len(left)):
+        if member[q, i] == 1 and not (leader != i and member[q, leader] == 1):
+            left[q] -= gpus
+
+
+@kernel(I1, I1, I1, I1, I1, I1, I2, I1, B1, I1)
+def _allow(
+    row: Ints,
+    gpus: Ints,
+    group: Ints,
+    held: Ints,
+    fewest: Ints,
+    possible: Ints,
+    member: Ints,
+    limit: Ints,
+    used_up: Bools,
+    counts_least: Ints,
+) -> tuple[Ints, Ints]:
+    """Return the GPUs that each entry may have (0: it waits), and by row of the queue its limiting rule.
+
+    *fewest*, *possible* and *held* are by row of the queue.
+    """
+    left = limit.copy()
+    allowed_gpus = gpus.copy()
+    blocked = np.full(len(held), -1, dtype=np.int64)
+    lead = np.arange(len(held))
+    for p in range(len(row)):
+        lead[row[p]] = group[p]
+        if held[row[p]] > 0:
+            _take(row[p], group[p], min(held[row[p]], gpus[p]), member, left)
+    dropped = np.zeros(len(held), dtype=np.bool_)
+    for turn in range(2):  # leaders, then the jobs that share their GPUs
+        for p in range(len(row)):
+            i, need = row[p], gpus[p]
+            if (group[p] == i) != (turn == 0):
+                continue
+            leader = i if dropped[group[p]] else group[p]
+            if held[i] == 0 and counts_least[0] == 1:
+                need = min(need, fewest[i])
+            more = need - held[i]
+            if more <= 0 or need > possible[i]:
+                continue
+            allowed, rule = _count_left(i, leader, member, left, used_up)
+            if more <= allowed:
+                _take(i, leader, more, member, left)
+                continue
+            blocked[i] = rule
+            if held[i] > 0:
+                allowed_gpus[p] = held[i]
+            elif leader == i and allowed >= fewest[i]:
+                size = 1
+                while 2 * size <= allowed:
+                    size *= 2
+                size = size if size >= fewest[i] else allowed
+                allowed_gpus[p] = size
+                _take(i, leader, size, member, left)
+            else:
+                allowed_gpus[p] = 0
+                dropped[i] = True
+    return allowed_gpus, blocked
