@@ -78,6 +78,31 @@ def test_a_sweep_replaces_the_one_before(history: RunHistory) -> None:
     assert history.load_sweep("g", 64, "a100") == ()
 
 
+def test_sweeps_of_other_numbers_of_gpus_are_kept_apart(history: RunHistory) -> None:
+    history.store_sweep("g", 32, "a100", SWEEP, gpus=4)
+    history.store_sweep("g", 32, "a100", SWEEP[:1], gpus=1, device="driver 1")
+    assert history.load_sweep("g", 32, "a100", gpus=4) == SWEEP
+    assert history.load_sweep("g", 32, "a100", gpus=1) == SWEEP[:1]
+    assert history.load_sweep("g", 32, "a100", gpus=1, device="driver 2") == ()
+    assert history.load_sweep("g", 32, "a100", gpus=2) == ()
+    assert len(history.sweeps("g")) == 2
+
+
+def test_a_store_of_the_previous_version_loses_its_sweeps_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    with RunHistory.open(path) as history:
+        add(history, 32, 8)
+    with sqlite3.connect(path) as raw:
+        raw.execute("DROP TABLE sweep")
+        raw.execute("CREATE TABLE tried (grp TEXT)")
+        raw.execute("PRAGMA user_version=1")
+    raw.close()
+    with RunHistory.open(path) as history:
+        assert len(history.runs("g", "a100")) == 1
+        history.store_sweep("g", 32, "a100", SWEEP)
+        assert history.load_sweep("g", 32, "a100") == SWEEP
+
+
 def test_a_job_without_a_stored_task_may_use_the_batch_sizes_it_used(history: RunHistory) -> None:
     for batch in (32, 16, 32):
         add(history, batch, 5)
@@ -145,7 +170,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "m.db") as raw:
         raw.execute("PRAGMA user_version=99")
     raw.close()
-    with pytest.raises(ConfigError, match="has schema 99, expected 1"):
+    with pytest.raises(ConfigError, match="has schema 99, expected 2"):
         RunHistory.open(tmp_path / "m.db")
 
 

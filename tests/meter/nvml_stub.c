@@ -4,6 +4,7 @@
  * in the file STUB_FILE, which tests and other processes map too; ../support/nvml_stub.py has the same layout.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
+       INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 
 typedef struct {
     char uuid[64];
@@ -24,6 +26,13 @@ typedef struct {
     double energy_mj;    /* up to at_s */
     double at_s;
     uint64_t sets;       /* number of caps set */
+    uint32_t mig_mode;   /* 1: the GPU is split into MIG instances */
+    uint32_t capless;    /* 1: it has no power limit */
+    uint32_t reasons;    /* bits of slowdowns */
+    uint32_t pid, other_pid; /* compute processes; 0: none */
+    uint32_t mem_mib;
+    uint32_t renewed_ms; /* period of the energy counter; 0: exact */
+    uint32_t pad;
 } Gpu;
 
 typedef struct {
@@ -101,21 +110,26 @@ int nvmlDeviceGetTotalEnergyConsumption(Gpu *g, uint64_t *mj) {
     if (g->lost) return GPU_IS_LOST;
     if (g->counterless) return NOT_SUPPORTED;
     account(g);
-    return *mj = (uint64_t)g->energy_mj, OK;
+    double since_s = g->renewed_ms ? fmod(g->at_s, 1e-3 * g->renewed_ms) : 0.0;
+    double renewed_mj = g->energy_mj - since_s * power_mw(g);
+    return *mj = renewed_mj > 0 ? (uint64_t)renewed_mj : 0, OK;
 }
 
 int nvmlDeviceGetPowerManagementLimit(Gpu *g, unsigned *mw) {
     if (g->lost) return GPU_IS_LOST;
+    if (g->capless) return NOT_SUPPORTED;
     return *mw = g->cap_mw, OK;
 }
 
 int nvmlDeviceGetPowerManagementLimitConstraints(Gpu *g, unsigned *least, unsigned *most) {
     if (g->lost) return GPU_IS_LOST;
+    if (g->capless) return NOT_SUPPORTED;
     return *least = g->least_mw, *most = g->most_mw, OK;
 }
 
 int nvmlDeviceSetPowerManagementLimit(Gpu *g, unsigned mw) {
     if (g->lost) return GPU_IS_LOST;
+    if (g->capless) return NOT_SUPPORTED;
     if (g->denied) return NO_PERMISSION;
     if (mw < g->least_mw || mw > g->most_mw) return INVALID;
     account(g);
@@ -140,4 +154,36 @@ int nvmlDeviceGetTemperature(Gpu *g, int sensor, unsigned *celsius) {
     if (g->lost) return GPU_IS_LOST;
     if (sensor != 0) return INVALID;
     return *celsius = 41, OK;
+}
+
+int nvmlDeviceGetMigMode(Gpu *g, unsigned *current, unsigned *pending) {
+    if (!*g->mig && !g->mig_mode) return NOT_SUPPORTED;
+    return *current = *pending = 1, OK;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *g, unsigned long long *reasons) {
+    return *reasons = g->reasons, OK;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+} Process;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *g, unsigned *count, Process *found) {
+    unsigned pids[2], here = 0, room = found ? *count : 0;
+    if (g->pid) pids[here++] = g->pid;
+    if (g->other_pid) pids[here++] = g->other_pid;
+    *count = here;
+    if (!here) return OK;
+    if (room < here) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < here; i++) found[i] = (Process){pids[i], 1 << 20, ~0u, ~0u};
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(Gpu *g, unsigned long long *memory) {
+    memory[0] = (unsigned long long)g->mem_mib << 20;
+    memory[1] = memory[0], memory[2] = 0;
+    return OK;
 }

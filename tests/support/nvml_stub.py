@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 _HEAD = struct.Struct("II")
-_GPU = struct.Struct("@64s64s64s8IddQ")
+_GPU = struct.Struct("@64s64s64s8IddQ8I")
 _NUMBERS = ("cap_mw", "least_mw", "most_mw", "draw_mw", "clock_mhz", "lost", "denied", "counterless")
-_FIELDS = ("uuid", "mig", "name", *_NUMBERS, "energy_mj", "at_s", "sets")
+_MORE = ("mig_mode", "capless", "reasons", "pid", "other_pid", "mem_mib", "renewed_ms", "pad")
+_FIELDS = ("uuid", "mig", "name", *_NUMBERS, "energy_mj", "at_s", "sets", *_MORE)
 UUIDS = tuple(f"GPU-{i}{i}{i}{i}aaaa-bbbb-cccc-dddd-eeeeffff0000" for i in range(4))
 
 
@@ -20,7 +21,7 @@ def compile_stub(folder: Path) -> Path:
     """Compile the stub and return the folder for LD_LIBRARY_PATH."""
     source, library = Path(__file__).parents[1] / "meter" / "nvml_stub.c", folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run(["gcc", *flags, "-o", str(library), str(source)], check=True)
+    subprocess.run(["gcc", *flags, "-o", str(library), str(source), "-lm"], check=True)
     return folder
 
 
@@ -31,10 +32,9 @@ class NvmlStub:
         self, path: Path, library: Path, count: int = 2, name: str = "NVIDIA A100-SXM4-80GB"
     ) -> None:
         self.path, self.library = path, library
-        rows = [
-            (u.encode(), b"", name.encode(), 400_000, 100_000, 400_000, 200_000, 0, 0, 0, 0, 0.0, 0.0, 0)
-            for u in UUIDS
-        ]
+        numbers = (400_000, 100_000, 400_000, 200_000, 0, 0, 0, 0, 0.0, 0.0, 0)
+        more = (0, 0, 0, 0, 0, 81920, 0, 0)
+        rows = [(u.encode(), b"", name.encode(), *numbers, *more) for u in UUIDS]
         path.write_bytes(_HEAD.pack(count, 0) + b"".join(_GPU.pack(*row) for row in rows))
         with open(path, "r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)

@@ -491,10 +491,16 @@ def test_two_running_jobs_cannot_share_a_checkpoint_folder(tmp_path: Path) -> No
         second.__enter__()
 
 
-def test_measurements_for_another_aim_or_other_gpus_are_not_used(tmp_path: Path) -> None:
+def test_another_aim_goes_on_from_the_known_caps_and_other_gpus_do_not(tmp_path: Path) -> None:
     with Session(meter=describe_gpus(tmp_path), aim="time", window=SHORT) as run:
         train(run)
-    for meter, aim in ((describe_gpus(tmp_path), "energy"), (describe_gpus(tmp_path / "two", 2), "time")):
-        with Session(meter=meter, aim=aim, window=SHORT) as run:
-            assert run.caps.search is not None
-            assert not run.caps.search.is_done
+        assert run.caps.search is not None
+        measured = run.caps.search.measurements
+    with Session(meter=describe_gpus(tmp_path), aim="energy", window=SHORT) as run:
+        assert run.caps.search is not None
+        assert run.caps.search.measurements == measured
+        assert not run.caps.search.is_done
+        assert run.gpus[0].cap_w() == measured[-1].cap_w - 25.0
+    with Session(meter=describe_gpus(tmp_path / "two", 2), aim="time", window=SHORT) as run:
+        assert run.caps.search is not None
+        assert run.caps.search.measurements == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattline.batch_size.bandit import BatchTrial, Outcome, TuningTask
+from wattline.batch_size.sweeps import TABLE, CapSweep, read_sweeps, write_sweep
 from wattline.errors import ConfigError, NotFound, did_you_mean
 from wattline.meter.caps.record import state_folder
 from wattline.profiler.cap_aim import CapMeasurement
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     )
     from wattline.batch_size.tuner_state import TunerState
 
-SCHEMA = 1
+SCHEMA = 2
 _TABLES = """
 CREATE TABLE job (
   grp TEXT PRIMARY KEY, batches TEXT NOT NULL, first INTEGER NOT NULL, max_epochs INTEGER NOT NULL);
@@ -36,11 +37,8 @@ CREATE TABLE run (
 CREATE INDEX run_of ON run (grp, kind);
 CREATE TABLE trial (id INTEGER PRIMARY KEY, grp TEXT NOT NULL, kind TEXT NOT NULL, batch INTEGER NOT NULL,
   began_s REAL NOT NULL);
-CREATE TABLE tried (
-  grp TEXT NOT NULL, batch INTEGER NOT NULL, kind TEXT NOT NULL, cap_w REAL NOT NULL, steps REAL NOT NULL,
-  seconds REAL NOT NULL, joules REAL NOT NULL, PRIMARY KEY (grp, batch, kind, cap_w));
 """
-_JOB_TABLES = ("run", "trial", "tried", "job")
+_JOB_TABLES = ("run", "trial", "sweep", "job")
 _TRIAL_LIFETIME_S = 7 * 86400.0  # a trial that has not ended after a week is taken for dead
 _WAL_TRIES = 100
 _NO_LIMIT = 1000  # maximum epochs of a job without a stored task
@@ -124,10 +122,18 @@ class RunHistory:
             raise self._not_found(group)
         return TuningTask(tuple(sorted(set(batches))), batches[0], _NO_LIMIT)
 
+    def has_task(self, group: str) -> bool:
+        """Return True if a task of the job is stored."""
+        row = self._connection.execute("SELECT 1 FROM job WHERE grp = ?", (group,)).fetchone()
+        return row is not None
+
     def groups(self) -> list[str]:
         """Return the names of all jobs in the store."""
         return [
-            g for (g,) in self._connection.execute("SELECT grp FROM run UNION SELECT grp FROM job ORDER BY 1")
+            g
+            for (g,) in self._connection.execute(
+                "SELECT grp FROM run UNION SELECT grp FROM job UNION SELECT grp FROM sweep ORDER BY 1"
+            )
         ]
 
     def kinds(self, group: str) -> list[str]:
@@ -198,27 +204,40 @@ class RunHistory:
         )
         return [batch for (batch,) in rows]
 
-    # -- sweeps of power limits
+    # -- sweeps of power caps
 
-    def store_sweep(self, group: str, batch: int, kind: str, tried: Sequence[CapMeasurement]) -> None:
-        """Store a sweep, replacing an older one."""
+    def store_sweep(
+        self,
+        group: str,
+        batch: int,
+        kind: str,
+        tried: Sequence[CapMeasurement],
+        *,
+        gpus: int = 1,
+        aim: str = "",
+        device: str = "",
+    ) -> None:
+        """Store a sweep, replacing an older one of the same key."""
         with self.transaction():
-            self._connection.execute(
-                "DELETE FROM tried WHERE grp = ? AND batch = ? AND kind = ?", (group, batch, kind)
-            )
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO tried VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(group, batch, kind, t.cap_w, t.steps, t.seconds, t.joules) for t in tried],
-            )
+            sweep = CapSweep(group, kind, gpus, batch, tuple(tried), aim, device, time.time())
+            write_sweep(self._connection, sweep)
 
-    def load_sweep(self, group: str, batch: int, kind: str) -> tuple[CapMeasurement, ...]:
-        """Return the sweep of a job at a batch size on a kind of GPU, by ascending limit; empty: none."""
-        rows = self._connection.execute(
-            "SELECT cap_w, steps, seconds, joules FROM tried"
-            " WHERE grp = ? AND batch = ? AND kind = ? ORDER BY cap_w",
-            (group, batch, kind),
-        )
-        return tuple(CapMeasurement(*row) for row in rows)
+    def load_sweep(
+        self, group: str, batch: int, kind: str, *, gpus: int | None = None, device: str = ""
+    ) -> tuple[CapMeasurement, ...]:
+        """Return the usable caps of a job at a batch size on a kind of GPU, by ascending watts; empty: none.
+
+        Expired and disturbed ones are left out, and with *device* those of another device or driver. Without
+        *gpus* it is the newest sweep on any number of GPUs.
+        """
+        for sweep in read_sweeps(self._connection, group, kind, batch, gpus):
+            if not device or device == sweep.device:
+                return sweep.usable
+        return ()
+
+    def sweeps(self, group: str) -> list[CapSweep]:
+        """Return all sweeps of a job, also expired ones, the newest first."""
+        return read_sweeps(self._connection, group)
 
     # -- whole jobs
 
@@ -266,7 +285,7 @@ class RunHistory:
     ) -> TunerState:
         runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches and run.epochs > 0]
         sweeps = {batch: self.load_sweep(group, batch, kind) for batch in state.task.batches}
-        max_w = max_w or _find_largest_w(runs, sweeps)
+        max_w = max_w or _find_largest_w(runs, read_sweeps(self._connection, group, kind))
         for run in runs:
             state = optimizer.observe(state, _build_outcome(run, sweeps[run.batch], eta, max_w))
         return state
@@ -274,7 +293,7 @@ class RunHistory:
     def _create_tables(self) -> None:
         with self.transaction():
             version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (0, SCHEMA):
+            if version not in range(SCHEMA + 1):
                 raise ConfigError(
                     f"{self.path}: has schema {version}, expected {SCHEMA}",
                     "the file was written by another version of wattline: use that version or another file",
@@ -282,6 +301,10 @@ class RunHistory:
             if version == 0:
                 for statement in _TABLES.split(";")[:-1]:
                     self._connection.execute(statement)
+            if version == 1:  # its sweeps have another key, and windows shorter than the counter's period
+                self._connection.execute("DROP TABLE tried")
+            if version < SCHEMA:
+                self._connection.execute(TABLE)
                 self._connection.execute(f"PRAGMA user_version={SCHEMA}")
             columns = {row[1] for row in self._connection.execute("PRAGMA table_info(run)")}
             if "method" not in columns:  # written before runs had it
@@ -314,9 +337,9 @@ def _enable_write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.1)
 
 
-def _find_largest_w(runs: Sequence[RecordedRun], sweeps: dict[int, tuple[CapMeasurement, ...]]) -> float:
-    """Return the largest power limit of the sweeps, else the largest power draw of the runs, else 1."""
-    caps = [tried.cap_w for sweep in sweeps.values() for tried in sweep]
+def _find_largest_w(runs: Sequence[RecordedRun], sweeps: Sequence[CapSweep]) -> float:
+    """Return the largest power cap of the sweeps, else the largest power draw of the runs, else 1."""
+    caps = [sweep.gpus * one.cap_w for sweep in sweeps for one in sweep.usable]
     drawn = [run.joules / run.seconds for run in runs if run.joules and run.seconds > 0]
     return max(caps, default=max(drawn, default=1.0))
 

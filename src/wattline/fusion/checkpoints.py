@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +118,7 @@ class MemberCheckpoints(Checkpoints):
         for path in self._list_checkpoints():
             try:
                 values = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-                position = TrainingPosition(
-                    **{field.name: values[field.name] for field in fields(TrainingPosition)}
-                )
+                position = TrainingPosition.from_values(values)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(
                     f"{path / STATE_FILE}: not a checkpoint ({error!r}), expected a file written by wattline",

@@ -73,6 +73,19 @@ class Gpu(Protocol):
 
 
 @runtime_checkable
+class SharedGpu(Protocol):
+    """A GPU of which the driver knows the other users; not all drivers do."""
+
+    def other_processes(self) -> tuple[int, ...]:
+        """Return the ids of compute processes that are not part of this job."""
+        ...
+
+    def slowdown(self) -> str:
+        """Return why the GPU is slower than its cap allows, such as `too hot`; empty: it is not."""
+        ...
+
+
+@runtime_checkable
 class Meter(Protocol):
     """The GPUs of this machine that a job may use, and the clock of their readings.
 

@@ -9,6 +9,7 @@ Epochs that are shorter than such a window are measured several at a time, as a 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -319,12 +320,19 @@ class CapSearch:
         self._edge_j, self._disturbed, self._step_end_s = None, "", []
 
     def _is_hopeless(self) -> bool:
-        """Return True if the last caps are clearly worse than the best."""
-        costs = self.aim.costs(self.measurements, self.caps_w[0], self.gpus) if self.measurements else []
-        least = min(costs, default=math.inf)
-        last = costs[-_WORSE_IN_ROW:]
+        """Return True if two caps in a row are clearly worse than the best, and all larger ones are known."""
+        costs = dict(
+            zip(
+                (one.cap_w for one in self.measurements),
+                self.aim.costs(self.measurements, self.caps_w[0], self.gpus) if self.measurements else (),
+                strict=True,
+            )
+        )
+        known = list(itertools.takewhile(costs.__contains__, self.caps_w))
+        least = min(costs.values(), default=math.inf)
+        last = [costs[cap_w] for cap_w in known[-_WORSE_IN_ROW:]]
         return (
-            len(costs) > _WORSE_IN_ROW
+            len(known) > _WORSE_IN_ROW
             and math.isfinite(least)
             and all(cost > _CLEARLY_WORSE * least for cost in last)
         )

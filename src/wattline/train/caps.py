@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from wattline.errors import MeterError
 from wattline.meter.caps.guard import CapGuard
@@ -80,7 +81,7 @@ class CapTuner:
             aim,
             length,
             gpus=int(ranks.reduce_sum(len(self._gpus))),
-            measurements=[one for one in known if low <= one.cap_w <= high],
+            measurements=sorted((one for one in known if low <= one.cap_w <= high), reverse=True),
             combine=ranks.combine_measurement,
             agree=ranks.reduce_max,
             can_align=ranks.is_alone,
@@ -120,6 +121,11 @@ class CapTuner:
     def needs_reading(self) -> bool:
         """True if the next step needs a reading of the meter."""
         return self.search is not None and self.search.needs_reading
+
+    @property
+    def needs_check(self) -> bool:
+        """True if the next reading belongs to a window, which something else may disturb."""
+        return self.search is not None and self.search.period_s is not None
 
     @property
     def needs_epoch_reading(self) -> bool:
@@ -186,6 +192,18 @@ class CapTuner:
             return None
         original = min(self.search.measurements, key=lambda one: abs(one.cap_w - min(self.original_w)))
         return 1.0 - self.search.best.step_j / original.step_j if original.step_j > 0 else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the result of the search as fields of a progress event."""
+        search = self.search
+        assert search is not None
+        return {
+            "cap_w": search.best.cap_w,
+            "saves": self.saves,
+            "tried": len(search.measurements),
+            "gpus": search.gpus,
+            "sweep": [list(one) for one in search.measurements],
+        }
 
     def _set(self, watts: float) -> None:
         try:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,14 @@ class TrainingPosition:
     reached: bool = False
     over: bool = False  # training has ended
     batch: int = 0  # 0 = unknown
+    lost_seconds: float = 0.0  # part of the seconds: of processes killed after their last checkpoint
+    lost_joules: float = 0.0
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> TrainingPosition:
+        """Build a position from the values of a checkpoint; older ones lack the last two."""
+        added = {"lost_seconds": 0.0, "lost_joules": 0.0}
+        return cls(**{field.name: {**added, **values}[field.name] for field in fields(cls)})
 
 
 class Checkpoints:
@@ -88,9 +96,7 @@ class Checkpoints:
         for path in reversed(self._list_checkpoints()):
             try:
                 values = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-                return TrainingPosition(
-                    **{field.name: values[field.name] for field in fields(TrainingPosition)}
-                )
+                return TrainingPosition.from_values(values)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(
                     f"{path / STATE_FILE}: not a checkpoint ({error!r}), expected a file written by wattline",

@@ -59,13 +59,14 @@ class JobEnvironment:
     observe: bool
     events: Path | None
     stop_signal: signal.Signals
+    is_scheduled: bool  # by the service, which keeps the measured caps of recurring jobs
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> JobEnvironment:
         """Read the settings.
 
         They are JOB_ID, GROUP, BATCH_SIZE, POWER_LIMIT_W, CHECKPOINT_DIR, TARGET, MAX_COST_J, AIM,
-        OBSERVE, EVENTS and SIGNAL, each with the prefix WATTLINE_.
+        OBSERVE, EVENTS, SIGNAL and ATTEMPT, each with the prefix WATTLINE_.
         """
 
         def read_text(name: str) -> str:
@@ -99,6 +100,7 @@ class JobEnvironment:
             observe=_parse_flag("WATTLINE_OBSERVE", read_text("OBSERVE")),
             events=Path(read_text("EVENTS")) if read_text("EVENTS") else None,
             stop_signal=signal.Signals[name],
+            is_scheduled=bool(read_text("ATTEMPT")),
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wattline.errors import MeterError
-from wattline.meter.protocol import Gpu
+from wattline.meter.protocol import Gpu, Meter
 
 
 def get_script_name() -> str:
@@ -33,3 +34,16 @@ def sum_max_caps(gpus: Sequence[Gpu]) -> float:
         return float(sum(gpu.cap_range_w()[1] for gpu in gpus))
     except MeterError:
         return 0.0
+
+
+def describe_device(meter: Meter, gpus: Sequence[Gpu]) -> str:
+    """Return name, driver and range of caps; measured caps are valid as long as these stay the same."""
+    if not gpus:
+        return ""
+    text = gpus[0].name
+    with suppress(MeterError):
+        text += f", driver {getattr(meter, 'driver', '') or 'unknown'}"
+    with suppress(MeterError):
+        low, high = gpus[0].cap_range_w()
+        text += f", {low:g} to {high:g} W"
+    return text

@@ -24,6 +24,7 @@ class JobHistory:
         self._warn = warn
         self._runs: RunHistory | None = None
         self._run: RecurringRun | None = None
+        self._key: tuple[str, str, int, str] | None = None  # of caps: job, kind and number of GPUs, device
 
     def open(self, path: str | Path | None) -> None:
         """Open the database; None: the default path."""
@@ -45,15 +46,26 @@ class JobHistory:
         assert self._run is not None
         return self._run.choose_batch_size(sizes, default, _MAX_EPOCHS, warn)
 
-    def read_caps(self, job: str, batch: int, kind: str) -> Sequence[CapMeasurement]:
-        """Return the caps that an earlier run has measured."""
-        return () if self._runs is None else self._runs.load_sweep(job, batch, kind)
+    def set_key(self, job: str, kind: str, gpus: int, device: str, *, is_kept: bool) -> None:
+        """Set the key of measured caps: the job, and the kind, number and description of its GPUs.
 
-    def write_caps(self, job: str, batch: int, kind: str, measurements: Sequence[CapMeasurement]) -> None:
+        Without *is_kept* caps are neither read nor written: the service keeps those of recurring jobs.
+        """
+        self._key = (job, kind, gpus, device) if is_kept else None
+
+    def read_caps(self, batch: int) -> Sequence[CapMeasurement]:
+        """Return the caps that an earlier run has measured, and that are still valid."""
+        if self._runs is None or self._key is None:
+            return ()
+        job, kind, gpus, device = self._key
+        return self._runs.load_sweep(job, batch, kind, gpus=gpus, device=device)
+
+    def write_caps(self, batch: int, aim: str, measurements: Sequence[CapMeasurement]) -> None:
         """Record measured caps."""
-        if self._runs is not None:
+        if self._runs is not None and self._key is not None:
+            job, kind, gpus, device = self._key
             with self._report_errors():
-                self._runs.store_sweep(job, batch, kind, measurements)
+                self._runs.store_sweep(job, batch, kind, measurements, gpus=gpus, aim=aim, device=device)
 
     def max_epochs(self, epoch_cost_j: float) -> int | None:
         """Return the number of epochs that this run may take; None: no limit."""

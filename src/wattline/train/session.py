@@ -116,13 +116,15 @@ class Session(TrainingRun):
         if clean and self._checkpoints is not None and self.position.steps and self.ranks.is_first:
             self.position.over = not self.stopped
             self._checkpoints.write(self.position)
+            self._spent.remove()
         self._write_event("ended", how=how, saves=self.caps.saves, observed=self.observe)
         self._history.record_end(
             self.batch_size,
             failed=how == "failed",
             reached=how == "reached" or (how == "ended" and self.target is None),
-            seconds=self.seconds,
-            joules=self.energy_j,
+            # A kill is no evidence on the batch size.
+            seconds=self.seconds - self.position.lost_seconds,
+            joules=None if self.energy_j is None else self.energy_j - self.position.lost_joules,
             epochs=self.position.epoch + (1 if self.position.step else 0),
             method=self.energy_method,
         )

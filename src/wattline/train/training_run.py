@@ -23,6 +23,7 @@ from wattline.meter import Meter
 from wattline.meter.caps.guard import guard_caps
 from wattline.meter.energy_window import EnergyWindow
 from wattline.meter.gpu_sync import synchronize_gpus
+from wattline.meter.neighbours import describe_neighbours, find_disturbance
 from wattline.meter.sources import use_meter
 from wattline.models.cost import energy_time_cost
 from wattline.profiler.cap_aim import Aim
@@ -30,10 +31,11 @@ from wattline.profiler.cap_window import WindowLength
 from wattline.train.caps import CapTuner
 from wattline.train.checkpoint import Checkpoints, StateFunction, TrainingPosition
 from wattline.train.environment import JobEnvironment, Target
-from wattline.train.introspection import get_script_name, sum_max_caps
+from wattline.train.introspection import describe_device, get_script_name, sum_max_caps
 from wattline.train.job_history import JobHistory
 from wattline.train.progress_events import EventWriter
 from wattline.train.ranks import Ranks
+from wattline.train.spent_energy import SpentEnergy
 from wattline.train.stop_signal import StopSignal
 
 YIELDED = 75
@@ -84,6 +86,7 @@ class TrainingRun:
         self.resumed = self._resume_reported = False
         folder = environment.checkpoints or (Path(checkpoints) if checkpoints else None)
         self._checkpoints = None if folder is None else Checkpoints(folder, save, load)
+        self._spent = SpentEnergy(folder)
         self._save_interval_s = every_s
         self._window_length = window or WindowLength()
         self._meter_option = meter
@@ -127,8 +130,12 @@ class TrainingRun:
         self._start_s = self._progress_s = self._saved_s = meter.now_s()
         self._open_history()
         guard = self._resources.enter_context(guard_caps(gpus, warn=self._warn_once))
-        self._history_key = (
-            f"{self.group or get_script_name()} on {len(gpus)} x {ranks.count} GPUs, {self.aim}"
+        self._history.set_key(
+            self.group or get_script_name(),
+            self._kind,
+            int(ranks.reduce_sum(len(gpus))),
+            describe_device(meter, gpus),
+            is_kept=not (self.environment.is_scheduled and self.group),
         )
         self.caps = CapTuner(
             gpus,
@@ -137,13 +144,17 @@ class TrainingRun:
             length=self._window_length,
             ranks=ranks,
             observe=self.observe,
-            known=self._history.read_caps(self._history_key, self.batch_size, self._kind),
+            known=()
+            if self.environment.is_scheduled and self.group
+            else self._history.read_caps(self.batch_size),
             fixed=self.environment.cap_w,
             warn=self._warn_once,
         )
         self._costed = self.position.epoch, self.seconds, self.cost_j
         if self.environment.max_cost_j is not None and math.isnan(self.cost_j):
             self._warn("WATTLINE_MAX_COST_J is ignored: energy cannot be measured here")
+        for line in describe_neighbours(gpus):
+            self._warn_once(line)
         self._stop_signal.install()
         self._write_event("began", kind=self._kind, resumed=self.resumed, method=self.energy_method)
 
@@ -154,13 +165,18 @@ class TrainingRun:
         if self.ranks.is_first:
             self._checkpoints.claim()
             self._resources.callback(self._checkpoints.release)
-        position = self._checkpoints.read()
-        if position is None or (position.over and self.group):
+        saved = self._checkpoints.read()
+        if saved is not None and saved.over and self.group:
+            self._spent.remove()
+            return
+        position = saved or self.position
+        self._spent.add_to(position, self._warn if self.ranks.is_first else None)
+        if not self.ranks.is_first:
+            position.joules = None  # the first rank counts the energy before the checkpoint
+        if saved is None:
             return
         self._checkpoints.load()
         position.over = False
-        if not self.ranks.is_first:
-            position.joules = None  # the first rank counts the energy before the checkpoint
         self.position, self.resumed = position, True
         self._skip, self.reached = position.step, position.reached
         self.batch_size = self.environment.batch_size or position.batch or self.batch_size
@@ -254,30 +270,28 @@ class TrainingRun:
             self._report_progress()
 
     def _search_cap(self) -> None:
-        counters_j: tuple[float, ...] = (0.0,)  # not read unless a window may start or end
         if self.caps.needs_reading:
             synchronize_gpus()
-            counters_j = self._read_counters()
-        if self.caps.record_step(self._meter.now_s(), counters_j):
+        if self.caps.record_step(self._meter.now_s(), *self._read_gpus(self.caps.needs_reading)):
             self._record_caps()
 
-    def _read_counters(self) -> tuple[float, ...]:
-        """Return the joules of each GPU that can be read."""
+    def _read_gpus(self, needed: bool) -> tuple[tuple[float, ...], str]:
+        """Return the joules of each GPU that can be read, and what disturbs them; read if *needed*."""
+        if not needed:
+            return (0.0,), ""
         parts = self._window.read().parts
-        return tuple(part.energy_j for part in parts if part.energy_j is not None)
+        counters_j = tuple(part.energy_j for part in parts if part.energy_j is not None)
+        return counters_j, find_disturbance(self.gpus) if self.caps.needs_check else ""
 
     def _record_caps(self) -> None:
         """Report and store the caps that were measured."""
-        search = self.caps.search
-        assert search is not None
-        measurements = search.measurements
-        self._write_event("cap", cap_w=search.best.cap_w, saves=self.caps.saves, tried=len(measurements))
-        self._history.write_caps(self._history_key, self.batch_size, self._kind, measurements)
+        assert self.caps.search is not None
+        self._write_event("cap", aim=str(self.aim), **self.caps.describe())
+        self._history.write_caps(self.batch_size, str(self.aim), self.caps.search.measurements)
 
     def _end_epoch(self) -> None:
         """Record the end of an epoch, also of one that was interrupted, and stop, save or yield if due."""
-        counters_j = self._read_counters() if self.caps.needs_epoch_reading else (0.0,)
-        if self.caps.end_epoch(self._meter.now_s(), counters_j):
+        if self.caps.end_epoch(self._meter.now_s(), *self._read_gpus(self.caps.needs_epoch_reading)):
             self._record_caps()
         self._skip = 0
         if self._epoch_interrupted:
@@ -340,6 +354,8 @@ class TrainingRun:
         self._progress_s = self._meter.now_s()
         self.position.seconds, self.position.joules = self.seconds, self.energy_j
         self._write_event("progress")
+        if self.ranks.is_first:
+            self._spent.write(self.position)
         max_cost_j = self.environment.max_cost_j
         if max_cost_j is not None and self.ranks.is_alone and self.cost_j > max_cost_j:
             self.stopped = self.stopped or "cost bound"

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wattline.profiler.cap_aim import CapMeasurement
+
 _MAX_BYTES = 1 << 20  # of one read
 _MAX_READS = 1 << 10  # of one file, after its job has ended
 _DAY_S = 86400.0
+_MAX_CAPS = 100  # of a sweep
 _MAX_RATE = 1e3  # whole jobs per second; a higher rate is an error of the job's clock
 
 
@@ -36,6 +39,9 @@ class ProgressReader:
     kind: str = ""
     method: str = ""
     cap_w: float | None = None  # the best power limit that the session found
+    aim: str = ""  # by which it is the best
+    gpus: int = 0  # under the caps of the sweep
+    sweep: tuple[CapMeasurement, ...] = ()  # caps that the session measured
     ended: str = ""  # how, as the session reports it; empty: it has not
     _offset: int = 0
     _first: tuple[float, float] | None = None  # time and fraction of the first report
@@ -95,6 +101,8 @@ class ProgressReader:
             self.metrics = {_text(k): float(v) for k, v in pairs if _is_number(v)}
         elif event == "cap":
             self.cap_w = _number(values.get("cap_w"))
+            self.aim, self.gpus = _text(values.get("aim", "")), _count(values.get("gpus"))
+            self.sweep = _read_sweep(values.get("sweep"))
         elif event == "resumed":
             self.saved = self.fraction or 0.0
         elif event in ("saved", "yielded"):
@@ -119,6 +127,17 @@ class ProgressReader:
         self.seconds = _number(values.get("seconds")) or self.seconds
         self.epochs = _count(values.get("epoch")) or self.epochs
         self.batch = _count(values.get("batch")) or self.batch
+
+
+def _read_sweep(rows: Any) -> tuple[CapMeasurement, ...]:
+    """Return the caps of an event; empty if one of them is not a measurement."""
+    sweep = []
+    for row in rows[:_MAX_CAPS] if isinstance(rows, list) else ():
+        cap_w, steps, seconds, joules, spoilt = row
+        if not all(_is_number(value) and value > 0 for value in (cap_w, steps, seconds, joules)):
+            return ()
+        sweep.append(CapMeasurement(cap_w, steps, seconds, joules, bool(spoilt)))
+    return tuple(sweep)
 
 
 def _count(value: Any) -> int:

@@ -13,10 +13,12 @@ from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
 from wattline.batch_size.history import RunHistory
 from wattline.errors import WattlineError
+from wattline.profiler.cap_aim import Aim, find_best
 from wattline.train.recurrence import RecurringRun
 
 _MAX_EPOCHS = 1000
 _ETA = 0.5  # weight of energy against time in Zeus' cost
+_AIM = f"cost:{_ETA}"
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +29,6 @@ class RecurringJobs:
     def __init__(self, path: Path, engine: Engine) -> None:
         self._engine = engine
         self._memory = RunHistory.open(path)
-        self._best_cap_w: dict[tuple[str, int], int] = {}  # by group and batch size, as found by sessions
 
     def close(self) -> None:
         """Close the database."""
@@ -51,8 +52,24 @@ class RecurringJobs:
                 attempt.has_trial = True
             except (WattlineError, sqlite3.Error) as error:
                 _logger.warning("%s: no batch size was chosen: %s", spec.group, error)
-        known_w = self._best_cap_w.get((spec.group, batch or spec.batch), 0)
-        attempt.settings = replace(settings, batch=batch, cap_w=settings.cap_w or known_w)
+        cap_w = settings.cap_w or self._find_best_cap(spec, attempt, batch or spec.batch)
+        attempt.settings = replace(settings, batch=batch, cap_w=cap_w)
+
+    def _find_best_cap(self, spec: JobSpec, attempt: AttemptRecord, batch: int) -> int:
+        """Return the best cap by the sweep that a session has measured; 0: it has to be measured."""
+        try:
+            kind, max_w = self._engine.gpu_model(attempt.node)
+            gpus = sum(count for _, count in attempt.allocation)
+            for sweep in self._memory.sweeps(spec.group):
+                if (sweep.kind, sweep.gpus, sweep.batch) != (kind, gpus, batch):
+                    continue
+                if sweep.is_expired or sweep.usable != sweep.measurements:
+                    return 0
+                aim = Aim.parse(spec.aim or sweep.aim or _AIM)
+                return round(find_best(sweep.usable, aim, max_w, gpus).cap_w)
+        except (WattlineError, sqlite3.Error) as error:
+            _logger.warning("%s: the best power cap is not known: %s", spec.group, error)
+        return 0
 
     def withdraw(self, spec: JobSpec, attempt: AttemptRecord) -> None:
         """Forget the trial of an attempt that never ran."""
@@ -70,10 +87,17 @@ class RecurringJobs:
         batch = progress.batch or spec.batch
         if not batch or not progress.kind:
             return
-        if progress.cap_w and succeeded:
-            self._best_cap_w[spec.group, batch] = round(progress.cap_w)
         memory = self._memory
         try:
+            if progress.sweep and spec.group:
+                memory.store_sweep(
+                    spec.group,
+                    batch,
+                    progress.kind,
+                    progress.sweep,
+                    gpus=progress.gpus,
+                    aim=progress.aim,
+                )
             if not succeeded or progress.ended == "failed":
                 memory.remove_trial(spec.group, progress.kind, batch)
                 return

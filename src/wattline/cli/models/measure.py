@@ -22,6 +22,7 @@ from wattline.meter import Meter, open_meter
 from wattline.meter.caps.restore import restore_orphaned_caps
 from wattline.meter.counter_renewal import measure_counter_periods
 from wattline.meter.energy_window import EnergyPart, EnergyUse, EnergyWindow
+from wattline.meter.neighbours import describe_neighbours
 
 _READ_S = 0.5  # between two readings: if a GPU is lost, at most this much of it is not counted
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
             notify(f"GPU {restored.record.uuid}: restored a cap that a dead process left behind")
     meter = open_meter(args.meter)
     try:
+        for line in describe_neighbours(meter.gpus):
+            notify(line)
         start_s = time.monotonic()
         code, used = _run_metered(args, meter)
         wall_s = time.monotonic() - start_s

@@ -4,7 +4,8 @@
     nvml:GPU-12ab…       this GPU, regardless of CUDA_VISIBLE_DEVICES
 
 Energy is read from the driver's counter; on GPUs without one (before Volta) power is integrated. A MIG
-instance has no meter of its own: the whole GPU is read, once, and `method` says so.
+instance has no meter of its own: the whole GPU is read, once, and `method` says so. The cap and the clock of
+a GPU with MIG instances are never changed, since they hold for all instances.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.meter.drivers.options import check_cap
 from wattline.meter.gpu_names import find_gpu_kind
+from wattline.meter.neighbours import select_others
 from wattline.meter.power_sampler import PowerIntegrator
 from wattline.meter.protocol import Gpu
 from wattline.meter.visible_devices import select_visible_devices
@@ -26,6 +28,11 @@ from wattline.meter.visible_devices import select_visible_devices
 _ROOT_HINT = "ask an administrator, run as root, or use zeusd"
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "NOT_FOUND", "UNKNOWN", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 _UNSUPPORTED = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
+_SLOWDOWNS = (
+    (0x20 | 0x40, "too hot and slowed down"),  # by software, by hardware
+    (0x80, "slowed down by the power brake"),
+    (0x08, "slowed down by its hardware"),
+)
 
 
 class NotSupported(MeterError):
@@ -65,7 +72,7 @@ class NvmlGpu:
         self.spec = f"nvml:{uuid}"
         self.name = _decode(self._call("reading its name", nvml.nvmlDeviceGetName))
         self.kind = find_gpu_kind(self.name)
-        self._is_mig = is_mig
+        self.is_mig = is_mig or self._detect_mig()
         self._last_j, self._offset_j = 0.0, 0.0
         self._lock = threading.Lock()  # windows and timelines read in several threads
         self._integrator: PowerIntegrator | None = None
@@ -75,7 +82,7 @@ class NvmlGpu:
     def method(self) -> str:
         """The driver's energy counter, or integrated power."""
         method = "nvml energy counter" if self._has_counter else "nvml power, integrated"
-        return f"{method}, of the whole GPU (MIG)" if self._is_mig else method
+        return f"{method}, of the whole GPU (MIG)" if self.is_mig else method
 
     def energy_j(self) -> float:
         """Return the joules since the driver was loaded, or since the first call if power is integrated."""
@@ -106,11 +113,13 @@ class NvmlGpu:
 
     def set_cap(self, watts: float) -> None:
         """Set the power limit."""
+        self._refuse_mig("a power cap")
         check_cap(watts, *self.cap_range_w(), self.name)
         self._call("setting a power cap", self._nvml.nvmlDeviceSetPowerManagementLimit, round(watts * 1e3))
 
     def lock_clock(self, mhz: float | None) -> None:
         """Lock the clock of the multiprocessors at *mhz*; None: unlock it."""
+        self._refuse_mig("a clock")
         if mhz is None:
             self._call("unlocking its clock", self._nvml.nvmlDeviceResetGpuLockedClocks)
         else:
@@ -120,6 +129,21 @@ class NvmlGpu:
         """Return the temperature of the chip."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
         return float(self._call("reading its temperature", self._nvml.nvmlDeviceGetTemperature, sensor))
+
+    def other_processes(self) -> tuple[int, ...]:
+        """Return the ids of compute processes that are not part of this job."""
+        found = self._call_by_name("listing its processes", "nvmlDeviceGetComputeRunningProcesses")
+        return select_others([int(one.pid) for one in found])
+
+    def slowdown(self) -> str:
+        """Return why the GPU is slower than its cap allows; empty: it is not."""
+        name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        reasons = int(self._call_by_name("reading its slowdowns", name))
+        return next((text for bits, text in _SLOWDOWNS if reasons & bits), "")
+
+    def memory_gib(self) -> float:
+        """Return the memory of the GPU."""
+        return float(self._call_by_name("reading its memory", "nvmlDeviceGetMemoryInfo").total) / 2**30
 
     def close(self) -> None:
         """Stop sampling power."""
@@ -132,6 +156,28 @@ class NvmlGpu:
         except NotSupported:
             return False
         return True
+
+    def _detect_mig(self) -> bool:
+        """Return True if the GPU is split, also where CUDA_VISIBLE_DEVICES names it by its number."""
+        try:
+            return bool(self._call_by_name("reading its MIG mode", "nvmlDeviceGetMigMode")[0])
+        except MeterError:
+            return False
+
+    def _refuse_mig(self, what: str) -> None:
+        if self.is_mig:
+            raise NotPermitted(
+                f"GPU {self.index} is split into MIG instances: {what} would hold for all of them,"
+                " and their energy cannot be separated; it is only measured",
+                "use the whole GPU (nvidia-smi -mig 0) to set caps",
+            )
+
+    def _call_by_name(self, action: str, name: str) -> Any:
+        """Call a function that older bindings may not have."""
+        function = getattr(self._nvml, name, None)
+        if function is None:
+            raise NotSupported(f"GPU {self.index}: {action} is not supported by the installed nvidia-ml-py")
+        return self._call(action, function)
 
     def _call(self, action: str, function: Callable[..., Any], *values: Any) -> Any:
         with _translate_errors(self._nvml, f"GPU {self.index}", action):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -33,6 +34,7 @@ from wattline.errors import ConfigError, MeterError, NotPermitted
 from wattline.measurement.devices import Device, device
 from wattline.meter.drivers.options import check_cap, check_choice, parse_options, parse_whole_number
 from wattline.meter.drivers.simulated_state import GpuRow, SimulatedGpuState
+from wattline.meter.neighbours import is_running, select_others
 from wattline.meter.protocol import Gpu
 
 if TYPE_CHECKING:
@@ -136,6 +138,18 @@ class SimulatedGpu:
         """Return a temperature that rises with the power draw."""
         return 30.0 + 0.15 * self.power_w()
 
+    def other_processes(self) -> tuple[int, ...]:
+        """Return the processes that made steps on this GPU and still run, without those of this job."""
+        return select_others(self._meter.list_users(self._number))
+
+    def slowdown(self) -> str:
+        """Return nothing: a simulated GPU is never too hot."""
+        return ""
+
+    def memory_gib(self) -> float:
+        """Return the memory of the device."""
+        return self._meter.options.device.mem_gib
+
     def _check_permitted(self, what: str) -> None:
         self._meter.check_present(self._number)
         if self._meter.options.denied:
@@ -158,6 +172,7 @@ class SimulatedMeter:
         device = options.device
         self.state = SimulatedGpuState(self.folder, device.name, options.count, device.max_cap_w, start_s)
         self._due_s = start_s  # when the step, or its part, is over in real time
+        self._user_files: list[Path] = []
         self._rates: dict[tuple[float, float], _StepRate] = {}
         job_gpus = options.job_gpus or tuple(range(options.count))
         self._job_size = len(job_gpus)
@@ -208,6 +223,8 @@ class SimulatedMeter:
             raise ConfigError(f"a step has {samples:g} samples, expected more than 0")
         for number in self._numbers:
             self.check_present(number)
+        if not self._user_files:
+            self._add_user()
         left = samples * self._job_size / len(self._numbers)
         while True:
             rates = [self._look_up_rate(self.state.read_row(number)) for number in self._numbers]
@@ -228,6 +245,19 @@ class SimulatedMeter:
             # Faster GPUs wait for the slowest.
             draw_w = rate.watts * (own_s + self._workload.waiting_power * (step_s - own_s)) / step_s
             self._count(number, max(draw_w, self.options.device.idle_w), step_s, end_s, is_last)
+
+    def _add_user(self) -> None:
+        """Note that this process computes on its GPUs, for other processes that share the state."""
+        folder = self.folder / "users"
+        folder.mkdir(exist_ok=True)
+        self._user_files = [folder / f"{number}-{os.getpid()}" for number in self._numbers]
+        for path in self._user_files:
+            path.touch()
+
+    def list_users(self, number: int) -> list[int]:
+        """Return the running processes that have made steps on a GPU."""
+        pids = [int(path.name.partition("-")[2]) for path in (self.folder / "users").glob(f"{number}-*")]
+        return [pid for pid in sorted(pids) if is_running(pid)]
 
     def _pass_time(self, step_s: float) -> float:
         """Let *step_s* pass, and return the time after it."""
@@ -292,6 +322,8 @@ class SimulatedMeter:
 
     def close(self) -> None:
         """Close the state file, and delete it unless the option `state` is set."""
+        for path in self._user_files:
+            path.unlink(missing_ok=True)
         self.state.close()
         if self._remove_folder is not None:
             self._remove_folder()
