@@ -1,8 +1,9 @@
 """Power, limits and memory of GPUs and their nodes, by GPU kind.
 
-*max_w*, caps, clocks and memory are the vendor's. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU
-server) are measured where *measured* names a source, see `benchmarks/fit_devices.py`; else they are round
-guesses, and a GPU that trains is taken to draw three quarters of its limit.
+*max_w*, caps, clocks and memory are the vendor's; *source* names the data sheet where it is not the product's
+page. *idle_w*, *busy_w* and *base_w* (the rest of an 8-GPU server) are measured where *measured* names a
+source, see `benchmarks/fit_devices.py`; else they are round guesses, and a GPU that trains is taken to draw
+three quarters of its limit. No power or speed curve of the kinds with *source* was measured.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Device:
     max_clock_mhz: float
     mem_gib: float  # of the smaller one, where a kind was sold with two sizes
     measured: str = ""  # source of the measured watts; "": assumed
+    source: str = ""  # of limit and memory
 
     @property
     def max_cap_w(self) -> float:
@@ -35,6 +37,15 @@ class Device:
 
 _ACME = "Acme, NSDI'24"
 _MLPERF = "MLPerf Training 4.0, idle assumed"
+_A10G = "NVIDIA data sheet of the A10; 300 W as set by AWS in G5 instances"
+_RTX3090 = "NVIDIA's page of the GeForce RTX 3090"
+_RTX4090 = "NVIDIA's page of the GeForce RTX 4090; smallest cap by nvidia-smi of a user"
+_GH200 = "NVIDIA data sheet of the GH200; 900 of the module's 450 to 1000 W for the GPU"
+
+
+def _sheet(product: str) -> str:
+    return f"NVIDIA data sheet of the {product}"
+
 
 DEVICES: dict[str, Device] = {
     d.name: d
@@ -50,6 +61,19 @@ DEVICES: dict[str, Device] = {
         Device("a100-pcie", 45.0, 225.0, 300.0, 600.0, 150.0, 210.0, 1410.0, 40.0),
         Device("a100", 59.0, 354.0, 400.0, 918.0, 100.0, 210.0, 1410.0, 40.0, _ACME),
         Device("h100", 70.0, 690.0, 700.0, 1632.0, 200.0, 210.0, 1980.0, 80.0, _MLPERF),
+        # Limit and memory by NVIDIA; idle, base, clocks and most of the smallest caps are assumed.
+        Device("a10g", 20.0, 225.0, 300.0, 400.0, 100.0, 210.0, 1710.0, 24.0, source=_A10G),
+        Device("a30", 25.0, 123.75, 165.0, 500.0, 100.0, 210.0, 1440.0, 24.0, source=_sheet("A30")),
+        Device("l4", 12.0, 54.0, 72.0, 250.0, 40.0, 210.0, 2040.0, 24.0, source=_sheet("L4")),
+        Device("l40s", 35.0, 262.5, 350.0, 500.0, 100.0, 210.0, 2520.0, 48.0, source=_sheet("L40S")),
+        Device("rtx3090", 25.0, 262.5, 350.0, 300.0, 100.0, 210.0, 2100.0, 24.0, source=_RTX3090),
+        Device("rtx4090", 20.0, 337.5, 450.0, 300.0, 150.0, 210.0, 3105.0, 24.0, source=_RTX4090),
+        Device(
+            "h100-pcie", 50.0, 262.5, 350.0, 900.0, 200.0, 210.0, 1755.0, 80.0, source=_sheet("H100 PCIe")
+        ),
+        Device("gh200", 90.0, 675.0, 900.0, 800.0, 200.0, 345.0, 1980.0, 96.0, source=_GH200),
+        Device("h200", 75.0, 525.0, 700.0, 1632.0, 200.0, 345.0, 1980.0, 141.0, source=_sheet("H200 SXM")),
+        Device("b200", 140.0, 750.0, 1000.0, 2000.0, 200.0, 120.0, 1965.0, 180.0, source=_sheet("HGX B200")),
     )
 }
 

@@ -41,6 +41,7 @@ class CapTuner:
         self.search: CapSearch | None = None
         self.original_w: tuple[float, ...] = ()  # one per GPU
         self._has_failed = False
+        self._is_wanted = aim is not None or fixed is not None
         low, high = self._read_range()
         if fixed is not None:
             if gpus and not observe:
@@ -50,11 +51,14 @@ class CapTuner:
 
     def _read_range(self) -> tuple[float, float]:
         """Return the range of caps that all GPUs of this rank allow; (0, 0): caps cannot be set."""
-        with suppress(MeterError):
+        try:
             self.original_w = tuple(gpu.cap_w() for gpu in self._gpus)
             if self.original_w:
                 low = max(gpu.cap_range_w()[0] for gpu in self._gpus)
                 return low, max(low, min(self.original_w))
+        except MeterError as error:
+            if self._is_wanted:
+                self._warn(f"{error.message}: no cap is set, energy is still measured")
         return 0.0, 0.0
 
     def _set_fixed(self, cap_w: float, low: float, high: float) -> None:

@@ -22,6 +22,7 @@ from wattline.measurement.counter_period import MIN_WINDOW_S
 from wattline.meter import Meter
 from wattline.meter.caps.guard import guard_caps
 from wattline.meter.energy_window import EnergyWindow
+from wattline.meter.gpu_names import name_gpu_kind
 from wattline.meter.gpu_sync import synchronize_gpus
 from wattline.meter.neighbours import describe_neighbours, find_disturbance
 from wattline.meter.sources import use_meter
@@ -121,7 +122,7 @@ class TrainingRun:
         if ranks.count > 1 and len(gpus) > 1:
             gpus = gpus[ranks.local_rank % len(gpus) :][:1]
         self.gpus = gpus
-        self._kind = gpus[0].kind or gpus[0].name if gpus else ""
+        self._kind = name_gpu_kind(gpus[0]) if gpus else ""
         self._max_w = ranks.reduce_sum(sum_max_caps(gpus))
         self._window = EnergyWindow(meter, gpus)
         self._resources.callback(self._window.end)

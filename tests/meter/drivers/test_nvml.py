@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import MeterError
-from wattline.meter import open_meter
+from wattline.measurement.devices import DEVICES
+from wattline.meter import gpu_names, open_meter
 from wattline.meter.drivers.nvml import NvmlGpu
 from wattline.meter.gpu_names import find_gpu_kind
 from wattline.meter.visible_devices import select_visible_devices
@@ -201,10 +206,36 @@ def test_without_a_driver_opening_nvml_is_an_error() -> None:
         ("Quadro RTX 6000", "rtx6000"),
         ("NVIDIA RTX 6000 Ada Generation", ""),
         ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", ""),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", ""),
+        ("NVIDIA H100", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H200 NVL", ""),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", ""),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", ""),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA A10", ""),
+        ("NVIDIA A30", "a30"),
+        ("NVIDIA A800-SXM4-80GB", ""),
+        ("NVIDIA RTX A6000", ""),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", ""),
+        ("Tesla V100-PCIE-32GB", "v100"),
+        ("Tesla V100S-PCIE-32GB", ""),
+        ("GRID T4-16Q", ""),
+        ("NVIDIA A40-48Q", ""),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", ""),
         ("Tesla T4", "t4"),
         ("NVIDIA A40", "a40"),
-        ("NVIDIA GeForce RTX 4090", ""),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 4090 D", ""),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", ""),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA GeForce RTX 3090 Ti", ""),
+        ("", ""),
     ],
 )
 def test_the_kind_is_derived_from_the_product_name(name: str, kind: str) -> None:
@@ -216,3 +247,103 @@ def test_without_cuda_visible_devices_all_gpus_are_visible() -> None:
     assert select_visible_devices("GPU-", ["GPU-a", "GPU-b"], lambda instance: None) == (), (
         "the prefix is ambiguous"
     )
+
+
+def test_every_kind_has_limits_of_its_own_and_a_source_or_a_measurement() -> None:
+    assert set(DEVICES) == set(gpu_names._FAMILIES)
+    added = [device for device in DEVICES.values() if device.source]
+    assert len(added) == 10
+    assert all(device.idle_w < device.busy_w <= device.max_w for device in added)
+    assert all(device.min_cap_w < device.max_w and not device.measured for device in added)
+
+
+def test_a_gpu_with_mig_instances_is_measured_and_its_cap_never_changed(stub: NvmlStub) -> None:
+    stub["mig_mode", 0] = 1  # CUDA_VISIBLE_DEVICES=0 is then its first instance
+    code = (
+        "from wattline.errors import NotPermitted\n"
+        "from wattline.meter.caps.guard import guard_caps\n"
+        "m = open_meter('nvml'); g = m.gpus[0]\n"
+        "for change in (lambda: g.set_cap(200), lambda: g.lock_clock(1000), lambda: g.lock_clock(None)):\n"
+        "    try: change()\n"
+        "    except NotPermitted as error: print(error.message)\n"
+        "with guard_caps(m.gpus[:1]) as guard: print(guard.set_cap(200))\n"
+        "print(g.method, g.energy_j() >= 0)"
+    )
+    lines = stub.run(code, WATTLINE_STATE=str(stub.path.parent / "state")).splitlines()
+    assert all("split into MIG instances" in line for line in lines[:3])
+    assert lines[3:] == ["False", "nvml energy counter, of the whole GPU (MIG) True"]
+    assert stub["sets", 0] == 0
+    assert stub["clock_mhz", 0] == 0
+
+
+def test_processes_slowdowns_and_memory_are_read(stub: NvmlStub) -> None:
+    stub["pid", 0], stub["other_pid", 0] = os.getpid(), 1
+    stub["reasons", 1] = 0x40 | 0x4
+    code = (
+        "from wattline.meter.neighbours import find_disturbance\n"
+        "m = open_meter('nvml')\n"
+        "print(m.gpus[0].other_processes(), m.gpus[1].other_processes(), m.gpus[0].memory_gib())\n"
+        "print(find_disturbance(m.gpus[1:])); print(find_disturbance(m.gpus))"
+    )
+    first, hot, shared = stub.run(code).splitlines()
+    assert first == f"({os.getpid()}, 1) () 80.0"
+    assert hot == "GPU 1 was too hot and slowed down"
+    assert shared == f"process {os.getpid()} used GPU 0 too"
+    stub["reasons", 1] = 0x4  # its own cap is no disturbance
+    assert stub.run(code).splitlines()[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"mig_mode": 1}, "GPU 0 is split into MIG instances"),
+        ({"capless": 1}, "reading its power cap is not supported by this GPU or driver: no cap is set"),
+        ({"denied": 1}, "setting a power cap needs administrator rights"),
+        ({"other_pid": 1}, "GPU 0 is used by another process too (1): its joules are those of the whole GPU"),
+    ],
+)
+def test_a_session_says_in_one_line_what_is_not_measured_or_set(
+    stub: NvmlStub, fields: dict[str, int], line: str
+) -> None:
+    for name, value in fields.items():
+        stub[name, 0] = value
+    code = (
+        "import wattline\n"
+        "with wattline.Session(aim='energy') as run:\n"
+        "    for _ in run.epochs(2):\n"
+        "        for _ in run.steps([0] * 20): pass\n"
+    )
+    env = stub.env(WATTLINE_STATE=str(stub.path.parent / "state"), CUDA_VISIBLE_DEVICES="0")
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (printed,) = done.stderr.splitlines()
+    assert line in printed
+
+
+def test_an_unlisted_gpu_takes_its_watts_from_the_driver_and_not_from_another_kind(
+    tmp_path: Path, library: Path
+) -> None:
+    stub = NvmlStub(tmp_path / "nvml.bin", library, 1, "NVIDIA RTX A6000")
+    stub["draw_mw", 0], stub["most_mw", 0], stub["cap_mw", 0] = 23_000, 300_000, 300_000
+    code = (
+        "import logging; logging.basicConfig()\n"
+        "from pathlib import Path\n"
+        "from wattline.backend.engine.local.machine import Machine\n"
+        "n = Machine.open('auto', Path('.')).nodes; print(n.kind.names, n.idle_w, n.busy_w)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}"], env=stub.env(), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "('rtx-a6000',) [23.] [300.]", done.stderr
+    assert "idle 23 W (measured), limits 100 to 300 W, 80 GiB, by its driver" in done.stderr
+
+
+def test_the_period_of_the_counter_is_measured(stub: NvmlStub) -> None:
+    stub["renewed_ms", 0], stub["renewed_ms", 1] = 100, 20
+    code = (
+        "from wattline.meter.counter_renewal import measure_counter_periods\n"
+        "import json; print(json.dumps(measure_counter_periods(open_meter('nvml'))))"
+    )
+    periods = json.loads(stub.run(code))
+    assert periods[UUIDS[0]] == pytest.approx(0.1, abs=0.05)
+    assert periods[UUIDS[1]] == pytest.approx(0.02, abs=0.02)

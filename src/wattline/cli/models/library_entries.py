@@ -47,7 +47,7 @@ def _device_row(d: Device) -> tuple[str, ...]:
 
 
 def _encode_device(d: Device) -> dict[str, Any]:
-    return {**asdict(d), "max_cap_w": d.max_cap_w, "measured": d.measured or None}
+    return {**asdict(d), "max_cap_w": d.max_cap_w, "measured": d.measured or None, "source": d.source or None}
 
 
 def show_entries(args: argparse.Namespace) -> int:
@@ -107,5 +107,6 @@ def _format_device(d: Device) -> str:
         ("  base", f"{base}, the rest of a node of eight"),
         ("  cap", cap),
         ("  clock", clock),
+        *([("  from", d.source)] if d.source else []),
     )
     return "\n".join(f"{key:<12}{value}".rstrip() for key, value in rows)

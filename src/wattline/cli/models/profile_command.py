@@ -16,7 +16,7 @@ from wattline.cli.models.profile_result import ProfileResult, format_cores, form
 from wattline.cli.models.profile_state import ProfileHeader, ProfileState
 from wattline.cli.output import check_writable, notify, print_error, print_json, progress_bar
 from wattline.errors import ConfigError
-from wattline.measurement.devices import DEVICES
+from wattline.meter.gpu_names import find_gpu_kind
 from wattline.profiler.core_sweep import CoreSweep
 from wattline.profiler.cpu_limits import CpuLimits, limit_cpus
 from wattline.profiler.run import NoSteps, Patience, ProfiledJob, format_command, measure_speed
@@ -95,9 +95,8 @@ def _detect_gpu_kind(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str:
     for file in sorted(drivers.glob("*/information")):
         for line in file.read_text("utf-8", "replace").splitlines():
             if line.startswith("Model:"):
-                name = line.removeprefix("Model:").strip().casefold()
-                words = name.replace("-", " ").split()
-                return next((kind for kind in DEVICES if kind in words), name)
+                name = line.removeprefix("Model:").strip()
+                return find_gpu_kind(name) or name.casefold()
     return "cpu"
 
 

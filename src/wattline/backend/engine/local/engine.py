@@ -22,6 +22,7 @@ from wattline.backend.engine.local.machine import Machine
 from wattline.backend.engine.protocol import GpuReading
 from wattline.core.nodes import Nodes
 from wattline.errors import MeterError, WattlineError
+from wattline.meter.gpu_names import name_gpu_kind
 
 _KILL_WAIT_S = 5.0  # for the end of an attempt after its GPUs are gone
 _POLL_S = 0.2  # where the kernel has no file descriptors for processes
@@ -293,9 +294,9 @@ class LocalEngine:
         ]
 
     def gpu_model(self, node: int) -> tuple[str, float]:
-        """Return the kind, or else the name, of the node's GPUs, and their highest power limit."""
+        """Return the kind of the node's GPUs, and their highest power limit."""
         gpu = self.machine.meter.gpus[self.machine.gpus_of(node)[0]]
-        return gpu.kind or gpu.name, gpu.cap_range_w()[1]
+        return name_gpu_kind(gpu), gpu.cap_range_w()[1]
 
     def cap_ranges_w(self) -> tuple[tuple[float, float] | None, ...]:
         """Return the lowest and highest power limit of a GPU of each node; None: it cannot be read."""

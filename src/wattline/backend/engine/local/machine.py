@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from pathlib import Path
 from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.cluster import join_nodes, nodes
 from wattline.core.nodes import Nodes
-from wattline.errors import ConfigError, MeterError, WattlineError
-from wattline.meter import Meter, open_meter
+from wattline.errors import ConfigError, MeterError
+from wattline.measurement.devices import DEVICES
+from wattline.meter import Gpu, Meter, open_meter
+from wattline.meter.gpu_facts import read_gpu_facts
+from wattline.meter.gpu_names import name_gpu_kind
 
-_FALLBACK_KIND = "v100"  # its power table is used for GPUs without one
+_logger = logging.getLogger(__name__)
 _RESERVED_GIB = 1.0  # host memory that no job gets
 
 
@@ -43,16 +47,19 @@ class Machine:
             raise ConfigError(f"gpus is {text!r}, expected auto, or for example simulated:4xa100")
         kinds: dict[str, list[int]] = {}
         for index, gpu in enumerate(meter.gpus):
-            kinds.setdefault(gpu.kind or gpu.name, []).append(index)
+            kinds.setdefault(name_gpu_kind(gpu), []).append(index)
         cores = tuple(sorted(os.sched_getaffinity(0)))
         host_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         mem_gib = max(host_gib - _RESERVED_GIB, 0.5)
         parts = []
         for kind, places in kinds.items():
             share = len(places) / len(meter.gpus)
+            idle_w, busy_w = _read_watts(meter.gpus[places[0]])
             parts.append(
                 nodes(
-                    _known_kind(kind),
+                    kind,
+                    idle_w=idle_w,
+                    busy_w=busy_w,
                     gpus=len(places),
                     cpus=len(cores) * share,
                     mem_gib=mem_gib * share,
@@ -107,10 +114,15 @@ def _open_nvml() -> Meter:
     )
 
 
-def _known_kind(kind: str) -> str:
-    """Return *kind* if its power draw is known, else a kind that stands for it."""
-    try:
-        nodes(kind)
-    except WattlineError:
-        return _FALLBACK_KIND
-    return kind
+def _read_watts(gpu: Gpu) -> tuple[float | None, float | None]:
+    """Return idle and busy watts of an unlisted GPU, by its driver; None: it is listed with them."""
+    if gpu.kind in DEVICES:
+        return None, None
+    facts = read_gpu_facts(gpu)
+    _logger.warning(
+        "%s is not in the library (wattline library list): %s, by its driver; "
+        "its speed and draw under jobs are not known and are learnt from them",
+        gpu.name,
+        facts,
+    )
+    return facts.idle_w, facts.busy_w
