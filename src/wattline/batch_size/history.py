@@ -230,14 +230,14 @@ class RunHistory:
         Expired and disturbed ones are left out, and with *device* those of another device or driver. Without
         *gpus* it is the newest sweep on any number of GPUs.
         """
-        for sweep in read_sweeps(self._connection, group, kind, batch, gpus):
+        for sweep in read_sweeps(self._connection, time.time(), group, kind, batch, gpus):
             if not device or device == sweep.device:
                 return sweep.usable
         return ()
 
     def sweeps(self, group: str) -> list[CapSweep]:
         """Return all sweeps of a job, also expired ones, the newest first."""
-        return read_sweeps(self._connection, group)
+        return read_sweeps(self._connection, time.time(), group)
 
     # -- whole jobs
 
@@ -285,7 +285,7 @@ class RunHistory:
     ) -> TunerState:
         runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches and run.epochs > 0]
         sweeps = {batch: self.load_sweep(group, batch, kind) for batch in state.task.batches}
-        max_w = max_w or _find_largest_w(runs, read_sweeps(self._connection, group, kind))
+        max_w = max_w or _find_largest_w(runs, read_sweeps(self._connection, time.time(), group, kind))
         for run in runs:
             state = optimizer.observe(state, _build_outcome(run, sweeps[run.batch], eta, max_w))
         return state

@@ -6,9 +6,8 @@ disturbed are stored, but are measured again by the next run.
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from wattline.profiler.cap_aim import CapMeasurement
 
@@ -35,11 +34,12 @@ class CapSweep:
     aim: str = ""  # of the session that measured it
     device: str = ""  # empty = unknown
     measured_s: float = 0.0  # Unix time
+    age_s: float = 0.0  # when it was read
 
     @property
     def is_expired(self) -> bool:
         """True if it is too old to be used."""
-        return not abs(time.time() - self.measured_s) < LIFETIME_S
+        return not abs(self.age_s) < LIFETIME_S  # nor is one of the future valid
 
     @property
     def usable(self) -> tuple[CapMeasurement, ...]:
@@ -47,7 +47,7 @@ class CapSweep:
         return () if self.is_expired else tuple(one for one in self.measurements if not one.spoilt)
 
 
-def write_sweep(connection: sqlite3.Connection, sweep: CapSweep) -> None:
+def write_sweep(connection: Any, sweep: CapSweep) -> None:
     """Store a sweep, replacing an older one."""
     key = sweep.group, sweep.kind, sweep.gpus, sweep.batch
     connection.execute("DELETE FROM sweep WHERE grp = ? AND kind = ? AND gpus = ? AND batch = ?", key)
@@ -70,13 +70,17 @@ def write_sweep(connection: sqlite3.Connection, sweep: CapSweep) -> None:
 
 
 def read_sweeps(
-    connection: sqlite3.Connection,
+    connection: Any,
+    now_s: float,
     group: str,
     kind: str | None = None,
     batch: int | None = None,
     gpus: int | None = None,
 ) -> list[CapSweep]:
-    """Return the sweeps of a job, the newest first; None: of any kind, batch size or number of GPUs."""
+    """Return the sweeps of a job, the newest first; None: of any kind, batch size or number of GPUs.
+
+    *connection* is one of SQLite, *now_s* the Unix time.
+    """
     rows = connection.execute(
         "SELECT kind, gpus, batch, aim, device, measured_s, cap_w, steps, seconds, joules, spoilt FROM sweep"
         " WHERE grp = ? AND kind = coalesce(?, kind) AND batch = coalesce(?, batch)"
@@ -86,7 +90,7 @@ def read_sweeps(
     found: dict[tuple[str, int, int], CapSweep] = {}
     for row_kind, row_gpus, row_batch, aim, device, measured_s, cap_w, steps, seconds, joules, spoilt in rows:
         key = row_kind, row_gpus, row_batch
-        sweep = found.get(key) or CapSweep(group, *key, (), aim, device, measured_s)
+        sweep = found.get(key) or CapSweep(group, *key, (), aim, device, measured_s, now_s - measured_s)
         one = CapMeasurement(cap_w, steps, seconds, joules, bool(spoilt))
         found[key] = replace(sweep, measurements=(*sweep.measurements, one))
     return list(found.values())

@@ -46,12 +46,12 @@ class JobHistory:
         assert self._run is not None
         return self._run.choose_batch_size(sizes, default, _MAX_EPOCHS, warn)
 
-    def set_key(self, job: str, kind: str, gpus: int, device: str, *, is_kept: bool) -> None:
+    def set_key(self, job: str, kind: str, gpus: int, device: str) -> None:
         """Set the key of measured caps: the job, and the kind, number and description of its GPUs.
 
-        Without *is_kept* caps are neither read nor written: the service keeps those of recurring jobs.
+        Without a key caps are neither read nor written.
         """
-        self._key = (job, kind, gpus, device) if is_kept else None
+        self._key = job, kind, gpus, device
 
     def read_caps(self, batch: int) -> Sequence[CapMeasurement]:
         """Return the caps that an earlier run has measured, and that are still valid."""

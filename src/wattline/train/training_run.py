@@ -131,13 +131,9 @@ class TrainingRun:
         self._start_s = self._progress_s = self._saved_s = meter.now_s()
         self._open_history()
         guard = self._resources.enter_context(guard_caps(gpus, warn=self._warn_once))
-        self._history.set_key(
-            self.group or get_script_name(),
-            self._kind,
-            int(ranks.reduce_sum(len(gpus))),
-            describe_device(meter, gpus),
-            is_kept=not (self.environment.is_scheduled and self.group),
-        )
+        if not (self.environment.is_scheduled and self.group):  # the service keeps those
+            count, job = int(ranks.reduce_sum(len(gpus))), self.group or get_script_name()
+            self._history.set_key(job, self._kind, count, describe_device(meter, gpus))
         self.caps = CapTuner(
             gpus,
             guard,
