@@ -170,6 +170,16 @@ def test_requests_above_the_rate_limit_are_repeated_later(script: Script) -> Non
         client(script).get("/jobs")
 
 
+def test_a_service_that_starts_is_asked_again_and_then_counts_as_unreachable(script: Script) -> None:
+    pauses: list[float] = []
+    script.answers = [problem(503, "starting"), problem(503, "starting"), answer(200, {})]
+    assert client(script, pauses).get("/jobs") == {}
+    assert pauses == [1.0, 1.0]
+    script.answers = [problem(503, "starting")] * 5
+    with pytest.raises(Unreachable):
+        client(script).get("/jobs")
+
+
 @pytest.mark.parametrize(
     "text",
     [

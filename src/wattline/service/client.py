@@ -59,6 +59,12 @@ class _ConnectionLost(Unreachable):
     """The connection broke after it was established."""
 
 
+class _Starting(Unreachable):
+    """The service listens, but does not take requests yet."""
+
+    retry_after_s = 1.0
+
+
 class _TooManyRequests(BackendError):
     """The rate limit was hit; *retry_after_s* is the pause the service asks for."""
 
@@ -169,7 +175,7 @@ class Client:
             try:
                 with self._open(method, path, query, body, headers) as response:
                     return self._decode(response)
-            except _TooManyRequests as error:
+            except (_TooManyRequests, _Starting) as error:
                 if number == _TRIES - 1:
                     raise
                 self._pause(error.retry_after_s)
@@ -324,6 +330,8 @@ class Client:
             return self._not_wattline(response)
         if response.status == 429:
             return _TooManyRequests(detail, _parse_retry_after(response.getheader("Retry-After")))
+        if code == "urn:wattline:starting":
+            return _Starting(detail, hint)
         if response.status == 401:
             hint = hint or "set WATTLINE_TOKEN, or create a token with wattline token add"
         if code == f"urn:wattline:{Unsatisfiable.code}":
