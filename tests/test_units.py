@@ -2,7 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattline.units import format_seconds, parse_gib, parse_joules, parse_mhz, parse_seconds, parse_watts
+from wattline.units import (
+    format_joules,
+    format_joules_alike,
+    format_seconds,
+    parse_gib,
+    parse_joules,
+    parse_mhz,
+    parse_seconds,
+    parse_watts,
+    pluralize,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +80,20 @@ def test_joules_are_parsed() -> None:
 def test_invalid_energies_are_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="expected something like 3kWh"):
         parse_joules(text)
+
+
+def test_tiny_durations_are_zero() -> None:
+    assert [format_seconds(s) for s in (0, 2.62e-13, -1e-9, 0.05)] == ["0 s", "0 s", "0 s", "0.05 s"]
+
+
+def test_energies_of_one_column_have_one_unit() -> None:
+    assert format_joules_alike([14.9, 3.2e6, 0.0]) == ["0.00414 Wh", "889 Wh", "0 Wh"]
+    assert format_joules_alike([1.0, 3.6e9]) == ["<0.001 MWh", "1 MWh"]
+    assert [format_joules(j) for j in (0, 849.6, 99.97, 44424, 1.2e12)] == [
+        *("0 J", "850 J", "100 J", "12.3 Wh", "333 MWh"),
+    ]
+    assert format_joules_alike([]) == []
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [pluralize(n, "job") for n in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]

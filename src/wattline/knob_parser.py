@@ -72,6 +72,8 @@ def format_knobs(thing: Any, defaults: Mapping[str, object] | None = None) -> st
 def _format_value(value: object, unit: str) -> str:
     if isinstance(value, tuple) and value and all(isinstance(part, float | int) for part in value):
         return "/".join(_format_value(part, unit) for part in value)
+    if isinstance(value, tuple):
+        return " and ".join(map(str, value))
     if not isinstance(value, float):
         return f"{value}{unit if isinstance(value, int) else ''}"
     if not math.isfinite(value):

@@ -96,12 +96,13 @@ def format_joules_alike(values_j: Sequence[float]) -> list[str]:
 
 
 def _format_digits(value: float) -> str:
-    """Return a number with three significant digits, never as a power of ten: `1,234`, `12.3`, `0.0012`."""
+    """Return a number with three significant digits, never as a power of ten: `1,234`, `12.3`, `<0.001`."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    digits = 2 - math.floor(math.log10(abs(value))) if abs(value) >= 1e-4 else 0
-    text = f"{value:.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text.replace("-0", "0")
+    if abs(value) < 0.001:
+        return "0" if value == 0 else "<0.001"
+    text = f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def format_seconds(value_s: float) -> str:

@@ -157,6 +157,22 @@ def test_the_repr_of_a_budget_is_its_constructor() -> None:
     assert repr(Budget.watts(3.0)) == "Budget.watts(3)"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["12kW", "800W", "1.5kW", "vc1:300kWh/day", "5GJ", "1234567J", "2MWh", "eta=0.5", "a:eta=1", "0W"],
+)
+def test_a_budget_is_written_as_it_is_typed(text: str) -> None:
+    assert str(parse_budget(text)) == text
+
+
+@given(st.floats(0, 1e12, allow_subnormal=False), st.sampled_from(["W", "GJ", "kWh", "kWh/day", "MWh/7d"]))
+def test_the_text_of_a_budget_reads_back(amount: float, unit: str) -> None:
+    budget = parse_budget(f"{amount!r}{unit}")
+    again = parse_budget(str(budget))
+    assert replace(again, amount=0.0) == replace(budget, amount=0.0)
+    assert again.amount == pytest.approx(budget.amount, rel=1e-12)
+
+
 def test_impossible_amounts_are_rejected() -> None:
     for make in (
         lambda: Budget.watts(-1.0), lambda: Budget.watts(math.nan), lambda: Budget.eta(1.1),

@@ -29,7 +29,7 @@ from wattline.jobfile.job_name import default_name
         ("timeout 30m python train.py", "train"),
         ("bash -c 'cd /x && python train.py'", "train"),
         ("sh -c 'python train.py; exit 3'", "train"),
-        ("bash -c '(true)'", "true"),
+        ("bash -c '(true)'", "bash"),
         ("bash -c ';'", "bash"),
         ("bash -c 'echo \"'", "bash"),
         ("python -c 'print(1)'", "python"),

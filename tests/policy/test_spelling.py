@@ -112,7 +112,7 @@ def my_order(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Pl
         (p.Demand(keep=1.0), "demand:keep=1"),
         (p.Andreas("greedy", price=Price.flat(3.0)), "andreas:method=greedy"),
         (papers.drf_published, "drf-published"),
-        (p.PowerFlow(0.5, (Budget.watts(5000),)), "powerflow:eta=0.5,budgets=(Budget.watts(5000),)"),
+        (p.PowerFlow(0.5, (Budget.watts(5000),)), "powerflow:eta=0.5,budgets=5kW"),
         (Pack(), "pack"),
         (Power(Buddy("none"), spare=8), "buddy:backfill=none+power:spare=8"),
         (papers.TunePublished("easy", round_s=60.0), "tune-published:round=60s"),

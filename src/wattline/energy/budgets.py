@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -84,6 +86,20 @@ class Budget:
         amount = repr(self.over_time) if self.over_time else f"{self.amount:g}"
         return f"Budget.{self.unit}({amount}{within}{of})"
 
+    def __str__(self) -> str:
+        """Return the budget as `parse_budget` reads it: `12kW`, `vision:300kWh/day`."""
+        before = f"{self.team}:" if self.team else ""
+        if self.over_time is not None:
+            return f"{before}{self.over_time}"
+        if self.unit == "eta":
+            return f"{before}eta={_format_exact(self.amount)}"
+        if self.unit == "kwh_per_day":
+            return f"{before}{_format_amount(self.amount, (('Wh', 1e-3), ('kWh', 1.0), ('MWh', 1e3)))}/day"
+        if self.unit == "watts":
+            return before + _format_amount(self.amount, tuple(_WATTS.items()))
+        within = f"/{_format_exact(self.horizon_s)}s" if math.isfinite(self.horizon_s) else ""
+        return before + _format_amount(self.amount, tuple(_JOULES.items())) + within
+
     def meter_column(self, snapshot: Snapshot) -> int:
         """Return the column of `MeterReadings.energy_j` that counts for this budget."""
         if not self.team:
@@ -129,6 +145,17 @@ _AMOUNT = re.compile(r"([-+0-9.eE]+)\s*(J|kJ|MJ|GJ|Wh|kWh|MWh|W|kW|MW)\s*(?:/\s*
 _FILE = re.compile(r"(.+\.csv)(?:/(.+))?", re.IGNORECASE)
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "Wh": 3600.0, "kWh": 3.6e6, "MWh": 3.6e9}
 _WATTS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
+
+
+def _format_amount(amount: float, units: Sequence[tuple[str, float]]) -> str:
+    """Return the amount in the unit that writes it shortest, without an exponent."""
+    texts = [(_format_exact(amount / unit), name) for name, unit in units if amount / unit * unit == amount]
+    number, unit_name = min(texts, key=lambda text: len(text[0]))
+    return number + unit_name
+
+
+def _format_exact(value: float) -> str:
+    return f"{Decimal(repr(value)).normalize():f}"
 
 
 def parse_budget(text: str) -> Budget:

@@ -72,7 +72,7 @@ def _find_module(words: Sequence[str]) -> str | None:
 
 
 def _name_of_shell_command(text: str, shell: str) -> str:
-    """Return the name of the first command of a script line that runs a script, else of the first one."""
+    """Return the name of the first command of a shell line that runs a script, else that of the shell."""
     try:
         reader = shlex.shlex(text, posix=True, punctuation_chars=True)
         reader.whitespace_split = True
@@ -85,9 +85,8 @@ def _name_of_shell_command(text: str, shell: str) -> str:
             commands.append([])
         else:
             commands[-1].append(word)
-    named = [command for command in commands if command]
-    runs = [one for one in named if _runs_scripts(PurePath(_skip_prefixes(one)[0]).name)]
-    return default_name((runs or named)[0]) if named else shell
+    runs = [one for one in commands if one and _runs_scripts(PurePath(_skip_prefixes(one)[0]).name)]
+    return default_name(runs[0]) if runs else shell
 
 
 def _strip(name: str) -> str:

@@ -217,9 +217,9 @@ def spell(decider: object) -> str:
     """Return the text of a policy, stage or placer as `--policy` and `--place` accept it.
 
     That is its name, and behind a `:` the knobs that differ from their defaults: `las:quantum=60s+keep`,
-    `buddy+power:spare=8`. `parse_policy` and `parse_placer` are the inverse. Budgets are written as Python,
-    and a price is left out, because both have options of their own; a class that is not part of Wattline is
-    written as it writes itself.
+    `buddy+power:spare=8`. `parse_policy` and `parse_placer` are the inverse. Budgets are written as
+    `--budget` accepts them, and a price is left out: both have options of their own. A class that is not
+    part of Wattline is written as it writes itself.
     """
     name = getattr(decider, "__name__", None)
     if name is not None:

@@ -29,6 +29,11 @@ def attempt_folders(root: Path, job: str) -> list[Path]:
     return sorted((path for path in paths if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
+def log_file(root: Path, job: str, attempt: int) -> Path:
+    """Return the file with the output of the first rank of an attempt."""
+    return job_folder(root, job) / "attempts" / str(attempt) / LOG
+
+
 def checkpoint_folder(root: Path, spec: JobSpec) -> Path:
     """Return the folder in which a job saves its work."""
     if spec.checkpoint:

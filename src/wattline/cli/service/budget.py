@@ -9,6 +9,7 @@ from wattline.cli.arguments import add_actions
 from wattline.cli.output import notify, print_json
 from wattline.cli.service.connect import add_connection_arguments, connect
 from wattline.errors import ConfigError
+from wattline.service.client import Client
 
 if TYPE_CHECKING:
     from wattline.cli.main import CommandParser
@@ -35,6 +36,13 @@ def add_arguments(parser: CommandParser) -> None:
     add_connection_arguments(change)
 
 
+def _announce_idle_teams(client: Client, budgets: list[str]) -> None:
+    """Print the teams that have a budget, but of which no job was ever submitted: a name may be misspelt."""
+    for team in dict.fromkeys(text.rpartition(":")[0] for text in budgets):
+        if team and not client.get("/jobs", {"team": team, "limit": 1})["jobs"]:
+            notify(f"team {team} has a budget, but no job of it was submitted so far: check its name")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the budgets in force, after replacing them if asked to."""
     client = connect(args)
@@ -50,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             if error.code != "bad_request":
                 raise
             raise ConfigError(f"{' '.join(args.budgets)!r} is not a valid budget", _HINT) from None
+        _announce_idle_teams(client, answer["budgets"])
         was = ", ".join(before["budgets"]) or "no budget"
         notify(f"before: {was}" if before != answer else "budgets unchanged")
     budgets, overshoot = answer["budgets"], answer["overshoot"]

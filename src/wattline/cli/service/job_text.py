@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wattline.cli.output import print_table
-from wattline.units import format_joules, format_seconds
+from wattline.units import format_joules, format_joules_alike, format_seconds
 from wattline.units import pluralize as pluralize
 
 Job = Mapping[str, Any]
@@ -19,10 +19,12 @@ _COLUMNS = ("job", "name", "state", "gpus", "time", "progress", "energy", "why")
 
 def print_jobs(jobs: Sequence[Job]) -> None:
     """Print a table with a line for each job, cut off at the width of a terminal."""
-    print_table(_COLUMNS, [_build_row(job) for job in jobs], right=("job", "gpus"), wrap=False)
+    energies = format_energies(jobs)
+    rows = [_build_row(job, energy) for job, energy in zip(jobs, energies, strict=True)]
+    print_table(_COLUMNS, rows, right=("job", "gpus"), wrap=False)
 
 
-def _build_row(job: Job) -> tuple[str, ...]:
+def _build_row(job: Job, energy: str) -> tuple[str, ...]:
     pending = job["state"] == "PENDING"
     gpus = job["gpus_asked"] if pending else len(job["allocation"]["gpus"]) or job["gpus_asked"]
     return (
@@ -32,7 +34,7 @@ def _build_row(job: Job) -> tuple[str, ...]:
         str(gpus),
         format_time(job),
         format_progress(job),
-        format_energy(job),
+        energy,
         format_reason(job),
     )
 
@@ -75,6 +77,20 @@ def format_energy(job: Job) -> str:
     if not job["starts"]:
         return "-"
     return format_metered(job["energy_j"], job["energy_method"])
+
+
+def format_energies(jobs: Sequence[Job]) -> list[str]:
+    """Return the energy of each job as `format_energy` does, all in one unit."""
+    metered = [job for job in jobs if job["starts"] and _is_metered(job)]
+    texts = dict(zip(map(id, metered), format_joules_alike([j["energy_j"] for j in metered]), strict=True))
+    return [
+        f"{texts[id(job)]} ({sanitize(job['energy_method'])})" if id(job) in texts else format_energy(job)
+        for job in jobs
+    ]
+
+
+def _is_metered(job: Job) -> bool:
+    return job["energy_j"] is not None and job["energy_method"] != "unmetered"
 
 
 def format_metered(value_j: float | None, method: str) -> str:

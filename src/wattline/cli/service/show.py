@@ -19,6 +19,7 @@ from wattline.cli.service.job_text import (
     pluralize,
     sanitize,
 )
+from wattline.units import format_joules, format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +53,14 @@ def _build_rows(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("depends on", ", ".join(map(_format_dependency, job["depends_on"]))),
         ("at once", "" if job["max_parallel"] is None else f"at most {job['max_parallel']} of its sweep"),
         ("command", sanitize(shlex.join(job["command"]))),
+        ("directory", sanitize(job["workdir"])),
+        ("log", sanitize(job["log"])),
         ("user", sanitize(job["user"]) or "the service's own"),
         ("team", sanitize(job["team"])),
         ("priority", f"{job['priority']:g}"),
-        ("requests", pluralize(job["gpus_asked"], "GPU")),
+        ("requests", _format_request(job)),
+        ("limits", _format_limits(job["limits"])),
+        ("deadline", format_clock(job["deadline_s"]) if job["deadline_s"] is not None else ""),
         (
             "runs on" if job["state"] == "RUNNING" else "ran on",
             format_gpus(job["allocation"]) if started else "",
@@ -74,6 +79,24 @@ def _build_rows(job: dict[str, Any]) -> list[tuple[str, str]]:
         ("metrics", ", ".join(f"{sanitize(name)} {value:.6g}" for name, value in job["metrics"].items())),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _format_request(job: dict[str, Any]) -> str:
+    kinds = f" of {' or '.join(map(sanitize, job['gpu_types']))}" if job["gpu_types"] else ""
+    model = f", for {sanitize(job['model'])}" if job["model"] else ""
+    return f"{pluralize(job['gpus_asked'], 'GPU')}{kinds}{model}"
+
+
+def _format_limits(limits: dict[str, Any]) -> str:
+    parts = [
+        f"time {format_seconds(limits['time_s'])}" if limits["time_s"] else "no time limit",
+        f"{limits['memory_gib_per_gpu']:.4g} GiB for each GPU" if limits["memory_gib_per_gpu"] else "",
+        f"{limits['cpus_per_gpu']:.4g} cores for each GPU" if limits["cpus_per_gpu"] else "",
+        f"power {limits['power_w']:g} W for each GPU" if limits["power_w"] else "",
+        f"energy {format_joules(limits['energy_j'])}" if limits["energy_j"] else "",
+        "1 retry" if limits["retries"] == 1 else f"{limits['retries']} retries",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _format_saved(job: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from wattline.cli.service.connect import add_connection_arguments, connect
 from wattline.cli.service.job_text import (
     LIVE,
     format_clock,
-    format_energy,
+    format_energies,
     format_progress,
     format_time,
     pluralize,
@@ -105,7 +105,9 @@ def format_frame(frame: dict[str, Any]) -> str:
     if cluster["problem"]:
         parts.append(f"PROBLEM: {sanitize(cluster['problem'])}")
     if running:
-        rows = [_build_row(job) for job in running[:_MOST_JOBS]]
+        shown = running[:_MOST_JOBS]
+        energies = format_energies(shown)
+        rows = [_build_row(job, energy) for job, energy in zip(shown, energies, strict=True)]
         more = [f"and {len(running) - _MOST_JOBS} more"] if len(running) > _MOST_JOBS else []
         parts.append("\n".join([*format_columns(_COLUMNS, rows, right=("job", "gpus", "watts")), *more]))
     pending = frame["waiting"]
@@ -142,7 +144,7 @@ def _format_gpus(cluster: dict[str, Any], running: list[dict[str, Any]]) -> str:
     return "\n".join(format_columns((), rows)) if rows else "no GPUs"
 
 
-def _build_row(job: dict[str, Any]) -> tuple[str, ...]:
+def _build_row(job: dict[str, Any], energy: str) -> tuple[str, ...]:
     power_w = job["power_w"]
     return (
         job["id"],
@@ -151,7 +153,7 @@ def _build_row(job: dict[str, Any]) -> tuple[str, ...]:
         format_time(job),
         format_progress(job),
         "-" if power_w is None else f"{power_w:.0f} W",
-        format_energy(job),
+        energy,
     )
 
 

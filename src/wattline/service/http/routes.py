@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
+from wattline.backend.engine.folder_layout import log_file
 from wattline.errors import ConfigError, Conflict, did_you_mean
 from wattline.jobfile import JobFile, check_matrix, check_retries
 from wattline.jobfile.dependencies import check_dependencies
@@ -76,8 +77,13 @@ def _job_responses(controller: Controller, rows: list[JobRow]) -> list[schemas.J
         live = controller.live_status(row.id)
         if not live and row.state == "RUNNING":  # it has ended since it was read
             row = controller.job(row.id)
-        responses.append(schemas.JobResponse.from_row(row, live, describe_reason(view, row), now_s))
+        reason, log = describe_reason(view, row), _log_path(controller, row)
+        responses.append(schemas.JobResponse.from_row(row, live, reason, now_s, log))
     return responses
+
+
+def _log_path(controller: Controller, row: JobRow) -> str:
+    return str(log_file(controller.folder, row.id, row.starts)) if row.starts else ""
 
 
 def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:

@@ -111,6 +111,30 @@ class AllocationResponse(BaseModel):
     fused_with: list[str] = Field(default=[], description="ids of the other members of its array")
 
 
+class LimitsResponse(_Body):
+    """Limits of a job, as requested; null: none."""
+
+    time_s: float | None = Field(description="of one attempt")
+    memory_gib_per_gpu: float | None = Field(description="null: the proportional share")
+    cpus_per_gpu: float | None = Field(description="null: chosen by Wattline")
+    power_w: float | None = Field(description="highest power limit of each GPU")
+    energy_j: float | None = Field(description="of all attempts")
+    retries: int
+
+    @classmethod
+    def from_submission(cls, submission: dict[str, Any]) -> LimitsResponse:
+        """Build the response from the stored submission of a job."""
+        spec, columns = submission["spec"], submission["columns"]
+        return cls(
+            time_s=spec["time_limit_s"],
+            memory_gib_per_gpu=spec["memory_gib"] or None,
+            cpus_per_gpu=columns["cpus"] / columns["gpus"] or None,
+            power_w=spec["power_w"],
+            energy_j=spec["max_joules"],
+            retries=spec["retries"],
+        )
+
+
 class JobResponse(_Body):
     """A job."""
 
@@ -127,7 +151,13 @@ class JobResponse(_Body):
     max_parallel: int | None = Field(description="jobs of its sweep that run at once; null: no limit")
     depends_on: list[dict[str, str]] = Field(description="job or sweep that has to end first, and when")
     command: list[str]
+    workdir: str = Field(description="folder that it runs in")
+    log: str = Field(description="file with the output of its first rank; empty: it has not started")
+    model: str = Field(description="workload that it names; empty: none")
     gpus_asked: int
+    gpu_types: list[str] = Field(description="kinds of GPU that it accepts; empty: any")
+    limits: LimitsResponse
+    deadline_s: float | None
     submit_s: float
     start_s: float | None
     end_s: float | None
@@ -155,8 +185,9 @@ class JobResponse(_Body):
     metrics: dict[str, float]
 
     @classmethod
-    def from_row(cls, job: JobRow, live: dict[str, Any], reason: str, now_s: float) -> JobResponse:
+    def from_row(cls, job: JobRow, live: dict[str, Any], reason: str, now_s: float, log: str) -> JobResponse:
         """Build the response from the stored job and its *live* status, which is empty if it is over."""
+        spec, columns = job.submission["spec"], job.submission["columns"]
         allocation = {**job.allocation, **{k: v for k, v in live.items() if v is not None}}
         started_s = job.start_s if job.state == "RUNNING" and job.start_s is not None else now_s
         age_s = max((now_s if job.end_s is None else job.end_s) - job.submit_s, 0.0)
@@ -175,8 +206,14 @@ class JobResponse(_Body):
             matrix=job.matrix,
             max_parallel=job.max_parallel or None,
             depends_on=job.depends_on,
-            command=list(job.submission["spec"]["command"]),
-            gpus_asked=job.submission["columns"]["gpus"],
+            command=list(spec["command"]),
+            workdir=spec["workdir"],
+            log=log,
+            model=columns["model"],
+            gpus_asked=columns["gpus"],
+            gpu_types=columns["gpu_kind"].split("|") if columns["gpu_kind"] else [],
+            limits=LimitsResponse.from_submission(job.submission),
+            deadline_s=spec["deadline_s"],
             submit_s=job.submit_s,
             start_s=job.start_s,
             end_s=job.end_s,
