@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every policy, print the comparison and write the files asked for."""
-    announce_compilation()
+    progress = announce_compilation()
     from wattline.cli.simulation.comparison import compare_policies
+
+    progress.finish()
 
     return compare_policies(args)

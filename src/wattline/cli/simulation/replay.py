@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay the log; the first different action raises an error."""
-    announce_compilation()
+    progress = announce_compilation()
     from wattline.backend.replay import Replay
     from wattline.cli.simulation.models_argument import read_models
     from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     from wattline.loop.log_reader import read_log
     from wattline.loop.run import run as run_loop
     from wattline.policy.knobs import build_budget_error, has_knob, insert_quota, set_knob
+
+    progress.finish()
 
     policy, place = parse_policy_and_placer(args.policy, args.place, args.backfill)
     if args.budget and not has_knob(policy, "budgets"):

@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report of one log, or the comparison of several."""
-    announce_compilation()
+    progress = announce_compilation()
     from wattline.loop.log_reader import read_log
     from wattline.reports import build_plot_data, compare, write_html
+
+    progress.finish()
 
     check_writable(args.html)
     digests = [build_plot_data(read_log(path)) for path in args.logs]

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print the report and write the files asked for."""
-    announce_compilation()
+    progress = announce_compilation()
     from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
     from wattline.cli.simulation.scenario import SimulationCase
     from wattline.cli.simulation.unfinished import (
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from wattline.loop.log_writer import write_log
     from wattline.policy.knobs import build_budget_error, has_knob
     from wattline.reports import report, write_html
+
+    progress.finish()
 
     case = SimulationCase.from_arguments(args, args.policy)
     if case.budgets and not has_knob(case.build_policy_and_placer()[0], "budgets"):
