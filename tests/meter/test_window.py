@@ -380,6 +380,15 @@ def test_a_forked_process_leaves_the_parents_window_alone(meter: Meter, tmp_path
     assert len(read_rows(tmp_path / "energy.csv")) == 1
 
 
+def test_a_process_forked_inside_a_session_may_leave_it(meter: Meter) -> None:
+    with use_meter(meter):
+        pid = os.fork()
+        if pid:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    if not pid:
+        os._exit(0)
+
+
 def test_queued_work_is_waited_for_on_the_gpus_in_use(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
     cuda = SimpleNamespace(

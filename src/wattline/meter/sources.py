@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from wattline.errors import ConfigError, MeterError
@@ -44,7 +44,8 @@ def use_meter(meter: Meter) -> Iterator[None]:
     try:
         yield
     finally:
-        _session_meters.remove(meter)
+        with suppress(ValueError):  # a process forked inside the block has forgotten it
+            _session_meters.remove(meter)
 
 
 def find_sources(
