@@ -118,7 +118,7 @@ def test_a_framework_that_owns_the_loop_gets_the_same_events_energy_and_weights(
         events.append([{k: v for k, v in row.items() if k not in ("at", "job")} for row in rows])
     assert outputs[0] == outputs[1]
     assert events[0] == events[1]
-    assert {"began", "progress", "cap", "report", "ended"} == {event["event"] for event in events[0]}
+    assert {"began", "progress", "cap", "report", "ended"} <= {event["event"] for event in events[0]}
 
 
 def test_two_ranks_agree_on_caps_and_on_the_target(tmp_path: Path) -> None:

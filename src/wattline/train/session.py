@@ -208,8 +208,10 @@ class Session(TrainingRun):
         if os.environ.get(step_counter.PIPE):
             step_counter.step()
         self._record_step(count)
-        self._save_or_yield()
-        self._epoch_interrupted = self.should_stop and not 0 < self._steps_per_epoch <= self.position.step
+        is_last = self.position.step == self._steps_per_epoch  # `epoch` saves and yields
+        if not is_last:
+            self._save_or_yield()
+        self._epoch_interrupted = self.should_stop and not is_last
 
     def epoch(self, **metrics: float) -> bool:
         """Record the end of an epoch, with metrics as `report` takes them; return `should_stop`.
