@@ -132,8 +132,7 @@ class EngineBackend:
         if record is None:
             return {}
         energy = {"energy_j": self._exits.total_energy_j(record), "energy_method": self.engine.energy_method}
-        attempt = self._attempts.find_started(job)
-        return {**energy, **describe_attempt(attempt, job, self._queue.now_s)}
+        return {**energy, **describe_attempt(self._attempts.find_started(job), job, self._queue.now_s)}
 
     # -- the Backend protocol
 
@@ -255,8 +254,10 @@ class EngineBackend:
         if not self.engine.adopt(attempt):
             for record in records:
                 record.energy_j = None  # the counters of these GPUs are gone, too
-                facts = self._exits.facts(record, None, None, "Its GPUs are gone.")
-                self._on_event("stopped", record.id, facts)
+                record.service_s += max(self._queue.read_clock() - attempt.since_s, 0.0)
+                self._on_event(
+                    "stopped", record.id, self._exits.facts(record, None, None, "Its GPUs are gone.")
+                )
             return
         self._monitor.watch(attempt, adopted=True)
         self._attempts.add(attempt)

@@ -429,6 +429,7 @@ def test_the_energy_of_a_job_on_gpus_that_are_gone_is_unknown_and_not_0(tmp_path
     with opened(tmp_path, f"simulated:1xa100,state={tmp_path / 'one'}", [job("1", "sleep 60")]) as second:
         (stopped,) = second.data("stopped")
         assert (stopped["message"], stopped["energy_j"]) == ("Its GPUs are gone.", None)
+        assert stopped["service_s"] > 0
 
 
 def test_a_restart_finds_running_and_ended_attempts(tmp_path: Path) -> None:
