@@ -22,7 +22,7 @@ def row(tmp_path: Path) -> JobRow:
 def respond(
     row: JobRow, live: dict[str, Any] | None = None, now_s: float = 1000.0, **more: Any
 ) -> JobResponse:
-    return JobResponse.from_row(replace(row, submit_s=0.0, **more), live or {}, "", now_s)
+    return JobResponse.from_row(replace(row, submit_s=0.0, **more), live or {}, "", now_s, "rank0.log")
 
 
 def test_a_job_that_never_ran_has_no_energy(row: JobRow) -> None:
