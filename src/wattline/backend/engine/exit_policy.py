@@ -80,7 +80,7 @@ def decide_exit(
         return ExitDecision("finish", state, message)
     crash = find_quick_crash(attempt, progressed=progressed)
     if crash and crash == job.crash and job.spec.retry_on is None:
-        message = f"{message} So did the attempt before: that is an error of the program."
+        message = f"{message} So was the attempt before: that is an error of the program."
         return ExitDecision("finish", state, message)
     return ExitDecision("retry_or_fail", state, message)
 
