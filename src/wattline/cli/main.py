@@ -77,6 +77,7 @@ COMMANDS = {
     "audit": Command("service.audit", "print what operators did"),
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
     "power": Command("service.power", "show the power of all GPUs over time"),
+    "prune": Command("service.prune", "delete or archive old jobs, logs and events of the service"),
     "token": Command("service.token", "create, list, rotate and revoke access tokens of the service"),
     "runlog": Command("service.runlog", "print the decisions of the service, for wattline replay"),
     "policies": Command(

@@ -35,6 +35,8 @@ from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, rea
 from wattline.service.event_feed import EventFeed
 from wattline.service.job_actions import JobActions
 from wattline.service.power_history import PowerHistory
+from wattline.service.retention import Pruner, RetentionThread
+from wattline.service.settings import RetentionSettings
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
@@ -66,6 +68,7 @@ class Controller:
         models: Models | None = None,
         seed: int = 0,
         clock: Callable[[], float] | None = None,
+        retention: RetentionSettings | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         self._seed, self._policy_text = seed, policy
@@ -112,6 +115,9 @@ class Controller:
         self._submitter = Submitter(self.store, self.backend, self.view)
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)
+        self.retention = retention or RetentionSettings()
+        self.pruner = Pruner(self.store, self.folder, self.clock)
+        self._retention_thread = RetentionThread(self.pruner, self.retention, self.feed.forget_history)
         self._reset_meter = threading.Event()
         self.backend.limit_caps(bound_caps(parsed_policy, budgets))
         self._thread = threading.Thread(target=self._run, name="wattline-loop", daemon=True)
@@ -130,6 +136,7 @@ class Controller:
         self._append(started, *build_policy_change(self.store, self._policy_text, self.clock()))
         self._thread.start()
         self._admission.start()
+        self._retention_thread.start()
 
     def stop(self) -> None:
         """Stop the loop. Jobs run on, and the next process that serves this folder adopts them."""
@@ -137,6 +144,7 @@ class Controller:
         self.close_streams()
         self.backend.interrupt()
         self._admission.stop()
+        self._retention_thread.stop()
         try:
             if self._thread.ident is not None:
                 self._thread.join()

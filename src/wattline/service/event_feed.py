@@ -171,7 +171,8 @@ class EventFeed:
 
     def forget_history(self) -> None:
         """Drop the cached pages, after events were deleted."""
-        self._history.submit(self._pages.clear)
+        with suppress(RuntimeError):  # it is closed
+            self._history.submit(self._pages.clear)
 
     # -- the reader thread
 

@@ -380,3 +380,22 @@ def test_a_change_without_a_selection_is_refused(capsys: Capsys) -> None:
     code, _, err = run_command(capsys, "priority", "1", "high")
     assert code == 2
     assert "'high' is not a priority" in err
+
+
+def test_old_jobs_are_pruned(capsys: Capsys, service: Controller, ended: str) -> None:
+    later = submitted(capsys, "--hold", "--", "true")
+    code, out, _ = run_command(capsys, "prune", "--older-than", "0s", "--dry-run")
+    assert code == 0
+    assert out.startswith("would delete ")
+    assert service.job(ended).state == "FAILED"
+    code, _, err = run_command(capsys, "prune", "--older-than", "0s")
+    assert code == 2
+    assert "-y deletes without asking" in err
+    report = run_json_command(capsys, "prune", "--older-than", "0s", "-y")
+    assert report["jobs"] >= 1
+    assert service.store.job(ended) is None
+    assert service.job(later).state == "PENDING"
+    for words in (["--older-than", "soon"], ["--max-size", "much"]):
+        assert run_command(capsys, "prune", *words)[0] == 2
+    run_command(capsys, "cancel", "-y", later)
+    wait_until(lambda: service.job(later).state == "CANCELLED")

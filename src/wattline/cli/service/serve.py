@@ -24,6 +24,7 @@ from wattline.cli.output import notify
 from wattline.cli.service.job_text import pluralize
 from wattline.errors import BackendError, ConfigError, WattlineError
 from wattline.service.client import service_folder
+from wattline.service.settings import RetentionSettings, read_settings
 from wattline.service.startup_server import StartupServer
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests per second allowed for each caller (default 500)",
     )
     add(
+        "--settings",
+        metavar="FILE",
+        help="settings in TOML, with the table [retention] (default: settings.toml in --dir)",
+    )
+    add(
         "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
     )
 
@@ -90,12 +96,14 @@ def _port(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops the service."""
     folder = service_folder(args.dir).resolve()
+    own = args.settings is not None
+    retention = read_settings(Path(args.settings) if own else folder / "settings.toml", required=own)
     with StopSignals() as signals, _listen(args.host, args.port) as listener:
         with StartupServer(listener) as startup:
             models = _prepare(args, startup)
             signals.exits_at_once = False
             startup.progress = "restoring the state"
-            controller = _open_controller(folder, args, models)
+            controller = _open_controller(folder, args, models, retention)
         try:
             controller.start()
             if not signals.received:
@@ -145,7 +153,9 @@ def _check_arguments(args: argparse.Namespace) -> Models | None:
     return None if args.models == "library" else load_models(args.models)
 
 
-def _open_controller(folder: Path, args: argparse.Namespace, models: Models | None) -> Controller:
+def _open_controller(
+    folder: Path, args: argparse.Namespace, models: Models | None, retention: RetentionSettings
+) -> Controller:
     from wattline.service.controller import Controller
 
     try:
@@ -156,6 +166,7 @@ def _open_controller(folder: Path, args: argparse.Namespace, models: Models | No
             place=args.place,
             models=models,
             seed=args.seed,
+            retention=retention,
         )
     except ConfigError as error:  # the arguments are valid, but not on this machine or not now
         raise BackendError(error.message, error.hint) from None

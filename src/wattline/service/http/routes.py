@@ -23,6 +23,7 @@ from wattline.service.http.schemas import JobId, OptionalJobId, State
 from wattline.service.http.sse import stream_events
 from wattline.service.job_logs import LogReader, find_log
 from wattline.service.planning import plan_job
+from wattline.service.settings import override_retention
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.selection import JobSelection
 
@@ -181,39 +182,29 @@ def change_jobs(
     if (request.action == "priority") != (request.priority is not None):
         expected = "is missing" if request.priority is None else "is for the action priority only"
         raise Conflict(f"priority {expected}", 'action: "priority", priority: 5')
-    select = request.select
-    selection = JobSelection(
-        tuple(select.jobs),
-        select.sweep,
-        select.name,
-        select.user or None,
-        select.team,
-        tuple(select.state),
-        select.all,
-    )
     result = controller.actions.change_all(
         request.action,
-        selection,
+        JobSelection(**request.select.build_filters()),
         owner=None if caller.role == "operator" else caller.user,
         by=caller.name,
         priority=request.priority or 0.0,
         dry_run=request.dry_run,
     )
-    shown = (result.changed + result.unchanged)[:_SHOWN_JOBS]
+    shown = controller.store.jobs_with_ids((result.changed + result.unchanged)[:_SHOWN_JOBS])
+    errors = [
+        schemas.JobActionError(job=job, code=error.code, message=error.message, hint=error.hint)
+        for job, _, error in result.refused[:_SHOWN_JOBS]
+    ]
+    counts = {name: len(getattr(result, name)) for name in ("changed", "unchanged", "refused")}
     return schemas.JobActionResponse(
         action=request.action,
         dry_run=request.dry_run,
-        matched=len(result.changed) + len(result.unchanged) + len(result.refused),
-        changed=len(result.changed),
-        unchanged=len(result.unchanged),
-        refused=len(result.refused),
+        matched=sum(counts.values()),
+        **counts,
         reasons=result.reasons,
         ids=result.changed,
-        jobs=_job_responses(controller, controller.store.jobs_with_ids(shown)),
-        errors=[
-            schemas.JobActionError(job=job, code=error.code, message=error.message, hint=error.hint)
-            for job, _, error in result.refused[:_SHOWN_JOBS]
-        ],
+        jobs=_job_responses(controller, shown),
+        errors=errors,
     )
 
 
@@ -308,6 +299,16 @@ def plan_submission(job: JobFile, caller: Caller, controller: Service) -> schema
 def show_cluster(caller: Caller, controller: Service) -> schemas.ClusterResponse:
     """Show the GPUs, the policy, and the state of the scheduler loop."""
     return schemas.ClusterResponse(**controller.describe())
+
+
+@router.post("/api/v1/prune", tags=["cluster"])
+def prune(limits: schemas.PruneRequest, caller: Caller, controller: Service) -> schemas.PruneResponse:
+    """Delete or archive old jobs, logs and events. Jobs that have not ended are kept."""
+    caller.require_role("operator")
+    settings = override_retention(controller.retention, limits.older_than, limits.max_size, limits.archive)
+    report = controller.pruner.prune(settings, limits.dry_run)
+    controller.feed.forget_history()
+    return schemas.PruneResponse(**vars(report))
 
 
 @router.get(

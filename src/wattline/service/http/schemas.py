@@ -61,6 +61,11 @@ class JobSelectionRequest(_Body):
     state: list[State] = Field(default=[], max_length=20, description="empty: PENDING and RUNNING")
     all: bool = Field(default=False, description="select all jobs, without a filter")
 
+    def build_filters(self) -> dict[str, Any]:
+        """Return the fields of a `JobSelection`."""
+        filters = self.model_dump(exclude={"state", "user", "jobs"})
+        return {**filters, "jobs": tuple(self.jobs), "user": self.user or None, "states": tuple(self.state)}
+
 
 class JobActionRequest(_Body):
     """A change of all selected jobs. With *dry_run* nothing is changed."""
@@ -68,6 +73,21 @@ class JobActionRequest(_Body):
     action: Literal["cancel", "hold", "release", "priority"]
     select: JobSelectionRequest
     priority: float | None = Field(default=None, ge=-1e9, le=1e9, description="required by priority")
+    dry_run: bool = False
+
+
+class PruneRequest(_Body):
+    """Limits that replace those of the settings of the service."""
+
+    older_than: Annotated[str, Field(max_length=40)] | None = Field(
+        default=None, description="age of jobs, logs and events, such as 30d"
+    )
+    max_size: Annotated[str, Field(max_length=40)] | None = Field(
+        default=None, description="size of folders and database, such as 10G"
+    )
+    archive: Annotated[str, Field(max_length=4096)] | None = Field(
+        default=None, description="folder for deleted jobs, an absolute path; null: that of the settings"
+    )
     dry_run: bool = False
 
 
@@ -273,6 +293,20 @@ class JobActionResponse(_Body):
     ids: list[str] = Field(description="ids of all changed jobs")
     jobs: list[JobResponse] = Field(description="the first 100 changed and unchanged jobs, as they are now")
     errors: list[JobActionError] = Field(description="the first 100 refused jobs")
+
+
+class PruneResponse(_Body):
+    """Numbers of what was deleted, or with *dry_run* would be."""
+
+    dry_run: bool
+    jobs: int = Field(description="ended jobs, deleted with their events and folders")
+    events: int
+    epochs: int
+    log_files: int = Field(description="log files of jobs that are kept")
+    bytes: int = Field(description="bytes of folders and log files")
+    database_bytes: int = Field(description="bytes by which the database has shrunk")
+    kept_jobs: int
+    archive: str = Field(description="file with the deleted jobs; empty: none")
 
 
 class BudgetsResponse(_Body):

@@ -60,6 +60,10 @@ class StoreReader:
         with self._reader() as reader:
             return reader.execute(statement, values).fetchall()
 
+    def read_rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of another module of the storage."""
+        return self._rows(statement, values)
+
     # -- jobs
 
     def job(self, job: str) -> JobRow | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from wattline.errors import ConfigError, StoreError
 from wattline.service.storage.events import NewEvent, PowerSample
@@ -32,17 +32,25 @@ _Statement = tuple[str, Sequence[Any]]
 _WriteRequest = tuple[list[NewEvent], list[_Statement], "Future[int]"]
 
 
+class _Maintenance(NamedTuple):
+    """Work on the connection outside of transactions."""
+
+    run: Callable[[sqlite3.Connection], None]
+    done: Future[None]
+
+
 class Store(StoreReader):
     """The file, open for writing; `with` closes it. Any thread may read and write."""
 
     def __init__(self, path: Path, lock: int) -> None:
         super().__init__(path)
         self._lock = lock
-        self._requests: queue.SimpleQueue[_WriteRequest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_WriteRequest | _Maintenance | None] = queue.SimpleQueue()
         self._writer_connection = connect(path)
         self._problem = ""
         self._listeners: list[Callable[[], object]] = []
         try:
+            self._writer_connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file only
             with self._transaction():
                 prepare_schema(self._writer_connection, path)
             self.last_seq = self._read_last_seq()
@@ -180,6 +188,16 @@ class Store(StoreReader):
             ],
         )
 
+    def delete(self, *statements: _Statement) -> None:
+        """Execute statements that delete rows."""
+        self._write((), statements)
+
+    def run_maintenance(self, run: Callable[[sqlite3.Connection], None]) -> None:
+        """Call *run* with the connection, between two transactions."""
+        done: Future[None] = Future()
+        self._requests.put(_Maintenance(run, done))
+        done.result()
+
     def rebuild(self) -> None:
         """Derive the projected tables again from all events."""
         with self._transaction():
@@ -198,7 +216,10 @@ class Store(StoreReader):
             first = self._requests.get()
             if first is None:
                 return
-            batch, closing = [first], False
+            if isinstance(first, _Maintenance):
+                self._maintain(first)
+                continue
+            batch, closing, maintenance = [first], False, None
             while len(batch) < _BATCH_LIMIT:
                 try:
                     request = self._requests.get_nowait()
@@ -207,10 +228,23 @@ class Store(StoreReader):
                 if request is None:
                     closing = True
                     break
+                if isinstance(request, _Maintenance):
+                    maintenance = request
+                    break
                 batch.append(request)
             self._write_batch(batch)
+            if maintenance is not None:
+                self._maintain(maintenance)
             if closing:
                 return
+
+    def _maintain(self, maintenance: _Maintenance) -> None:
+        try:
+            maintenance.run(self._writer_connection)
+        except sqlite3.Error as error:
+            maintenance.done.set_exception(StoreError(f"{self.path}: {error}"))
+        else:
+            maintenance.done.set_result(None)
 
     def _write_batch(self, batch: list[_WriteRequest]) -> None:
         try:
