@@ -103,6 +103,15 @@ def test_settings_and_recent_meter_readings_survive(store: Store) -> None:
     assert store.append(NewEvent(NOW_S, "note", None, {})) == last + 1
 
 
+def test_audit_events_are_kept_a_year_longer(store: Store) -> None:
+    for age_d in (500, 300, 100):
+        store.append(NewEvent(NOW_S - age_d * DAY_S, "token", None, {"created": f"{age_d}", "by": "ann"}))
+        store.append(NewEvent(NOW_S - age_d * DAY_S, "service", None, {"event": "started"}))
+    add_job(store, 1, 0.5)
+    assert prune(store, RetentionSettings()).events == 4
+    assert [event.data["created"] for event in store.events() if event.kind == "token"] == ["300", "100"]
+
+
 def test_the_oldest_jobs_go_first_when_there_is_too_much(store: Store) -> None:
     for number in range(1, 9):
         add_job(store, number, 9 - number)

@@ -8,15 +8,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wattline.service.states import FINAL_STATES, LIVE_STATES
+from wattline.service.storage.events import AUDIT_KINDS
 from wattline.service.storage.store import Store
 
 _FINAL = ", ".join(f"'{state}'" for state in FINAL_STATES)
 _LIVE = ", ".join(f"'{state}'" for state in LIVE_STATES)
 _IN = "IN (SELECT value FROM json_each(?))"
+_AUDIT = ", ".join(f"'{kind}'" for kind in AUDIT_KINDS)
+_AUDIT_EXTRA_S = 365 * 86400.0
+"""Seconds by which the events of the audit log are kept longer than others."""
 # Events of the service itself that are old, without the latest value of each setting and the newest event,
 # after which sequence numbers continue.
 _OLD_EVENTS = (
-    "job IS NULL AND at_s < ? AND seq < (SELECT max(seq) FROM event) AND NOT (kind = 'setting' AND seq IN"
+    f"job IS NULL AND at_s < ? - iif(kind IN ({_AUDIT}), {_AUDIT_EXTRA_S}, 0)"
+    " AND seq < (SELECT max(seq) FROM event) AND NOT (kind = 'setting' AND seq IN"
     " (SELECT max(seq) FROM event WHERE kind = 'setting' GROUP BY json_extract(data, '$.name')))"
 )
 # An epoch ends when the next one begins.
