@@ -56,7 +56,7 @@ def format_spread(values: np.ndarray) -> str:
 def print_anchors(found: list[TuningCase]) -> None:
     print("7a: gpu, dataset, default J and s, oracle b and W, its J and s, % of energy, time and cost saved")
     for case in found:
-        base = case.expected_run(case.default_index, -1)
+        base = case.default_run
         at, cap = case.oracle, int(case.best_cap[case.oracle])
         best = case.expected_run(at, cap)
         saved = " ".join(f"{100 * (1 - a / b):5.1f}" for a, b in zip(best, base, strict=True))

@@ -151,8 +151,60 @@ def test_the_tuner_starts_with_the_default_without_a_limit() -> None:
     state = tuner.start(TASK)
     assert tuner.next(state, RNG) == BatchTrial(32)
     assert tuner.epoch_limit(state, BatchTrial(32), 1.0) == TASK.max_epochs
-    with pytest.raises(ConfigError, match="default batch size 32 did not reach"):
-        tuner.next(tuner.observe(state, outcome_of(32, 1.0, reached=False)), RNG)
+
+
+def test_a_default_that_fails_is_followed_by_its_nearest_neighbours_and_an_error_when_all_fail() -> None:
+    tuner = BayesianTuner()
+    state, tried = tuner.start(TASK), []
+    for _ in range(2 * len(TASK.batches)):
+        tried.append(tuner.next(state, RNG).batch)
+        state = tuner.observe(state, outcome_of(tried[-1], 1.0, reached=False))
+    assert tried == [32, 16, 64, 8, 128] * 2
+    with pytest.raises(ConfigError, match="none of the batch sizes 8, 16, 32, 64, 128 reached the target"):
+        tuner.next(state, RNG)
+
+
+def test_the_batch_size_that_reaches_the_target_is_kept_if_the_default_failed() -> None:
+    tuner = BayesianTuner()
+    state = state_after(outcome_of(32, 1000.0, reached=False, epochs=100), outcome_of(16, 100.0))
+    assert compute_posterior(state).best == TASK.batches.index(16)
+    assert tuner.next(state, RNG).batch != 32
+
+
+def test_a_batch_size_is_priced_by_all_that_its_runs_cost_with_those_that_fail() -> None:
+    sure = [outcome_of(32, 100.0, epochs=10)] * 5
+    cheaper = [outcome_of(16, 80.0, epochs=8)] * 3
+    cut_off = [outcome_of(16, 200.0, reached=False, epochs=20)] * 2
+    reliable, unreliable = (state_after(*sure, *cheaper, *more) for more in ([], cut_off))
+    at = TASK.batches.index(16)
+    assert compute_posterior(reliable).best == at
+    posterior = compute_posterior(unreliable)
+    assert posterior.best == TASK.batches.index(32)
+    spent_per_success_j = (3 * 80 + 2 * 200) / 3
+    assert 110 < posterior.mean_j[at] < spent_per_success_j + 20
+    assert float(posterior.weight @ posterior.normal[:, at]) == pytest.approx(4 / 7, abs=0.1)
+
+
+def test_the_allowance_counts_what_was_really_spent() -> None:
+    tuner = BayesianTuner()
+    state = state_after(outcome_of(32, 100.0), outcome_of(32, 100.0))
+    worse = state_after(outcome_of(16, 170.0, reached=False, epochs=17), outcome_of(32, 100.0), state=state)
+    before, now = (tuner._remaining_allowance_j(each, compute_posterior(each)) for each in (state, worse))
+    assert now == pytest.approx(before - 170 + 120 - 100, abs=5)  # the default costs 120 J at full power
+
+
+def test_with_nothing_left_to_lose_the_default_runs_unless_another_is_surely_cheaper() -> None:
+    tuner = BayesianTuner(allowance=0.0)
+    doubtful = state_after(
+        *[outcome_of(32, 100.0)] * 3,
+        *[outcome_of(8, 300.0, reached=False)] * 3,
+        outcome_of(16, 97.0),
+    )
+    assert tuner.next(doubtful, RNG) == BatchTrial(32)
+    assert "the default" in tuner.explain(doubtful)
+    assert tuner.epoch_limit(doubtful, BatchTrial(32), 10.0) >= 20
+    sure = state_after(*[outcome_of(16, 60.0)] * 3, state=doubtful)
+    assert tuner.next(sure, RNG).batch == 16
 
 
 def test_the_tuner_explores_only_while_recurrences_are_left() -> None:
@@ -203,7 +255,7 @@ def test_no_more_is_lost_than_the_allowance() -> None:
     )
     poor = replace(poor, full_j=poor.epoch_j)  # nothing is saved by a power limit
     trial = tuner.next(poor, RNG)
-    assert not trial.explores or tuner._value_trials(compute_posterior(poor)).saving_j.max() > 0
+    assert not trial.explores or tuner._value_trials(poor, compute_posterior(poor)).saving_j.max() > 0
 
 
 def test_epochs_are_known_from_another_kind_of_gpu_but_not_what_they_cost() -> None:

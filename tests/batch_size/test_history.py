@@ -12,7 +12,8 @@ import pytest
 
 from wattline.batch_size.bandit import BatchTrial, TuningTask
 from wattline.batch_size.bayesian import BayesianTuner
-from wattline.batch_size.history import RecordedRun, RunHistory
+from wattline.batch_size.history import OUT_OF_MEMORY, RecordedRun, RunHistory
+from wattline.batch_size.posterior import compute_posterior
 from wattline.errors import ConfigError, NotFound
 from wattline.profiler.cap_aim import CapMeasurement
 
@@ -190,3 +191,25 @@ def test_processes_may_write_at_once(tmp_path: Path) -> None:
         worker.join()
     with RunHistory.open(path) as history:
         assert [len(history.runs("g", kind)) for kind in ("a", "b")] == [25, 25]
+
+
+def test_a_batch_size_that_ran_out_of_memory_is_avoided_and_its_cost_counted(history: RunHistory) -> None:
+    history.store_task("g", TASK)
+    history.add_run("g", "a100", batch=64, reached=False, seconds=3.0, joules=500.0, epochs=OUT_OF_MEMORY)
+    for _ in range(3):
+        add(history, 32, 8)
+    state = history.load_state("g", "a100", BayesianTuner(), max_w=250.0)
+    assert state.stopped_runs.tolist() == [0, 0, 1]
+    assert state.spent_j == pytest.approx(0.5 * (500 + 250 * 3) + 3 * 0.5 * (16000 + 250 * 80))
+    assert np.isnan(state.epoch_j[2])
+    posterior = compute_posterior(state)
+    assert float(posterior.weight @ posterior.normal[:, 2]) < 0.5
+    assert BayesianTuner().next(state, np.random.default_rng(0)).batch != 64
+    elsewhere = history.load_state("g", "h100", BayesianTuner())
+    assert (elsewhere.stopped_runs.tolist(), elsewhere.stops) == ([0, 0, 0], ())
+
+
+def test_runs_without_an_epoch_are_left_out(history: RunHistory) -> None:
+    history.store_task("g", TASK)
+    history.add_run("g", "a100", batch=64, reached=False, seconds=3.0, joules=500.0, epochs=0)
+    assert not history.load_state("g", "a100", BayesianTuner()).stopped_runs.any()

@@ -74,11 +74,26 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
         read_tables(written(tmp_path, power=POWER.splitlines()[0] + "\n"))
 
 
-def test_missing_or_duplicate_limits_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", ["", "a,net,8,adam,100,,90\n", "a,net,8,adam,100,3,nan\n"])
+def test_a_limit_that_is_missing_is_left_out_of_its_batch_size(tmp_path: Path, row: str) -> None:
     lines = POWER.splitlines(keepends=True)
-    missing = read_tables(written(tmp_path, power="".join(lines[:3] + lines[4:])))
-    with pytest.raises(ProfileError, match=r":4: batch_size 8 has no power_limit 100"):
-        missing.select_training("a", "x9", 0.6)
+    found = read_tables(written(tmp_path, power="".join([*lines[:3], row, *lines[4:]])))
+    a = found.select_training("a", "x9", 0.6)
+    assert a is not None
+    assert (a.batches, a.caps_w.tolist()) == ((8, 16), [100, 200])
+    assert np.array_equal(a.seconds, [[np.nan, 2], [2.5, 1.5]], equal_nan=True)
+    assert np.array_equal(a.watts, [[np.nan, 180], [95, 190]], equal_nan=True)
+
+
+def test_a_batch_size_without_any_measurement_is_left_out(tmp_path: Path) -> None:
+    power = POWER.replace("100,3,90", "100,,90").replace("200,2,180", "200,2,")
+    a = read_tables(written(tmp_path, power=power)).select_training("a", "x9", 0.6)
+    assert a is not None
+    assert a.batches == (16,)
+
+
+def test_duplicate_limits_are_named(tmp_path: Path) -> None:
+    lines = POWER.splitlines(keepends=True)
     twice = read_tables(written(tmp_path, power="".join([*lines, lines[1]])))
     with pytest.raises(ProfileError, match=r":8: batch_size 16 at power_limit 200 appears twice"):
         twice.select_training("a", "x9", 0.6)

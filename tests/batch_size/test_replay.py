@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,61 @@ def test_staying_at_the_oracle_has_no_regret_but_the_sweep() -> None:
 
 def test_an_optimiser_that_never_settles_scores_nan() -> None:
     assert np.isnan(score(SIMPLE, replay(SIMPLE, Always(16), 0, 8)).settles10)
+
+
+def build_partial(missing: tuple[tuple[int, int], ...]) -> TuningCase:
+    """Return a job of two batch sizes and three limits without the measurements of these cells."""
+    seconds, watts = np.array([[4.0, 3.0, 2.0], [2.0, 1.5, 1.2]]), np.array([[80.0, 140.0, 180.0]] * 2)
+    for cell in missing:
+        seconds[cell] = watts[cell] = np.nan
+    return TuningCase(
+        "x", "partial", TuningTask((8, 16), 16, 20), (np.array([5.0, 6.0]), np.array([7.0, 9.0])),
+        np.array([100.0, 150.0, 200.0]), seconds, watts, 200.0, 0.5,
+    )  # fmt: skip
+
+
+def test_limits_that_were_not_measured_are_left_out_of_their_batch_size() -> None:
+    case = build_partial(((1, 2), (0, 0)))
+    assert (case.recurrences, case.full_cap.tolist()) == (8, [2, 1])
+    assert case.best_cap.tolist() == [2, 1]
+    assert case.default_run == pytest.approx((8 * 1.5 * 140, 8 * 1.5, 8 * 1.5 * 0.5 * (140 + 200)))
+    done = replay(case, Always(8), 0, 1)
+    mean_first = np.mean([3.0 * 0.5 * (140 + 200), 2.0 * 0.5 * (180 + 200)])
+    assert done.cost_j[0] in [pytest.approx(mean_first + n * 380.0) for n in (4, 5)]
+    for optimizer in (Zeus(), BayesianTuner()):
+        found = score(case, replay(case, optimizer, 0))
+        assert np.isfinite([found.last_energy, found.regret]).all()
+
+
+def test_without_a_sure_batch_size_the_oracle_is_the_cheapest_with_the_runs_that_fail() -> None:
+    case = replace(
+        build_partial(()), epochs=(np.array([5.0, np.inf, np.inf, np.inf]), np.array([9.0, 9.0, 9.0, np.inf]))
+    )
+    assert case.price_epochs.tolist() == pytest.approx([5 + 60, 9 + 20 / 3])
+    assert case.oracle == 1
+    assert case.oracle_j == pytest.approx(case.price_epochs[1] * case.epoch_j[1].min())
+
+
+def test_a_default_that_never_reaches_the_target_is_left_for_another_batch_size() -> None:
+    case = replace(build_partial(()), epochs=(np.array([5.0, 6.0]), np.array([np.inf, np.inf])))
+    done = replay(case, BayesianTuner(), 0, 12)
+    assert (done.batch == 0).all()
+    assert done.tries.tolist() == [2] + [1] * 11
+    found = score(case, done)
+    assert np.isnan(found.last_energy)
+    assert default_regret(case) == np.inf
+
+
+def test_a_batch_size_that_fails_in_two_of_five_runs_is_given_up_after_few_tries() -> None:
+    runs = np.array([[10.0, 12.0, 12.0, 12.0, 13.0], [9.0, 9.0, 10.0, 31.0, 31.0]])
+    case = replace(build_partial(()), epochs=tuple(runs[::-1]), task=TuningTask((8, 16), 16, 100))
+    case = replace(case, seconds=np.array([[3.0, 2.0, 1.5], [3.0, 2.0, 1.5]]))
+    zeus, ours = (
+        [score(case, replay(case, tuner, seed, 60)).regret for seed in range(10)]
+        for tuner in (Zeus(), BayesianTuner())
+    )
+    assert np.mean(ours) < min(0.5 * np.mean(zeus), default_regret(case, 60) + 1.5)
+    assert max(ours) < 5
 
 
 def test_on_synthetic_jobs_the_tuner_has_a_fraction_of_zeus_regret() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from support.sessions import BATCH, SHORT, describe_gpus
 from wattline import Session
-from wattline.batch_size.history import RunHistory
+from wattline.batch_size.history import OUT_OF_MEMORY, RunHistory
 from wattline.errors import ConfigError, InputError
 from wattline.meter import open_meter
 from wattline.profiler.cap_aim import Aim, CapMeasurement, find_best
@@ -415,6 +415,19 @@ def test_a_crash_is_not_recorded_and_a_missed_target_does_not_block_the_next_run
                     pass
                 run.report(accuracy=0.1)
     assert "did not reach the target yet" in capsys.readouterr().err
+
+
+def test_a_batch_size_that_runs_out_of_memory_is_recorded_and_another_one_follows(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "meter": describe_gpus(tmp_path), "group": "g", "batch_sizes": (32, 64), "batch_size": 64,
+    }  # fmt: skip
+    with pytest.raises(MemoryError), Session(**more):
+        raise MemoryError
+    with RunHistory.open() as memory:
+        (run,) = memory.runs("g", "v100")
+        assert (run.batch, run.reached, run.epochs) == (64, False, OUT_OF_MEMORY)
+    with Session(**more) as session:
+        assert session.batch_size == 32
 
 
 def test_a_reached_target_stays_reached_and_a_recurring_job_starts_again(tmp_path: Path) -> None:

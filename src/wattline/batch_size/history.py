@@ -38,6 +38,7 @@ CREATE INDEX run_of ON run (grp, kind);
 CREATE TABLE trial (id INTEGER PRIMARY KEY, grp TEXT NOT NULL, kind TEXT NOT NULL, batch INTEGER NOT NULL,
   began_s REAL NOT NULL);
 """
+OUT_OF_MEMORY = -1  # instead of the epochs of a run that ran out of memory
 _JOB_TABLES = ("run", "trial", "sweep", "job")
 _TRIAL_LIFETIME_S = 7 * 86400.0  # a trial that has not ended after a week is taken for dead
 _WAL_TRIES = 100
@@ -46,7 +47,10 @@ _NO_LIMIT = 1000  # maximum epochs of a job without a stored task
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One ended run of a recurring job; *joules* None: not metered; *method* empty: not recorded."""
+    """One ended run of a recurring job; *joules* None: not metered; *method* empty: not recorded.
+
+    *epochs* `OUT_OF_MEMORY`: it failed for good, more epochs would not have helped.
+    """
 
     batch: int
     reached: bool
@@ -283,7 +287,8 @@ class RunHistory:
         eta: float,
         max_w: float | None,
     ) -> TunerState:
-        runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches and run.epochs > 0]
+        runs = [run for run in self.runs(group, kind) if run.batch in state.task.batches]
+        runs = [run for run in runs if run.epochs > 0 or run.epochs == OUT_OF_MEMORY]
         sweeps = {batch: self.load_sweep(group, batch, kind) for batch in state.task.batches}
         max_w = max_w or _find_largest_w(runs, read_sweeps(self._connection, time.time(), group, kind))
         for run in runs:
@@ -352,7 +357,8 @@ def _build_outcome(run: RecordedRun, sweep: tuple[CapMeasurement, ...], eta: flo
     full_power_ratio = costs[-1] / min(costs) if costs else 1.0
     drawn_w = sweep[-1].joules / sweep[-1].seconds if sweep else joules / max(run.seconds, 1e-9)
     power = drawn_w / max_w
-    each_j = cost_j / run.epochs
+    epochs = max(run.epochs, 0)
+    each_j = cost_j / max(epochs, 1)
     return Outcome(
-        run.batch, run.epochs, run.reached, cost_j, each_j, full_power_ratio * each_j, power=min(power, 1.0)
+        run.batch, epochs, run.reached, cost_j, each_j, full_power_ratio * each_j, power=min(power, 1.0)
     )

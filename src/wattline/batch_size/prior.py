@@ -20,9 +20,14 @@ from wattline.core.table import Floats
 DRAWS = 256
 LEVEL_STD = 10.0  # standard deviation of the log scale: epochs and their cost are unknown up to e^±10
 LENGTH_SCALE = 1.5  # length scale of residuals in octaves: neighbours at a factor of two are similar
-OWN_STD = 0.05  # independent deviation of a batch size from its neighbours
-EPOCHS_STD, EPOCH_STD = 0.10, 0.07  # residual standard deviation of epochs and of the cost of an epoch
-DEGREES = 4.0  # degrees of freedom of Student's t for the residual scale
+EPOCHS_OWN_STD, EPOCH_OWN_STD = 0.10, 0.05  # independent deviation of a batch size from its neighbours
+EPOCHS_STD, EPOCH_STD = 0.15, 0.07  # residual standard deviation of epochs and of the cost of an epoch
+MIDDLE, MIDDLE_STD = -2.5, 3.0
+"""Octaves from the default to the middle of the batch sizes that need the fewest epochs.
+
+A default is chosen for speed, as large as the GPU and the training allow: a larger batch size wastes samples
+sooner than a smaller one is unstable.
+"""
 IDLE_POWER, BUSY_POWER = 0.2, 0.9  # typical power of an idle and a busy GPU, as a share of the largest
 BUSY_STD = 0.25  # standard deviation of that estimate
 TREND_STD = 0.10  # standard deviation of a residual trend per octave
@@ -39,6 +44,7 @@ class PriorDraws:
     epoch_cov: Floats
     epochs_normals: Floats  # standard normal draws for the residuals
     epoch_normals: Floats
+    uniforms: Floats  # uniform draws for the share of normal runs
 
 
 @lru_cache(maxsize=256)
@@ -47,7 +53,7 @@ def draw_prior(batches: tuple[int, ...], default: int) -> PriorDraws:
     rng = np.random.default_rng(0)
     x = np.log2(np.array(batches, np.float64) / default)
     column = (DRAWS, 1)
-    middle, half = 3.0 * rng.standard_normal(column), rng.uniform(0, 4, column)
+    middle, half = MIDDLE + MIDDLE_STD * rng.standard_normal(column), rng.uniform(0, 4, column)
     large, small = rng.uniform(0.5, 1.5, column), rng.uniform(0.5, 4.0, column)
     epochs = large * _softplus2(x - (middle + half)) + _softplus2(small * (middle - half - x))
     half = rng.uniform(-5, 5, column)
@@ -57,10 +63,11 @@ def draw_prior(batches: tuple[int, ...], default: int) -> PriorDraws:
         epochs,
         epoch,
         busy,
-        _residual_covariance(x, EPOCHS_STD),
-        _residual_covariance(x, EPOCH_STD),
+        _residual_covariance(x, EPOCHS_STD, EPOCHS_OWN_STD),
+        _residual_covariance(x, EPOCH_STD, EPOCH_OWN_STD),
         first,
         second,
+        np.stack([rng.permutation((np.arange(DRAWS) + 0.5) / DRAWS) for _ in batches], axis=1),
     )
 
 
@@ -69,44 +76,10 @@ def _softplus2(octaves: Floats) -> Floats:
     return np.asarray(np.logaddexp(0.0, octaves * math.log(2)))
 
 
-def _residual_covariance(x: Floats, residual: float) -> Floats:
+def _residual_covariance(x: Floats, residual: float, own: float) -> Floats:
     apart = x[:, None] - x[None, :]
     smooth = residual**2 * np.exp(-0.5 * (apart / LENGTH_SCALE) ** 2) + TREND_STD**2 * x[:, None] * x[None, :]
-    return np.asarray(LEVEL_STD**2 + smooth + OWN_STD**2 * np.eye(len(x)))
-
-
-def sample_posterior(
-    form: Floats,
-    covariance: Floats,
-    normals: Floats,
-    observed: Floats,
-    variance: Floats,
-    log_prior: Floats | None = None,
-) -> Floats:
-    """Return draws of a curve given the *observed* values (nan: not observed) with *variance*.
-
-    Forms are resampled by their likelihood and get a residual. *log_prior*: additional log weights of the
-    forms. Weights and residuals have Student's t tails.
-    """
-    known = np.flatnonzero(~np.isnan(observed))
-    cross = covariance[:, known]
-    inner = covariance[np.ix_(known, known)]
-    inner.flat[:: len(known) + 1] += variance[known]
-    inverse = np.linalg.inv(inner)
-    residual = observed[known] - form[:, known]
-    gains = residual @ inverse
-    misfit = (gains * residual).sum(axis=1)
-    weight = -0.5 * (DEGREES + len(known)) * np.log1p(misfit / DEGREES)
-    if log_prior is not None:
-        weight = weight + log_prior
-    weight = np.exp(weight - weight.max())
-    sums = np.cumsum(weight)
-    rows = np.searchsorted(sums, (np.arange(DRAWS) + 0.5) * (sums[-1] / DRAWS))
-    conditional = covariance - cross @ inverse @ cross.T
-    conditional.flat[:: len(conditional) + 1] += 1e-8
-    root = np.linalg.cholesky(conditional)
-    scale = np.sqrt(np.maximum((DEGREES + misfit[rows]) / (DEGREES + len(known)), 1.0))
-    return np.asarray(form[rows] + gains[rows] @ cross.T + (normals * scale[:, None]) @ root.T)
+    return np.asarray(LEVEL_STD**2 + smooth + own**2 * np.eye(len(x)))
 
 
 def busy_log_likelihood(prior: PriorDraws, power: Floats) -> Floats:

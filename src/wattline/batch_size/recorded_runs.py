@@ -37,7 +37,10 @@ class TrainingRuns(Table):
 
 @dataclass(frozen=True, eq=False)
 class EpochMeasurements(Table):
-    """Rows of summary_power_<gpu>.csv: time and power of an epoch by batch size and power limit."""
+    """Rows of summary_power_<gpu>.csv: time and power of an epoch by batch size and power limit.
+
+    nan: not measured.
+    """
 
     dataset: Labels
     network: Labels
@@ -54,7 +57,8 @@ class RecordedTraining:
     """One training on one kind of GPU, with the batch sizes that were both trained and measured, ascending.
 
     `epochs[i]` are the runs at `batches[i]`, nan if a run did not reach the target; *seconds* and
-    *watts* of an epoch have a row for each batch size and a column for each of *caps_w*, ascending.
+    *watts* of an epoch have a row for each batch size and a column for each of *caps_w*, ascending, and are
+    nan where a batch size was not measured at a limit.
     """
 
     gpu: str
@@ -87,6 +91,10 @@ class RecordedTables:
     def datasets(self) -> tuple[str, ...]:
         """Data sets, in the order of the file."""
         return self.runs.dataset.names
+
+    def targets_of(self, dataset: str) -> tuple[float, ...]:
+        """Target levels of a data set, ascending."""
+        return tuple(np.unique(self.runs.target[_rows_of(self.runs, dataset)]).tolist())
 
     def measurements_on(self, gpu: str) -> EpochMeasurements:
         """Return the measurements on this kind of GPU; raises `NotFound` if there are none."""
@@ -123,6 +131,7 @@ class RecordedTables:
             row
             for row in _rows_of(power, dataset).tolist()
             if (power.network.word(row), power.optimizer.word(row)) == (network, optimizer)
+            and not math.isnan(power.seconds[row] * power.watts[row])
         ]
         both = sorted(set(self.runs.batch[runs].tolist()) & set(power.batch[epochs].tolist()))
         if not both:
@@ -151,14 +160,6 @@ class RecordedTables:
                     " expected once",
                 )  # fmt: skip
             seconds[cell], watts[cell] = power.seconds[row], power.watts[row]
-        for row in rows:
-            missing = np.isnan(seconds[batches.index(int(power.batch[row]))])
-            if missing.any():
-                raise ProfileError(
-                    path, int(power.line[row]),
-                    f"batch_size {power.batch[row]} has no power_limit {caps_w[missing][0]:g},"
-                    " expected the limits of the other batch sizes",
-                )  # fmt: skip
         return seconds, watts
 
 
@@ -197,7 +198,7 @@ def _read_runs(path: Path) -> TrainingRuns:
 def _read_epochs(path: Path) -> EpochMeasurements:
     readers: dict[str, Callable[[str], Any]] = {
         "dataset": _parse_name, "network": _parse_name, "batch_size": _parse_count, "optimizer": _parse_name,
-        "power_limit": _parse_positive, "time_per_epoch": _parse_positive, "average_power": _parse_positive,
+        "power_limit": _parse_positive, "time_per_epoch": _parse_measured, "average_power": _parse_measured,
     }  # fmt: skip
     c, line = _read_columns(path, readers)
     return EpochMeasurements(
@@ -271,6 +272,10 @@ def _parse_positive(field: str) -> float:
     if value <= 0:
         raise ValueError("a number above 0")
     return value
+
+
+def _parse_measured(field: str) -> float:
+    return math.nan if not field or field.casefold() == "nan" else _parse_positive(field)
 
 
 def _parse_count(field: str) -> int:

@@ -6,6 +6,7 @@ sweeps the power limits and costs their mean, and a stopped run is tried again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,7 +45,10 @@ GOALS: Mapping[str, Goal] = {
 
 @dataclass(frozen=True, eq=False)
 class TuningCase:
-    """A recorded training as a recurring job; array rows are batch sizes, columns power limits."""
+    """A recorded training as a recurring job; array rows are batch sizes, columns power limits.
+
+    *seconds* and *watts* of an epoch are nan where a batch size was not measured at a limit.
+    """
 
     gpu: str
     name: str
@@ -55,6 +59,7 @@ class TuningCase:
     watts: Floats
     max_w: float
     eta: float
+    target: float | None = None
 
     @cached_property
     def epoch_j(self) -> Floats:
@@ -64,7 +69,13 @@ class TuningCase:
     @cached_property
     def best_cap(self) -> Ints:
         """Index of the cheapest limit of each batch size."""
-        return np.asarray(np.argmin(self.epoch_j, axis=1))
+        return np.asarray(np.nanargmin(self.epoch_j, axis=1))
+
+    @cached_property
+    def full_cap(self) -> Ints:
+        """Index of the largest measured limit of each batch size."""
+        measured = ~np.isnan(self.epoch_j)
+        return np.asarray(measured.shape[1] - 1 - np.argmax(measured[:, ::-1], axis=1))
 
     @cached_property
     def mean_epochs(self) -> Floats:
@@ -73,14 +84,32 @@ class TuningCase:
 
     @cached_property
     def expected_j(self) -> Floats:
-        """Expected cost of a run at each batch size at its best limit."""
-        return np.asarray(self.mean_epochs * self.epoch_j.min(axis=1))
+        """Expected cost of a run that reaches the target at each batch size at its best limit."""
+        return np.asarray(self.mean_epochs * np.nanmin(self.epoch_j, axis=1))
+
+    @cached_property
+    def price_epochs(self) -> Floats:
+        """Expected epochs until the target if a batch size is repeated, with runs that fail; inf: never."""
+        share = np.array([float(np.isfinite(runs).mean()) for runs in self.epochs])
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.mean_epochs + self.task.max_epochs * (1 / share - 1))
 
     @cached_property
     def oracle(self) -> int:
-        """Index of the cheapest batch size that always reaches the target."""
-        sure = [bool(np.isfinite(runs).all()) for runs in self.epochs]
-        return int(np.argmin(np.where(sure, self.expected_j, np.inf)))
+        """Index of the cheapest batch size that always reaches the target; without one, with its reruns."""
+        sure = np.array([bool(np.isfinite(runs).all()) for runs in self.epochs])
+        price_j = self.price_epochs * np.nanmin(self.epoch_j, axis=1)
+        return int(np.argmin(np.where(sure | ~sure.any(), price_j, np.inf)))
+
+    @property
+    def oracle_j(self) -> float:
+        """Expected cost of a recurrence at the oracle."""
+        return float(self.price_epochs[self.oracle] * np.nanmin(self.epoch_j[self.oracle]))
+
+    @property
+    def default_run(self) -> tuple[float, float, float]:
+        """Expected joules, seconds and cost of a run at the default and full power."""
+        return self.expected_run(self.default_index, int(self.full_cap[self.default_index]))
 
     def expected_run(self, batch: int, cap: int) -> tuple[float, float, float]:
         """Return the expected joules, seconds and cost of a run; *batch* and *cap* are indices."""
@@ -100,7 +129,7 @@ class TuningCase:
     @property
     def recurrences(self) -> int:
         """Number of recurrences in Zeus' experiments: twice the number of settings."""
-        return 2 * self.epoch_j.size
+        return 2 * int(np.count_nonzero(~np.isnan(self.epoch_j)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +162,26 @@ class Score:
     settles5: float
 
 
-def build_cases(published: RecordedTables, gpu: str, eta: float = 0.5) -> tuple[list[TuningCase], list[str]]:
-    """Return the cases recorded on *gpu*, and the names of trainings without a goal."""
+def build_cases(
+    published: RecordedTables, gpu: str, eta: float = 0.5, *, all_targets: bool = False
+) -> tuple[list[TuningCase], list[str]]:
+    """Return the cases recorded on *gpu*, and the names of trainings without a goal.
+
+    *all_targets*: a case for each target level in the table that some run reaches, not the usual one alone.
+    """
     cases_found, without_goal = [], []
     for dataset in published.datasets:
         goal = GOALS.get(dataset)
         if goal is None:
             without_goal.append(dataset)
             continue
-        recorded = published.select_training(dataset, gpu, goal.target)
-        if recorded is not None:
-            cases_found.append(build_case(recorded, goal, eta))
+        for target in published.targets_of(dataset) if all_targets else (goal.target,):
+            recorded = published.select_training(dataset, gpu, target)
+            if recorded is None:
+                continue
+            case = build_case(recorded, goal, eta)
+            if not all_targets or np.isfinite(case.mean_epochs).any():
+                cases_found.append(case)
     return cases_found, without_goal
 
 
@@ -154,7 +192,7 @@ def build_case(recorded: RecordedTraining, goal: Goal, eta: float = 0.5) -> Tuni
     runs = [np.where(runs <= goal.max_epochs, runs, np.inf) for runs in recorded.epochs]
     return TuningCase(
         recorded.gpu, recorded.dataset, task, tuple(runs), recorded.caps_w, recorded.seconds,
-        recorded.watts, recorded.max_w, eta,
+        recorded.watts, recorded.max_w, eta, recorded.target,
     )  # fmt: skip
 
 
@@ -192,14 +230,16 @@ class _RunSampler:
     def __init__(self, case: TuningCase, seed: int) -> None:
         rows, best = np.arange(len(case.best_cap)), case.best_cap
         self.epoch_j: list[float] = case.epoch_j[rows, best].tolist()
-        self._full_j: list[float] = case.epoch_j[:, -1].tolist()
-        self._power: list[float] = (case.watts[:, -1] / case.max_w).tolist()
+        self._full_j: list[float] = case.epoch_j[rows, case.full_cap].tolist()
+        self._power: list[float] = (case.watts[rows, case.full_cap] / case.max_w).tolist()
         self._max = case.task.max_epochs
         joules = case.seconds * case.watts
         self._later = np.stack(
             (case.epoch_j[rows, best], joules[rows, best], case.seconds[rows, best]), axis=1
         )
-        self._first = np.stack([each.mean(axis=1) for each in (case.epoch_j, joules, case.seconds)], axis=1)
+        self._first = np.stack(
+            [np.nanmean(each, axis=1) for each in (case.epoch_j, joules, case.seconds)], axis=1
+        )
         self._epochs = case.epochs
         self._draws = [np.random.default_rng((seed, 0, index)) for index in range(len(best))]
         self._drawn: list[list[float]] = [[] for _ in best]
@@ -235,8 +275,10 @@ class _RunSampler:
 
 def score(case: TuningCase, done: ReplayedRuns) -> Score:
     """Score *done* against the default at full power and against the oracle."""
-    base_j, base_s, _ = case.expected_run(case.default_index, len(case.caps_w) - 1)
-    best_j = float(case.expected_j[case.oracle])
+    base_j, base_s, _ = case.default_run
+    if math.isinf(base_j):  # the default never reaches the target: nothing to compare with
+        base_j = base_s = math.nan
+    best_j = case.oracle_j
     expected = case.expected_j[done.batch]
     configs, counts = np.unique(done.batch[-20:], return_counts=True)
     excess = _moving_average(expected) / best_j - 1
@@ -253,10 +295,9 @@ def score(case: TuningCase, done: ReplayedRuns) -> Score:
 
 
 def default_regret(case: TuningCase, count: int | None = None) -> float:
-    """Return the regret of staying at the default and full power, in runs of the oracle."""
-    _, _, default_j = case.expected_run(case.default_index, len(case.caps_w) - 1)
-    best_j = float(case.expected_j[case.oracle])
-    return (case.recurrences if count is None else count) * (default_j / best_j - 1)
+    """Return the regret of staying at the default and full power, in runs of the oracle; inf: never ends."""
+    _, _, default_j = case.default_run
+    return (case.recurrences if count is None else count) * (default_j / case.oracle_j - 1)
 
 
 def _moving_average(costs: Floats) -> Floats:

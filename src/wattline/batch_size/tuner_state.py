@@ -42,12 +42,14 @@ class TunerState:
     log_epochs_sum: Floats  # sum of log epochs
     log_epochs_squares: Floats  # sum of squared log epochs
     stopped_runs: Floats  # runs that did not reach the target
-    stopped_after: Floats  # largest log epochs at which such a run was stopped
+    epochs_spent: Floats  # epochs of all runs, stopped ones included
     local_runs: Floats  # runs on this kind of GPU
     epoch_j: Floats  # cost of an epoch at the best power limit; nan: not measured
     full_j: Floats  # cost of an epoch at the largest power limit
     power: Floats  # power draw at the largest limit, as a share of it
-    lost_j: float = 0.0  # spent on stopped runs and on sweeps
+    stops: tuple[tuple[int, float], ...] = ()  # batch size (index) and log epochs of runs that were stopped
+    spent_j: float = 0.0  # on all runs on this kind of GPU, stopped ones included
+    sweep_epochs: float = 0.0  # what trying the power limits of a batch size costs, in epochs
     retries: int = 0  # of the recurrence that has not reached the target yet
     outliers: tuple[OutlierRun, ...] = ()
     pending: tuple[int, ...] = ()
@@ -64,6 +66,7 @@ def add_run(state: TunerState, index: int, log_epochs: float, times: int = 1) ->
         state,
         runs=put(state.runs, index, state.runs[index] + times),
         local_runs=put(state.local_runs, index, state.local_runs[index] + times),
+        epochs_spent=put(state.epochs_spent, index, state.epochs_spent[index] + times * math.exp(log_epochs)),
         log_epochs_sum=put(state.log_epochs_sum, index, state.log_epochs_sum[index] + times * log_epochs),
         log_epochs_squares=put(
             state.log_epochs_squares, index, state.log_epochs_squares[index] + times * log_epochs**2
@@ -71,13 +74,13 @@ def add_run(state: TunerState, index: int, log_epochs: float, times: int = 1) ->
     )
 
 
-def add_stopped_run(state: TunerState, index: int, log_epochs: float) -> TunerState:
-    """Return the state with one more run that did not reach the target in *log_epochs*."""
-    count, latest = state.stopped_runs[index] + 1, max(state.stopped_after[index], log_epochs)
+def add_stopped_run(state: TunerState, index: int, log_epochs: float, spent: float) -> TunerState:
+    """Return the state with one more run that did not reach the target in *log_epochs*, after *spent*."""
     return replace(
         state,
-        stopped_runs=put(state.stopped_runs, index, count),
-        stopped_after=put(state.stopped_after, index, latest),
+        stopped_runs=put(state.stopped_runs, index, state.stopped_runs[index] + 1),
+        epochs_spent=put(state.epochs_spent, index, state.epochs_spent[index] + spent),
+        stops=(*state.stops, (index, log_epochs)),
     )
 
 
@@ -109,13 +112,17 @@ def restart_after_drift(state: TunerState) -> TunerState:
         log_epochs_sum=zeros,
         log_epochs_squares=zeros,
         stopped_runs=zeros,
-        stopped_after=zeros,
+        epochs_spent=zeros,
+        stops=(),
         local_runs=zeros,
-        lost_j=0.0,
+        spent_j=0.0,
         outliers=(),
     )
     for run in outliers:
-        state = (add_run if run.reached else add_stopped_run)(state, run.batch_index, run.log_epochs)
+        if run.reached:
+            state = add_run(state, run.batch_index, run.log_epochs)
+        else:
+            state = add_stopped_run(state, run.batch_index, run.log_epochs, math.exp(run.log_epochs))
     return state
 
 
@@ -130,9 +137,9 @@ def run_noise(state: TunerState) -> float:
 def run_variance(state: TunerState) -> Floats:
     """Return the variance of log epochs at each batch size.
 
-    The pooled noise raises the prior of each batch size if it is large and never lowers it.
+    The noise that is pooled over all batch sizes is the prior of each.
     """
-    runs, prior = np.maximum(state.runs, 1), max(NOISE, run_noise(state)) ** 2
+    runs, prior = np.maximum(state.runs, 1), run_noise(state) ** 2
     within = np.maximum(state.log_epochs_squares - state.log_epochs_sum**2 / runs, 0.0)
     return np.maximum((NOISE_WEIGHT * prior + within) / (NOISE_WEIGHT + runs - 1), NOISE_FLOOR**2)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from wattline.batch_size.history import RunHistory
+from wattline.batch_size.history import OUT_OF_MEMORY, RunHistory
 from wattline.profiler.cap_aim import CapMeasurement
 from wattline.train.recurrence import RecurringRun
 
@@ -76,21 +76,30 @@ class JobHistory:
         batch: int,
         *,
         failed: bool,
+        out_of_memory: bool,
         reached: bool,
         seconds: float,
         joules: float | None,
         epochs: int,
         method: str,
     ) -> None:
-        """Record the outcome of this run for the next choice; a failed run is forgotten."""
+        """Record the outcome of this run for the next choice; a failed run is forgotten.
+
+        A run that ran out of memory counts: its batch size is too large.
+        """
         if self._run is None or not batch:
             return
         with self._report_errors():
-            if failed:  # a failure is no evidence on the batch size
+            if failed and not out_of_memory:  # a failure is no evidence on the batch size
                 self._run.discard(batch)
                 return
             self._run.record_end(
-                batch, reached=reached, seconds=seconds, joules=joules, epochs=epochs, method=method
+                batch,
+                reached=reached and not failed,
+                seconds=seconds,
+                joules=joules,
+                epochs=OUT_OF_MEMORY if out_of_memory else epochs,
+                method=method,
             )
 
     @contextmanager

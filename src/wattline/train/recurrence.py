@@ -9,6 +9,11 @@ from wattline.batch_size.history import RunHistory
 from wattline.errors import ConfigError
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return True if *error* is that of Python or of PyTorch for memory that cannot be allocated."""
+    return any(kind.__name__ in ("MemoryError", "OutOfMemoryError") for kind in type(error).__mro__)
+
+
 class RecurringRun:
     """One run of the recurring job *group* on a *kind* of GPU."""
 
@@ -34,9 +39,14 @@ class RecurringRun:
             )
             try:
                 self._trial = self._tuner.next(self._state, np.random.default_rng())
-            except ConfigError as error:
-                warn(f"{self._group}: {error.message} yet; batch size {default} is tried again")
+            except ConfigError:  # none has
                 self._trial = BatchTrial(default)
+            if self._state.stopped_runs.any() and not self._state.runs.any():
+                failed = [b for b, n in zip(sorted(batches), self._state.stopped_runs, strict=True) if n]
+                warn(
+                    f"{self._group}: batch size {', '.join(map(str, failed))} did not reach the target yet;"
+                    f" {self._trial.batch} is tried"
+                )
             self._history.add_trial(self._group, self._kind, self._trial)
         return self._trial.batch
 

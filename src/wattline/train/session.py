@@ -27,6 +27,7 @@ from wattline.errors import ConfigError
 from wattline.meter import Meter, open_meter
 from wattline.profiler import step_counter
 from wattline.train.introspection import count_samples
+from wattline.train.recurrence import is_out_of_memory
 from wattline.train.training_run import YIELDED, TrainingRun
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class Session(TrainingRun):
                     self.ranks.any(True)  # the first rank has saved
                 self._write_event("yielded")
             elif code != YIELDED:
-                self._end(clean)
+                self._end(clean, error)
         finally:
             self._closed = True
             self._stop_signal.remove()
@@ -109,7 +110,7 @@ class Session(TrainingRun):
         if yields:
             raise SystemExit(YIELDED)
 
-    def _end(self, clean: bool) -> None:
+    def _end(self, clean: bool, error: BaseException | None) -> None:
         """Write the last checkpoint and event, and the outcome for the next run of a recurring job."""
         self._report_progress()
         how = "failed" if not clean else "reached" if self.reached else self.stopped or "ended"
@@ -117,10 +118,14 @@ class Session(TrainingRun):
             self.position.over = not self.stopped
             self._checkpoints.write(self.position)
             self._spent.remove()
-        self._write_event("ended", how=how, saves=self.caps.saves, observed=self.observe)
+        no_memory = not clean and is_out_of_memory(error)
+        self._write_event(
+            "ended", how=how, saves=self.caps.saves, observed=self.observe, out_of_memory=no_memory
+        )
         self._history.record_end(
             self.batch_size,
             failed=how == "failed",
+            out_of_memory=no_memory,
             reached=how == "reached" or (how == "ended" and self.target is None),
             # A kill is no evidence on the batch size.
             seconds=self.seconds - self.position.lost_seconds,

@@ -190,7 +190,7 @@ class JobExits:
         self._on_event("ended", record.id, {"state": state, **self.facts(record, progress, exit, message)})
         succeeded = state == "SUCCEEDED"
         if progress is not None and record.spec.group:
-            self._recurring.learn(record.spec, progress, succeeded)
+            self._recurring.learn(record.spec, progress, succeeded, state)
         fraction = 1.0 if succeeded else record.completed_fraction
         self._queue.finish(record, FINISHED if succeeded else FAILED, fraction)
 

@@ -43,6 +43,7 @@ class ProgressReader:
     gpus: int = 0  # under the caps of the sweep
     sweep: tuple[CapMeasurement, ...] = ()  # caps that the session measured
     ended: str = ""  # how, as the session reports it; empty: it has not
+    out_of_memory: bool = False
     _offset: int = 0
     _first: tuple[float, float] | None = None  # time and fraction of the first report
     _starts_anew: bool = False  # the session found no checkpoint
@@ -113,6 +114,7 @@ class ProgressReader:
             self.first_s = at_s
         elif event == "ended":
             self.ended = _text(values.get("how", "ended"))
+            self.out_of_memory = values.get("out_of_memory") is True
 
     def _read_numbers(self, values: dict[str, Any]) -> None:
         fraction = _number(values.get("fraction"))

@@ -11,7 +11,7 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
-from wattline.batch_size.history import RunHistory
+from wattline.batch_size.history import OUT_OF_MEMORY, RunHistory
 from wattline.errors import WattlineError
 from wattline.profiler.cap_aim import Aim, find_best
 from wattline.train.recurrence import RecurringRun
@@ -82,11 +82,17 @@ class RecurringJobs:
         except (WattlineError, sqlite3.Error) as error:
             _logger.warning("%s: a trial that did not run is still open: %s", spec.group, error)
 
-    def learn(self, spec: JobSpec, progress: ProgressReader, succeeded: bool) -> None:
-        """Record what a finished job reached, as far as its session reported it."""
+    def learn(self, spec: JobSpec, progress: ProgressReader, succeeded: bool, state: str = "") -> None:
+        """Record what a job that ended in *state* reached and spent, as far as its session reported it.
+
+        A run that exceeded its time limit did not reach the target. One that ran out of memory counts, too:
+        its batch size is too large. Other failures are forgotten: they say nothing about the batch size.
+        """
         batch = progress.batch or spec.batch
         if not batch or not progress.kind:
             return
+        succeeded = succeeded and progress.ended != "failed"
+        out_of_memory = state == "OUT_OF_MEMORY" or (not succeeded and progress.out_of_memory)
         memory = self._memory
         try:
             if progress.sweep and spec.group:
@@ -98,17 +104,18 @@ class RecurringJobs:
                     gpus=progress.gpus,
                     aim=progress.aim,
                 )
-            if not succeeded or progress.ended == "failed":
+            if not (succeeded or out_of_memory or state == "TIMEOUT"):
                 memory.remove_trial(spec.group, progress.kind, batch)
                 return
             memory.add_run(
                 spec.group,
                 progress.kind,
                 batch=batch,
-                reached=progress.ended == "reached" or (progress.ended == "ended" and not spec.target),
+                reached=succeeded
+                and (progress.ended == "reached" or (progress.ended == "ended" and not spec.target)),
                 seconds=progress.seconds,
                 joules=progress.joules,
-                epochs=progress.epochs,
+                epochs=OUT_OF_MEMORY if out_of_memory else progress.epochs,
                 method=progress.method,
             )
         except (sqlite3.Error, OverflowError) as error:

@@ -47,6 +47,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="runs of each job (default: two for each batch size and cap)",
     )
+    add("--all-targets", action="store_true", help="each target level of the tables, not only the usual one")
     add(
         "--optimizer",
         choices=("wattline", "zeus", "both"),
