@@ -52,7 +52,7 @@ def test_joules_since_the_last_checkpoint_survive_a_kill(
     assert meter.now_s() - 1.4 * len(die_at) <= run.seconds <= meter.now_s() * (1 + 1e-9)
     if die_at != [1]:
         assert "J were spent after the last checkpoint" in capsys.readouterr().err
-    assert not (tmp_path / "c" / "spent.json").exists(), "the last checkpoint has it all"
+    assert not (tmp_path / "c" / ".spent.json").exists(), "the last checkpoint has it all"
 
 
 def test_a_recurring_job_does_not_inherit_the_energy_of_the_run_before(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_damaged_or_older_file_changes_nothing(tmp_path: Path) -> None:
     spent, position = SpentEnergy(tmp_path), TrainingPosition(seconds=10.0, joules=100.0)
     for text in ("", "{", "[]", '{"seconds": 1}', '{"seconds": "nan", "joules": "inf"}', "null",
                  '{"seconds": 9.0, "joules": 90.0}'):  # fmt: skip
-        (tmp_path / "spent.json").write_text(text)
+        (tmp_path / ".spent.json").write_text(text)
         spent.add_to(position)
         assert (position.seconds, position.joules, position.lost_joules) == (10.0, 100.0, 0.0)
     spent.write(TrainingPosition(seconds=12.0, joules=150.0))

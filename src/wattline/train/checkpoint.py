@@ -56,6 +56,11 @@ class Checkpoints:
         self._save, self._load = save, load
         self._lock = -1
 
+    @property
+    def has_state(self) -> bool:
+        """True if checkpoints contain the state of the user's `save`, not only the position."""
+        return self._save is not None
+
     def claim(self) -> None:
         """Create the folder, and lock it for this process."""
         try:

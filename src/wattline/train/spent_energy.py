@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattline.train.checkpoint import TrainingPosition
 
-_FILE = "spent.json"
+_FILE = ".spent.json"  # hidden: it is no checkpoint
 
 
 class SpentEnergy:

@@ -377,7 +377,8 @@ class TrainingRun:
         self.position.seconds, self.position.joules = self.seconds, self.energy_j
         if self.ranks.is_first:
             self._checkpoints.write(self.position)
-            self._write_event("saved")
+            if self._checkpoints.has_state:  # else only the position was saved
+                self._write_event("saved")
         self._saved_s, self._saved_steps = self._meter.now_s(), self.position.steps
         self.caps.restart_window()  # saving took time that is not part of a step
 

@@ -85,7 +85,8 @@ def test_a_new_file_in_the_checkpoint_folder_is_a_checkpoint(
 ) -> None:
     folder = tmp_path / "checkpoint"
     write_file(folder, "old/model.pt", START_S - 60)
-    for name, text in ((".lock", "x"), (".new-7/model.pt", "x"), ("empty", "")):
+    own = ((".spent.json", "x"), ("00000001/wattline.json", "x"))  # of a session without `save`
+    for name, text in ((".lock", "x"), (".new-7/model.pt", "x"), ("empty", ""), *own):
         write_file(folder, name, START_S + 20, text)
     record = make_record()
     assert protected_until_s(record, progress, folder, START_S + 30) == math.inf

@@ -17,6 +17,7 @@ from typing import Any
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.progress import ProgressReader
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_NEVER, PREEMPTIBLE_ONCE_SAVED
+from wattline.train.checkpoint import STATE_FILE
 
 STARTUP_FACTOR = 5.0
 """An attempt runs at least this many times its start-up, so that restarts take at most a sixth of it."""
@@ -120,7 +121,10 @@ def _saves_at_stop(record: JobRecord, progress: ProgressReader) -> bool:
 
 
 def _file_times(folder: Path) -> Iterator[float]:
-    """Yield the times of the files in *folder*; hidden, empty and very many files are left out."""
+    """Yield the times of the files in *folder*; hidden, empty and very many files are left out.
+
+    So is the position that a session saves: alone it is no checkpoint of the job.
+    """
     waiting, count = [(str(folder), 0)], 0
     while waiting:
         path, depth = waiting.pop()
@@ -130,7 +134,8 @@ def _file_times(folder: Path) -> Iterator[float]:
                     count += 1
                     if count > _MAX_FILES:
                         return
-                    if entry.name.startswith("."):  # a lock, or a file that is being written
+                    # A lock, or a file that is being written, or the position of a session.
+                    if entry.name.startswith(".") or entry.name == STATE_FILE:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         if depth < _MAX_DEPTH:
