@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
 
+from wattline.errors import Conflict
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
 
@@ -34,7 +35,8 @@ def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
         yield controller
     finally:
         for job in controller.store.live_jobs():
-            controller.cancel(job.id)
+            with suppress(Conflict):  # it ended meanwhile
+                controller.cancel(job.id)
         _wait_until(lambda: not controller.store.live_jobs())
         server.should_exit = True
         controller.close_streams()

@@ -35,7 +35,7 @@ def read_settings(path: Path, required: bool = False) -> RetentionSettings:
     """Read a settings file; a missing one gives the defaults, unless it is *required*."""
     try:
         text = path.read_text("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the store refuses a folder that is none
         if required:
             raise ConfigError(f"{path}: no such file") from None
         return RetentionSettings()
