@@ -57,3 +57,9 @@ class TestQuotasOfPowerFlow(QuotaContract):
 @pytest.mark.slow
 class TestQuotasOfElasticFlow(QuotaContract):
     policy = p.ElasticFlow(quantum_s=60.0)
+
+
+@pytest.mark.slow
+class TestQuotasOfAndreas(QuotaContract):
+    policy = p.Andreas(method="greedy")
+    spans_nodes = False

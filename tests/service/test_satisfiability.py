@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from support.controllers import open_client, run_controller, submit_text, wait_until, wait_until_over
+from support.controllers import run_controller, submit_text, wait_until, wait_until_over
 from wattline.cluster import join_nodes, nodes
 from wattline.errors import Unsatisfiable
 from wattline.jobfile import read_job
@@ -31,18 +30,6 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str, str]] = [
     ({"deadline": "2020-01-01T00:00Z"}, "deadline", "is '2020-01-01T00:00Z'", "that has passed"),
     ({"model": "resnet5O"}, "model", "is 'resnet5O'", "have no such workload"),
 ]
-
-
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    with run_controller(tmp_path_factory.mktemp("service")) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def client(controller: Controller) -> Iterator[TestClient]:
-    with open_client(controller) as one:
-        yield one
 
 
 @pytest.mark.parametrize(("fields", "field", "value", "limit"), IMPOSSIBLE)

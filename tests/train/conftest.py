@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+
+from support.environment import isolate_environment
 
 
 @pytest.fixture(autouse=True)
 def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the variables of any surrounding job, and use a state folder per test."""
-    for name in [name for name in os.environ if name.startswith("WATTLINE_") and name != "WATTLINE_DATA"]:
-        monkeypatch.delenv(name)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WATTLINE_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("wattline.meter.caps.guard._reported", set())  # warnings of earlier tests
+    isolate_environment(tmp_path, monkeypatch)

@@ -152,6 +152,11 @@ class ArrayCheckpoints:
         )
         self._folders = {member: MemberCheckpoints(folder) for member, folder in folders.items()}
 
+    @property
+    def has_state(self) -> bool:
+        """True: the checkpoint of a member always contains its weights and its optimiser."""
+        return True
+
     def claim(self) -> None:
         """Lock the folders for this process."""
         try:

@@ -17,6 +17,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.core.usage import Account, Usage, number_accounts
 
+_SMALLEST_S = 1e-9  # smaller levels count as unused: decay never ends, numbers do
 _DIGITS = 9  # significant digits of a level that count: a replay adds the same seconds in fewer steps
 
 
@@ -47,11 +48,11 @@ def levels_of(
 
 
 def _round(level: Floats) -> Floats:
-    """Return levels rounded to significant digits; 0 stays 0."""
-    with np.errstate(divide="ignore"):
-        exponent = np.where(level > 0, np.floor(np.log10(level)), 0.0)
+    """Return levels rounded to significant digits; next to nothing is 0."""
+    is_used = level >= _SMALLEST_S
+    exponent = np.floor(np.log10(np.where(is_used, level, 1.0)))
     scale = 10.0 ** (_DIGITS - exponent)
-    return np.asarray(np.round(level * scale) / scale)
+    return np.where(is_used, np.round(level * scale) / scale, 0.0)
 
 
 class _Tree(NamedTuple):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.errors import StoreError
+from wattline.meter.caps.record import fsync_path
 from wattline.service.storage.store import Store
 
 _PAGE = 1000
@@ -35,13 +36,13 @@ def write_archive(store: Store, root: Path, jobs: Sequence[str], folder: Path, n
             for row in (row for part in _split(jobs) for row in store.jobs_with_ids(part)):
                 events = [asdict(event) for event in _read_events(store, row.id)]
                 text.write(json.dumps({"job": asdict(row), "events": events}) + "\n")
-        _sync(path)
+        fsync_path(path)
         logs = folder / f"{name}-logs.tar.gz"
         with _create(logs) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             for job in jobs:
                 for log in sorted((root / job / "attempts").glob("*/rank*.log*")):
                     tar.add(log, str(log.relative_to(root)))
-        _sync(logs)
+        fsync_path(logs)
     except OSError as error:
         raise StoreError(f"{folder}: the archive cannot be written: {error.strerror or error}") from None
     return str(path)
@@ -68,11 +69,3 @@ def _read_events(store: Store, job: str) -> Iterator[Any]:
 
 def _create(path: Path) -> Any:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -86,14 +86,15 @@ def scenarios(draw: st.DrawFn, max_jobs: int = 16) -> Scenario:
         team=draw(st.lists(st.sampled_from(_TEAMS), min_size=count, max_size=count)),
         user=draw(st.lists(st.sampled_from(_USERS), min_size=count, max_size=count)),
     )
+    faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
+    never = -1.0 if np.isinf(faulty.node_mtbf_s) else 0.0  # on failing nodes it would start over for ever
     if draw(st.sampled_from((False, False, True))):
         jobs = replace(
             jobs,
             preemptible=np.array([int(value) for value in draw_column(st.sampled_from((0.0, 1.0, 2.0)))]),
-            checkpoint_s=np.array(draw_column(st.sampled_from((-1.0, 0.0, 300.0)))),
+            checkpoint_s=np.array(draw_column(st.sampled_from((never, 0.0, 300.0)))),
             min_runtime_s=np.array(draw_column(st.sampled_from((0.0, 0.0, 600.0)))),
         )
-    faulty = draw(st.sampled_from((Faults(), Faults(), Faults(2000.0, 300.0, 0.3, 2, 200.0))))
     return Scenario(
         jobs=jobs,
         nodes=cluster,

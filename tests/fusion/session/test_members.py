@@ -255,7 +255,7 @@ def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
     train(2, checkpoints=tmp_path / "kept", after_step=lambda run, step: run.finish(0) if step == 5 else None)
     events = [line["event"] for line in lines(tmp_path / "events.jsonl") if line["event"] != "progress"]
-    assert events == ["began", "report", "left", "report", "report", "ended"]
+    assert events == ["began", "report", "saved", "left", "report", "saved", "report", "saved", "ended"]
     metrics = [line["metrics"] for line in lines(tmp_path / "events.jsonl") if line["event"] == "report"]
     assert [list(each) for each in metrics] == [["loss.0", "loss.1"], ["loss.1"], ["loss.1"]]
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["member0", "member1"]

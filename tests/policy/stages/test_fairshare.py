@@ -107,6 +107,13 @@ def test_before_an_elastic_policy_it_decides_which_jobs_share_the_gpus(policy: s
     assert max(order.index(job) for job in range(40, 44)) < 12
 
 
+def test_usage_of_long_ago_counts_as_none() -> None:
+    # After hundreds of half-lives the decayed seconds are too small for their own reciprocal.
+    jobs = build(["ann", "bob", "ann"], submit_s=[0.0, 1.0, 700_000.0], duration_s=[60.0] * 3)
+    log = simulate(jobs, "priority+fairshare:half_life=600s+keep")
+    assert start_order(log) == [0, 1, 2]
+
+
 def test_its_text_has_the_half_life() -> None:
     assert spell(parse_policy("fairshare:half_life=2d")) == "fairshare:half_life=172800s"
     with pytest.raises(ConfigError, match="half_life_s must be at least 1"):

@@ -146,6 +146,24 @@ def test_the_stage_is_inserted_where_it_belongs(policy: str, expected: str) -> N
     assert spell(insert_quota(parse_policy(policy))) == expected
 
 
+@pytest.mark.parametrize(
+    "policy", ["fifo", "afs", "pollux", "powerflow", "elasticflow", "andreas:method=greedy"]
+)
+def test_a_job_without_hours_starts_when_they_leave_the_window(policy: str) -> None:
+    # The third job asks for a kind that no node has, and must not keep the second waiting.
+    jobs = Jobs.of(
+        submit_s=[0.0, 10.0, 20.0],
+        gpus=[1, 1, 1],
+        duration_s=[3600.0] * 3,
+        user=["ann", "ann", "bob"],
+        gpu_kind=["v100", "v100", "a100"],
+    )
+    log = simulate(jobs, policy, QuotaRule("user", "ann", 1, gpu_hours_per_week=0.5))
+    starts = log.actions[log.actions[:, ACTION_VERB] == START, ACTION_JOB]
+    assert starts.tolist() == [0, 1]
+    assert len(log.now_s) < 200  # not every minute of the week
+
+
 def test_without_quotas_the_stage_changes_nothing() -> None:
     jobs = jobs_of(["ann", "bob"] * 10, gpus=4)
     with_it, without = (

@@ -2,29 +2,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from support.controllers import open_client, run_controller, submit_text, wait_until
+from support.controllers import open_client, submit_text, wait_until
 from wattline.errors import Conflict
 from wattline.service.controller import Controller
 from wattline.service.http.auth import TokenStore, UnknownToken
 from wattline.service.storage.store import Store
-
-
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    with run_controller(tmp_path_factory.mktemp("service")) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def client(controller: Controller) -> Iterator[TestClient]:
-    with open_client(controller) as one:
-        yield one
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 
 from support.controllers import (
     open_client,
-    run_controller,
     submit_text,
     wait_until,
     wait_until_over,
@@ -23,18 +22,6 @@ from wattline.service.http.auth import TokenStore
 from wattline.service.http.log_stream import LogStream
 
 UNPRIVILEGED = pwd.getpwuid(65534).pw_name
-
-
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    with run_controller(tmp_path_factory.mktemp("service")) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def client(controller: Controller) -> Iterator[TestClient]:
-    with open_client(controller) as one:
-        yield one
 
 
 def queue_length(controller: Controller) -> int | None:

@@ -10,10 +10,10 @@ from typing import Any
 from wattline.cli.main import exit_code
 from wattline.cli.output import confirm, notify, print_error, print_json
 from wattline.cli.service.connect import add_connection_arguments
+from wattline.cli.service.job_filters import add_filter_arguments
 from wattline.cli.service.job_text import pluralize, sanitize
 from wattline.errors import ConfigError, Conflict, NotAllowed, NotFound, WattlineError
 from wattline.service.client import Client
-from wattline.service.states import STATES
 
 Answer = dict[str, Any]
 _FILTERS = ("sweep", "name", "user", "team", "state")
@@ -29,16 +29,7 @@ def add_selection_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--sweep", metavar="S", help="jobs of this sweep, named by its first job")
     add("--name", metavar="GLOB", help="jobs with this name; *, ? and [a-c] as in file names")
-    add("--user", metavar="U", help="jobs of this user")
-    add("--team", metavar="T", help="jobs of this team")
-    add(
-        "--state",
-        action="append",
-        type=str.upper,
-        choices=STATES,
-        metavar="S",
-        help="jobs in this state, as in PENDING (repeatable; default: jobs that have not ended)",
-    )
+    add_filter_arguments(parser, "jobs that have not ended")
     add("--all", action="store_true", help="all jobs that have not ended; as a user, your own")
     add("-y", "--yes", action="store_true", help="do not ask")
     add("--dry-run", action="store_true", help="show the jobs that would be changed")

@@ -6,24 +6,14 @@ import argparse
 
 from wattline.cli.output import print_json
 from wattline.cli.service.connect import add_connection_arguments, connect
+from wattline.cli.service.job_filters import add_filter_arguments
 from wattline.cli.service.job_text import LIVE, format_totals, print_jobs
-from wattline.service.states import STATES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `wattline queue`."""
-    add = parser.add_argument
-    add("--all", action="store_true", help="also list jobs that have ended")
-    add(
-        "--state",
-        action="append",
-        type=str.upper,
-        choices=STATES,
-        metavar="S",
-        help="only jobs in this state, as in PENDING or FAILED (repeatable)",
-    )
-    add("--team", metavar="T", help="only jobs of this team")
-    add("--user", metavar="U", help="only jobs of this user")
+    parser.add_argument("--all", action="store_true", help="also list jobs that have ended")
+    add_filter_arguments(parser, "jobs that have not ended, or all with --all")
     add_connection_arguments(parser)
 
 

@@ -16,6 +16,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
 from wattline.models.configurations import Configurations, build_configurations, with_fixed_batch
+from wattline.policy.held_kinds import find_held_kinds
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -85,12 +86,7 @@ def _find_outranked(
     Each takes its fewest GPUs, on the kind that it holds or the accepted kind with most GPUs left. Rows for
     which no kind is large enough are not outranked.
     """
-    held_kind = np.full(block.shape[1], -1, dtype=np.int64)
-    i = 0
-    for r in range(leases.shape[1]):
-        while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
-            i += 1
-        held_kind[i] = node_kind[leases[LEASE_NODE, r]]
+    held_kind = find_held_kinds(block, leases, node_kind)
     free = room.copy()
     outranked = np.zeros(block.shape[1], dtype=np.bool_)
     for i in order:

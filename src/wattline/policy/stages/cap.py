@@ -11,7 +11,6 @@ import numpy as np
 
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
-from wattline.core.leases import LEASE_JOB, LEASE_NODE
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
@@ -25,6 +24,7 @@ from wattline.models.configurations import Configurations, build_configurations
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import classify_jobs
 from wattline.policy.chain import plan_as_requested
+from wattline.policy.held_kinds import find_held_kinds
 
 _UNLISTED = -1  # a cap or a batch that is not among the configurations
 _LOOSEST = 1 << 62
@@ -199,12 +199,7 @@ def _look_up_caps(
     table: _CapTable,
 ) -> tuple[Ints, Ints, bool, bool]:
     """Return cap and kind of every entry, whether some caps are unlisted, and whether jobs share GPUs."""
-    held_in = np.full(block.shape[1], -1, dtype=np.int64)
-    i = 0
-    for r in range(leases.shape[1]):
-        while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
-            i += 1
-        held_in[i] = node_kind[leases[LEASE_NODE, r]]
+    held_in = find_held_kinds(block, leases, node_kind)
     cap_w = np.full(len(plan_row), _UNLISTED, dtype=np.int64)
     kind = np.zeros(len(plan_row), dtype=np.int64)
     unlisted = shared = False

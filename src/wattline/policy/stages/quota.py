@@ -56,7 +56,7 @@ class Quota:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         plan = plan_as_requested(snapshot) if plan is None else plan
         rules = snapshot.quotas.limits
-        if not rules or not len(plan):
+        if not rules or not len(snapshot.queue):
             return plan
         member = find_members(snapshot, rules)
         again_s = find_used_up(snapshot, rules)
@@ -65,10 +65,11 @@ class Quota:
         job = snapshot.queue.job
         least, possible = snapshot.jobs.min_gpus[job], _find_possible(snapshot)
         fewest = np.where(least > 0, least, snapshot.jobs.gpus[job])
-        gpus, blocked = _allow(
+        gpus, group, blocked = _allow(
             plan.row,
             plan.gpus,
             plan.group,
+            _find_leaders(snapshot),
             snapshot.queue.held_gpus.astype(np.int64),
             fewest,
             possible,
@@ -77,15 +78,19 @@ class Quota:
             used_up,
             np.array([self.least], dtype=np.int64),
         )
-        never = (member == 1) & (fewest > limit[:, None])  # whatever the hours
-        blocked = np.where((blocked >= 0) & never.any(axis=0), np.argmax(never, axis=0), blocked)
-        by_hours = (blocked >= 0) & used_up[blocked] & ~never.any(axis=0)
-        next_s = float(again_s[blocked[by_hours]].min(initial=math.inf))
-        is_idle = not len(snapshot.leases) and not (gpus * (plan.gpus <= possible[plan.row])).any()
-        if is_idle and (blocked >= 0).any():
+        applies = member == 1
+        too_large = applies & (fewest > limit[:, None])
+        never = too_large.any(axis=0)  # whatever the hours
+        by_hours = (blocked >= 0) & used_up[blocked] & ~never
+        out_of_hours = applies & used_up[:, None] & ~never & (fewest <= possible)
+        next_s = float(again_s[out_of_hours.any(axis=1)].min(initial=math.inf))
+        if not len(snapshot.leases) and (never | out_of_hours.any(axis=0) | (fewest > possible)).all():
             plan = replace(plan, next_decision_s=next_s)  # nothing else can change before
         else:
             plan = decide_again(plan, next_s)
+        blocked = np.where((blocked >= 0) & never, np.argmax(too_large, axis=0), blocked)
+        if not self.least:
+            plan = replace(plan, group=group)
         return _apply(plan, snapshot, rules, gpus, blocked, by_hours, bool(self.least))
 
 
@@ -141,6 +146,17 @@ def _find_possible(snapshot: Snapshot) -> Ints:
     return most
 
 
+def _find_leaders(snapshot: Snapshot) -> Ints:
+    """Return by row of the queue the row whose GPUs the job shares now; a job without GPUs shares none."""
+    job, leases = snapshot.queue.job, snapshot.leases
+    leader = np.arange(len(job), dtype=np.int64)
+    shared = leases.job != leases.group
+    row, other = (np.searchsorted(job, ids[shared]) for ids in (leases.job, leases.group))
+    is_queued = job[np.minimum(other, len(job) - 1)] == leases.group[shared]
+    leader[row[is_queued]] = other[is_queued]
+    return leader
+
+
 def _apply(
     plan: Plan,
     snapshot: Snapshot,
@@ -182,32 +198,52 @@ def _apply(
 
 
 @inner
-def _count_left(i: int, leader: int, member: Ints, left: Ints, used_up: Bools) -> tuple[int, int]:
-    """Return how many more GPUs row *i* may hold, and the rule that says so (-1: none).
+def _count_new(q: int, i: int, leader: int, host: int, need: int, held: int, member: Ints) -> int:
+    """Return how many of the *need* GPUs of row *i* rule *q* does not count yet.
 
-    GPUs that it shares with a *leader* of the same user or team are counted for that one.
+    GPUs that it shares with a *leader* of the same user or team are counted for that one, and so are those
+    that it *held* so far if it shared them with such a *host*.
     """
-    allowed, rule = _UNLIMITED, -1
-    for q in range(len(left)):
-        if member[q, i] == 1 and not (leader != i and member[q, leader] == 1):
-            here = 0 if used_up[q] else left[q]
-            if here < allowed:
-                allowed, rule = here, q
-    return max(allowed, 0), rule
+    if member[q, i] == 0 or (leader != i and member[q, leader] == 1):
+        return 0
+    return max(need - (0 if host != i and member[q, host] == 1 else held), 0)
 
 
 @inner
-def _take(i: int, leader: int, gpus: int, member: Ints, left: Ints) -> None:
+def _find_limiting(
+    i: int, leader: int, host: int, need: int, held: int, member: Ints, left: Ints, used_up: Bools
+) -> int:
+    """Return the rule by which row *i* may not hold *need* GPUs; -1: none."""
+    limiting, least = -1, _UNLIMITED
     for q in range(len(left)):
-        if member[q, i] == 1 and not (leader != i and member[q, leader] == 1):
-            left[q] -= gpus
+        new = _count_new(q, i, leader, host, need, held, member)
+        here = 0 if used_up[q] else max(left[q], 0)
+        if new > here and here < least:
+            limiting, least = q, here
+    return limiting
 
 
-@kernel(I1, I1, I1, I1, I1, I1, I2, I1, B1, I1)
+@inner
+def _take(i: int, leader: int, host: int, need: int, held: int, member: Ints, left: Ints) -> None:
+    for q in range(len(left)):
+        left[q] -= _count_new(q, i, leader, host, need, held, member)
+
+
+@inner
+def _round_down(size: int, fewest: int) -> int:
+    """Return the largest power of two up to *size*; *size* itself if that is fewer than *fewest*."""
+    power = 1
+    while 2 * power <= size:
+        power *= 2
+    return power if power >= fewest else size
+
+
+@kernel(I1, I1, I1, I1, I1, I1, I1, I2, I1, B1, I1)
 def _allow(
     row: Ints,
     gpus: Ints,
-    group: Ints,
+    planned_group: Ints,
+    leader_now: Ints,
     held: Ints,
     fewest: Ints,
     possible: Ints,
@@ -215,19 +251,25 @@ def _allow(
     limit: Ints,
     used_up: Bools,
     counts_least: Ints,
-) -> tuple[Ints, Ints]:
-    """Return the GPUs that each entry may have (0: it waits), and by row of the queue its limiting rule.
+) -> tuple[Ints, Ints, Ints]:
+    """Return the GPUs that each entry may have (0: it waits), its group, and by row its limiting rule.
 
-    *fewest*, *possible* and *held* are by row of the queue.
+    *leader_now*, *held*, *fewest*, *possible* and the rule are by row of the queue. A job that would leave
+    GPUs that it shares takes new ones; it goes on sharing if it may not.
     """
-    left = limit.copy()
-    allowed_gpus = gpus.copy()
+    left, allowed_gpus, group = limit.copy(), gpus.copy(), planned_group.copy()
     blocked = np.full(len(held), -1, dtype=np.int64)
-    lead = np.arange(len(held))
+    leads = np.zeros(len(held), dtype=np.bool_)
+    leads[row[row == group]] = True
+    host = np.arange(len(held))  # by row: the leader whose GPUs it would leave, else itself
     for p in range(len(row)):
-        lead[row[p]] = group[p]
-        if held[row[p]] > 0:
-            _take(row[p], group[p], min(held[row[p]], gpus[p]), member, left)
+        i, leader, now = row[p], group[p], leader_now[row[p]]
+        if held[i] > 0:
+            if now != leader and leads[now] and held[now] > 0:
+                host[i], leader = now, now
+            elif held[leader] == 0:
+                leader = i  # without it this job may go on alone
+            _take(i, leader, i, min(held[i], gpus[p]), 0, member, left)
     dropped = np.zeros(len(held), dtype=np.bool_)
     for turn in range(2):  # leaders, then the jobs that share their GPUs
         for p in range(len(row)):
@@ -236,25 +278,31 @@ def _allow(
                 continue
             leader = i if dropped[group[p]] else group[p]
             if held[i] == 0 and counts_least[0] == 1:
-                need = min(need, fewest[i])
-            more = need - held[i]
-            if more <= 0 or need > possible[i]:
+                need = min(need, fewest[i], possible[i])  # a policy may run it on fewer than it asks for
+            if need > possible[i]:
                 continue
-            allowed, rule = _count_left(i, leader, member, left, used_up)
-            if more <= allowed:
-                _take(i, leader, more, member, left)
+            limiting = _find_limiting(i, leader, host[i], need, held[i], member, left, used_up)
+            if limiting < 0:
+                _take(i, leader, host[i], need, held[i], member, left)
                 continue
-            blocked[i] = rule
+            blocked[i] = limiting
             if held[i] > 0:
                 allowed_gpus[p] = held[i]
-            elif leader == i and allowed >= fewest[i]:
-                size = 1
-                while 2 * size <= allowed:
-                    size *= 2
-                size = size if size >= fewest[i] else allowed
-                allowed_gpus[p] = size
-                _take(i, leader, size, member, left)
+                if host[i] != i:
+                    group[p] = host[i]
+                    leads[i] = False
+                continue
+            size = need
+            while size > fewest[i] and limiting >= 0 and leader == i:
+                size -= 1
+                limiting = _find_limiting(i, leader, i, size, 0, member, left, used_up)
+            if limiting < 0:
+                allowed_gpus[p] = _round_down(size, fewest[i])
+                _take(i, leader, i, allowed_gpus[p], 0, member, left)
             else:
                 allowed_gpus[p] = 0
                 dropped[i] = True
-    return allowed_gpus, blocked
+    for p in range(len(row)):
+        if not leads[group[p]] and not dropped[group[p]]:
+            group[p] = leader_now[group[p]]  # of a leader that goes on sharing
+    return allowed_gpus, group, blocked
