@@ -34,6 +34,12 @@ def test_names_of_tokens_are_unique(client: TestClient) -> None:
     assert own.status_code == 409
 
 
+@pytest.mark.parametrize("seconds", [True, "60"])
+def test_a_validity_that_is_no_number_is_refused(client: TestClient, seconds: object) -> None:
+    body = {"name": "lasting", "role": "viewer", "lasts_s": seconds}
+    assert client.post("/api/v1/tokens", json=body).status_code == 422
+
+
 def test_a_token_of_a_user_that_does_not_exist_is_refused(client: TestClient) -> None:
     body = {"name": "ghost", "role": "user", "user": "no-such-user"}
     response = client.post("/api/v1/tokens", json=body)

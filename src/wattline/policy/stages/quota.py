@@ -147,7 +147,7 @@ def _find_possible(snapshot: Snapshot) -> Ints:
 
 
 def _find_leaders(snapshot: Snapshot) -> Ints:
-    """Return by row of the queue the row whose GPUs the job shares now; a job without GPUs shares none."""
+    """Return by row of the queue the row that the job shares GPUs with now; itself if it shares none."""
     job, leases = snapshot.queue.job, snapshot.leases
     leader = np.arange(len(job), dtype=np.int64)
     shared = leases.job != leases.group
@@ -261,7 +261,7 @@ def _allow(
     blocked = np.full(len(held), -1, dtype=np.int64)
     leads = np.zeros(len(held), dtype=np.bool_)
     leads[row[row == group]] = True
-    host = np.arange(len(held))  # by row: the leader whose GPUs it would leave, else itself
+    host = np.arange(len(held))  # by row: the leader that it would stop sharing GPUs with, else itself
     for p in range(len(row)):
         i, leader, now = row[p], group[p], leader_now[row[p]]
         if held[i] > 0:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from wattline.service.http.request_body import RequestBody, read_whole
 
 
 class _AccessBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class QuotaRequest(_AccessBody):
+class QuotaRequest(RequestBody):
     """Quota or share of either a user or a team; fields that are not given stay as they are."""
 
     team: Annotated[str, Field(pattern=r"^[^\s:,=]{1,64}$")] | None = None
     user: Annotated[str, Field(pattern=r"^[^\s:,=]{1,64}$")] | None = None
-    gpus: int | None = Field(default=None, ge=0, le=10**6)
+    gpus: Annotated[int, Field(ge=0, le=10**6), BeforeValidator(read_whole)] | None = None
     gpu_hours_per_week: float | None = Field(default=None, ge=0, le=1e9)
     share: float | None = Field(default=None, ge=1e-6, le=1e9)
 
 
-class RotationRequest(_AccessBody):
+class RotationRequest(RequestBody):
     """Validity of the old value of a rotated token."""
 
     grace_s: float = Field(default=0.0, ge=0, le=30 * 86_400)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattline.service.http.access_schemas import AccountResponse
+from wattline.service.http.request_body import RequestBody
 from wattline.service.storage.projection import JobRow
 
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
@@ -40,13 +41,13 @@ class _Body(BaseModel):
 # -- requests
 
 
-class PriorityRequest(_Body):
+class PriorityRequest(RequestBody):
     """New priority of a job."""
 
     priority: float = Field(ge=-1e9, le=1e9)
 
 
-class JobSelectionRequest(_Body):
+class JobSelectionRequest(RequestBody):
     """Jobs with one of the ids or in one of the ranges, that also match every filter that is set."""
 
     jobs: list[Annotated[str, Field(pattern=r"^[0-9]{1,12}(\.\.([0-9]{1,12})?)?$")]] = Field(
@@ -67,7 +68,7 @@ class JobSelectionRequest(_Body):
         return {**filters, "jobs": tuple(self.jobs), "user": self.user or None, "states": tuple(self.state)}
 
 
-class JobActionRequest(_Body):
+class JobActionRequest(RequestBody):
     """A change of all selected jobs. With *dry_run* nothing is changed."""
 
     action: Literal["cancel", "hold", "release", "priority"]
@@ -76,7 +77,7 @@ class JobActionRequest(_Body):
     dry_run: bool = False
 
 
-class PruneRequest(_Body):
+class PruneRequest(RequestBody):
     """Limits that replace those of the settings of the service."""
 
     older_than: Annotated[str, Field(max_length=40)] | None = Field(
@@ -91,7 +92,7 @@ class PruneRequest(_Body):
     dry_run: bool = False
 
 
-class BudgetsRequest(_Body):
+class BudgetsRequest(RequestBody):
     """Budgets to hold from now on; an empty list removes all."""
 
     budgets: list[BudgetText] = Field(max_length=100)
@@ -104,7 +105,7 @@ class BudgetsRequest(_Body):
     )
 
 
-class TokenRequest(_Body):
+class TokenRequest(RequestBody):
     """Name, role and validity of a new token."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
