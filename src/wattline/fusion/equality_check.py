@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from wattline.fusion.array import FusedArray, fuse
 from wattline.fusion.optim import Adam, ArrayOptimizer
+from wattline.fusion.torch_internals import DropoutBase, tree_flatten
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _mean_square(out: Any) -> Tensor:
 def _disable_dropout(model: nn.Module) -> nn.Module:
     """Switch dropout off: members draw their own masks, so that outputs could not be compared."""
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
+        if isinstance(module, DropoutBase):
             module.p = 0.0
         elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             module.dropout = 0.0

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree
-from torch.utils._pytree import tree_flatten
 
 from wattline.errors import NotFusible
+from wattline.fusion.torch_internals import register_dataclass, tree_flatten
 
 TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "forward"}
 """Attributes that PyTorch itself sets on modules."""
@@ -128,7 +127,7 @@ def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
             raise TypeError(
                 f"tensors are inside a {kind.__name__}, expected tuples, lists, dicts or dataclasses"
             )
-        _pytree.register_dataclass(kind)  # type: ignore[no-untyped-call, unused-ignore]
+        register_dataclass(kind)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _has_tensors(leaf: Any) -> bool:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from wattline.fusion.lowering.rules import (
     BatchedTensor,
@@ -19,6 +18,7 @@ from wattline.fusion.lowering.rules import (
     require_member_rows,
     rewrite_rule,
 )
+from wattline.fusion.torch_internals import get_proxy_mode, weight_norm_operator
 
 
 @lowering_rule(F.batch_norm, description="one batch norm over the channels of all members")
@@ -209,7 +209,7 @@ def instance_norm(
     return BatchedTensor(y.unflatten(1, (size, -1)), 1)
 
 
-@rewrite_rule(torch._weight_norm, description="each member's norms")
+@rewrite_rule(weight_norm_operator, description="each member's norms")
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Compute v · g / |v|, with a norm for each slice along *dim*; -1: one norm."""
     over = [d for d in range(v.dim()) if dim == -1 or d != dim]

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wattline.errors import ConfigError
+from wattline.fusion.torch_internals import tree_flatten, tree_unflatten
 
 Batch = tuple[Any, ...]
 _SHARED_HINT = "make batches an iterable, which members of all ages share"

@@ -1,0 +1,100 @@
+"""Parts of PyTorch without a public or stable name, and the versions that they were tested with.
+
+Every other file of `wattline.fusion` imports them from here, so that a new PyTorch is checked in one place.
+Importing this file raises `ConfigError` with an untested version, before anything private is used. Private
+attributes of public objects cannot be imported and stay where they are used: `_parameters`, `_buffers`,
+`_modules`, the hooks and `_flat_weights` of modules, `_version` of tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wattline.errors import ConfigError
+
+TESTED = ("2.13",)
+"""Versions of PyTorch, major and minor, that the tests pass with."""
+UNTESTED_TORCH = "WATTLINE_UNTESTED_TORCH"
+
+
+def check_torch_version() -> None:
+    """Raise `ConfigError` unless the installed PyTorch is a tested one.
+
+    With WATTLINE_UNTESTED_TORCH=1 in the environment it is only a warning.
+    """
+    version = str(torch.__version__)
+    if ".".join(version.partition("+")[0].split(".")[:2]) in TESTED:
+        return
+    text = f"PyTorch {version} is installed, but wattline.fusion is only tested with {', '.join(TESTED)}"
+    if os.environ.get(UNTESTED_TORCH) != "1":
+        raise ConfigError(
+            text, f"pip install torch=={TESTED[-1]}.0, or set {UNTESTED_TORCH}=1 to use it nevertheless"
+        )
+    warnings.warn(text, stacklevel=2)
+
+
+check_torch_version()
+
+from torch import _weight_norm as weight_norm_operator  # noqa: E402
+from torch._C import _functorch  # noqa: E402
+from torch._C._functorch import (  # noqa: E402
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
+from torch.nn.modules.dropout import _DropoutNd as DropoutBase  # noqa: E402
+from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase  # noqa: E402
+from torch.utils._pytree import (  # noqa: E402
+    register_dataclass,
+    tree_flatten,
+    tree_map,
+    tree_map_only,
+    tree_unflatten,
+)
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
+"""Name of the log in which PyTorch reports errors of tracing, also those that are handled."""
+
+set_vmap_warnings: Callable[[bool], None] = getattr(_functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
+
+
+def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
+    """Return *graph* compiled by Inductor for *inputs*."""
+    from torch import _inductor  # importing it takes a second
+
+    return _inductor.compile(graph, inputs)
+
+
+__all__ = [
+    "FAKE_TENSOR_LOG",
+    "TESTED",
+    "BatchNormBase",
+    "DropoutBase",
+    "InstanceNormBase",
+    "TransformType",
+    "check_torch_version",
+    "compile_graph",
+    "get_interpreter_stack",
+    "get_proxy_mode",
+    "get_unwrapped",
+    "is_batchedtensor",
+    "make_fx",
+    "register_dataclass",
+    "set_vmap_warnings",
+    "tree_flatten",
+    "tree_map",
+    "tree_map_only",
+    "tree_unflatten",
+    "weight_norm_operator",
+]
