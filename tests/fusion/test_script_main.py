@@ -1,4 +1,4 @@
-"""Fusible scripts: their command line, loading, and the measured gain."""
+"""The command line of fusible scripts."""
 
 from __future__ import annotations
 
@@ -9,33 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from wattline.errors import ConfigError, NotFound  # noqa: E402
-from wattline.fusion.gain import load_script, measure_gain  # noqa: E402
+from wattline.errors import ConfigError  # noqa: E402
 from wattline.fusion.script_main import main, read_configs  # noqa: E402
-
-SCRIPT = """
-import torch
-import torch.nn.functional as F
-from torch import nn
-from wattline import fusion
-
-def build(config):
-    torch.manual_seed(config.get("seed", 0))
-    return nn.Sequential(nn.Linear(4, config["hidden"]), nn.ReLU(), nn.Linear(config["hidden"], 2))
-
-def train(array, configs):
-    step = fusion.train_step(array, F.cross_entropy, fusion.SGD(array, lr=0.1), compile=False)
-    for _ in range(STEPS):
-        step(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
-"""
-CALL = "fusion.main(build, train)\n"
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("STEPS", "10_000_000") + CALL)
-    return path
 
 
 def test_arguments_describe_one_member_or_every_combination() -> None:
@@ -86,45 +61,3 @@ def test_main_trains_the_members_given_on_the_command_line() -> None:
         ["lr=1,2,3"],
     )
     assert seen == [(3, [{"lr": 1}, {"lr": 2}, {"lr": 3}])]
-
-
-def test_a_script_is_loaded_without_training(script: Path) -> None:
-    build, train = load_script(script)
-    assert isinstance(build({"hidden": 3}), torch.nn.Sequential)
-    assert callable(train)
-
-
-def test_a_script_that_only_defines_build_and_train_is_accepted(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("STEPS", "1"))
-    assert load_script(path)[0]({"hidden": 3})
-
-
-def test_a_script_without_main_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plain.py"
-    path.write_text("x = 1\n")
-    with pytest.raises(ConfigError, match=r"nothing calls wattline.fusion.main"):
-        load_script(path)
-    with pytest.raises(NotFound, match="no such script"):
-        load_script(tmp_path / "nowhere.py")
-
-
-def test_the_gain_is_measured_alone_and_as_an_array(script: Path) -> None:
-    gain = measure_gain(script, 4, ["hidden=3"], seconds=0.05)
-    assert gain.width == 4
-    assert gain.gain == pytest.approx(4 * gain.fused_steps_s / gain.alone_steps_s)
-    assert [part.how for part in gain.parts] == ["container", "direct", "vmap", "direct"]
-    other = measure_gain(script, 2, ["hidden=5"], seconds=0.05)
-    assert other.key != gain.key
-
-
-def test_a_missing_config_value_is_named(script: Path) -> None:
-    with pytest.raises(ConfigError, match="build needs 'hidden'"):
-        measure_gain(script, 2, [], seconds=0.05)
-
-
-def test_a_training_too_short_to_measure_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "short.py"
-    path.write_text(SCRIPT.replace("STEPS", "2") + CALL)
-    with pytest.raises(ConfigError, match="train made 2 steps"):
-        measure_gain(path, 2, ["hidden=3"], seconds=0.05)

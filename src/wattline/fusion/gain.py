@@ -1,47 +1,86 @@
-"""Measure the speed-up of a training script from fusing: a few seconds alone and as an array."""
+"""Measure the speed-up of a training script from fusing, against ordinary models one after another."""
 
 from __future__ import annotations
 
-import runpy
 import statistics
-import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from wattline.errors import ConfigError, NotFound
+from wattline.errors import ConfigError
 from wattline.fusion import script_main
 from wattline.fusion.architecture_check import fingerprint
 from wattline.fusion.array import FusedArray, fuse
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.report import LoweredPart, explain
-from wattline.fusion.step import listeners
+from wattline.fusion.ordinary_training import OrdinaryTraining, count_batch
+from wattline.fusion.script_loader import load_script
+from wattline.fusion.step_recorder import Clock, RecordedStep, StepRecorder
 
-_WARMUP_STEPS = 3  # steps not counted: the first detects what can be fused, the second compiles
+_WARMUP_STEPS = 4  # steps not counted: the first ones detect what can be fused and compile
+_MIN_BLOCKS = 8  # alternations between the array and an ordinary model
+_MIN_STEPS = 2  # steps of an ordinary model that are counted in a block
+_ORDINARY_WARMUP_STEPS = 2
+_KEPT_STEPS = 4  # recorded steps that ordinary models repeat
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """Steps per second: the median, and the slow and the fast quartile."""
+
+    steps_s: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_seconds(cls, seconds: Sequence[float]) -> StepSpeed:
+        """Build from the seconds of at least two single steps."""
+        fast, median, slow = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(1 / median, 1 / slow, 1 / fast)
+
+    def divide(self, count: float) -> StepSpeed:
+        """Return the speed if every step took *count* times as long."""
+        return StepSpeed(self.steps_s / count, self.low / count, self.high / count)
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Steps per second of one member alone and of an array of *width*; *parts* lists how each module runs."""
+    """Speeds of ordinary models and of an array of *width*; *parts* lists how each module runs.
+
+    *alone* is one ordinary model. *serial* and *fused* count steps of all members: ordinary models one after
+    another, and the array. *compiled* is one ordinary model under `torch.compile`, measured if the script
+    compiles its steps. Only steps are timed, not the loading of batches or evaluations between them.
+    """
 
     width: int
     key: str  # of the architecture; equal for models that may be fused
-    alone_steps_s: float
-    fused_steps_s: float
+    batch: int  # samples of a step of one member
+    alone: StepSpeed
+    serial: StepSpeed
+    fused: StepSpeed
+    compiled: StepSpeed | None
+    is_fused_compiled: bool
+    has_loss: bool  # false: the loss of the script could not be repeated, ordinary models run without it
+    outside_fraction: float  # of the time of the fused training, outside of steps
     peak_gib: float | None  # on a GPU, of the array
     parts: tuple[LoweredPart, ...]
 
     @property
+    def best_serial(self) -> StepSpeed:
+        """The faster of *serial* and the same with compiled models."""
+        compiled = self.serial if self.compiled is None else self.compiled.divide(self.width)
+        return max(self.serial, compiled, key=lambda speed: speed.steps_s)
+
+    @property
     def gain(self) -> float:
-        """Samples per second of the array, relative to one member alone."""
-        return self.width * self.fused_steps_s / self.alone_steps_s
+        """Samples per second of the array, relative to ordinary models one after another at their best."""
+        return self.fused.steps_s / self.best_serial.steps_s
 
 
 class _StopTraining(BaseException):
@@ -54,65 +93,161 @@ def measure_gain(script: Path, width: int, arguments: Sequence[str], seconds: fl
     configs = script_main.read_configs(arguments)
     if len(configs) > 1 and len(configs) != width:
         raise ConfigError(f"the arguments describe {len(configs)} members, expected one or {width}")
-    configs = configs * width if len(configs) == 1 else configs
-    alone_s, one = _time_steps(build, train, configs[:1], seconds)
-    fused_s, array = _time_steps(build, train, configs, seconds)
-    why = {name: per_member_reason(module) for name, module in array.body.named_modules()}
-    parts = tuple(
-        LoweredPart(p.name, p.kind, "per member", why[p.name] or "") if why[p.name] else p
-        for p in explain(one.member(0)).parts
-    )
+    return measure_training(build, train, configs * width if len(configs) == 1 else configs, seconds)
+
+
+def measure_training(
+    build: script_main.Build,
+    train: script_main.Train,
+    configs: Sequence[script_main.Config],
+    seconds: float,
+    clock: Clock = time.perf_counter,
+) -> Gain:
+    """Measure the array for *seconds* with its own `train`, in turn with its members as ordinary models.
+
+    Ordinary models repeat the recorded steps of the array, see `OrdinaryTraining`.
+    """
+    array, width = _build_array(build, configs), len(configs)
+    run = _AlternatingRun(array, seconds, _synchronised(clock))
+    run.train(train, configs)
+    steps, times = run.last_steps, run.ordinary_seconds
+    speeds = [StepSpeed.from_seconds(times[member]) for member in range(width)]
+    is_compiled = any(step.is_compiled for step in steps)
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return Gain(width, fingerprint(one.member(0)), 1 / alone_s, 1 / fused_s, peak, parts)
-
-
-def load_script(script: Path) -> tuple[script_main.Build, script_main.Train]:
-    """Return the `build` and `train` that *script* passes to `wattline.fusion.main`, without training."""
-    if not script.is_file():
-        raise NotFound(f"{script}: no such script")
-    calls: list[tuple[script_main.Build, script_main.Train]] = []
-    script_main.captured, before = calls, (sys.argv[:], sys.path[:])
-    sys.argv, sys.path = [str(script)], [str(script.parent), *sys.path]
-    try:
-        names = runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as stop:
-        raise ConfigError(f"{script}: exited ({stop}) before it called wattline.fusion.main") from None
-    finally:
-        script_main.captured, (sys.argv, sys.path) = None, before
-    if calls:
-        return calls[0]
-    if callable(names.get("build")) and callable(names.get("train")):
-        return names["build"], names["train"]
-    raise ConfigError(
-        f"{script}: nothing calls wattline.fusion.main(build, train)",
-        "define build(config) and train(array, configs), and call main with them",
+    return Gain(
+        width=width,
+        key=fingerprint(array.member(0)),
+        batch=count_batch(steps[0]),
+        alone=StepSpeed.from_seconds([each for one in times.values() for each in one]),
+        serial=StepSpeed(
+            1 / sum(1 / speed.steps_s for speed in speeds),
+            1 / sum(1 / speed.low for speed in speeds),
+            1 / sum(1 / speed.high for speed in speeds),
+        ),
+        fused=StepSpeed.from_seconds(run.fused_seconds),
+        compiled=_time_compiled(array, steps, seconds, run.clock) if is_compiled else None,
+        is_fused_compiled=is_compiled,
+        has_loss=all(step.has_loss for step in steps),
+        outside_fraction=run.outside_fraction,
+        peak_gib=peak,
+        parts=_list_parts(array),
     )
 
 
-def _time_steps(
-    build: Any, train: Any, configs: list[script_main.Config], seconds: float
-) -> tuple[float, FusedArray]:
-    """Return the median time of a step in seconds, and the array of these members."""
+class _AlternatingRun:
+    """A training of the array for *seconds*, in turn with blocks of steps of its members as ordinary models.
+
+    Both therefore see the same machine: other load on it changes all speeds, but hardly their ratio.
+    """
+
+    def __init__(self, array: FusedArray, seconds: float, clock: Clock) -> None:
+        self.clock = clock
+        self.fused_seconds: list[float] = []  # of single steps
+        self.ordinary_seconds: dict[int, list[float]] = {member: [] for member in range(len(array))}
+        self.last_steps: list[RecordedStep] = []
+        self._array, self._width = array, len(array)
+        self._block_count = max(_MIN_BLOCKS, len(array))
+        self._block_s = seconds / self._block_count
+        self._trainings: dict[int, OrdinaryTraining] = {}
+        self._count = self._block = 0
+        self._start_s = self._fused_total_s = 0.0
+
+    def train(self, train: script_main.Train, configs: Sequence[script_main.Config]) -> None:
+        """Train until enough steps are timed; raise `ConfigError` if the script makes too few."""
+        recorder = StepRecorder(self._array, self.clock, self._on_step)
+        with warnings.catch_warnings(), recorder.record(), suppress(_StopTraining):
+            warnings.simplefilter("ignore", FusionWarning)
+            train(self._array, [dict(config) for config in configs])
+        if len(self.fused_seconds) < 2:
+            raise ConfigError(
+                f"train made {self._count} steps with {self._width} members, too few to measure",
+                f"at least {_WARMUP_STEPS + 2} are needed; those of train_step and of fusion's optimisers "
+                "after a forward of the array are counted",
+            )
+        while self._block < self._block_count:  # the script has ended early
+            self._run_ordinary_block()
+
+    @property
+    def outside_fraction(self) -> float:
+        """The share of the time of the array that is not spent in steps."""
+        total_s = self._fused_total_s
+        return max(0.0, 1 - sum(self.fused_seconds) / total_s) if total_s > 0 else 0.0
+
+    def _on_step(self, step: RecordedStep) -> None:
+        if len(self._array) != self._width:  # a member has left
+            raise _StopTraining
+        self._count += 1
+        self.last_steps = [*self.last_steps, step][-_KEPT_STEPS:]
+        if self._count > _WARMUP_STEPS:
+            now_s = self.clock()
+            self.fused_seconds.append(step.seconds)
+            if now_s - self._start_s < self._block_s:
+                return
+            self._fused_total_s += now_s - self._start_s
+            self._run_ordinary_block()
+            if self._block >= self._block_count:
+                raise _StopTraining
+        self._start_s = self.clock()
+
+    def _run_ordinary_block(self) -> None:
+        """Time the next member as an ordinary model."""
+        member = self._block % self._width
+        self._block += 1
+        if member not in self._trainings:
+            row = member % len(self._array)  # members may have left
+            self._trainings[member] = OrdinaryTraining(self._array, self.last_steps, row)
+        run_step = self._trainings[member].run_step
+        with torch.enable_grad():
+            self.ordinary_seconds[member] += _time_steps(run_step, self._block_s, self.clock)
+
+
+def _build_array(build: script_main.Build, configs: Sequence[script_main.Config]) -> FusedArray:
     try:
-        models = [build(dict(config)) for config in configs]
+        return fuse([build(dict(config)) for config in configs])
     except KeyError as error:
         raise ConfigError(f"build needs {error} in its config", f"add --set {error.args[0]}=VALUE") from None
-    array = fuse(models)
+
+
+def _time_steps(run_step: Callable[[], None], seconds: float, clock: Clock) -> list[float]:
+    """Return the seconds of single steps after a warm-up."""
+    for _ in range(_ORDINARY_WARMUP_STEPS):
+        run_step()
     times: list[float] = []
+    start_s = clock()
+    while len(times) < _MIN_STEPS or clock() - start_s < seconds:
+        before_s = clock()
+        run_step()
+        times.append(clock() - before_s)
+    return times
 
-    def on_step(width: int) -> None:
-        times.append(time.perf_counter())
-        if len(times) > _WARMUP_STEPS + 3 and times[-1] - times[_WARMUP_STEPS] > seconds:
-            raise _StopTraining
 
-    with warnings.catch_warnings(), listeners.listen_to_steps(on_step):
-        warnings.simplefilter("ignore", FusionWarning)
-        with suppress(_StopTraining):
-            train(array, [dict(config) for config in configs])
-    steps = [b - a for a, b in zip(times[_WARMUP_STEPS:], times[_WARMUP_STEPS + 1 :], strict=False)]
-    if not steps:
-        raise ConfigError(
-            f"train made {len(times)} steps with {len(configs)} members, too few to measure",
-            "more than four are needed; steps of fusion's optimisers and of train_step are counted",
-        )
-    return statistics.median(steps), array
+def _time_compiled(
+    array: FusedArray, steps: Sequence[RecordedStep], seconds: float, clock: Clock
+) -> StepSpeed | None:
+    """Return the speed of one ordinary model under `torch.compile`; None if it cannot be compiled."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            training = OrdinaryTraining(array, steps[-1:], 0, compiled=True)
+            return StepSpeed.from_seconds(_time_steps(training.run_step, seconds, clock))
+    except Exception:  # of any kind: the compiler is not Wattline's, and the eager model is measured anyway
+        return None
+
+
+def _list_parts(array: FusedArray) -> tuple[LoweredPart, ...]:
+    why = {name: per_member_reason(module) for name, module in array.body.named_modules()}
+    return tuple(
+        LoweredPart(part.name, part.kind, "per member", reason) if (reason := why[part.name]) else part
+        for part in explain(array.member(0)).parts
+    )
+
+
+def _synchronised(clock: Clock) -> Clock:
+    """Return a clock that waits for the GPU before it is read."""
+
+    def read() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return clock()
+
+    return read

@@ -22,6 +22,10 @@ _USAGE = "expected name=value, name=value,value for several members, or --member
 captured: list[tuple[Build, Train]] | None = None  # a list while a script is loaded without training
 
 
+class Captured(BaseException):
+    """Ends a script that is loaded without training, at its call of `main`."""
+
+
 def main(build: Build, train: Train, argv: Sequence[str] | None = None) -> None:
     """Build the members given on the command line and train them as one array.
 
@@ -34,7 +38,7 @@ def main(build: Build, train: Train, argv: Sequence[str] | None = None) -> None:
     """
     if captured is not None:
         captured.append((build, train))
-        return
+        raise Captured
     configs = read_configs(sys.argv[1:] if argv is None else argv)
     train(fuse([build(dict(config)) for config in configs]), configs)
 

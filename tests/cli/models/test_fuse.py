@@ -36,8 +36,21 @@ def test_fuse_check_prints_the_gain(script: str, capsys: pytest.CaptureFixture[s
     assert main(["fuse", "check", script, "--width", "3", "--seconds", "0.05"]) == 0
     out = capsys.readouterr().out
     assert "one batched matrix product" in out
+    assert "one ordinary model" in out
+    assert "3 ordinary models in turn" in out
     assert "3 members as an array" in out
-    assert "times the samples" in out
+    assert "times the samples of ordinary models one after another" in out
+
+
+def test_fuse_check_refuses_an_ordinary_script_without_running_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text("raise AssertionError('it has run')\n")
+    assert main(["fuse", "check", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "it was not run" in err
+    assert "define build(config)" in err
 
 
 def test_fuse_check_prints_every_figure_as_json(script: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +58,9 @@ def test_fuse_check_prints_every_figure_as_json(script: str, capsys: pytest.Capt
     found = json.loads(capsys.readouterr().out)
     assert found["width"] == 2
     assert found["fusible"]
-    assert found["gain"] == pytest.approx(2 * found["fused_steps_s"] / found["alone_steps_s"])
-    assert {"key", "peak_gib", "parts"} <= set(found)
+    assert found["gain"] == pytest.approx(found["fused_steps_s"] / found["serial"]["steps_s"])
+    assert found["alone_steps_s"] == found["alone"]["steps_s"]
+    assert {"key", "peak_gib", "parts", "compiled", "batch"} <= set(found)
 
 
 def test_a_missing_script_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from wattline.units import parse_seconds
 
 if TYPE_CHECKING:
     from wattline.cli.main import CommandParser
-    from wattline.fusion.gain import Gain
+    from wattline.fusion.gain import Gain, StepSpeed
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -35,23 +35,29 @@ def add_arguments(parser: CommandParser) -> None:
         type=with_unit(parse_seconds),
         default=5.0,
         metavar="T",
-        help="length of each of the two trainings (default 5s)",
+        help="length of each measurement (default 5s)",
     )
     add_json_argument(check)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train the script for some seconds, alone and as an array, and print both speeds."""
+    """Train the script for some seconds as an array and as ordinary models, and print the speeds."""
     try:
         from wattline.fusion.gain import measure_gain
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ConfigError("PyTorch is not installed", "pip install torch==2.13.0") from None
-    notify(f"training {args.script} for about {2 * args.seconds:g} s, plus compilation")
+    notify(f"training {args.script} for at least {2 * args.seconds:g} s, plus compilation")
     gain = measure_gain(Path(args.script), args.width, args.set, args.seconds)
     if args.json:
-        print_json({**asdict(gain), "gain": gain.gain, "fusible": not _list_unfused_parts(gain)})
+        figures = {
+            "alone_steps_s": gain.alone.steps_s,
+            "fused_steps_s": gain.fused.steps_s,
+            "gain": gain.gain,
+            "fusible": not _list_unfused_parts(gain),
+        }
+        print_json({**asdict(gain), **figures})
     else:
         print(_format_gain(gain))
     return 0
@@ -64,15 +70,38 @@ def _list_unfused_parts(gain: Gain) -> list[str]:
 def _format_gain(gain: Gain) -> str:
     from wattline.fusion.lowering.report import format_parts
 
+    width, batch = gain.width, gain.batch
+    rows = [("one ordinary model", gain.alone, batch)]
+    if gain.compiled is not None:
+        rows.append(("the same under torch.compile", gain.compiled, batch))
+    turns = "in turn" if gain.best_serial is gain.serial else "in turn, compiled"
+    rows.append((f"{width} ordinary models {turns}", gain.best_serial, width * batch))
+    how = "compiled" if gain.is_fused_compiled else "not compiled"
+    rows.append((f"{width} members as an array", gain.fused, width * batch))
     verb = "gains" if gain.gain > 1 else "loses"
-    lines = [
-        *format_parts(gain.parts),
-        "",
-        f"one member by itself    {gain.alone_steps_s:.4g} steps/s",
-        f"{gain.width} members as an array  {gain.fused_steps_s:.4g} steps/s",
-        f"fusing {verb}: {gain.gain:.2f} times the samples of one job after another",
+    lines = [*format_parts(gain.parts), "", f"{'':32s}samples/s   (middle half of the steps)"]
+    lines += [_format_speed(label, speed, samples) for label, speed, samples in rows]
+    lines += [
+        f"fusing {verb}: {gain.gain:.2f} times the samples of ordinary models one after another",
+        f"steps of the array are {how}; batches have {batch} samples",
     ]
+    if gain.is_fused_compiled and gain.compiled is None:
+        lines.append("the ordinary model cannot be compiled by torch.compile")
+    if not gain.has_loss:
+        lines.append(
+            "the loss is not computed by array.loss or array.each: ordinary models were timed without it"
+        )
+    if gain.outside_fraction > 0.1:
+        lines.append(
+            f"{gain.outside_fraction:.0%} of the array's time is outside of steps (loading, evaluation) "
+            "and is not counted"
+        )
     if gain.peak_gib is not None:
         lines.append(f"memory of the GPU: {gain.peak_gib:.2f} GiB at most")
     lines.append(f"architecture {gain.key}")
     return "\n".join(lines)
+
+
+def _format_speed(label: str, speed: StepSpeed, samples: int) -> str:
+    low, middle, high = (f"{samples * rate:.4g}" for rate in (speed.low, speed.steps_s, speed.high))
+    return f"{label:32s}{middle:9s}   ({low} to {high})"
