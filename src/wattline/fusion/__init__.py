@@ -23,6 +23,7 @@ _MODULES = {
     "check": "equality_check",
     "explain": "lowering.report",
     "fuse": "array",
+    "keep_freed_memory": "step.malloc",
     "main": "script_main",
     "train_step": "step.train_step",
     "Objective": "search.objective",
