@@ -218,6 +218,53 @@ def test_a_shared_buffer_that_is_written_to_is_refused_and_left_as_it_was() -> N
     assert not base.running_mean.any()
 
 
+def adapted(seed: int = 0) -> nn.Module:
+    torch.manual_seed(7)
+    base = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).requires_grad_(False)
+    torch.manual_seed(seed)
+    return nn.Sequential(base, nn.Linear(3, 2)).double()
+
+
+def test_frozen_parameters_of_equal_value_are_stored_once() -> None:
+    models = [adapted(seed) for seed in range(3)]
+    array = assert_same_training(adapted, normal_tensor(4, 3), models=models, input_grad=False)
+    assert set(array.common) == {"0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias"}
+    assert array.body[0][1].running_mean.shape == (3, 3)  # a forward writes to buffers
+    assert array.body[1].weight.shape == (3, 2, 3)
+
+
+def test_some_models_may_share_a_base_of_which_others_have_a_copy() -> None:
+    models = [adapted(seed) for seed in range(3)]
+    models[2][0][0].weight = models[1][0][0].weight
+    assert "0.0.weight" in fuse(models).common
+
+
+def test_trained_parameters_of_equal_value_are_stored_for_each_member() -> None:
+    models = [copy.deepcopy(net()) for _ in range(2)]
+    assert not fuse(models).common
+
+
+def test_a_frozen_parameter_of_which_one_member_has_another_value_is_stored_for_each() -> None:
+    models = [adapted(seed) for seed in range(3)]
+    with torch.no_grad():
+        models[2][0][0].weight[0, 0] += 1e-12
+    array = fuse(models)
+    assert "0.0.weight" not in array.common
+    assert "0.0.bias" in array.common
+
+
+def test_zero_biases_of_different_frozen_layers_are_no_shared_base() -> None:
+    models = build_members(lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
+    for model in models:
+        nn.init.zeros_(model[0].bias)
+        model[0].requires_grad_(False)
+    assert not fuse(models).common
+
+
+def test_a_model_that_trains_nothing_is_stored_for_each_member() -> None:
+    assert not fuse([adapted().requires_grad_(False) for _ in range(2)]).common
+
+
 def test_tied_weights_stay_tied() -> None:
     array = assert_same_training(tied, normal_tensor(4, 3))
     assert array.body[0].weight is array.body[1].weight

@@ -191,6 +191,21 @@ def test_members_that_join_an_array_over_a_shared_base_must_share_it() -> None:
         array.load_member(0, other.state_dict())
 
 
+def test_members_that_join_an_array_over_an_equal_base_must_have_its_values() -> None:
+    def make(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2))
+
+    array = fuse([make(0), make(0)])
+    array.add([make(0)])
+    assert len(array) == 3
+    assert array.common["0.weight"].shape == (4, 4)
+    with pytest.raises(NotFusible, match=r"0\.weight is shared by all members, but a joining model"):
+        array.add([make(1)])
+    with pytest.raises(NotFusible, match=r"0\.weight is shared by all members, but the state dict"):
+        array.load_member(0, make(1).state_dict())
+
+
 def test_training_and_evaluation() -> None:
     array, models = fuse(build_members(Net)), build_members(Net)
     assert array.training

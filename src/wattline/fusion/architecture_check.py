@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
@@ -40,15 +41,33 @@ def check_same_architecture(models: Sequence[nn.Module]) -> None:
 
 
 def find_shared_tensors(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Return the frozen parameters and buffers that are one object in all members, by name."""
+    """Return the tensors that an array stores once, by name, as they are in the first model.
+
+    These are frozen parameters and buffers that are one object in all models, and frozen parameters of equal
+    value (a base under adapters). Buffers of equal value are stored per member, because forwards write to
+    them. So are equal parameters where all of them are constants (biases of zeros, scales of ones), which is
+    a coincidence and no common base, and those of models that train nothing (a target network).
+    """
     if len(models) == 1:
         return {}
     all_have = [named_tensors(model) for model in models]
-    return {
-        name: p
-        for name, p in all_have[0].items()
-        if not p.requires_grad and all(other[name] is p for other in all_have[1:])
-    }
+    shared, equal = {}, {}
+    for name, tensor in all_have[0].items():
+        others = [other[name] for other in all_have[1:]]
+        if tensor.requires_grad:
+            continue
+        if all(other is tensor for other in others):
+            shared[name] = tensor
+        elif isinstance(tensor, nn.Parameter) and all(torch.equal(tensor, other) for other in others):
+            equal[name] = tensor
+    has_trained = any(tensor.requires_grad for tensor in all_have[0].values())
+    if has_trained and not all(map(_is_constant, equal.values())):
+        shared |= equal
+    return {name: tensor for name, tensor in all_have[0].items() if name in shared}
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.numel() < 2 or bool((tensor == tensor.flatten()[0]).all())
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -122,11 +141,11 @@ def _check_fusible(model: nn.Module) -> None:
 
 def _check_not_shared(models: Sequence[nn.Module]) -> None:
     """Raise `NotFusible` where two members train the same tensor."""
-    common = {id(t) for t in find_shared_tensors(models).values()}
+    common = find_shared_tensors(models)
     owner: dict[int, int] = {}
     for index, model in enumerate(models):
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if id(tensor) in common:
+        for name, tensor in named_tensors(model).items():
+            if name in common:
                 continue
             if owner.setdefault(id(tensor), index) != index:
                 raise NotFusible(
