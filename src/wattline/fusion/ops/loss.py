@@ -1,10 +1,14 @@
-"""Losses for which vmap has no batched form."""
+"""Losses for which vmap has no batched form, or that vmap computes in less precision under autocast."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from wattline.fusion.lowering.rules import RuleNotApplicable, rewrite_rule
 
@@ -21,7 +25,49 @@ def kl_div(
     """Compute Σ p · (log p − log q)."""
     if size_average is not None or reduce is not None or reduction not in ("none", "sum", "batchmean"):
         raise RuleNotApplicable  # PyTorch handles these arguments
+    if _loses_precision(input, target):
+        input, target = input.float(), target.float()
     terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
     if reduction == "none":
         return terms
     return terms.sum() / (input.shape[0] if reduction == "batchmean" and input.dim() else 1)
+
+
+def _loses_precision(*args: Any) -> bool:
+    """Return whether autocast is on and some arguments have half precision, which losses must not."""
+    tensors = [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, Tensor)]
+    return any(
+        tensor.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled(tensor.device.type)
+        for tensor in tensors
+    )
+
+
+def _compute_in_float32(loss: Callable[..., Tensor]) -> None:
+    """Register a rule that converts the arguments of *loss* as autocast does outside of vmap.
+
+    vmap takes these losses apart before autocast sees them, and the parts would run in half precision.
+    """
+
+    def rewritten(*args: Any, **kwargs: Any) -> Tensor:
+        if not _loses_precision(args, kwargs):
+            raise RuleNotApplicable
+        args, kwargs = tree_map_only(
+            Tensor, lambda t: t.float() if t.is_floating_point() else t, (args, kwargs)
+        )
+        return loss(*args, **kwargs)
+
+    rewrite_rule(loss, description="by vmap, in float32 under autocast")(rewritten)
+
+
+for _loss in (
+    F.binary_cross_entropy_with_logits,
+    F.cosine_embedding_loss,
+    F.cross_entropy,
+    F.hinge_embedding_loss,
+    F.l1_loss,
+    F.margin_ranking_loss,
+    F.nll_loss,
+    F.poisson_nll_loss,
+    F.triplet_margin_loss,
+):
+    _compute_in_float32(_loss)
