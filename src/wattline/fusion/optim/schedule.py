@@ -37,6 +37,11 @@ class Schedule:
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def optimizer(self) -> ArrayOptimizer:
+        """The optimiser, under the name that PyTorch's schedulers give it and Lightning asks for."""
+        return self.optimiser
+
     def member(self, member: int) -> Any:
         """Return the ordinary scheduler of one member."""
         return self._members[member][1]
