@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from wattline.fusion.optim.broadcast import MemberVectors
-from wattline.fusion.optim.gradients import prepare_gradients
+from wattline.fusion.optim.gradients import prepare_gradients, shrink_weights
 from wattline.fusion.optim.hyperparameters import Range
-from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Pairs, Params
+from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Pairs
+from wattline.fusion.optim.param_groups import Params
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 
@@ -21,11 +22,8 @@ def adam(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: H
 
 def adamw(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
     """Make one step of Adam, in place, with weight decay applied to the parameter itself."""
-    if "weight_decay" in flags:
-        shrink = MemberVectors(1 - hyper["lr"] * hyper["weight_decay"])
-        for param in params:
-            param.mul_(*shrink.aligned_with(param))
-    _moments(params, prepare_gradients(params, grads, hyper, flags - {"weight_decay"}), state, hyper, flags)
+    flags = shrink_weights(params, hyper, flags)
+    _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)
 
 
 def _moments(

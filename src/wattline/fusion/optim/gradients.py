@@ -1,4 +1,4 @@
-"""Preparation of gradients: sign for maximisation, weight decay."""
+"""Sign of gradients for maximisation, and weight decay."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ def prepare_gradients(params: list[Tensor], grads: list[Tensor], hyper: Hyper, f
         torch.addcmul(grad, param, *decay.aligned_with(param))
         for param, grad in zip(params, grads, strict=True)
     ]
+
+
+def shrink_weights(params: list[Tensor], hyper: Hyper, flags: Flags) -> Flags:
+    """Apply decoupled weight decay to *params*, in place; return *flags* without it."""
+    if "weight_decay" in flags:
+        shrink = MemberVectors(1 - hyper["lr"] * hyper["weight_decay"])
+        for param in params:
+            param.mul_(*shrink.aligned_with(param))
+    return flags - {"weight_decay"}

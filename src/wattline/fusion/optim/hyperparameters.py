@@ -48,6 +48,11 @@ def is_per_member(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, str)
 
 
+def is_member_vector(value: Any, width: int) -> bool:
+    """Return whether *value* is what `vector` returns for *width* members."""
+    return isinstance(value, Tensor) and value.shape == (width,) and value.dtype == torch.float64
+
+
 def merge_joining(initial: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of joining members: their *own*, else the *initial* ones for all members."""
     values = {**initial, **own}
@@ -65,21 +70,19 @@ def mark_varying(initial: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_varying(name: str, value: Any) -> bool:
-    return any(map(is_per_member, value)) if name == "betas" else is_per_member(value)
+    return is_per_member(value) and (name != "betas" or any(map(is_per_member, value)))
 
 
 def vector(name: str, value: Any, width: int, within: Range = ANY) -> Tensor:
     """Return the *width* numbers that *value* stands for; the error names the member out of range."""
     varies = is_per_member(value)
-    numbers = (
-        [float(number) for number in (value.tolist() if isinstance(value, Tensor) else value)]
-        if varies
-        else []
-    )
-    if varies and len(numbers) != width:
-        raise ConfigError(f"{name} has {len(numbers)} values, expected one or {width} (one per member)")
-    if not varies:
-        numbers = [float(value)] * width
+    entries = list(value.tolist() if isinstance(value, Tensor) else value) if varies else [value]
+    if varies and len(entries) != width:
+        raise ConfigError(f"{name} has {len(entries)} values, expected one or {width} (one per member)")
+    try:
+        numbers = [float(number) for number in entries] * (1 if varies else width)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {value!r}, expected one number, or one per member") from None
     for member, number in enumerate(numbers):
         if number not in within:
             label = f"{name} of member {member}" if varies else name
@@ -92,6 +95,8 @@ def pair(name: str, value: Any, width: int, within: Range = ANY) -> tuple[Tensor
 
     With two members both readings are possible: a tuple is the pair, a list has one pair per member.
     """
+    if not is_per_member(value):
+        raise ConfigError(f"{name} is {value!r}, expected a pair of numbers, or one pair per member")
     entries = list(value)
     pairs = all(is_per_member(entry) and len(entry) == 2 for entry in entries)
     if pairs and (isinstance(value, list) if width == 2 else len(entries) != 2):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wattline.errors import ConfigError
+from wattline.fusion.optim.saved_state import check_member_state
 
 if TYPE_CHECKING:
     from .optimizer import ArrayOptimizer
@@ -18,7 +19,7 @@ def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
     """Return the state dict that `torch.optim`'s class of the same name would have for this member."""
     _check(optimiser, member)
     optimiser.hyper_tensors()
-    plain = optimiser.torch_class([torch.zeros(())]).defaults  # type: ignore[call-arg]
+    plain = optimiser.ordinary_defaults()
     state: dict[int, dict[str, Tensor]] = {}
     groups = []
     count = 0
@@ -30,8 +31,11 @@ def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
         groups.append({**plain, **hyper, **switches, "params": ids})
         for place, param in zip(ids, group["params"], strict=True):
             own = optimiser.state.get(param, {})
-            if own and own["step"][member] > 0:
-                rows = {name: _row(name, tensor, member) for name, tensor in own.items()}
+            if own and (optimiser.eager_state or own["step"][member] > 0):
+                rows = {
+                    name: _scalar(tensor, member) if name in optimiser.counters else tensor[member].clone()
+                    for name, tensor in own.items()
+                }
                 state[place] = optimiser.to_torch_state(rows, hyper)
     return {"state": state, "param_groups": groups}
 
@@ -39,34 +43,25 @@ def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
 def load(optimiser: ArrayOptimizer, member: int, saved: Mapping[str, Any]) -> None:
     """Load the hyper-parameters and the state of one member from a state dict."""
     _check(optimiser, member)
+    check_member_state(optimiser, saved)
     groups = saved["param_groups"]
-    counts = [len(group["params"]) for group in optimiser.param_groups]
-    if (saved_counts := [len(group["params"]) for group in groups]) != counts:
-        raise ConfigError(f"the saved state has groups of {saved_counts} parameters, expected {counts}")
-    for group, other in zip(optimiser.param_groups, groups, strict=True):
-        for name in optimiser.switches:
-            if bool(other.get(name, False)) != bool(group[name]):
-                raise ConfigError(
-                    f"the saved state has {name}={other.get(name, False)}, the array {group[name]}"
-                )
     for group, other in zip(optimiser.param_groups, groups, strict=True):
         optimiser.write_member(group, member, other)
     optimiser.init_state()
-    for group, other in zip(optimiser.param_groups, groups, strict=True):
+    for group, other, hyper in zip(optimiser.param_groups, groups, optimiser.hyper_tensors(), strict=True):
+        starts = optimiser.initial_state(hyper)
         for param, place in zip(group["params"], other["params"], strict=True):
             if own := optimiser.state.get(param, {}):
                 rows = optimiser.from_torch_state(saved["state"].get(place, {}))
-                own["step"] = own["step"].clone()
+                own.update({name: own[name].clone() for name in optimiser.counters})
                 for name, tensor in own.items():
-                    tensor[member] = rows.get(name, 0)
+                    tensor[member] = rows.get(name, starts[name][member] if name in starts else 0)
     optimiser.share_counters()
 
 
-def _row(name: str, tensor: Tensor, member: int) -> Tensor:
-    if name == "step":
-        kind = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        return tensor[member].to(device="cpu", dtype=kind, copy=True)
-    return tensor[member].clone()
+def _scalar(tensor: Tensor, member: int) -> Tensor:
+    kind = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    return tensor[member].to(device="cpu", dtype=kind, copy=True)
 
 
 def _check(optimiser: ArrayOptimizer, member: int) -> None:

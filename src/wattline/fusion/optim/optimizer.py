@@ -12,22 +12,33 @@ from torch import Tensor
 
 from wattline.errors import ConfigError
 from wattline.fusion.optim import member_state
+from wattline.fusion.optim.broadcast import align_with
+from wattline.fusion.optim.counters import merge_counters, separate_counters
 from wattline.fusion.optim.hyperparameters import (
     Range,
+    is_member_vector,
     mark_varying,
     merge_joining,
     pair,
     select_rows,
     vector,
 )
-from wattline.fusion.optim.update import Flags, GroupLayout, Rule, Update
+from wattline.fusion.optim.param_groups import (
+    Group,
+    Params,
+    count_members,
+    read_group,
+    read_groups,
+    trained_params,
+)
+from wattline.fusion.optim.saved_state import check_array_state
+from wattline.fusion.optim.update import Flags, GroupLayout, Hyper, Rule, Update
 from wattline.fusion.step import listeners
 
-Params = Any  # an iterable of stacked parameters or of parameter groups, or an object with `.parameters()`
 Numbers = float | Sequence[float] | Tensor
 Pairs = tuple[Numbers, Numbers] | Sequence[tuple[float, float]]
-Group = dict[str, Any]
 _OPTIMISERS: WeakSet[ArrayOptimizer] = WeakSet()
+_KINDS: WeakSet[type[ArrayOptimizer]] = WeakSet()
 
 
 class ArrayOptimizer(torch.optim.Optimizer):
@@ -42,19 +53,22 @@ class ArrayOptimizer(torch.optim.Optimizer):
     is a constant of the trace. `build_update()` returns an equal value as long as the trace is valid.
     """
 
-    torch_class: ClassVar[type[torch.optim.Optimizer]]
+    torch_class: ClassVar[type[torch.optim.Optimizer] | None]  # None: PyTorch has none
     rule: Rule
     ranges: ClassVar[Mapping[str, Range]]
-    switches: ClassVar[tuple[str, ...]]
+    switches: ClassVar[tuple[str, ...]]  # names of settings that all members have in common
+    counters: ClassVar[tuple[str, ...]] = ("step",)  # names of the state that is one number per member
+    eager_state: ClassVar[bool] = False  # the ordinary optimiser has state before its first step
     keys: ClassVar[tuple[str, ...]]  # names of the hyper-parameters in parameter groups
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.keys = tuple(dict.fromkeys("betas" if name.startswith("beta") else name for name in cls.ranges))
+        _KINDS.add(cls)
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        groups = _groups(params)
-        self.width = _width([param for group in groups for param in group["params"]])
+        groups = read_groups(params)
+        self.width = count_members([param for group in groups for param in group["params"]])
         self.followers: WeakSet[Any] = WeakSet()  # schedules
         self._initial_values: list[dict[str, Any]] = []
         super().__init__(groups, defaults)
@@ -66,11 +80,11 @@ class ArrayOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of stacked parameters, which may have hyper-parameters of its own."""
-        super().add_param_group({**param_group, "params": _as_list(param_group["params"])})
+        super().add_param_group(read_group(param_group))
         group = self.param_groups[-1]
         try:
             initial = mark_varying({key: group[key] for key in self.keys})
-            if (width := _width(group["params"])) != self.width:
+            if (width := count_members(group["params"])) != self.width:
                 raise ConfigError(f"the new group has {width} members, the others have {self.width}")
             self._normalise(group)
             self._check(group)
@@ -81,7 +95,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
 
     def parameters(self) -> list[Tensor]:
         """Return the trained parameters, group by group: the order of the update's first two arguments."""
-        return [param for group in self.param_groups for param in _trained(group)]
+        return [param for group in self.param_groups for param in trained_params(group)]
 
     def hyper_tensors(self) -> list[dict[str, Tensor]]:
         """Return for each group its hyper-parameters by name, [B] each, after validating user changes."""
@@ -95,23 +109,26 @@ class ArrayOptimizer(torch.optim.Optimizer):
         idle_ids = {id(param) for param in idle}
         for group in self.param_groups:
             names = self.state_names(self._flags(group))
-            fresh: dict[Any, Tensor] = {}
-            busy: set[int] = set()
-            for param in _trained(group):
+            starts = self.initial_state(self._normalise(group))
+            fresh: dict[Any, dict[str, Tensor]] = {}
+            trained = trained_params(group)
+            for param in trained:
                 own = self.state[param]
                 for name in names:
-                    if name not in own and name != "step":
+                    if name not in own and name not in self.counters:
                         own[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
+                        if name in starts:
+                            own[name].add_(align_with(starts[name].to(param), param))
                 if "step" in names and "step" not in own:
                     if param.device not in fresh:
-                        fresh[param.device] = torch.zeros(
-                            self.width, dtype=torch.float64, device=param.device
-                        )
-                    own["step"] = fresh[param.device]
-                if "step" in own and id(param) not in idle_ids:
-                    busy.add(id(own["step"]))
+                        fresh[param.device] = self._new_counters(param.device, starts)
+                    own.update(fresh[param.device])
             if idle_ids and "step" in names:
-                self._separate_counters([param for param in _trained(group) if id(param) in idle_ids], busy)
+                separate_counters(
+                    [self.state[param] for param in trained if id(param) in idle_ids],
+                    [self.state[param] for param in trained if id(param) not in idle_ids],
+                    self.counters,
+                )
 
     def build_update(self) -> Update:
         """Return one step as a pure function `(params, grads, tensors, hyper, active=None)`, in place."""
@@ -145,7 +162,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
         """Keep the members *rows*, in that order; *params* maps parameters to their narrower successors."""
         if invalid := [row for row in rows if not 0 <= row < self.width]:
             raise ConfigError(f"no member {invalid[0]}, expected 0 to {self.width - 1}")
-        self._replace_parameters(params, len(rows), lambda tensor: tensor[list(rows)].clone())
+        self._replace_parameters(params, len(rows), lambda tensor, _name, _group: tensor[list(rows)].clone())
         for group in self.param_groups:
             self._write(group, {name: select_rows(row, rows) for name, row in self._rows(group).items()})
         for follower in self.followers:
@@ -156,8 +173,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
         known = set(self.keys).union(*(follower.keys for follower in self.followers))
         if unknown := set(hyper) - known:
             raise ConfigError(
-                f"{self.torch_class.__name__} has no {min(unknown)}, "
-                f"expected one of {', '.join(sorted(known))}"
+                f"{type(self).__name__} has no {min(unknown)}, expected one of {', '.join(sorted(known))}"
             )
         for follower in self.followers:
             follower.check_joining(count, hyper)
@@ -172,11 +188,15 @@ class ArrayOptimizer(torch.optim.Optimizer):
         successors. Schedules are extended too.
         """
         added = self.check_joining(count, hyper)
-        self._replace_parameters(
-            params,
-            self.width + count,
-            lambda tensor: torch.cat([tensor, tensor.new_zeros((count, *tensor.shape[1:]))]),
-        )
+        starts = [self.initial_state(new) for new in added]
+
+        def widen(tensor: Tensor, name: str, group: int) -> Tensor:
+            rows = tensor.new_zeros((count, *tensor.shape[1:]))
+            if name in starts[group]:
+                rows += align_with(starts[group][name].to(rows), rows)
+            return torch.cat([tensor, rows])
+
+        self._replace_parameters(params, self.width + count, widen)
         for group, new in zip(self.param_groups, added, strict=True):
             old = self._rows(group)
             self._write(group, {name: torch.cat([old[name], new[name]]) for name in old})
@@ -195,28 +215,47 @@ class ArrayOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of an optimiser of the same number of members."""
-        for group in state_dict["param_groups"]:
-            if (saved := len(group["lr"])) != self.width:
-                raise ConfigError(f"the saved state has {saved} members, this optimiser has {self.width}")
+        check_array_state(self, state_dict)
         super().load_state_dict(state_dict)
-        for param, own in self.state.items():
-            for name, tensor in own.items():
-                kind = torch.float64 if name == "step" else param.dtype
-                own[name] = tensor.to(device=param.device, dtype=kind, copy=True)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for param, place in zip(group["params"], saved["params"], strict=True):
+                for name, tensor in self.state.get(param, {}).items():
+                    # The base class has rounded counters other than "step" to the parameter's type.
+                    counts = name in self.counters
+                    source = state_dict["state"][place][name] if counts else tensor
+                    kind = torch.float64 if counts else param.dtype
+                    self.state[param][name] = source.to(device=param.device, dtype=kind, copy=True)
         self.share_counters()
 
     def share_counters(self) -> None:
-        """Merge equal step counters of the parameters of a group, to compute less."""
+        """Merge equal counters of the parameters of a group, to compute less."""
         for group in self.param_groups:
-            known: list[Tensor] = []
-            for param in _trained(group):
-                own = self.state.get(param, {})
-                if (step := own.get("step")) is None:
-                    continue
-                same = (other for other in known if other.device == step.device and torch.equal(other, step))
-                own["step"] = next(same, step)
-                if own["step"] is step:
-                    known.append(step)
+            merge_counters([self.state.get(param, {}) for param in trained_params(group)], self.counters)
+
+    def initial_state(self, hyper: Hyper) -> dict[str, Tensor]:
+        """Return by name the initial values, [B] each, of the state that does not start at 0."""
+        return {}
+
+    def group_rule(self, group: Group) -> Rule:
+        """Return the update rule of one parameter group; equal rules have equal traces."""
+        return self.rule
+
+    @classmethod
+    def ordinary_defaults(cls) -> dict[str, Any]:
+        """Return the defaults of the ordinary optimiser of one member."""
+        if cls.torch_class is None:
+            return {}
+        return dict(cls.torch_class([torch.zeros(1, 1)]).defaults)  # type: ignore[call-arg]
+
+    @classmethod
+    def foreign_names(cls) -> set[str]:
+        """Return the names of hyper-parameters and switches that only other optimisers have."""
+        known = {name for kind in _KINDS for name in (*kind.keys, *kind.switches)}
+        return known - {*cls.keys, *cls.switches, *cls.ordinary_defaults()}
+
+    def read_switch(self, name: str, value: Any) -> Any:
+        """Return the meaning of a switch's *value*, for comparisons."""
+        return bool(value)
 
     def member_hyper(self, group: Group, member: int) -> dict[str, Any]:
         """Return the hyper-parameters of one member, as in an ordinary parameter group."""
@@ -257,13 +296,15 @@ class ArrayOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             flags = self._flags(group)
             names = self.state_names(flags)
-            states = (self.state[param] for param in _trained(group))
+            states = (self.state[param] for param in trained_params(group))
             groups.append(
                 GroupLayout(
-                    tuple(tuple((name, place[id(own[name])]) for name in names) for own in states), flags
+                    self.group_rule(group),
+                    tuple(tuple((name, place[id(own[name])]) for name in names) for own in states),
+                    flags,
                 )
             )
-        return Update(self.rule, tuple(groups))
+        return Update(tuple(groups))
 
     def _flags(self, group: Group) -> Flags:
         """Return the flags the update may branch on: switches, and which optional terms any member uses."""
@@ -279,11 +320,17 @@ class ArrayOptimizer(torch.optim.Optimizer):
     def _normalise(self, group: Group, width: int | None = None) -> dict[str, Tensor]:
         width = self.width if width is None else width
         for key in self.keys:
+            if key not in group:
+                raise ConfigError(
+                    f"a parameter group has no {key}, expected the hyper-parameters of "
+                    f"{type(self).__name__}: {', '.join(self.keys)}",
+                    f'set optimiser.param_groups[i]["{key}"] to a number, or to one per member',
+                )
             value = group[key]
             if key == "betas":
-                if not all(_is_member_vector(row, width) for row in value):
+                if not isinstance(value, tuple) or not all(is_member_vector(row, width) for row in value):
                     group[key] = pair(key, value, width, self.ranges["beta1"])
-            elif not _is_member_vector(value, width):
+            elif not is_member_vector(value, width):
                 group[key] = vector(key, value, width, self.ranges[key])
         return self._rows(group)
 
@@ -300,36 +347,48 @@ class ArrayOptimizer(torch.optim.Optimizer):
         if "betas" in group:
             group["betas"] = (rows["beta1"], rows["beta2"])
 
-    def _separate_counters(self, idle: list[Tensor], busy: set[int]) -> None:
-        copies: dict[int, Tensor] = {}
-        for param in idle:
-            own = self.state[param]
-            if (key := id(own["step"])) in busy:
-                copies.setdefault(key, own["step"].clone())
-                own["step"] = copies[key]
+    def _new_counters(self, device: torch.device, starts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        zeros = torch.zeros(self.width, dtype=torch.float64, device=device)
+        return {
+            name: zeros + starts[name].to(device) if name in starts else zeros.clone()
+            for name in self.counters
+        }
 
     @torch.no_grad()
     def _replace_parameters(
-        self, params: Mapping[Any, Any], width: int, change: Callable[[Tensor], Tensor]
+        self, params: Mapping[Any, Any], width: int, change: Callable[[Tensor, str, int], Tensor]
     ) -> None:
-        """Replace the parameters, and change each state tensor once."""
+        """Replace the parameters, and change each state tensor once, given its name and its group."""
         for group in self.param_groups:
-            for param in _trained(group):
+            for param in trained_params(group):
                 if param not in params or params[param].shape[0] != width:
                     raise ConfigError(
                         f"a parameter of the shape {list(param.shape)} has no successor of {width} members"
                     )
         changed: dict[int, Tensor] = {}
-        for param in list(self.state):
-            own = self.state.pop(param)
-            for tensor in own.values():
-                if id(tensor) not in changed:
-                    changed[id(tensor)] = change(tensor)
-            self.state[params.get(param, param)] = {name: changed[id(tensor)] for name, tensor in own.items()}
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
+            for param in group["params"]:
+                own = self.state.pop(param, {})
+                for name, tensor in own.items():
+                    if id(tensor) not in changed:
+                        changed[id(tensor)] = change(tensor, name, index)
+                if own:
+                    new = {name: changed[id(tensor)] for name, tensor in own.items()}
+                    self.state[params.get(param, param)] = new
             self._normalise(group)
             group["params"] = [params.get(param, param) for param in group["params"]]
         self.width = width
+
+
+def require_array_optimiser(optimiser: Any) -> None:
+    """Raise `ConfigError` unless *optimiser* is one of this package's."""
+    if not isinstance(optimiser, ArrayOptimizer):
+        kind = type(optimiser)
+        same = next((own.__name__ for own in _KINDS if own.torch_class is kind), "Adam")
+        raise ConfigError(
+            f"got {kind.__module__}.{kind.__qualname__}, expected an optimiser of wattline.fusion",
+            f"create it for the array: fusion.{same}(array, lr=...)",
+        )
 
 
 def find_optimisers(params: Iterable[Any]) -> list[ArrayOptimizer]:
@@ -338,43 +397,3 @@ def find_optimisers(params: Iterable[Any]) -> list[ArrayOptimizer]:
     return [
         o for o in _OPTIMISERS if any(id(p) in wanted for group in o.param_groups for p in group["params"])
     ]
-
-
-def _as_list(params: Any) -> list[Any]:
-    if hasattr(params, "parameters"):
-        params = params.parameters()
-    return [params] if isinstance(params, Tensor) else list(params)
-
-
-def _groups(params: Params) -> list[Group]:
-    if isinstance(params, Tensor):
-        raise ConfigError("got one tensor, expected an iterable of parameters")
-    entries = _as_list(params)
-    if not entries:
-        raise ConfigError("got no parameters to optimise")
-    if not isinstance(entries[0], dict):
-        entries = [{"params": entries}]
-    return [{**group, "params": _as_list(group["params"])} for group in entries]
-
-
-def _trained(group: Group) -> list[Tensor]:
-    return [param for param in group["params"] if param.requires_grad]
-
-
-def _width(params: Iterable[Any]) -> int:
-    tensors = [param[1] if isinstance(param, tuple) else param for param in params]
-    shapes = [list(tensor.shape) for tensor in tensors if isinstance(tensor, Tensor) and tensor.requires_grad]
-    if not shapes:
-        raise ConfigError("no parameter requires gradients")
-    if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
-        shape_list = ", ".join(map(str, shapes[:6])) + (", …" if len(shapes) > 6 else "")
-        raise ConfigError(
-            f"expected parameters stacked for the same number of members, got the shapes {shape_list}"
-        )
-    if any(isinstance(tensor, Tensor) and tensor.is_complex() for tensor in tensors):
-        raise ConfigError("complex parameters are not supported")
-    return shapes[0][0]
-
-
-def _is_member_vector(value: Any, width: int) -> bool:
-    return isinstance(value, Tensor) and value.shape == (width,) and value.dtype == torch.float64

@@ -11,7 +11,8 @@ from torch import Tensor
 from wattline.fusion.optim.broadcast import MemberVectors
 from wattline.fusion.optim.gradients import prepare_gradients
 from wattline.fusion.optim.hyperparameters import Range
-from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Params
+from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers
+from wattline.fusion.optim.param_groups import Params
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 

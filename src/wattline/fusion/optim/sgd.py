@@ -12,7 +12,8 @@ from wattline.errors import ConfigError
 from wattline.fusion.optim.broadcast import MemberVectors
 from wattline.fusion.optim.gradients import prepare_gradients
 from wattline.fusion.optim.hyperparameters import ANY, Range
-from wattline.fusion.optim.optimizer import ArrayOptimizer, Group, Numbers, Params
+from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers
+from wattline.fusion.optim.param_groups import Group, Params
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 

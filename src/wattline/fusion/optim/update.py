@@ -22,8 +22,9 @@ _HALF_TYPES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """One parameter group: the indices of each parameter's state in the flat tensors, and the flags."""
+    """One parameter group: its rule, the indices of each parameter's state in the flat tensors, its flags."""
 
+    rule: Rule
     state: tuple[tuple[tuple[str, int], ...], ...]
     flags: Flags
 
@@ -37,7 +38,6 @@ class Update:
     weight decay or momentum, the first without momentum among members that have it.
     """
 
-    rule: Rule
     groups: tuple[GroupLayout, ...]
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class Update:
                     group_grads.append(grad)
                     states.append({name: tensors[index] for name, index in layout})
             if group_params:
-                _run(self.rule, group_params, group_grads, states, values, group.flags)
+                _run(group.rule, group_params, group_grads, states, values, group.flags)
             start += len(group.state)
         if active is not None:
             for tensor, old in zip(written, before, strict=True):
