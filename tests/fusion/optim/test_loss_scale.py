@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+from support.optimiser_pairs import NAMES, ordinary_class  # noqa: E402
 from wattline.errors import ConfigError  # noqa: E402
 from wattline.fusion import optim  # noqa: E402
 from wattline.fusion.optim import loss_scale  # noqa: E402
@@ -23,22 +24,22 @@ B = 3
 class Both:
     """An array and its scaler; the same members with scalers of their own."""
 
-    def __init__(self, **numbers: Any) -> None:
+    def __init__(self, name: str = "Adam", **numbers: Any) -> None:
         self.random = torch.Generator().manual_seed(0)
-        self.param = nn.Parameter(torch.randn(B, 4, generator=self.random))
+        self.param = nn.Parameter(torch.randn(B, 4, 2, generator=self.random))
         self.alone = [nn.Parameter(row.clone()) for row in self.param.detach()]
-        self.array = optim.Adam([self.param], lr=0.1)
+        self.array = getattr(optim, name)([self.param], lr=0.1)
         self.scaler = loss_scale.Scaler(B, **numbers)
-        self.singles = [torch.optim.Adam([param], lr=0.1) for param in self.alone]
+        self.singles = [ordinary_class(name)([param], lr=0.1) for param in self.alone]
         self.scalers = [
             torch.amp.GradScaler("cpu", **{k: v[i] if isinstance(v, list) else v for k, v in numbers.items()})
             for i in range(B)
         ]
 
     def step(self, overflows: list[bool], bad: float = float("inf")) -> None:
-        target = torch.randn(B, 4, generator=self.random)
+        target = torch.randn(B, 4, 2, generator=self.random)
         self.array.zero_grad()
-        losses = (self.param * target).sum(1)
+        losses = (self.param * target).sum((1, 2))
         self.scaler.scale(losses).sum().backward()
         assert self.param.grad is not None
         for member, overflow in enumerate(overflows):
@@ -65,14 +66,19 @@ class Both:
                 torch.testing.assert_close(self.array.member_state_dict(member)["state"][0][name], value)
 
 
-@settings(deadline=None, max_examples=15)
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=5)
 @given(
     overflows=st.lists(st.lists(st.booleans(), min_size=B, max_size=B), min_size=1, max_size=8),
     bad=st.sampled_from([float("inf"), float("-inf"), float("nan")]),
     interval=st.sampled_from([1, 2, 3, [1, 2, 4]]),
 )
-def test_every_member_is_scaled_and_skipped_as_if_alone(overflows: Any, bad: float, interval: Any) -> None:
-    both = Both(init_scale=[2.0**10, 2.0**16, 3.0], growth_interval=interval, backoff_factor=[0.5, 0.25, 0.5])
+def test_every_member_is_scaled_and_skipped_as_if_alone(
+    name: str, overflows: Any, bad: float, interval: Any
+) -> None:
+    both = Both(
+        name, init_scale=[2.0**10, 2.0**16, 3.0], growth_interval=interval, backoff_factor=[0.5, 0.25, 0.5]
+    )
     for row in overflows:
         both.step(row, bad)
     both.agree()
@@ -83,11 +89,13 @@ def test_a_scale_never_grows_to_infinity() -> None:
     for _ in range(4):
         both.step([False] * B)
     both.agree()
+    assert both.scaler.scales.isfinite().all()
+    assert both.scaler.scales.max() == 2.0**127
 
 
 def test_gradients_can_be_inspected_between_unscaling_and_stepping() -> None:
     both = Both(init_scale=8.0)
-    both.param.grad = torch.full((B, 4), 16.0)
+    both.param.grad = torch.full((B, 4, 2), 16.0)
     assert both.scaler.unscale_(both.array).tolist() == [False] * B
     assert both.param.grad.eq(2).all()
     with pytest.raises(ConfigError, match="have been unscaled"):
@@ -127,6 +135,17 @@ def test_a_saved_scaler_continues() -> None:
         loss_scale.Scaler(2).load_state_dict(other.state_dict())
 
 
+def test_ordinary_optimisers_and_foreign_states_are_refused() -> None:
+    scaler = loss_scale.Scaler(3)
+    optimiser = torch.optim.NAdam([nn.Parameter(torch.zeros(3))])
+    for call in (scaler.step, scaler.unscale_):
+        with pytest.raises(ConfigError, match=r"got torch\.optim\.nadam\.NAdam, expected") as caught:
+            call(optimiser)  # type: ignore[arg-type]
+        assert "fusion.NAdam(array" in caught.value.hint
+    with pytest.raises(ConfigError, match="the saved state has no scales, expected scales, streaks"):
+        scaler.load_state_dict(torch.amp.GradScaler("cpu").state_dict())
+
+
 def test_losses_are_one_per_member() -> None:
     with pytest.raises(ConfigError, match=r"expected one loss for each of 3 members, got \[2\]"):
         loss_scale.Scaler(3).scale(torch.ones(2))
@@ -159,10 +178,10 @@ def test_the_whole_scaled_step_can_be_traced() -> None:
     def scales(of: Both) -> Any:
         return of.scaler.scales, of.scaler.streaks
 
-    grad = torch.ones(B, 4)
+    grad = torch.ones(B, 4, 2)
     graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs(both))
     for bad in (None, 1, 0):
-        grad = torch.randn(B, 4, generator=both.random)
+        grad = torch.randn(B, 4, 2, generator=both.random)
         if bad is not None:
             grad[bad, 1] = torch.inf
         found = graph(*inputs(both))

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.optim import lr_scheduler as lrs  # noqa: E402
 
+from support.optimiser_pairs import NAMES, ordinary_class  # noqa: E402
 from wattline.errors import ConfigError  # noqa: E402
 from wattline.fusion import optim  # noqa: E402
 from wattline.fusion.optim.schedule import Schedule  # noqa: E402
@@ -41,13 +42,13 @@ def own(given: dict[str, Any], member: int) -> dict[str, Any]:
 
 def pairs(name: str) -> tuple[Any, list[Any]]:
     extra = {"momentum": 0.9} if name == "SGD" else {}
-    first, second = nn.Parameter(torch.zeros(B, 2)), nn.Parameter(torch.zeros(B))
+    first, second = nn.Parameter(torch.zeros(B, 2, 3)), nn.Parameter(torch.zeros(B, 1, 1))
     array = getattr(optim, name)([{"params": [first]}, {"params": [second], "lr": 0.3}], lr=RATES, **extra)
     singles = [
-        getattr(torch.optim, name)(
+        ordinary_class(name)(
             [
-                {"params": [nn.Parameter(torch.zeros(2))]},
-                {"params": [nn.Parameter(torch.zeros(()))], "lr": 0.3},
+                {"params": [nn.Parameter(torch.zeros(2, 3))]},
+                {"params": [nn.Parameter(torch.zeros(1, 1))], "lr": 0.3},
             ],
             lr=rate,
             **extra,
@@ -70,10 +71,12 @@ def agree(array: Any, singles: list[Any]) -> None:
                 )
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("kind", "given"), KINDS)
 def test_every_member_has_the_rates_of_its_own_scheduler(kind: Any, given: dict[str, Any], name: str) -> None:
     array, singles = pairs(name)
+    if kind in (lrs.CyclicLR, lrs.OneCycleLR) and not {"momentum", "betas"} & set(array.keys):
+        given = {**given, "cycle_momentum": False}
     schedule = Schedule(array, kind, **given)
     schedulers = [kind(single, **own(given, member)) for member, single in enumerate(singles)]
     agree(array, singles)
@@ -187,3 +190,42 @@ def test_a_list_that_is_not_one_per_member_is_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError, match="milestones has 2 values, expected one or 3") as caught:
         Schedule(array, lrs.MultiStepLR, milestones=[10, 20])
     assert "once per member" in caught.value.hint
+
+
+def test_an_ordinary_optimiser_is_refused() -> None:
+    optimiser = torch.optim.AdamW([nn.Parameter(torch.zeros(2))])
+    with pytest.raises(ConfigError, match=r"got torch\.optim\.adamw\.AdamW, expected an opt") as caught:
+        Schedule(optimiser, lrs.StepLR, step_size=3)  # type: ignore[arg-type]
+    assert caught.value.hint == "create it for the array: fusion.AdamW(array, lr=...)"
+
+
+def test_a_scheduler_object_or_none_is_refused() -> None:
+    array, singles = pairs("SGD")
+    with pytest.raises(ConfigError, match="expected a class of torch") as caught:
+        Schedule(array, lrs.StepLR(singles[0], step_size=3))  # type: ignore[arg-type]
+    assert "Schedule(optimiser, StepLR, step_size=10)" in caught.value.hint
+    with pytest.raises(ConfigError, match="the scheduler of member 0 is None"):
+        Schedule(array, lambda one, member: None)
+
+
+def test_a_plateau_needs_metrics_of_all_members() -> None:
+    schedule = Schedule(pairs("Adam")[0], lrs.ReduceLROnPlateau)
+    with pytest.raises(ConfigError, match="needs a metric of every member, got none") as caught:
+        schedule.step()
+    assert "schedule.step(losses)" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"metrics is 0\.5, expected 3 values"):
+        schedule.step(0.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected 3 values"):
+        schedule.step(torch.tensor(0.5))
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    array, singles = pairs("SGD")
+    schedule = Schedule(array, lrs.StepLR, step_size=3)
+    with pytest.raises(ConfigError, match=r"expected a state_dict\(\) of fusion\.Schedule") as caught:
+        schedule.load_state_dict(lrs.StepLR(singles[0], step_size=3).state_dict())
+    assert "schedule.member(i).load_state_dict(state)" in caught.value.hint
+    saved = schedule.state_dict()
+    narrow = optim.SGD([nn.Parameter(torch.zeros(B, 2))])
+    with pytest.raises(ConfigError, match="the saved state has 2 parameter groups, the optimiser has 1"):
+        Schedule(narrow, lrs.StepLR, step_size=3).load_state_dict(saved)

@@ -13,6 +13,7 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.broadcast import MemberVectors
 from wattline.fusion.optim.clip import member_norms
 from wattline.fusion.optim.hyperparameters import Range, mark_varying, merge_joining, vector
+from wattline.fusion.optim.optimizer import require_array_optimiser
 
 _NUMBERS = {"growth_factor": Range(1), "backoff_factor": Range(0, below=1), "growth_interval": Range(1)}
 
@@ -60,6 +61,7 @@ class Scaler:
 
     def unscale_(self, optimiser: ArrayOptimizer) -> Tensor:
         """Divide the gradients by the scales, as before clipping; return which members overflowed, [B]."""
+        require_array_optimiser(optimiser)
         if id(optimiser) in self._overflowed:
             raise ConfigError("the gradients of this optimiser have been unscaled since the last update()")
         grads = [param.grad for param in optimiser.parameters() if param.grad is not None]
@@ -107,6 +109,12 @@ class Scaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of members."""
+        names = ("scales", "streaks", *self.numbers)
+        if missing := [name for name in names if name not in state]:
+            raise ConfigError(
+                f"the saved state has no {missing[0]}, expected {', '.join(names)}",
+                "load a state_dict() of fusion.Scaler; that of a GradScaler is of one model",
+            )
         if (saved := len(state["scales"])) != self.width:
             raise ConfigError(f"the saved state has {saved} members, this scaler has {self.width}")
         self.scales = state["scales"].to(self.device, copy=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from wattline.errors import ConfigError
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.hyperparameters import is_per_member, mark_varying, merge_joining
+from wattline.fusion.optim.optimizer import require_array_optimiser
 
 
 class Schedule:
@@ -26,6 +28,12 @@ class Schedule:
     """
 
     def __init__(self, optimiser: ArrayOptimizer, kind: Callable[..., Any], **arguments: Any) -> None:
+        require_array_optimiser(optimiser)
+        if not callable(kind):
+            raise ConfigError(
+                f"got {kind!r}, expected a class of torch.optim.lr_scheduler or a function of (one, member)",
+                "pass the class and its arguments: Schedule(optimiser, StepLR, step_size=10)",
+            )
         self.optimiser = optimiser
         self._kind = kind
         self._initial_values = mark_varying(arguments)
@@ -49,8 +57,15 @@ class Schedule:
     def step(self, metrics: Sequence[float] | Tensor | None = None) -> None:
         """Step every member's scheduler; *metrics*, one per member, are passed to ReduceLROnPlateau."""
         self._check_width()
+        if metrics is not None and not is_per_member(metrics):
+            raise ConfigError(f"metrics is {metrics!r}, expected {len(self)} values (one per member)")
         if metrics is not None and len(metrics) != len(self):
             raise ConfigError(f"metrics has {len(metrics)} values, expected {len(self)} (one per member)")
+        if metrics is None and any(isinstance(own, ReduceLROnPlateau) for _, own in self._members):
+            raise ConfigError(
+                "ReduceLROnPlateau needs a metric of every member, got none",
+                "pass them: schedule.step(losses)",
+            )
         self.optimiser.hyper_tensors()
         for member, (member_optimiser, scheduler) in enumerate(self._members):
             self._read(member_optimiser, member)
@@ -95,9 +110,18 @@ class Schedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of members; the optimiser restores the rates."""
-        saved = state["members"]
+        saved = state.get("members") if isinstance(state, Mapping) else None
+        if saved is None or any(not {"scheduler", "groups"} <= set(values) for values in saved):
+            raise ConfigError(
+                "the saved state has no scheduler and groups for each of its members, "
+                "expected a state_dict() of fusion.Schedule",
+                "the state of an ordinary scheduler of one member: schedule.member(i).load_state_dict(state)",
+            )
         if len(saved) != len(self):
             raise ConfigError(f"the saved state has {len(saved)} members, this schedule has {len(self)}")
+        count = len(self.optimiser.param_groups)
+        if wrong := [len(values["groups"]) for values in saved if len(values["groups"]) != count]:
+            raise ConfigError(f"the saved state has {wrong[0]} parameter groups, the optimiser has {count}")
         for (member_optimiser, scheduler), values in zip(self._members, saved, strict=True):
             scheduler.load_state_dict(values["scheduler"])
             for group, saved_group in zip(member_optimiser.param_groups, values["groups"], strict=True):
@@ -113,7 +137,13 @@ class Schedule:
             )
             member_arguments = {**arguments, **{name: _plain(row[index]) for name, row in rows.items()}}
             which = [] if isinstance(self._kind, type) else [member]
-            self._members.append((member_optimiser, self._kind(member_optimiser, *which, **member_arguments)))
+            scheduler = self._kind(member_optimiser, *which, **member_arguments)
+            if not hasattr(scheduler, "step"):
+                raise ConfigError(
+                    f"the scheduler of member {member} is {scheduler!r}, expected an object with step()",
+                    "return the scheduler from the function",
+                )
+            self._members.append((member_optimiser, scheduler))
             self._write(member_optimiser, member)
         self._check_width()
 
