@@ -13,7 +13,8 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import Tensor, nn  # noqa: E402
 
 from support.fusion_equality import build_members, integer_tensor, normal_tensor  # noqa: E402
-from wattline.fusion import SGD, FusionWarning  # noqa: E402
+from wattline.errors import ConfigError  # noqa: E402
+from wattline.fusion import SGD, Adagrad, FusionWarning, Lion, NAdam, RAdam  # noqa: E402
 from wattline.fusion.equality_check import check  # noqa: E402
 from wattline.fusion.lowering import rules  # noqa: E402
 
@@ -45,6 +46,17 @@ def test_without_a_target_and_with_one_of_numbers_and_with_an_own_loss() -> None
         ).largest
         < 1e-9
     )
+
+
+@pytest.mark.parametrize("optimiser", [NAdam, RAdam, Adagrad])
+def test_every_optimiser_of_torch_can_be_checked(optimiser: Any) -> None:
+    found = check(build_members(net), (X, integer_tensor(3, 4)), optimiser=optimiser, lr=[0.1, 0.01, 0.001])
+    assert found.largest < 1e-6  # torch.optim.NAdam keeps a factor in float32
+
+
+def test_an_optimiser_that_torch_does_not_have_cannot_be_checked() -> None:
+    with pytest.raises(ConfigError, match="PyTorch has no Lion to compare with"):
+        check(build_members(net), X, optimiser=Lion)
 
 
 def test_single_precision_deviates_a_little() -> None:

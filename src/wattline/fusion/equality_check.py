@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from wattline.errors import ConfigError
 from wattline.fusion.array import FusedArray, fuse
 from wattline.fusion.optim import Adam, ArrayOptimizer
+from wattline.fusion.optim.member_state import ordinary_class
 from wattline.fusion.torch_internals import DropoutBase, tree_flatten
 
 
@@ -65,13 +65,9 @@ def check(
     separate = [_disable_dropout(copy.deepcopy(model)) for model in models]
     array = fuse(separate)
     fused = optimiser(array, **hyper)
-    ordinary_class: Any = fused.torch_class
-    if ordinary_class is None:
-        raise ConfigError(
-            f"PyTorch has no {optimiser.__name__} to compare with", "pass optimiser=fusion.Adam, or another"
-        )
+    kind = ordinary_class(fused)
     separate_optimisers = [
-        ordinary_class([p for p in m.parameters() if p.requires_grad], **_member_options(fused, index))
+        kind([p for p in m.parameters() if p.requires_grad], **_member_options(fused, index))
         for index, m in enumerate(separate)
     ]
     drawn = _draws_random_numbers(separate[0], inputs)

@@ -14,6 +14,7 @@ from wattline.errors import ConfigError
 from wattline.fusion.array import FusedArray
 from wattline.fusion.module_state import flatten_tree, named_tensors
 from wattline.fusion.optim import ArrayOptimizer
+from wattline.fusion.optim.member_state import ordinary_class
 from wattline.fusion.step_recorder import OutputOf, RecordedCall, RecordedStep
 from wattline.fusion.torch_internals import tree_map_only
 
@@ -85,7 +86,8 @@ def build_member_optimiser(
             "which cannot be measured",
             "give each array an optimiser of its own",
         )
-    plain = optimiser.torch_class([{"params": [own[names[id(p)]] for p in group]} for group in groups])  # type: ignore[call-arg]
+    kind = ordinary_class(optimiser)
+    plain: torch.optim.Optimizer = kind([{"params": [own[names[id(p)]] for p in group]} for group in groups])
     plain.load_state_dict(optimiser.member_state_dict(member))
     return plain
 

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from .optimizer import ArrayOptimizer
 
 
+def ordinary_class(optimiser: ArrayOptimizer) -> Any:
+    """Return `torch.optim`'s class of the same name; raise `ConfigError` if PyTorch has none."""
+    if optimiser.torch_class is None:
+        raise ConfigError(
+            f"PyTorch has no {type(optimiser).__name__} to compare with, expected an optimiser that it has",
+            "compare with fusion.Adam, or another one of torch.optim",
+        )
+    return optimiser.torch_class
+
+
 def state_dict(optimiser: ArrayOptimizer, member: int) -> dict[str, Any]:
     """Return the state dict that `torch.optim`'s class of the same name would have for this member."""
     _check(optimiser, member)
