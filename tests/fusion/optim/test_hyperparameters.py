@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from support.optimiser_pairs import Both  # noqa: E402
 from wattline.errors import ConfigError  # noqa: E402
 from wattline.fusion import optim  # noqa: E402
 
@@ -105,3 +106,14 @@ def test_a_group_without_parameters_is_named() -> None:
     with pytest.raises(ConfigError, match=r"got 0\.1, expected an array, or an iterable of parameters"):
         optim.Adam(0.1)
     assert len(array.param_groups) == 1
+
+
+def test_members_that_join_an_array_of_different_rates_need_their_own() -> None:
+    both = Both("Adam", {"lr": [0.1, 0.01, 0.02, 0.3]})
+    mapping = both.exchange([*both.alone, both.fresh()])
+    with pytest.raises(ConfigError, match="lr differs between members"):
+        both.array.extend(1, mapping)
+    with pytest.raises(ConfigError, match="Adam has no momentum"):
+        both.array.extend(1, mapping, lr=0.1, momentum=0.9)
+    both.array.extend(1, mapping, lr=0.5)
+    assert both.array.param_groups[0]["betas"][0].tolist() == [0.9] * 5

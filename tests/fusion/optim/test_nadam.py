@@ -40,3 +40,19 @@ def test_parameters_that_were_idle_have_products_of_their_own() -> None:
     assert own[0] is own[2]
     assert own[1].eq(1).all()
     assert own[0].lt(0.3).all()
+
+
+def test_equal_steps_with_other_products_are_not_merged() -> None:
+    both = Both("NAdam", {"momentum_decay": 4.0})
+    both.step(1, without=(1,))
+    for optimiser in (both.array, *both.singles):
+        optimiser.param_groups[0]["momentum_decay"] = 0.0
+    both.step(1, without=(0, 2, 3))
+    other = type(both.array)(both.params)
+    other.load_state_dict(both.array.state_dict())
+    first, second, third = (other.state[param]["mu_product"] for param in both.params[:3])
+    assert first is third
+    assert first.gt(second + 0.01).all()
+    both.array = other
+    both.step(2)
+    both.agree(atol=1e-7, rtol=1e-7)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from support.optimiser_pairs import NAMES, ordinary_class  # noqa: E402
+from support.optimiser_pairs import NAMES, Both, ordinary_class  # noqa: E402
 from wattline.errors import ConfigError  # noqa: E402
 from wattline.fusion import optim  # noqa: E402
 
@@ -128,3 +128,14 @@ def test_adagrad_has_state_before_the_first_step(initial: Any) -> None:
     array.step()
     loaded.step()  # raises a KeyError in torch.optim without a sum
     torch.testing.assert_close(param[1], single)
+
+
+def test_a_member_of_another_kind_is_refused() -> None:
+    both = Both("Adam", {})
+    saved = torch.optim.Adam(both.fresh(), amsgrad=True).state_dict()
+    with pytest.raises(ConfigError, match="the saved state has amsgrad=True, the array False"):
+        both.array.load_member(0, saved)
+    with pytest.raises(ConfigError, match=r"the saved state has groups of \[2\] parameters, expected \[4\]"):
+        both.array.load_member(0, torch.optim.Adam(both.fresh()[:2]).state_dict())
+    with pytest.raises(ConfigError, match="no member 9, expected 0 to 3"):
+        both.array.member_state_dict(9)
