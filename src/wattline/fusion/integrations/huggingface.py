@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
 from transformers import EvalPrediction, Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_pt_utils import find_batch_size
 
@@ -21,6 +20,7 @@ from wattline.fusion.integrations.member_folders import load_member_folder, save
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.schedule import Schedule
+from wattline.fusion.torch_internals import tree_map, tree_map_only
 
 _PER_MEMBER = {
     "learning_rate",

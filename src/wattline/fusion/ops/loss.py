@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 from wattline.fusion.lowering.rules import RuleNotApplicable, rewrite_rule
+from wattline.fusion.torch_internals import tree_flatten, tree_map_only
 
 
 @rewrite_rule(F.kl_div, description="the same sums in simpler operators")
