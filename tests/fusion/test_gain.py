@@ -175,6 +175,12 @@ def test_a_training_too_short_to_measure_is_refused(tmp_path: Path) -> None:
         measure_gain(script, 2, ["hidden=3"], seconds=0.0)
 
 
+def test_a_wide_spread_is_reported() -> None:
+    gain = measure(FakeClock(), train_with_step, 1.0, 1.0)
+    assert not gain.is_noisy
+    assert Gain(**{**vars(gain), "fused": StepSpeed(1.0, 0.5, 1.5)}).is_noisy
+
+
 @pytest.mark.slow
 def test_an_ordinary_model_is_also_compiled_if_the_script_compiles() -> None:
     def train(array: fusion.FusedArray, configs: list[Any]) -> None:

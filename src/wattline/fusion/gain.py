@@ -78,6 +78,12 @@ class Gain:
         return max(self.serial, compiled, key=lambda speed: speed.steps_s)
 
     @property
+    def is_noisy(self) -> bool:
+        """True if the middle half of the steps differs by more than a factor of 1.5, as under other load."""
+        speeds = (self.serial, self.fused, *([] if self.compiled is None else [self.compiled]))
+        return any(speed.high > 1.5 * speed.low for speed in speeds)
+
+    @property
     def gain(self) -> float:
         """Samples per second of the array, relative to ordinary models one after another at their best."""
         return self.fused.steps_s / self.best_serial.steps_s
@@ -125,7 +131,7 @@ def measure_training(
             1 / sum(1 / speed.high for speed in speeds),
         ),
         fused=StepSpeed.from_seconds(run.fused_seconds),
-        compiled=_time_compiled(array, steps, seconds, run.clock) if is_compiled else None,
+        compiled=StepSpeed.from_seconds(run.compiled_seconds) if run.compiled_seconds else None,
         is_fused_compiled=is_compiled,
         has_loss=all(step.has_loss for step in steps),
         outside_fraction=run.outside_fraction,
@@ -144,11 +150,14 @@ class _AlternatingRun:
         self.clock = clock
         self.fused_seconds: list[float] = []  # of single steps
         self.ordinary_seconds: dict[int, list[float]] = {member: [] for member in range(len(array))}
+        self.compiled_seconds: list[float] = []  # of an ordinary model; empty if the script does not compile
         self.last_steps: list[RecordedStep] = []
         self._array, self._width = array, len(array)
         self._block_count = max(_MIN_BLOCKS, len(array))
         self._block_s = seconds / self._block_count
         self._trainings: dict[int, OrdinaryTraining] = {}
+        self._compiled: OrdinaryTraining | None = None
+        self._can_compile = True
         self._count = self._block = 0
         self._start_s = self._fused_total_s = 0.0
 
@@ -199,6 +208,20 @@ class _AlternatingRun:
         run_step = self._trainings[member].run_step
         with torch.enable_grad():
             self.ordinary_seconds[member] += _time_steps(run_step, self._block_s, self.clock)
+            if self.last_steps[-1].is_compiled and self._can_compile:
+                self._run_compiled_block()
+
+    def _run_compiled_block(self) -> None:
+        """Time the first member as an ordinary model under `torch.compile`."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if self._compiled is None:
+                    self._compiled = OrdinaryTraining(self._array, self.last_steps[-1:], 0, compiled=True)
+                self.compiled_seconds += _time_steps(self._compiled.run_step, self._block_s, self.clock)
+        except Exception:  # of any kind, from the compiler; the model is also measured without it
+            self._can_compile = False
+            self.compiled_seconds.clear()
 
 
 def _build_array(build: script_main.Build, configs: Sequence[script_main.Config]) -> FusedArray:
@@ -219,19 +242,6 @@ def _time_steps(run_step: Callable[[], None], seconds: float, clock: Clock) -> l
         run_step()
         times.append(clock() - before_s)
     return times
-
-
-def _time_compiled(
-    array: FusedArray, steps: Sequence[RecordedStep], seconds: float, clock: Clock
-) -> StepSpeed | None:
-    """Return the speed of one ordinary model under `torch.compile`; None if it cannot be compiled."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            training = OrdinaryTraining(array, steps[-1:], 0, compiled=True)
-            return StepSpeed.from_seconds(_time_steps(training.run_step, seconds, clock))
-    except Exception:  # of any kind: the compiler is not Wattline's, and the eager model is measured anyway
-        return None
 
 
 def _list_parts(array: FusedArray) -> tuple[LoweredPart, ...]:

@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
             "alone_steps_s": gain.alone.steps_s,
             "fused_steps_s": gain.fused.steps_s,
             "gain": gain.gain,
+            "is_noisy": gain.is_noisy,
             "fusible": not _list_unfused_parts(gain),
         }
         print_json({**asdict(gain), **figures})
@@ -79,12 +80,14 @@ def _format_gain(gain: Gain) -> str:
     how = "compiled" if gain.is_fused_compiled else "not compiled"
     rows.append((f"{width} members as an array", gain.fused, width * batch))
     verb = "gains" if gain.gain > 1 else "loses"
-    lines = [*format_parts(gain.parts), "", f"{'':32s}samples/s   (middle half of the steps)"]
+    lines = [*format_parts(gain.parts), "", f"{'':36s}samples/s   (middle half of the steps)"]
     lines += [_format_speed(label, speed, samples) for label, speed, samples in rows]
     lines += [
         f"fusing {verb}: {gain.gain:.2f} times the samples of ordinary models one after another",
         f"steps of the array are {how}; batches have {batch} samples",
     ]
+    if gain.is_noisy:
+        lines.append("the times of steps vary widely: repeat on an idle machine, or with a longer --seconds")
     if gain.is_fused_compiled and gain.compiled is None:
         lines.append("the ordinary model cannot be compiled by torch.compile")
     if not gain.has_loss:
@@ -104,4 +107,4 @@ def _format_gain(gain: Gain) -> str:
 
 def _format_speed(label: str, speed: StepSpeed, samples: int) -> str:
     low, middle, high = (f"{samples * rate:.4g}" for rate in (speed.low, speed.steps_s, speed.high))
-    return f"{label:32s}{middle:9s}   ({low} to {high})"
+    return f"{label:36s}{middle:9s}   ({low} to {high})"
