@@ -65,6 +65,7 @@ bench: .venv/.ok-test
 	$(BIN)/python benchmarks/fusion.py
 	$(BIN)/python benchmarks/fusion.py --curve
 	$(BIN)/python benchmarks/fusion_tuning.py
+	$(BIN)/python benchmarks/lora_sweep.py
 	$(BIN)/python benchmarks/service_load.py submit
 	$(BIN)/python benchmarks/service_load.py queue
 	$(BIN)/python benchmarks/service_load.py soak
