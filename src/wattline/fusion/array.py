@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -12,10 +14,16 @@ from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.architecture_check import check_same_architecture, find_shared_tensors, is_equivalent
-from wattline.fusion.lowering.fallback import run_with_fallback, warn_per_member, warn_unbatched
+from wattline.fusion.lowering.fallback import (
+    FusionWarning,
+    run_with_fallback,
+    warn_per_member,
+    warn_unbatched,
+)
 from wattline.fusion.lowering.forward import AttributePath, map_members, map_members_one_by_one, run_forward
+from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
-from wattline.fusion.lowering.per_member import original_forwards
+from wattline.fusion.lowering.per_member import original_forwards, per_member_reason
 from wattline.fusion.lowering.rules import Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, named_tensors
 from wattline.fusion.optim import find_optimisers
@@ -59,6 +67,10 @@ def _stack_attributes(models: Sequence[nn.Module], memo: dict[int, Any]) -> dict
     return stacked
 
 
+class _SharedDraws(Exception):
+    """A function has drawn one random number for all members."""
+
+
 class FusedArray(nn.Module):
     """The module that `fuse` returns; `array(x)` stacks the members' outputs along a leading dimension.
 
@@ -77,6 +89,7 @@ class FusedArray(nn.Module):
         self._warned: list[Any] = []
         self._unbatched: set[str] = set()
         self._followers: WeakSet[Any] = WeakSet()
+        self._has_seen_gradient = False
         self.ways = Ways()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,6 +98,29 @@ class FusedArray(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._followers = WeakSet()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one of the members, such as a temperature, is set in the body."""
+        body = self.__dict__.get("_modules", {}).get("body")
+        is_own = name.startswith("_") or name in self.__dict__ or name in TORCH_ATTRIBUTES or name == "ways"
+        if (
+            body is not None
+            and not is_own
+            and name in vars(body)
+            and not isinstance(value, Tensor | nn.Module)
+        ):
+            setattr(body, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            body = self.__dict__.get("_modules", {}).get("body")
+            if body is None or name not in vars(body) or name in TORCH_ATTRIBUTES:
+                raise
+            return vars(body)[name]
 
     def __len__(self) -> int:
         return self._size
@@ -150,13 +186,49 @@ class FusedArray(nn.Module):
         output of the array. All members get the same *target*; with *members* true each gets its row.
         """
         targets = () if target is None else (target,)
-        return self.each(fn, output, *targets, members=(True, *[members] * len(targets)))
+        losses: Tensor = self.each(fn, output, *targets, members=(True, *[members] * len(targets)))
+        if not self._has_seen_gradient and isinstance(losses, Tensor) and losses.requires_grad:
+            losses.register_hook(self._check_gradient)
+        return losses
+
+    def _check_gradient(self, gradient: Tensor) -> None:
+        """Warn if the mean of the losses is differentiated instead of their sum."""
+        if self._has_seen_gradient:
+            return
+        self._has_seen_gradient = True
+        share = 1.0 / self._size
+        if self._size > 1 and gradient.dim() == 1 and bool(((gradient - share).abs() < 1e-3 * share).all()):
+            warnings.warn(
+                f"the gradient of each member is divided by {self._size}, the number of members: "
+                "differentiate losses.sum(), not losses.mean()",
+                FusionWarning,
+                stacklevel=2,
+            )
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Yield the stacked parameters; warn where PyTorch would clip all members by one norm."""
+        for at, parameter in enumerate(super().parameters(recurse)):
+            caller = sys._getframe(1).f_globals.get("__name__") if at == 0 else None
+            if caller == "torch.nn.utils.clip_grad":
+                warnings.warn(
+                    "torch.nn.utils clips all members by one norm, so that they change each other: "
+                    "use wattline.fusion.clip_grad_norm_ or clip_grad_value_",
+                    FusionWarning,
+                    stacklevel=3,
+                )
+            yield parameter
 
     def each(self, fn: Callable[..., Any], *args: Any, members: bool | Sequence[bool] = True) -> Any:
         """Return `fn(*args)` of each member; *members* flags the arguments that have a row per member."""
         unbatched: set[str] = set()
+        rng_state = host_rng_state()
         try:
             out = map_members(fn, args, members, self._size, self.ways, unbatched)
+            if not is_same_rng_state(rng_state, host_rng_state()):
+                set_host_rng_state(rng_state)
+                raise _SharedDraws(
+                    "it draws random numbers from Python or NumPy, which members must not share"
+                )
         except NotFusible:
             raise
         except Exception as error:
@@ -168,6 +240,10 @@ class FusedArray(nn.Module):
             warn_unbatched(unbatched - self._unbatched)
             self._unbatched |= unbatched
         return out
+
+    def is_separate(self, fn: Callable[..., Any]) -> bool:
+        """Return whether *fn* or the model itself runs once for each member."""
+        return fn in self._warned or per_member_reason(self.body) is not None
 
     @property
     def carries(self) -> bool:

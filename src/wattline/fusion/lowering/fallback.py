@@ -6,16 +6,15 @@ warning is issued, and the forward is tried again.
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wattline.errors import NotFusible
+from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.per_member import MemberError, PerMemberForward, per_member_reason
 from wattline.fusion.module_state import copy_attributes, restore_attributes
 
@@ -44,7 +43,7 @@ def run_with_fallback(
             del module.__dict__["forward"]
 
     while True:
-        rng_state = _host_rng_state() if watch_rng else None
+        rng_state = host_rng_state() if watch_rng else None
         try:
             out = attempt()
         except MemberError as failure:
@@ -63,14 +62,15 @@ def run_with_fallback(
                 raise
             reason = _describe_error(error)
         else:
-            if rng_state is None or _is_same_rng_state(rng_state, _host_rng_state()):
+            is_separate = per_member_reason(body) is not None  # then each member draws its own numbers
+            if rng_state is None or is_separate or is_same_rng_state(rng_state, host_rng_state()):
                 for module in unfused:
                     _announce(body, module)
                 return out
             restore()
-            _set_host_rng_state(rng_state)
+            set_host_rng_state(rng_state)
             module = _find_random_module(body, attempt)
-            _set_host_rng_state(rng_state)
+            set_host_rng_state(rng_state)
             if module is None:
                 watch_rng = False
                 restore()
@@ -164,15 +164,15 @@ def _find_random_module(body: nn.Module, attempt: Callable[[], Any]) -> nn.Modul
     before: dict[int, Any] = {}
 
     def note_rng_state(module: nn.Module, args: Any) -> None:
-        before[id(module)] = _host_rng_state()
+        before[id(module)] = host_rng_state()
 
     def compare_rng_state(module: nn.Module, args: Any, out: Any) -> None:
-        if _is_same_rng_state(before[id(module)], _host_rng_state()):
+        if is_same_rng_state(before[id(module)], host_rng_state()):
             return
         if per_member_reason(module) is None:
             drawing.append(module)
         else:
-            _set_host_rng_state(before[id(module)])
+            set_host_rng_state(before[id(module)])
 
     handles = [m.register_forward_pre_hook(note_rng_state) for m in body.modules()]
     handles += [m.register_forward_hook(compare_rng_state) for m in body.modules()]
@@ -182,17 +182,3 @@ def _find_random_module(body: nn.Module, attempt: Callable[[], Any]) -> nn.Modul
         for handle in handles:
             handle.remove()
     return drawing[0] if drawing else None
-
-
-def _host_rng_state() -> Any:
-    return random.getstate(), np.random.get_state(legacy=True)
-
-
-def _is_same_rng_state(a: Any, b: Any) -> bool:
-    (ours, (_, keys, *more)), (theirs, (_, others, *rest)) = a, b
-    return ours == theirs and more == rest and bool((keys == others).all())
-
-
-def _set_host_rng_state(rng_state: Any) -> None:
-    random.setstate(rng_state[0])
-    np.random.set_state(rng_state[1])

@@ -20,7 +20,8 @@ class Inputs:
     tensors: tuple[Tensor, ...]
     per_member: tuple[bool, ...]  # one flag per tensor: it has a row for each member
     argument_flags: tuple[bool, ...]  # the same per positional argument
-    others: tuple[Any, ...]
+    are_keywords_own: bool  # keyword arguments have a row for each member
+    others: Sequence[Any]
     spec: Any
 
     @classmethod
@@ -48,7 +49,7 @@ class Inputs:
                     f"expected {size} members in front"
                 )
         others = tuple(None if yes else leaf for leaf, yes in zip(leaves, is_tensor, strict=True))
-        return cls(tensors, marks, tuple(each), others, (spec, tuple(is_tensor)))
+        return cls(tensors, marks, tuple(each), members is True, others, (spec, tuple(is_tensor)))
 
     def select_members(self, part: slice) -> Inputs:
         """Return the inputs of some of the members."""

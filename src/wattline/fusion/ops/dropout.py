@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,11 +44,24 @@ def drop(x: Tensor, p: float) -> Tensor:
     """Apply dropout with random numbers that compilers can fuse into other loops, unlike PyTorch's own."""
     if p == 1:
         return x * 0.0
-    if get_proxy_mode() is None or x.numel() >= 2**31:
+    if (get_proxy_mode() is None and not _hashing) or x.numel() >= 2**31:
         mask = torch.rand(x.shape, device=x.device) >= p  # in float32: 16 bits are too few for small p
     else:
         mask = _hash_random_bits(x) >= int(p * 2**31)
     return x * mask * (1.0 / (1.0 - p))
+
+
+@contextmanager
+def hashed_dropout() -> Iterator[None]:
+    """Draw the random numbers of a compiled step inside the `with` block, to compare an uncompiled one."""
+    _hashing.append(True)
+    try:
+        yield
+    finally:
+        _hashing.pop()
+
+
+_hashing: list[bool] = []
 
 
 def _hash_random_bits(x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from wattline.fusion.array import FusedArray
-from wattline.fusion.module_state import plain_settings
 from wattline.fusion.optim import ArrayOptimizer
 
 
@@ -24,9 +23,6 @@ class TensorViews:
         self.tensors = optimiser.state_tensors()
         names = {id(p): name for name, p in array.body.named_parameters()}
         self.trained = tuple(names[id(p)] for p in optimiser.parameters())
-        modules = zip(array.body.modules(), plain_settings(array.body), strict=True)
-        self._settings = [(vars(m), name, value) for m, own in modules for name, value in own.items()]
-        self.settings = tuple(value for _, _, value in self._settings)
         self._places = [
             (mapping, name, tensor, tensor.data_ptr(), tensor.requires_grad)
             for module in array.body.modules()
@@ -38,14 +34,13 @@ class TensorViews:
         self._member_tensors: dict[tuple[int, int], list[Tensor]] = {}
 
     def is_current(self) -> bool:
-        """Return whether the array and its optimiser still have the same tensors and settings."""
+        """Return whether the array and its optimiser still have the same tensors."""
         return (
             len(self.array) == self.size
             and all(
                 m.get(n) is t and t.data_ptr() == at and t.requires_grad == trained
                 for m, n, t, at, trained in self._places
             )
-            and all(attributes.get(name) == value for attributes, name, value in self._settings)
             and [t.data_ptr() for t in self.optimiser.state_tensors()] == self._pointers
         )
 

@@ -7,7 +7,6 @@ which contains no Python code.
 from __future__ import annotations
 
 import logging
-import random
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,18 +18,26 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from wattline.errors import NotFusible
 from wattline.fusion.lowering.forward import map_members, run_forward
+from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.per_member import original_forwards
 from wattline.fusion.lowering.rules import Ways
-from wattline.fusion.module_state import call_with_tensors, plain_settings
+from wattline.fusion.module_state import call_with_tensors
 from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
+from wattline.fusion.step.captured import CapturedValues
+from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
 StepFunction = Callable[[Sequence[Tensor]], Tensor]
+
+
+class LossNotScalar(NotFusible, RuntimeError):
+    """A loss has more than one number for each member; PyTorch's `backward` raises `RuntimeError` then."""
 
 
 class TracingError(Exception):  # caught in train_step.py and width_choice.py
@@ -74,22 +81,24 @@ def make_step(
     None: one member, not fused.
     """
     state, spec = rows.flat()
+    device = next(iter(rows.stacked.values())).device.type
 
     def step(flat: Sequence[Tensor]) -> Tensor:
         now = MemberRows(*tree_unflatten(list(flat[: len(state)]), spec))
-        args = inputs.build(flat[len(state) :])[0]
+        call = inputs.build(flat[len(state) :])
         leaves = {name: now.stacked[name].detach().requires_grad_() for name in step_spec.trained}
-        cast = nullcontext() if step_spec.amp is None else torch.autocast(flat[0].device.type, step_spec.amp)
+        rng_state = host_rng_state()
+        cast = nullcontext() if step_spec.amp is None else torch.autocast(device, step_spec.amp)
         with torch.enable_grad(), cast:
             tensors = {**now.stacked, **leaves}
             if ways is None:
-                losses = _single_member_losses(
-                    step_spec, tensors, now.common, args, inputs.argument_flags, model_arg_count
-                )
+                losses = _single_member_losses(step_spec, tensors, now.common, call, inputs, model_arg_count)
             else:
-                losses = _fused_losses(
-                    step_spec, tensors, now.common, args, inputs.argument_flags, model_arg_count, ways
-                )
+                losses = _fused_losses(step_spec, tensors, now.common, call, inputs, model_arg_count, ways)
+            if ways is not None and not is_same_rng_state(rng_state, host_rng_state()):
+                set_host_rng_state(rng_state)
+                raise TracingError("it draws random numbers from Python or NumPy")
+            check_losses(losses, losses.shape[0])
             total_loss = (losses * now.scaling["scales"] if now.scaling else losses).sum()
             grads = torch.autograd.grad(total_loss, list(leaves.values()), allow_unused=True)
         with torch.no_grad():
@@ -108,86 +117,128 @@ def make_step(
     return step
 
 
-def compile_step(
-    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
-) -> StepFunction:
-    """Return `make_step`, compiled; raise `TracingError` if the model cannot be traced."""
-    flat = [t.detach() for t in [*rows.flat()[0], *inputs.tensors]]
-    graph = _trace(make_step(step_spec, rows, inputs, model_arg_count, ways), flat, step_spec.body)
+def trace_step(
+    step: StepFunction, flat: Sequence[Tensor], captured: CapturedValues
+) -> tuple[torch.fx.GraphModule, CapturedValues]:
+    """Return the graph of *step* for the tensors *flat*, and the captured values that it reads.
+
+    Raise `TracingError` if it cannot be traced.
+    """
+    own = [t.detach() for t in flat]
+    graph = _trace(step, own, captured)
     if len(graph.graph.nodes) > MAX_OPERATORS:
         raise TracingError(f"it has {len(graph.graph.nodes)} operators, at most {MAX_OPERATORS} are compiled")
-    compiled = _compile(graph, flat)
+    return graph, captured.select(_drop_unused_inputs(graph, len(own)))
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues, backend: str
+) -> StepFunction:
+    """Return a traced step as a function of the same tensors.
+
+    *backend* "graph" runs the traced operators one by one, "inductor" compiles them.
+    """
+    example = [*(t.detach() for t in flat), *captured.read()]
+    compiled = graph if backend == "graph" else _compile(graph, example)
 
     def call(tensors: Sequence[Tensor]) -> Tensor:
         with torch.no_grad():
-            return compiled(*tensors)[0]
+            result: Tensor = compiled(*tensors, *captured.read())[0]
+            return result
 
     return call
+
+
+def check_losses(losses: Any, size: int) -> None:
+    """Raise `LossNotScalar` unless *losses* has one number for each of *size* members."""
+    if not isinstance(losses, Tensor):
+        raise NotFusible(f"the loss returns a {type(losses).__name__}, expected a tensor with one number")
+    if losses.dim() != 1 or len(losses) != size:
+        raise LossNotScalar(
+            f"the loss of a member has the shape {tuple(losses.shape[1:])}, expected one number",
+            'reduce it: reduction="mean", or loss.mean()',
+        )
+    if not losses.is_floating_point():
+        raise LossNotScalar(f"the loss is of type {losses.dtype}, expected a floating-point number")
+
+
+def _drop_unused_inputs(graph: torch.fx.GraphModule, kept: int) -> list[bool]:
+    """Remove inputs after the first *kept* that nothing uses; return for each of them whether it is used."""
+    extra = [node for node in graph.graph.nodes if node.op == "placeholder"][kept:]
+    used = [bool(node.users) for node in extra]
+    for node, is_used in zip(extra, used, strict=True):
+        if not is_used:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return used
 
 
 def _fused_losses(
     step_spec: StepSpec,
     tensors: dict[str, Tensor],
     common: dict[str, Tensor],
-    args: tuple[Any, ...],
-    flags: Sequence[bool],
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    inputs: Inputs,
     model_arg_count: int,
     ways: Ways,
 ) -> Tensor:
+    (args, kwargs), flags = call, inputs.argument_flags
     size = next(iter(tensors.values())).shape[0]
     carried: dict[Any, Tensor] = {}
-    out = run_forward(
-        step_spec.body,
-        tensors,
-        common,
-        carried,
-        Inputs.from_call(args[:model_arg_count], {}, flags[:model_arg_count], size),
-        ways,
-    )
+    own = inputs.are_keywords_own or flags[:model_arg_count]
+    model_inputs = Inputs.from_call(args[:model_arg_count], kwargs, own, size)
+    out = run_forward(step_spec.body, tensors, common, carried, model_inputs, ways)
     if carried:
         raise TracingError("modules keep tensors from one call to the next")
-    return map_members(
-        step_spec.loss, (out, *args[model_arg_count:]), [True, *flags[model_arg_count:]], size, ways
-    )
+    loss_args, loss_flags = (out, *args[model_arg_count:]), [True, *flags[model_arg_count:]]
+    losses: Tensor = map_members(step_spec.loss, loss_args, loss_flags, size, ways)
+    return losses
 
 
 def _single_member_losses(
     step_spec: StepSpec,
     tensors: dict[str, Tensor],
     common: dict[str, Tensor],
-    args: tuple[Any, ...],
-    flags: Sequence[bool],
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    inputs: Inputs,
     model_arg_count: int,
 ) -> Tensor:
-    own = [tree_map_only(Tensor, lambda t: t[0], a) if f else a for a, f in zip(args, flags, strict=True)]
+    args, kwargs = call
+    flagged = zip(args, inputs.argument_flags, strict=True)
+    own = [tree_map_only(Tensor, lambda t: t[0], a) if f else a for a, f in flagged]
+    if inputs.are_keywords_own:
+        kwargs = tree_map_only(Tensor, lambda t: t[0], kwargs)
     before = {**{name: t[0] for name, t in tensors.items()}, **common}
     after = dict(before)
     with original_forwards(step_spec.body):
-        out = call_with_tensors(step_spec.body, after, tuple(own[:model_arg_count]), {})
+        out = call_with_tensors(step_spec.body, after, tuple(own[:model_arg_count]), kwargs)
     for name, new in after.items():
         if new is not before[name]:
             tensors[name][0].copy_(new)
-    return step_spec.loss(out, *own[model_arg_count:]).unsqueeze(0)
+    loss = step_spec.loss(out, *own[model_arg_count:])
+    check_losses(loss.unsqueeze(0) if isinstance(loss, Tensor) else loss, 1)
+    return loss.unsqueeze(0)
 
 
-def _trace(step: StepFunction, flat: list[Tensor], body: nn.Module) -> torch.fx.GraphModule:
+def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> torch.fx.GraphModule:
     """Return the graph of *step*; raise `TracingError` if it has effects beyond its operators."""
-    before, rng_state = plain_settings(body), random.getstate()
+    count = len(flat)
+
+    def run(*tensors: Tensor) -> tuple[Tensor]:
+        with captured.replaced_by(tensors[count:]):
+            return (step(tensors[:count]),)
+
     log = logging.getLogger("torch._subclasses.fake_tensor")  # it logs errors that are handled here
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        graph = make_fx(lambda *tensors: (step(tensors),), tracing_mode="fake")(*flat)
+        graph = make_fx(run, tracing_mode="fake")(*flat, *captured.read())
     except TracingError:
         raise
     except Exception as error:
-        raise TracingError(_first_line(error)) from error
+        raise TracingError(describe_tracing_error(error)) from error
     finally:
         log.setLevel(level)
-    if plain_settings(body) != before:
-        raise TracingError("its forward changes attributes of modules")
-    if random.getstate() != rng_state:
-        raise TracingError("its forward draws random numbers from Python")
     graph.graph.eliminate_dead_code()
     return graph
 
@@ -198,9 +249,36 @@ def _compile(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., A
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _inductor.compile(graph, list(flat))
+            # Random numbers as without compiling: seeds have the same effect, and results can be compared.
+            return _inductor.compile(graph, list(flat), options={"fallback_random": True})
     except Exception as error:  # compilers raise errors of many types
         raise TracingError(_first_line(error)) from error
+
+
+def describe_tracing_error(error: Exception) -> str:
+    """Return in the user's words why a step cannot be traced, with the line of the user's code."""
+    text = str(error)
+    for sign, description in (
+        ("convert all Tensors to FakeTensors", "it reads a tensor that no variable of the step leads to"),
+        ("DataDependent", "its control flow depends on the values of tensors"),
+        ("data-dependent", "its control flow depends on the values of tensors"),
+        ("_local_scalar_dense", "it reads the value of a tensor (.item(), float() or the like)"),
+        ("torchdynamo", "it calls a function that torch.compile has already compiled"),
+    ):
+        if sign.lower() in f"{type(error).__name__} {text}".lower():
+            return description + _user_line(error)
+    return _first_line(error) + _user_line(error)
+
+
+def _user_line(error: Exception) -> str:
+    """Return the innermost line of the user's code in the traceback of *error*, in brackets."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_recorded(code.co_filename) and not code.co_filename.startswith(NN_MODULES):
+            line = f" ({code.co_filename}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return line
 
 
 def _first_line(error: Exception) -> str:

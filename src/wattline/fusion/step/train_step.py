@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from wattline.errors import ConfigError, NotFusible
 from wattline.fusion.array import FusedArray
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
-from wattline.fusion.module_state import plain_settings
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step import listeners
 from wattline.fusion.step.execution_mode import ExecutionMode
+from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
 from wattline.fusion.step.malloc import keep_freed_memory
+from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
     MemberRows,
     StepFunction,
     StepSpec,
     TracingError,
-    compile_step,
+    check_losses,
     make_step,
 )
+from wattline.fusion.step.tracer import Tracer
+from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
 
 
@@ -41,7 +45,7 @@ def train_step(
     optimiser: ArrayOptimizer,
     *,
     width: int | str | None = None,
-    compile: bool = True,
+    compile: bool | str = True,
     amp: torch.dtype | None = None,
     clip_norm: Any = None,
     scaler: Scaler | None = None,
@@ -52,7 +56,8 @@ def train_step(
     *width* members are trained at a time: all (None), a number, or "auto", which measures several modes,
     including no fusing, and chooses the fastest. *steps*, the expected number of steps, bounds the time spent
     compiling. Without a compiler, or if the model cannot be traced, steps run operator by operator and a
-    warning is issued. *amp* is the type to compute in (torch.bfloat16); torch.float16 needs a *scaler*.
+    warning is issued; *compile* False asks for that, "graph" traces the step but runs its operators one by
+    one, to look for errors. *amp* is the type to compute in (torch.bfloat16); torch.float16 needs a *scaler*.
     *clip_norm* limits the gradient norm of each member: one number, or one per member.
     """
     if isinstance(width, str) and width != "auto":
@@ -62,6 +67,21 @@ def train_step(
     if amp is torch.float16 and scaler is None:
         raise ConfigError(
             "float16 loses small gradients without a scaler", "pass scaler=wattline.fusion.Scaler(len(array))"
+        )
+    if not isinstance(array, FusedArray):
+        raise ConfigError(f"array is a {type(array).__name__}, expected one from wattline.fusion.fuse")
+    if not isinstance(optimiser, ArrayOptimizer):
+        kind = type(optimiser).__name__
+        raise ConfigError(
+            f"the optimiser is {type(optimiser).__module__}.{kind}, which updates all members as one",
+            f"use wattline.fusion.{kind}(array, …)",
+        )
+    if compile not in (True, False, "graph"):
+        raise ConfigError(f'compile is {compile!r}, expected True, False or "graph"')
+    if isinstance(loss, nn.Module) and (own := [n for n, p in loss.named_parameters() if p.requires_grad]):
+        raise NotFusible(
+            f"the loss has parameters of its own ({own[0]}), which no member has a copy of",
+            "make the loss a part of the model, or freeze them with requires_grad_(False)",
         )
     if {id(p) for p in optimiser.parameters()} - {id(p) for p in array.parameters()}:
         raise ConfigError("the optimiser has parameters that do not belong to the array")
@@ -83,7 +103,7 @@ class Step:
         loss: Callable[..., Tensor],
         optimiser: ArrayOptimizer,
         width: int | str | None,
-        compile: bool,
+        compile: bool | str,
         amp: torch.dtype | None,
         clip_norm: Any,
         scaler: Scaler | None,
@@ -92,7 +112,7 @@ class Step:
         self.array = array
         self.loss = loss
         self.optimiser = optimiser
-        self.way = ExecutionMode(width if isinstance(width, int) else None, array.ways, compile)
+        self.way = ExecutionMode(width if isinstance(width, int) else None, array.ways, bool(compile))
         self.tried: list[TimedWidth] = []
         self.compile_s = 0.0
         self._auto = width == "auto"
@@ -101,7 +121,21 @@ class Step:
         self._scaler = scaler
         self._steps = steps
         self._probed: set[bool] = set()
+        self._watched: set[bool] = set()
         self._array_only = False
+        self._others: list[Any] = []  # arguments of the present call that are not tensors
+        self._tracer = Tracer(
+            (
+                Root("the model", lambda: self.array.body, None),
+                Root("the loss", lambda: self.loss, None),
+                Root("the arguments", lambda: self._others, None),
+                Root("PyTorch's settings", _torch_settings, None),
+            ),
+            torch.float64 if next(array.parameters()).dtype == torch.float64 else torch.float32,
+            "graph" if compile == "graph" else "inductor",
+        )
+        self._verification = Verification()
+        self._is_graph = compile == "graph"
         self._views: TensorViews | None = None
         self._step_spec: StepSpec | None = None
         self._flags: list[tuple[int, int]] = []
@@ -113,50 +147,107 @@ class Step:
         if next(array.parameters()).device.type == "cpu":
             keep_freed_memory()
 
-    def __call__(self, *batch: Any, members: bool | Sequence[bool] = False) -> Tensor:
+    def __call__(self, *batch: Any, members: bool | Sequence[bool] = False, **model_kwargs: Any) -> Tensor:
         """Make one step on a batch: the model's input (a tuple: several), then further arguments of the loss.
 
-        *members*: tensors of the batch have a row for each member; a list sets this per argument.
+        Keyword arguments are the model's. *members*: tensors of the batch have a row for each member; a list
+        sets this per positional argument, and those passed by keyword are then shared.
         """
-        model_args = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+        first = batch[:1] if batch else ((),)
+        model_args = first[0] if isinstance(first[0], tuple) else first
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
         if len(flags) != len(batch):
             raise NotFusible(f"members has {len(flags)} entries, expected one for each of {len(batch)}")
-        inputs = Inputs.from_call(
-            (*model_args, *batch[1:]), {}, [flags[0]] * len(model_args) + flags[1:], len(self.array)
-        )
-        if self.array.training not in self._probed:
-            before = plain_settings(self.array.body)
-            losses = self._run_uncompiled(inputs, len(model_args))
-            self._probed.add(self.array.training)
-            if plain_settings(self.array.body) != before and not self._array_only:
-                self._array_only = True
-                why = "its forward changes attributes of modules"
-                warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=2)
-                self.way = ExecutionMode(None, self.array.ways, compiled=False)
-            return losses
+        all_flags: bool | list[bool] = [*flags[:1] * len(model_args), *flags[1:]]
+        if members is True:
+            all_flags = True  # keyword arguments too
+        inputs = Inputs.from_call((*model_args, *batch[1:]), model_kwargs, all_flags, len(self.array))
+        if not self._watched and members is False:
+            self._warn_of_stacked(inputs)
+        self._others[:] = inputs.others
+        inputs = dataclasses.replace(inputs, others=self._others)
         if self._array_only or self.array.carries:  # cannot be traced
             return self._run_uncompiled(inputs, len(model_args))
+        if self.array.training not in self._probed:
+            return self._probe(inputs, len(model_args))
         if self._auto:
             self._auto = False
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
         return self._run(inputs, len(model_args))
 
-    def _run_uncompiled(self, inputs: Inputs, model_arg_count: int) -> Tensor:
-        """Make a step of all members through the array itself, which detects modules that cannot be fused."""
-        args, flags, opt, scaler = (
-            inputs.build(inputs.tensors)[0],
-            inputs.argument_flags,
-            self.optimiser,
-            self._scaler,
+    def _warn_of_stacked(self, inputs: Inputs) -> None:
+        """Warn if every tensor of the batch looks as if it had a row for each member."""
+        size, shapes = len(self.array), [t.shape for t in inputs.tensors]
+        if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
+            warnings.warn(
+                f"all tensors of the batch have {size} rows, as many as there are members, but every member "
+                "gets all of them: pass members=True if row i belongs to member i",
+                FusionWarning,
+                stacklevel=3,
+            )
+
+    def _probe(self, inputs: Inputs, model_arg_count: int) -> Tensor:
+        """Make a step uncompiled, to find out which code runs, and another if that code may have effects."""
+        mode = self.array.training
+        if mode not in self._watched:
+            self._watched.add(mode)
+            with self._tracer.record():
+                losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
+            matters = self.way.compiled or self.array.is_separate(self.loss)
+            if not matters or not self._tracer.executed.may_have_effects:
+                self._probed.add(mode)
+            return losses
+        self._probed.add(mode)
+        try:
+            guards = self._tracer.build_guards(self._known_tensors())
+        except TracingError as why:
+            if "is an iterator" in str(why) and self.array.is_separate(self.loss):
+                self._refuse_effect(f"advances one: {why}")
+            self._stop_compiling(why)
+            return self._run_uncompiled(inputs, model_arg_count)
+        tensors = guards.current_tensors()
+        losses = self._run_uncompiled(inputs, model_arg_count)
+        if (effect := guards.find_effect(tensors)) is not None:
+            if self.array.is_separate(self.loss):
+                self._refuse_effect(effect)
+            self._stop_compiling(TracingError(f"it {effect}"))
+        return losses
+
+    def _refuse_effect(self, effect: str) -> NoReturn:
+        raise NotFusible(
+            f"the step {effect}, and parts of it run once for each member, "
+            "so that members would see each other's changes",
+            "keep such values in buffers of the model, or change them outside of the step",
         )
+
+    def _stop_compiling(self, why: TracingError) -> None:
+        """Run all further steps through the array, operator by operator."""
+        if self.way.compiled:
+            warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
+        self._array_only = True
+        self.way = ExecutionMode(None, self.array.ways, compiled=False)
+
+    def _known_tensors(self) -> list[Tensor]:
+        return [*self.array.stacked.values(), *self.array.common.values()]
+
+    def _run_uncompiled(self, inputs: Inputs, model_arg_count: int, is_first: bool = False) -> Tensor:
+        """Make a step of all members through the array itself, which detects modules that cannot be fused.
+
+        In the *is_first* one, tensors that the loss should not be computed from are refused.
+        """
+        (args, kwargs), flags = inputs.build(inputs.tensors), inputs.argument_flags
+        opt, scaler = self.optimiser, self._scaler
         opt.zero_grad()
         device = next(self.array.parameters()).device.type
         with torch.autocast(device, self._amp, enabled=self._amp is not None):
-            out = self.array(*args[:model_arg_count], members=flags[:model_arg_count])
+            own = inputs.are_keywords_own or flags[:model_arg_count]
+            out = self.array(*args[:model_arg_count], members=own, **kwargs)
             losses: Tensor = self.array.each(
                 self.loss, out, *args[model_arg_count:], members=[True, *flags[model_arg_count:]]
             )
+        check_losses(losses, len(self.array))
+        if is_first:
+            refuse_foreign_parameters(losses, self.array, inputs.tensors)
         (losses if scaler is None else scaler.scale(losses)).sum().backward()
         if scaler is not None:
             scaler.unscale_(opt)
@@ -176,9 +267,42 @@ class Step:
         for part in views.slices(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
-            losses.append(self._call(own, model_arg_count, part)(flat))
+            function = self._call(own, model_arg_count, part)
+            if self.way.compiled and self._verification.is_due(function):
+                losses.append(self._compare(function, flat, own, model_arg_count, part))
+                continue
+            try:
+                losses.append(function(flat))
+            except NotFusible:
+                raise
+            except Exception as error:  # a branch that cannot be fused, taken for the first time
+                if self.way.compiled or losses:
+                    raise
+                self._stop_compiling(error if isinstance(error, TracingError) else TracingError(str(error)))
+                return self._run_uncompiled(inputs, model_arg_count)
         listeners.notify_step(views.size)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
+
+    def _compare(
+        self, function: StepFunction, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
+    ) -> Tensor:
+        """Make a step and compare it with the uncompiled one; compile no more if they differ."""
+        assert self._views is not None
+        plain = self.get_step_function(
+            ExecutionMode(self.way.width, self.way.ways, compiled=False), inputs, model_arg_count, part
+        )
+        names = list(self._views.stacked)
+        losses, agree = run_and_compare(function, plain, flat, [names.index(n) for n in self._views.trained])
+        if not agree:
+            warnings.warn(
+                "the compiled step differs from the uncompiled one beyond rounding; "
+                f"up to {self._verification.unverified} steps before this one may differ too, "
+                "and further steps run operator by operator",
+                FusionWarning,
+                stacklevel=4,
+            )
+            self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
+        return losses
 
     def _refresh_views_and_spec(self) -> TensorViews:
         """Return up-to-date views of tensors; renew the step specification if another update is needed."""
@@ -196,6 +320,7 @@ class Step:
             ):
                 self._step_spec = StepSpec(self.array.body, self.loss, update, self._views.trained, self._amp)
                 self._step_functions.clear()
+                self._tracer.clear()
         return self._views
 
     def _extras(self) -> tuple[list[dict[str, Tensor]], list[Tensor], dict[str, Tensor]]:
@@ -235,35 +360,46 @@ class Step:
         key = self._key(way, inputs, part)
         if key not in self._step_functions:
             assert self._step_spec is not None
-            make = compile_step if way.compiled else make_step
-            start_s = time.perf_counter()
-            self._step_functions[key] = make(
+            self._step_functions[key] = make_step(
                 self._step_spec, self.member_rows(part), inputs, model_arg_count, way.ways
             )
-            if way.compiled:
-                self.compile_s += time.perf_counter() - start_s
-        return self._step_functions[key]
+        if not way.compiled:
+            return self._step_functions[key]
+        found = self._tracer.find_version(key)
+        if found is None:
+            start_s = time.perf_counter()
+            rows, known = self.member_rows(part).flat()[0], self._known_tensors()
+            found = self._tracer.add_version(key, self._step_functions[key], [*rows, *inputs.tensors], known)
+            self.compile_s += time.perf_counter() - start_s
+        return found
 
     def _key(self, way: ExecutionMode, inputs: Inputs, part: slice) -> Any:
-        shapes = tuple((t.shape, t.dtype) for t in inputs.tensors)
-        assert self._views is not None
-        settings = self._views.settings  # such as training mode and the p of dropout
-        return part.stop - part.start, way.ways, way.compiled, shapes, inputs.per_member, settings
+        shapes = tuple((t.shape, t.dtype, t.device) for t in inputs.tensors)
+        width = part.stop - part.start
+        return (
+            width,
+            way.ways,
+            shapes,
+            inputs.per_member,
+            inputs.argument_flags,
+            inputs.spec,
+            self.array.training,
+        )
 
     def _call(self, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
-        key = self._key(self.way, inputs, part)
-        function = self._step_functions.get(key)
-        if function is not None:
-            return function
         if not self.way.compiled:
             return self.get_step_function(self.way, inputs, model_arg_count, part)
-        compiled = sum(k[2] for k in self._step_functions)
+        key = self._key(self.way, inputs, part)
+        if (function := self._tracer.find_version(key)) is not None:
+            return function
+        compiled = self._tracer.count
         threshold_s = self.compile_s / compiled if compiled else COMPILE_S
-        if not compiled or self._spent_s.get(key, 0.0) >= threshold_s:
+        if not compiled or self._is_graph or self._spent_s.get(key, 0.0) >= threshold_s:
+            self._spent_s[key] = 0.0
             try:
                 return self.get_step_function(self.way, inputs, model_arg_count, part)
             except TracingError as why:
-                warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
+                warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=5)
                 self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
                 return self.get_step_function(self.way, inputs, model_arg_count, part)
         plain = self.get_step_function(
@@ -277,3 +413,16 @@ class Step:
             return losses
 
         return timed
+
+
+def _torch_settings() -> tuple[Any, ...]:
+    """Return settings of PyTorch that operators depend on."""
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_float32_matmul_precision(),
+        torch.is_inference_mode_enabled(),
+        torch.get_num_threads(),
+    )

@@ -1,0 +1,119 @@
+"""Compiled versions of a step: one for each form of its tensors and each set of values that it has read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wattline.fusion.step.captured import CapturedValues
+from wattline.fusion.step.executed_code import ExecutedCode, record_code
+from wattline.fusion.step.guards import Guards
+from wattline.fusion.step.places import NotGuardable, Place, Root
+from wattline.fusion.step.traced import StepFunction, TracingError, compile_graph, trace_step
+
+MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes more often is not compiled
+
+
+@dataclass
+class _Version:
+    """A compiled step and the values that it was traced with."""
+
+    guards: Guards
+    call: StepFunction
+
+
+class Tracer:
+    """Traces a step, and traces it anew when a value that it has read is another one.
+
+    *roots* are variables that a step reads besides those of its code. A number that has changed once becomes
+    an input of the next version, if the step can be traced with it.
+    """
+
+    def __init__(self, roots: Iterable[Root], dtype: torch.dtype, backend: str) -> None:
+        self.executed = ExecutedCode()
+        self._roots = list(roots)
+        self._dtype = dtype
+        self._backend = backend
+        self._versions: dict[Hashable, list[_Version]] = {}
+        self._inputs: set[Place] = set()
+        self._constants: set[Place] = set()
+
+    @property
+    def count(self) -> int:
+        """Number of compiled versions."""
+        return sum(map(len, self._versions.values()))
+
+    def clear(self) -> None:
+        """Forget all versions."""
+        self._versions.clear()
+
+    def record(self) -> AbstractContextManager[None]:
+        """Add the code that runs inside the `with` block to what may be read."""
+        return record_code(self.executed)
+
+    def build_guards(self, known: Iterable[Tensor] = ()) -> Guards:
+        """Return guards of the present values; raise `TracingError` if some cannot be compared."""
+        if impure := self.executed.list_impure():
+            raise TracingError(f"it calls {impure[0]}, with another result in every step")
+        try:
+            return Guards(self.executed, self._roots, known, self._inputs)
+        except NotGuardable as error:
+            raise TracingError(f"{error}, which cannot be compared before each step") from None
+
+    def find_version(self, key: Hashable) -> StepFunction | None:
+        """Return the version for tensors of the form *key* and the present values; None if there is none."""
+        versions = self._versions.get(key, ())
+        for at, version in enumerate(versions):
+            if version.guards.find_changed() is None:
+                if at:
+                    versions.insert(0, versions.pop(at))  # type: ignore[union-attr]
+                return version.call
+        return None
+
+    def add_version(
+        self, key: Hashable, step: StepFunction, flat: Sequence[Tensor], known: Sequence[Tensor]
+    ) -> StepFunction:
+        """Trace and compile *step* for the tensors *flat* and the present values.
+
+        Raise `TracingError` if that is impossible. *known* tensors are among *flat*.
+        """
+        versions = self._versions.setdefault(key, [])
+        if versions:
+            self._note_changed(versions)
+        while True:
+            guards = self.build_guards(known)
+            tensors = guards.current_tensors()
+            numbers = sorted(self._inputs & guards.numbers, key=str)
+            captured = CapturedValues(tuple(guards.tensors.values()), tuple(numbers), self._dtype)
+            new = ExecutedCode()
+            try:
+                with record_code(new):
+                    graph, captured = trace_step(step, flat, captured)
+            except (TracingError, NotGuardable) as why:
+                if not self._inputs:
+                    raise TracingError(str(why)) from None
+                self._constants |= self._inputs
+                self._inputs.clear()
+                continue
+            if (effect := guards.find_effect(tensors)) is not None:
+                raise TracingError(f"it {effect}")
+            if new.codes.keys() <= self.executed.codes.keys() and new.impure <= self.executed.impure:
+                break
+            self.executed.codes.update(new.codes)  # a branch that no step has taken so far
+            self.executed.impure |= new.impure
+        call = compile_graph(graph, flat, captured, self._backend)
+        versions.insert(0, _Version(guards, call))
+        return call
+
+    def _note_changed(self, versions: list[_Version]) -> None:
+        """Make numbers that have changed inputs; raise `TracingError` if there are too many versions."""
+        latest = versions[0].guards
+        changed = latest.find_changed()
+        if changed is not None and changed in latest.numbers and changed not in self._constants:
+            self._inputs.add(changed)
+        elif len(versions) >= MAX_VERSIONS:
+            raise TracingError(f"{changed} has another value in nearly every step")

@@ -1,0 +1,84 @@
+"""Comparison of a compiled step with the uncompiled one, now and then, in case a trace is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from wattline.fusion.ops.dropout import hashed_dropout
+
+EVERY = 1_000  # steps between two comparisons, after the first few
+_LOSS_TOLERANCE = 1e-3
+_UPDATE_TOLERANCE = 0.1  # of the norm of the update: Adam divides by tiny numbers
+_HALF_FACTOR = 50.0  # for 16-bit types
+
+
+class Verification:
+    """Decides when to compare, and compares.
+
+    The first, second, fourth, ... step of a version is compared, later every `EVERY` steps.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+        self.unverified = 0  # steps since the last comparison
+
+    def is_due(self, version: object) -> bool:
+        """Count a step of *version* and return whether it is to be compared."""
+        count = self._steps[id(version)] = self._steps.get(id(version), 0) + 1
+        due = count % EVERY == 0 if count >= EVERY else count & (count - 1) == 0
+        self.unverified = 0 if due else self.unverified + 1
+        return due
+
+
+def run_and_compare(
+    compiled: Callable[[Sequence[Tensor]], Tensor],
+    plain: Callable[[Sequence[Tensor]], Tensor],
+    tensors: Sequence[Tensor],
+    trained: Sequence[int],
+) -> tuple[Tensor, bool]:
+    """Make a step by *compiled*; if the one by *plain* differs beyond rounding, its results are used.
+
+    *trained* are the indices of parameters in *tensors*. Return the losses and whether both agree.
+    """
+    before = [tensors[at].clone() for at in trained]
+    copies = [tensor.clone() for tensor in tensors]
+    with _preserved_generators(), hashed_dropout():
+        expected = plain(copies)
+    losses = compiled(tensors)
+    if _agree(losses, expected, [tensors[at] for at in trained], [copies[at] for at in trained], before):
+        return losses, True
+    with torch.no_grad():
+        for tensor, copy in zip(tensors, copies, strict=True):
+            if not tensor.is_inference():
+                tensor.copy_(copy)
+    return expected, False
+
+
+def _agree(
+    losses: Tensor, expected: Tensor, params: list[Tensor], others: list[Tensor], before: list[Tensor]
+) -> bool:
+    is_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in [*params, expected])
+    factor = _HALF_FACTOR if is_half else 1.0
+    loss_tolerance, update_tolerance = factor * _LOSS_TOLERANCE, min(factor * _UPDATE_TOLERANCE, 1.0)
+    if not torch.allclose(
+        losses.double(), expected.double(), loss_tolerance, loss_tolerance * 0.1, equal_nan=True
+    ):
+        return False
+    difference = update = size = 0.0
+    for ours, theirs, old in zip(params, others, before, strict=True):
+        difference += float((ours.double() - theirs.double()).nan_to_num().square().sum())
+        update += float((theirs.double() - old.double()).nan_to_num().square().sum())
+        size += float(theirs.double().nan_to_num().square().sum())
+    return difference <= update_tolerance**2 * update + 1e-10 * factor**2 * size
+
+
+@contextmanager
+def _preserved_generators() -> Iterator[None]:
+    """Restore PyTorch's generators after the `with` block."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        yield
