@@ -233,6 +233,13 @@ def test_frozen_parameters_of_equal_value_are_stored_once() -> None:
     assert array.body[1].weight.shape == (3, 2, 3)
 
 
+def test_an_array_does_not_share_a_base_of_equal_value_with_a_model() -> None:
+    models = [adapted(seed) for seed in range(2)]
+    array = fuse(models).to(torch.float32)
+    assert array.common["0.0.weight"].dtype == torch.float32
+    assert models[0][0][0].weight.dtype == torch.float64
+
+
 def test_some_models_may_share_a_base_of_which_others_have_a_copy() -> None:
     models = [adapted(seed) for seed in range(3)]
     models[2][0][0].weight = models[1][0][0].weight

@@ -34,13 +34,16 @@ def fuse(models: Sequence[nn.Module]) -> FusedArray:
 
     The models may differ only in the values of their tensors; `NotFusible` names any other difference.
     The array copies the weights and leaves *models* unchanged. Frozen parameters and buffers that are one
-    object in all models are stored once.
+    object in all models are stored once and not copied; frozen parameters of equal value are stored once.
     """
     models = list(models)
     check_same_architecture(models)
     common = find_shared_tensors(models)
-    memo: dict[int, Any] = {id(t): t for t in common.values()}
     states = [named_tensors(model) for model in models]
+    memo: dict[int, Any] = {}
+    for name, t in common.items():
+        is_one_object = all(state[name] is t for state in states)
+        memo[id(t)] = t if is_one_object else nn.Parameter(t.detach().clone(), requires_grad=False)
     for name, first in states[0].items():
         if name not in common:
             rows = torch.stack([state[name].detach() for state in states])
