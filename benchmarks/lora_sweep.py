@@ -6,7 +6,7 @@
 Sides: separate peft models under torch.optim.AdamW, one after another; an array, operator by operator; an
 array under `fusion.train_step`, compiled. Every run is a process of its own, so that the peak memory
 (ru_maxrss) is that of one side; the rounds are interleaved. The time of a step is the median over the steps
-of a run after the first two, for all eight members; that of separate models is the sum of their medians.
+of a run after the first three, for all eight members; that of separate models is the sum of their medians.
 Members differ in seed, learning rate and, with several ranks, in rank (padded to the largest in the array).
 """
 
@@ -96,7 +96,7 @@ def run_side(args: argparse.Namespace) -> dict[str, Any]:
             trained = [p for p in model.parameters() if p.requires_grad]
             optimiser = torch.optim.AdamW(trained, lr=RATES[member])
             each.append(train_plainly(model, optimiser, batches))
-        seconds = sum(statistics.median(times[2:]) for times, _ in each)
+        seconds = sum(statistics.median(times[3:]) for times, _ in each)
         losses = torch.stack([torch.stack(own) for _, own in each], 1)
     else:
         models = [build(member, ranks, base) for member in range(MEMBERS)]
@@ -107,7 +107,7 @@ def run_side(args: argparse.Namespace) -> dict[str, Any]:
             times, own = train_plainly(array, optimiser, batches)
         else:
             times, own = train_compiled(array, optimiser, batches)
-        seconds, losses = statistics.median(times[2:]), torch.stack(own)
+        seconds, losses = statistics.median(times[3:]), torch.stack(own)
     return {
         "step_s": seconds,
         "start_mb": start,
