@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,9 @@ def _stack_attributes(models: Sequence[nn.Module], memo: dict[int, Any]) -> dict
             if not value.is_leaf or any(not is_equivalent(value, other) for other in all_have):
                 stacked[path, name] = torch.stack([t.detach() for t in all_have])
     return stacked
+
+
+_CLIP_GRAD_NORM = inspect.unwrap(nn.utils.clip_grad_norm_).__code__
 
 
 class _SharedDraws(Exception):
@@ -211,11 +215,10 @@ class FusedArray(nn.Module):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the stacked parameters; warn where PyTorch would clip all members by one norm."""
         for at, parameter in enumerate(super().parameters(recurse)):
-            caller = sys._getframe(1).f_globals.get("__name__") if at == 0 else None
-            if caller == "torch.nn.utils.clip_grad":
+            if at == 0 and sys._getframe(1).f_code is _CLIP_GRAD_NORM:
                 warnings.warn(
                     "torch.nn.utils clips all members by one norm, so that they change each other: "
-                    "use wattline.fusion.clip_grad_norm_ or clip_grad_value_",
+                    "use wattline.fusion.clip_grad_norm_",
                     FusionWarning,
                     stacklevel=3,
                 )

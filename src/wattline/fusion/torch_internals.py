@@ -50,6 +50,7 @@ from torch._C._functorch import (  # noqa: E402
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
+from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
 from torch.nn.modules.dropout import _DropoutNd as DropoutBase  # noqa: E402
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase  # noqa: E402
 from torch.utils._pytree import (  # noqa: E402
@@ -70,10 +71,13 @@ set_vmap_warnings: Callable[[bool], None] = getattr(_functorch, "_set_vmap_fallb
 
 
 def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
-    """Return *graph* compiled by Inductor for *inputs*."""
+    """Return *graph* compiled by Inductor for *inputs*.
+
+    Random numbers are those without compiling: seeds have the same effect, and results can be compared.
+    """
     from torch import _inductor  # importing it takes a second
 
-    return _inductor.compile(graph, inputs)
+    return _inductor.compile(graph, inputs, options={"fallback_random": True})
 
 
 __all__ = [
@@ -82,6 +86,7 @@ __all__ = [
     "BatchNormBase",
     "DropoutBase",
     "InstanceNormBase",
+    "NormBase",
     "TransformType",
     "check_torch_version",
     "compile_graph",

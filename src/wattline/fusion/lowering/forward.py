@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch
-from torch._C._functorch import is_batchedtensor
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wattline.errors import NotFusible
 from wattline.fusion import ops  # noqa: F401  # registers the rules
@@ -20,8 +17,8 @@ from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import LoweringMode, Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, call_with_tensors, replace_tensors
+from wattline.fusion.torch_internals import is_batchedtensor, set_vmap_warnings, tree_flatten, tree_unflatten
 
-_set_vmap_warnings: Callable[[bool], None] = getattr(_functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
 Tensors = dict[str, Tensor]
 AttributePath = tuple[str, str]  # path of a module, name of an attribute
 
@@ -92,11 +89,11 @@ def run_forward(
 def _collect_unbatched(unbatched: set[str] | None) -> Iterator[None]:
     """Turn vmap's warnings about operators without a batched form into names in *unbatched*, if given."""
     if unbatched is None:
-        _set_vmap_warnings(False)
+        set_vmap_warnings(False)
         try:
             yield
         finally:
-            _set_vmap_warnings(True)
+            set_vmap_warnings(True)
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wattline.errors import NotFusible
 from wattline.fusion.module_state import flatten_tree
+from wattline.fusion.torch_internals import tree_flatten, tree_unflatten
 
 
 @dataclasses.dataclass(frozen=True)

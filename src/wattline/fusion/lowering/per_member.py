@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_batchedtensor
-from torch.utils._pytree import tree_unflatten
 
 from wattline.errors import NotFusible
 from wattline.fusion.architecture_check import is_equivalent
@@ -22,6 +20,7 @@ from wattline.fusion.module_state import (
     named_tensors,
     restore_attributes,
 )
+from wattline.fusion.torch_internals import is_batchedtensor, tree_unflatten
 
 
 class MemberError(Exception):  # caught in fallback.py

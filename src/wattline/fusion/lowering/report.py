@@ -18,6 +18,7 @@ from wattline.fusion.lowering.forward import run_forward
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import describe_lowering
+from wattline.fusion.torch_internals import BatchNormBase, InstanceNormBase, NormBase
 from wattline.text_table import format_table
 
 DIRECT, VMAP, PER_MEMBER, CONTAINER = "direct", "vmap", "per member", "container"
@@ -37,8 +38,8 @@ _CALLS: tuple[tuple[type | tuple[type, ...], Callable[..., Any]], ...] = (
             ("AdaptiveMaxPool", "adaptive_max_pool"),
         )
     ),
-    (nn.modules.batchnorm._BatchNorm, F.batch_norm),
-    (nn.modules.instancenorm._InstanceNorm, F.instance_norm),
+    (BatchNormBase, F.batch_norm),
+    (InstanceNormBase, F.instance_norm),
     (nn.LayerNorm, F.layer_norm),
     (nn.RMSNorm, F.rms_norm),
     (nn.GroupNorm, F.group_norm),
@@ -119,11 +120,7 @@ def _predict_part(name: str, module: nn.Module) -> LoweredPart:
 
 def _known_exception(module: nn.Module) -> str | None:
     """Return why one of PyTorch's own modules cannot be fused; None if it can."""
-    if (
-        isinstance(module, nn.modules.batchnorm._NormBase)
-        and module.track_running_stats
-        and module.momentum is None
-    ):
+    if isinstance(module, NormBase) and module.track_running_stats and module.momentum is None:
         return "without momentum its average depends on the number of batches seen (.item())"
     if isinstance(module, nn.LSTM) and module.proj_size:
         return "an LSTM with projections has no batched form"

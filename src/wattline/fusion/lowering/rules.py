@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import (  # vmap's internals, which have no public names
+from torch.overrides import TorchFunctionMode
+
+from wattline.fusion.torch_internals import (
     TransformType,
     get_interpreter_stack,
     get_unwrapped,
     is_batchedtensor,
+    tree_flatten,
+    tree_unflatten,
 )
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 class BatchedTensor(NamedTuple):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from wattline.fusion.lowering.rules import (
     BatchedTensor,
@@ -18,6 +17,7 @@ from wattline.fusion.lowering.rules import (
     expand_to_members,
     lowering_rule,
 )
+from wattline.fusion.torch_internals import get_proxy_mode
 
 
 @lowering_rule(F.dropout, description="one dropout with a mask of its own for each member")

@@ -33,7 +33,6 @@ from wattline.fusion.optim.param_groups import (
 )
 from wattline.fusion.optim.saved_state import check_array_state
 from wattline.fusion.optim.update import Flags, GroupLayout, Hyper, Rule, Update
-from wattline.fusion.step import listeners
 
 Numbers = float | Sequence[float] | Tensor
 Pairs = tuple[Numbers, Numbers] | Sequence[tuple[float, float]]
@@ -155,7 +154,6 @@ class ArrayOptimizer(torch.optim.Optimizer):
             active = None
         tensors = self.state_tensors()
         self._update(tensors)(params, grads, tensors, hyper, active)
-        listeners.notify_step(self.width)
         return loss
 
     def keep(self, rows: Sequence[int], params: Mapping[Any, Any]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from wattline.fusion.step.executed_code import call_unrecorded
 from wattline.fusion.step.places import Place
+from wattline.fusion.torch_internals import tree_map_only
 
 
 @dataclass(frozen=True)

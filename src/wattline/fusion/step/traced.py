@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from wattline.errors import NotFusible
+from wattline.fusion import torch_internals
 from wattline.fusion.lowering.forward import map_members, run_forward
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
@@ -30,6 +29,7 @@ from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
+from wattline.fusion.torch_internals import make_fx, tree_flatten, tree_map_only, tree_unflatten
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
@@ -228,7 +228,7 @@ def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> 
         with captured.replaced_by(tensors[count:]):
             return (step(tensors[:count]),)
 
-    log = logging.getLogger("torch._subclasses.fake_tensor")  # it logs errors that are handled here
+    log = logging.getLogger(torch_internals.FAKE_TENSOR_LOG)  # it logs errors that are handled here
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
@@ -244,13 +244,10 @@ def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> 
 
 
 def _compile(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., Any]:
-    from torch import _inductor  # importing it takes a second
-
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Random numbers as without compiling: seeds have the same effect, and results can be compared.
-            return _inductor.compile(graph, list(flat), options={"fallback_random": True})
+            return torch_internals.compile_graph(graph, list(flat))
     except Exception as error:  # compilers raise errors of many types
         raise TracingError(_first_line(error)) from error
 

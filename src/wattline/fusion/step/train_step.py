@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch import Tensor
 
-from wattline.errors import ConfigError, NotFusible
+from wattline.errors import NotFusible
 from wattline.fusion.array import FusedArray
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
@@ -20,10 +19,9 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
-from wattline.fusion.step import listeners
 from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
-from wattline.fusion.step.malloc import keep_freed_memory
+from wattline.fusion.step.options import check_options, read_torch_settings
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
@@ -37,6 +35,7 @@ from wattline.fusion.step.traced import (
 from wattline.fusion.step.tracer import Tracer
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
+from wattline.fusion.torch_internals import tree_flatten, tree_map
 
 
 def train_step(
@@ -60,31 +59,7 @@ def train_step(
     one, to look for errors. *amp* is the type to compute in (torch.bfloat16); torch.float16 needs a *scaler*.
     *clip_norm* limits the gradient norm of each member: one number, or one per member.
     """
-    if isinstance(width, str) and width != "auto":
-        raise ConfigError(f"width is {width!r}, expected a number of members or 'auto'")
-    if isinstance(width, int) and width < 1:
-        raise ConfigError(f"width must be at least 1, got {width}")
-    if amp is torch.float16 and scaler is None:
-        raise ConfigError(
-            "float16 loses small gradients without a scaler", "pass scaler=wattline.fusion.Scaler(len(array))"
-        )
-    if not isinstance(array, FusedArray):
-        raise ConfigError(f"array is a {type(array).__name__}, expected one from wattline.fusion.fuse")
-    if not isinstance(optimiser, ArrayOptimizer):
-        kind = type(optimiser).__name__
-        raise ConfigError(
-            f"the optimiser is {type(optimiser).__module__}.{kind}, which updates all members as one",
-            f"use wattline.fusion.{kind}(array, …)",
-        )
-    if compile not in (True, False, "graph"):
-        raise ConfigError(f'compile is {compile!r}, expected True, False or "graph"')
-    if isinstance(loss, nn.Module) and (own := [n for n, p in loss.named_parameters() if p.requires_grad]):
-        raise NotFusible(
-            f"the loss has parameters of its own ({own[0]}), which no member has a copy of",
-            "make the loss a part of the model, or freeze them with requires_grad_(False)",
-        )
-    if {id(p) for p in optimiser.parameters()} - {id(p) for p in array.parameters()}:
-        raise ConfigError("the optimiser has parameters that do not belong to the array")
+    check_options(array, loss, optimiser, width, compile, amp, scaler)
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
 
 
@@ -129,7 +104,7 @@ class Step:
                 Root("the model", lambda: self.array.body, None),
                 Root("the loss", lambda: self.loss, None),
                 Root("the arguments", lambda: self._others, None),
-                Root("PyTorch's settings", _torch_settings, None),
+                Root("PyTorch's settings", read_torch_settings, None),
             ),
             torch.float64 if next(array.parameters()).dtype == torch.float64 else torch.float32,
             "graph" if compile == "graph" else "inductor",
@@ -144,8 +119,6 @@ class Step:
         array.follow(self)
         if scaler is not None:
             array.follow(scaler)
-        if next(array.parameters()).device.type == "cpu":
-            keep_freed_memory()
 
     def __call__(self, *batch: Any, members: bool | Sequence[bool] = False, **model_kwargs: Any) -> Tensor:
         """Make one step on a batch: the model's input (a tuple: several), then further arguments of the loss.
@@ -280,7 +253,6 @@ class Step:
                     raise
                 self._stop_compiling(error if isinstance(error, TracingError) else TracingError(str(error)))
                 return self._run_uncompiled(inputs, model_arg_count)
-        listeners.notify_step(views.size)
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     def _compare(
@@ -413,16 +385,3 @@ class Step:
             return losses
 
         return timed
-
-
-def _torch_settings() -> tuple[Any, ...]:
-    """Return settings of PyTorch that operators depend on."""
-    return (
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
-        torch.get_float32_matmul_precision(),
-        torch.is_inference_mode_enabled(),
-        torch.get_num_threads(),
-    )
