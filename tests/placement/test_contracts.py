@@ -1,11 +1,13 @@
 """Contracts of all placers, and of policies with placers that move jobs and switch nodes off."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from wattline import policy as p
 from wattline.papers import Greedy, TunePublished
 from wattline.placement import Buddy, Optimum, Pack, Power, Tune
 from wattline.testing import PlacerContract, PolicyContract
+from wattline.testing.scenarios import Scenario, scenarios
 
 
 class TestPackEasy(PlacerContract):
@@ -39,6 +41,11 @@ class TestTuneGreedy(PlacerContract):
 @pytest.mark.slow
 class TestOptimum(PlacerContract):
     place = Optimum()
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(scenario=scenarios(max_jobs=8))  # each decision is a program of integers
+    def test_leases_fit_and_match_the_plan(self, scenario: Scenario) -> None:
+        self.check_scenario(scenario)
 
 
 class TestTunePower(PlacerContract):

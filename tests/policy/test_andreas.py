@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import wattline as wl
 from support.simulations import finish_times, first_start_times, simulate
@@ -16,11 +17,17 @@ from wattline.errors import ConfigError
 from wattline.optimize import METHODS
 from wattline.placement import Pack, Power
 from wattline.testing import PolicyContract
+from wattline.testing.scenarios import Scenario, scenarios
 
 
 class TestAndreas(PolicyContract):
     policy = p.Andreas(tries=10)
     place = Pack()
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(scenario=scenarios(max_jobs=10))  # each decision is a program of integers
+    def test_a_run_obeys_every_law(self, scenario: Scenario) -> None:
+        self.check_scenario(scenario)
 
 
 class TestAndreasBySearch(PolicyContract):

@@ -71,6 +71,11 @@ def _stack_attributes(models: Sequence[nn.Module], memo: dict[int, Any]) -> dict
     return stacked
 
 
+def _is_of_torch(fn: Any) -> bool:
+    """Return whether PyTorch has written *fn*, which then draws no random numbers of Python."""
+    return str(getattr(type(fn) if isinstance(fn, nn.Module) else fn, "__module__", "")).startswith("torch.")
+
+
 _CLIP_GRAD_NORM = inspect.unwrap(nn.utils.clip_grad_norm_).__code__
 
 
@@ -153,8 +158,10 @@ class FusedArray(nn.Module):
         member gets its row; a list of flags sets this per positional argument.
         """
         inputs = Inputs.from_call(args, kwargs, members, self._size)
-        stacked, common = self.stacked, self.common
-        buffers = [t for t in [*stacked.values(), *common.values()] if not isinstance(t, nn.Parameter)]
+        tensors = named_tensors(self.body)
+        stacked = {name: t for name, t in tensors.items() if name not in self._common}
+        common = {name: tensors[name] for name in tensors.keys() & self._common}
+        buffers = [t for t in tensors.values() if not isinstance(t, nn.Parameter)]
         carried = dict(self._carried)
         fixed = [t for t in inputs.tensors if not t.is_inference()]
         versions = [t._version for t in fixed]
@@ -227,10 +234,10 @@ class FusedArray(nn.Module):
     def each(self, fn: Callable[..., Any], *args: Any, members: bool | Sequence[bool] = True) -> Any:
         """Return `fn(*args)` of each member; *members* flags the arguments that have a row per member."""
         unbatched: set[str] = set()
-        rng_state = host_rng_state()
+        rng_state = None if _is_of_torch(fn) else host_rng_state()
         try:
             out = map_members(fn, args, members, self._size, self.ways, unbatched)
-            if not is_same_rng_state(rng_state, host_rng_state()):
+            if rng_state is not None and not is_same_rng_state(rng_state, host_rng_state()):
                 set_host_rng_state(rng_state)
                 raise _SharedDraws(
                     "it draws random numbers from Python or NumPy, which members must not share"

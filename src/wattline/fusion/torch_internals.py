@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +48,11 @@ from torch._C._functorch import (  # noqa: E402
     get_unwrapped,
     is_batchedtensor,
 )
+from torch._C._functorch import _add_batch_dim as add_batch_dim  # noqa: E402
+from torch._C._functorch import maybe_get_bdim as get_batch_dim  # noqa: E402
+from torch._C._functorch import maybe_get_level as get_level  # noqa: E402
+from torch._functorch.predispatch import lazy_load_decompositions  # noqa: E402
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter  # noqa: E402
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
@@ -70,6 +75,32 @@ FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 set_vmap_warnings: Callable[[bool], None] = getattr(_functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
 
 
+def current_interpreter() -> Any:
+    """Return the innermost vmap: its level, its size, and a context in which it is left."""
+    return retrieve_current_functorch_interpreter()
+
+
+def run_batched(
+    function: Callable[..., Sequence[Any]], tensors: Sequence[Any], is_batched: Sequence[bool], size: int
+) -> list[Any]:
+    """Return the tensors of `function(*tensors)` under vmap, with a leading dimension of *size*.
+
+    Tensors that are *is_batched* have that dimension too. Draws differ along it. `torch.vmap` does the same,
+    but takes apart and rebuilds nested arguments, which costs more than the operators of a small model.
+    """
+    lazy_load_decompositions()
+    level = _functorch._vmap_increment_nesting(size, "different")
+    try:
+        inputs = [
+            add_batch_dim(tensor, 0, level) if own else tensor
+            for tensor, own in zip(tensors, is_batched, strict=True)
+        ]
+        outs = function(*inputs)
+        return [_functorch._remove_batch_dim(out, level, size, 0) for out in outs]
+    finally:
+        _functorch._vmap_decrement_nesting()
+
+
 def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
     """Return *graph* compiled by Inductor for *inputs*.
 
@@ -88,14 +119,19 @@ __all__ = [
     "InstanceNormBase",
     "NormBase",
     "TransformType",
+    "add_batch_dim",
     "check_torch_version",
     "compile_graph",
+    "current_interpreter",
+    "get_batch_dim",
     "get_interpreter_stack",
+    "get_level",
     "get_proxy_mode",
     "get_unwrapped",
     "is_batchedtensor",
     "make_fx",
     "register_dataclass",
+    "run_batched",
     "set_vmap_warnings",
     "tree_flatten",
     "tree_map",

@@ -57,6 +57,10 @@ class PolicyContract:
         not matter. The log: no node is oversubscribed, steps and joules add up, no protected job is stopped,
         every job ends unless it is too large. The same seed gives the same log, and the log can be replayed.
         """
+        self.check_scenario(scenario)
+
+    def check_scenario(self, scenario: Scenario) -> None:
+        """Check one scenario; the test of a slow policy may call it for fewer, or smaller ones."""
         policy, place, models = _unbind(type(self).policy), _unbind(type(self).place), type(self).models
         sim = scenario.sim()
         log = run(sim, _CheckedPolicy(policy, sim.steps_done), models, place=place)

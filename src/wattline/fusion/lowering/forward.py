@@ -17,7 +17,13 @@ from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import LoweringMode, Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, call_with_tensors, replace_tensors
-from wattline.fusion.torch_internals import is_batchedtensor, set_vmap_warnings, tree_flatten, tree_unflatten
+from wattline.fusion.torch_internals import (
+    is_batchedtensor,
+    run_batched,
+    set_vmap_warnings,
+    tree_flatten,
+    tree_unflatten,
+)
 
 Tensors = dict[str, Tensor]
 AttributePath = tuple[str, str]  # path of a module, name of an attribute
@@ -39,30 +45,23 @@ def run_forward(
     *unbatched* receives the names of operators that vmap runs separately for each member.
     """
     structure: list[Any] = []
-    attribute_paths: list[AttributePath] = []
+    names, places = list(stacked), list(carried)
+    first_input = len(names) + len(places)
 
-    def one(tensors: Tensors, state: dict[str, Tensor], values: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        for at, value in zip(carried, state.values(), strict=True):
-            body.get_submodule(at[0]).__dict__[at[1]] = value
-        args, kwargs = inputs.build(values)
+    def one(*values: Tensor) -> list[Tensor]:
+        tensors = dict(zip(names, values, strict=False))
+        for (path, name), value in zip(places, values[len(names) : first_input], strict=True):
+            body.get_submodule(path).__dict__[name] = value
+        args, kwargs = inputs.build(values[first_input:])
         all_tensors = {**tensors, **common}
         out = _call_body(body, all_tensors, args, kwargs)
         new = {name: t for name, t in all_tensors.items() if name in tensors and t is not tensors[name]}
         leaves, spec = flatten_inputs(out)
-        structure[:] = [new.keys(), spec, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]]
-        new_attributes = _collect_batched_attributes(body)
-        attribute_paths[:] = new_attributes.keys()
-        return (
-            tuple(leaf for leaf in leaves if isinstance(leaf, Tensor)),
-            tuple(new.values()),
-            tuple(new_attributes.values()),
-        )
+        attributes = _collect_batched_attributes(body)
+        others = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        structure[:] = [list(new), spec, others, list(attributes)]
+        return [*(t for t in leaves if isinstance(t, Tensor)), *new.values(), *attributes.values()]
 
-    dims = (
-        dict.fromkeys(stacked, 0),
-        {str(at): 0 for at in carried},
-        tuple(0 if own else None for own in inputs.per_member),
-    )
     before = [(vars(m), dict(vars(m))) for m in body.modules()]
     try:
         with (
@@ -70,19 +69,25 @@ def run_forward(
             _collect_unbatched(unbatched),
             disable_saved_tensors_hooks("not in an array"),
         ):
-            outs, new, new_attributes = torch.vmap(one, in_dims=dims, randomness="different")(
-                stacked, {str(at): t for at, t in carried.items()}, inputs.tensors
-            )
+            tensors = [*stacked.values(), *carried.values(), *inputs.tensors]
+            flags = [*[True] * first_input, *inputs.per_member]
+            results = run_batched(one, tensors, flags, _find_size(tensors, flags))
     finally:
         _restore_attributes(before)
-    names, spec, others = structure
-    for name, tensor in zip(names, new, strict=True):
+    new_names, spec, others, paths = structure
+    outs, results = results[: others.count(None)], results[others.count(None) :]
+    for name, tensor in zip(new_names, results, strict=False):
         with torch.no_grad():
             stacked[name].copy_(tensor)
     carried.clear()
-    carried.update(zip(attribute_paths, new_attributes, strict=True))
+    carried.update(zip(paths, results[len(new_names) :], strict=True))
     remaining = iter(outs)
     return tree_unflatten([next(remaining) if other is None else other[0] for other in others], spec)
+
+
+def _find_size(tensors: Sequence[Tensor], flags: Sequence[bool]) -> int:
+    """Return the number of members: the first dimension of a tensor with a row for each."""
+    return next(len(tensor) for tensor, own in zip(tensors, flags, strict=True) if own)
 
 
 @contextmanager
@@ -118,13 +123,18 @@ def map_members(
 ) -> Any:
     """Return `fn(*args)` of each member, with a leading member dimension; *unbatched* as in `run_forward`."""
     inputs = Inputs.from_call(args, {}, members, size)
+    structure: list[Any] = []
 
-    def one(*values: Tensor) -> Any:
-        return fn(*inputs.build(values)[0])
+    def one(*values: Tensor) -> list[Tensor]:
+        leaves, spec = tree_flatten(fn(*inputs.build(values)[0]))
+        structure[:] = [spec]
+        if not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise TypeError(f"{getattr(fn, '__name__', fn)} returns {leaves}, expected tensors")
+        return leaves
 
-    dims = tuple(0 if own else None for own in inputs.per_member)
     with LoweringMode(ways), _collect_unbatched(unbatched):
-        return torch.vmap(one, in_dims=dims, randomness="different")(*inputs.tensors)
+        outs = run_batched(one, inputs.tensors, inputs.per_member, size)
+    return tree_unflatten(outs, structure[0])
 
 
 def map_members_one_by_one(

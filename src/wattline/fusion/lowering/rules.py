@@ -7,7 +7,7 @@ stacked tensors and chooses the computation and the memory layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from wattline.fusion.torch_internals import (
     TransformType,
+    add_batch_dim,
+    current_interpreter,
+    get_batch_dim,
     get_interpreter_stack,
+    get_level,
     get_unwrapped,
     is_batchedtensor,
     tree_flatten,
@@ -177,41 +181,24 @@ class _RuleCall:
 
 def call_outside_vmap(call: Callable[[int, list[Any]], Any], leaves: list[Any]) -> Any:
     """Return `call(size, leaves)`, with a `BatchedTensor` for each leaf that differs by member."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    others = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
-
-    def call_with_leaves(size: int, values: Iterator[Any]) -> Any:
-        return call(size, [next(values) if other is None else other[0] for other in others])
-
-    return _LeaveVmap.apply(call_with_leaves, *tensors)
-
-
-class _LeaveVmap(torch.autograd.Function):
-    """Autograd function used to leave vmap: only `vmap` runs, and autograd records what the rule computes."""
-
-    @staticmethod
-    def forward(call: Any, *tensors: Tensor) -> Any:
-        raise AssertionError("called outside vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing; `backward` never runs."""
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise AssertionError("autograd differentiates the operators of the rule")
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, call: Any, *tensors: Tensor) -> Any:
-        pairs = zip(tensors, in_dims[1:], strict=True)
-        result = call(
-            info.batch_size, (values if at is None else BatchedTensor(values, at) for values, at in pairs)
-        )
-        is_one = isinstance(result, BatchedTensor | Tensor)
-        outs = (result,) if is_one else tuple(result)
-        values = tuple(out.values if isinstance(out, BatchedTensor) else out for out in outs)
-        dims = tuple(out.member_dim if isinstance(out, BatchedTensor) else None for out in outs)
-        return (values[0], dims[0]) if is_one else (values, dims)
+    vmap = current_interpreter()
+    level = vmap.level()
+    values = [
+        BatchedTensor(get_unwrapped(leaf), get_batch_dim(leaf))
+        if isinstance(leaf, Tensor) and is_batchedtensor(leaf) and get_level(leaf) == level
+        else leaf
+        for leaf in leaves
+    ]
+    with vmap.lower():
+        result = call(vmap.batch_size(), values)
+    if isinstance(result, BatchedTensor):
+        return add_batch_dim(result.values, result.member_dim, level)
+    if isinstance(result, Tensor):
+        return result
+    return tuple(
+        add_batch_dim(out.values, out.member_dim, level) if isinstance(out, BatchedTensor) else out
+        for out in result
+    )
 
 
 def expand_to_members(x: Tensor | BatchedTensor, size: int) -> BatchedTensor:

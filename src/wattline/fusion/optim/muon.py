@@ -80,6 +80,7 @@ class Muon(ArrayOptimizer):
     """
 
     torch_class = torch.optim.Muon
+    update_tolerance = 0.5  # the iterations multiply the rounding of bfloat16
     ranges: ClassVar = {"lr": Range(0), "weight_decay": Range(0), "momentum": Range(0), "eps": Range(0)}
     switches = ("nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn")
 

@@ -53,6 +53,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
     """
 
     torch_class: ClassVar[type[torch.optim.Optimizer] | None]  # None: PyTorch has none
+    update_tolerance: ClassVar[float] = 0.1  # by which two updates may differ by rounding, of their norm
     rule: Rule
     ranges: ClassVar[Mapping[str, Range]]
     switches: ClassVar[tuple[str, ...]]  # names of settings that all members have in common

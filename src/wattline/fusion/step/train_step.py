@@ -264,7 +264,8 @@ class Step:
             ExecutionMode(self.way.width, self.way.ways, compiled=False), inputs, model_arg_count, part
         )
         names = list(self._views.stacked)
-        losses, agree = run_and_compare(function, plain, flat, [names.index(n) for n in self._views.trained])
+        trained = [names.index(name) for name in self._views.trained]
+        losses, agree = run_and_compare(function, plain, flat, trained, self.optimiser.update_tolerance)
         if not agree:
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "

@@ -12,7 +12,6 @@ from wattline.fusion.ops.dropout import hashed_dropout
 
 EVERY = 1_000  # steps between two comparisons, after the first few
 _LOSS_TOLERANCE = 1e-3
-_UPDATE_TOLERANCE = 0.1  # of the norm of the update: Adam divides by tiny numbers
 _HALF_FACTOR = 50.0  # for 16-bit types
 
 
@@ -39,17 +38,20 @@ def run_and_compare(
     plain: Callable[[Sequence[Tensor]], Tensor],
     tensors: Sequence[Tensor],
     trained: Sequence[int],
+    update_tolerance: float,
 ) -> tuple[Tensor, bool]:
     """Make a step by *compiled*; if the one by *plain* differs beyond rounding, its results are used.
 
-    *trained* are the indices of parameters in *tensors*. Return the losses and whether both agree.
+    *trained* are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm
+    of the update. Return the losses and whether both agree.
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
     with _preserved_generators(), hashed_dropout():
         expected = plain(copies)
     losses = compiled(tensors)
-    if _agree(losses, expected, [tensors[at] for at in trained], [copies[at] for at in trained], before):
+    params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
+    if _agree(losses, expected, params, others, before, update_tolerance):
         return losses, True
     with torch.no_grad():
         for tensor, copy in zip(tensors, copies, strict=True):
@@ -59,11 +61,16 @@ def run_and_compare(
 
 
 def _agree(
-    losses: Tensor, expected: Tensor, params: list[Tensor], others: list[Tensor], before: list[Tensor]
+    losses: Tensor,
+    expected: Tensor,
+    params: list[Tensor],
+    others: list[Tensor],
+    before: list[Tensor],
+    update_tolerance: float,
 ) -> bool:
     is_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in [*params, expected])
     factor = _HALF_FACTOR if is_half else 1.0
-    loss_tolerance, update_tolerance = factor * _LOSS_TOLERANCE, min(factor * _UPDATE_TOLERANCE, 1.0)
+    loss_tolerance, update_tolerance = factor * _LOSS_TOLERANCE, min(factor * update_tolerance, 1.0)
     if not torch.allclose(
         losses.double(), expected.double(), loss_tolerance, loss_tolerance * 0.1, equal_nan=True
     ):
