@@ -12,6 +12,7 @@ ends with an error where the default fails. Needs the published tables in `$WATT
   size is the same for both with the same seed. Both stop a run at twice the best cost at the latest.
 - above the default: mean cost of N recurrences less N expected runs at the default and full power, in runs
   of the default.
+- Seeds for which Zeus ends with an error are left out for both, and counted.
 - last-5 energy: saved by the last five of N recurrences, in % of a run at the default, Wattline less Zeus,
   with the 95 % interval of the paired seeds.
 """
@@ -32,6 +33,7 @@ from wattline.batch_size.bandit import Zeus
 from wattline.batch_size.bayesian import BayesianTuner
 from wattline.batch_size.recorded_runs import read_tables
 from wattline.batch_size.replay import TuningCase, build_cases, replay
+from wattline.errors import ConfigError
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "zeus"
 
@@ -43,6 +45,7 @@ class CellResult(NamedTuple):
     zeus_j: np.ndarray
     ours_j: np.ndarray
     energy_apart_j: np.ndarray  # Zeus less ours
+    failed: int  # seeds for which Zeus ends without a result; left out
 
 
 class CellFigures(NamedTuple):
@@ -80,15 +83,21 @@ def list_cases(eta: float, gpus: list[str], workloads: list[str]) -> list[Tuning
 
 
 def replay_cell(case: TuningCase, seeds: int, count: int) -> CellResult:
-    zeus, ours = (
-        [replay(case, optimizer, seed, count) for seed in range(seeds)]
-        for optimizer in (Zeus(), BayesianTuner())
-    )
+    zeus, ours = [], []
+    for seed in range(seeds):
+        try:
+            theirs = replay(case, Zeus(), seed, count)
+        except ConfigError:  # Zeus finds no batch size that reaches the target; ours must
+            replay(case, BayesianTuner(), seed, count)
+            continue
+        zeus.append(theirs)
+        ours.append(replay(case, BayesianTuner(), seed, count))
     return CellResult(
         case,
         np.array([each.cost_j for each in zeus]),
         np.array([each.cost_j for each in ours]),
         np.array([a.energy_j - b.energy_j for a, b in zip(zeus, ours, strict=True)]),
+        seeds - len(zeus),
     )
 
 
@@ -126,6 +135,7 @@ def print_eta(eta: float, cells: list[CellResult], counts: list[int], each_cell:
             f" | above the default by more than a run: {len(above)},"
             f" most {max(each.above for each in figures):.2f}"
             f" | last-5 energy {energy:+.2f} ± {half:.2f} %, less than Zeus' in {len(less)} cells"
+            f" | Zeus failed for {sum(cell.failed for cell in cells)} seeds"
         )
         for each in above:
             print(f"    {each.name}: {each.above:.2f} runs above the default")

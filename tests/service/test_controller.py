@@ -239,7 +239,8 @@ env: {{OMP_NUM_THREADS: 1}}
             batch_sizes.append(job.allocation["batch"])
         assert batch_sizes[0] == 64
         assert len(set(batch_sizes)) > 1
-        assert len(controller.backend._recurring._memory.runs("nightly", "v100")) == 3
+        # The run is recorded after the job's end is known.
+        wait_until(lambda: len(controller.backend._recurring._memory.runs("nightly", "v100")) == 3)
 
 
 def test_a_job_held_during_its_back_off_does_not_start(
