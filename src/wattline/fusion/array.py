@@ -18,6 +18,7 @@ from wattline.fusion.architecture_check import check_same_architecture, find_sha
 from wattline.fusion.lowering.fallback import (
     FusionWarning,
     run_with_fallback,
+    set_per_member,
     warn_per_member,
     warn_unbatched,
 )
@@ -102,6 +103,7 @@ class FusedArray(nn.Module):
         self._unbatched: set[str] = set()
         self._followers: WeakSet[Any] = WeakSet()
         self._has_seen_gradient = False
+        self._separate: list[Any] = []
         self.ways = Ways()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -235,6 +237,8 @@ class FusedArray(nn.Module):
         """Return `fn(*args)` of each member; *members* flags the arguments that have a row per member."""
         unbatched: set[str] = set()
         rng_state = None if _is_of_torch(fn) else host_rng_state()
+        if fn in self._separate:
+            return map_members_one_by_one(fn, args, members, self._size)
         try:
             out = map_members(fn, args, members, self._size, self.ways, unbatched)
             if rng_state is not None and not is_same_rng_state(rng_state, host_rng_state()):
@@ -253,6 +257,17 @@ class FusedArray(nn.Module):
             warn_unbatched(unbatched - self._unbatched)
             self._unbatched |= unbatched
         return out
+
+    def run_separately(self, fn: Callable[..., Any], reason: str) -> None:
+        """Run the model and *fn* once for each member from now on, so that members share no draws."""
+        warnings.warn(
+            f"the step runs once for each member from now on: {reason}, which members have shared so far",
+            FusionWarning,
+            stacklevel=5,
+        )
+        self._separate.append(fn)
+        if per_member_reason(self.body) is None:
+            set_per_member(self.body, reason, is_model=True)
 
     def is_separate(self, fn: Callable[..., Any]) -> bool:
         """Return whether *fn* or the model itself runs once for each member."""

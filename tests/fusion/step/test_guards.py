@@ -220,6 +220,18 @@ def test_draws_of_python_and_numpy_in_a_loss_differ_by_step_and_member(draw: Cal
     assert not step.way.compiled
 
 
+@pytest.mark.parametrize("compile", [False, "graph"])
+def test_members_share_no_draws_of_a_generator_after_the_second_step(compile: bool | str) -> None:
+    generator = np.random.default_rng(3)
+    array = fusion.fuse([nn.Linear(6, 3).double() for _ in range(4)])
+    optimiser = fusion.SGD(array, lr=0.0)
+    step = fusion.train_step(array, lambda o: o.sum() * 0 + generator.random(), optimiser, compile=compile)
+    with pytest.warns(FusionWarning, match="draws random numbers from generator"):
+        repeat(step, 3)
+    losses = torch.stack([step(X) for _ in range(3)])
+    assert len(set(losses.flatten().tolist())) == losses.numel()
+
+
 def test_a_model_that_draws_in_its_own_forward_returns() -> None:
     class Noisy(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

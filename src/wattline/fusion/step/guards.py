@@ -120,15 +120,21 @@ class Guards:
 
     def find_effect(self, tensors: dict[Place, Tensor]) -> str | None:
         """Return what a step has changed since the guards were built; *tensors* are those found then."""
-        for place, generator, node in self.generators:
-            if repr(generator_state(generator)) != node.state:
-                return f"draws random numbers from {place}"
+        if (drawing := self.find_drawing()) is not None:
+            return f"draws random numbers from {drawing}"
         changed = self.find_changed()
         if changed is not None:
             return f"changes {changed}"
         for place, tensor in self.current_tensors().items():
             if tensors.get(place) is not tensor:
                 return f"changes {place}"
+        return None
+
+    def find_drawing(self) -> Place | None:
+        """Return a random number generator from which was drawn since the guards were built, or None."""
+        for place, generator, node in self.generators:
+            if repr(generator_state(generator)) != node.state:
+                return place
         return None
 
     def current_tensors(self) -> dict[Place, Tensor]:

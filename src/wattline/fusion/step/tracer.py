@@ -47,6 +47,10 @@ class Tracer:
         """Number of compiled versions."""
         return sum(map(len, self._versions.values()))
 
+    def has_compiled(self, function: StepFunction) -> bool:
+        """Return whether *function* is a compiled version."""
+        return any(v.call is function for versions in self._versions.values() for v in versions)
+
     def clear(self) -> None:
         """Forget all versions."""
         self._versions.clear()
@@ -63,6 +67,13 @@ class Tracer:
             return Guards(self.executed, self._roots, known, self._inputs)
         except NotGuardable as error:
             raise TracingError(f"{error}, which cannot be compared before each step") from None
+
+    def finds_generators(self, known: Iterable[Tensor]) -> bool:
+        """Return whether the code may read random number generators of Python or NumPy from variables."""
+        try:
+            return bool(self.build_guards(known).generators)
+        except TracingError:  # announced when the step is traced
+            return False
 
     def find_version(self, key: Hashable) -> StepFunction | None:
         """Return the version for tensors of the form *key* and the present values; None if there is none."""

@@ -167,7 +167,8 @@ class Step:
             with self._tracer.record():
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
             matters = self.way.compiled or self.array.is_separate(self.loss)
-            if not matters or not self._tracer.executed.may_have_effects:
+            may_have_effects = matters and self._tracer.executed.may_have_effects
+            if not may_have_effects and not self._tracer.finds_generators(self._known_tensors()):
                 self._probed.add(mode)
             return losses
         self._probed.add(mode)
@@ -180,7 +181,13 @@ class Step:
             return self._run_uncompiled(inputs, model_arg_count)
         tensors = guards.current_tensors()
         losses = self._run_uncompiled(inputs, model_arg_count)
-        if (effect := guards.find_effect(tensors)) is not None:
+        if (drawing := guards.find_drawing()) is not None:
+            why = "it draws random numbers from Python or NumPy"
+            if not self.array.is_separate(self.loss):
+                why = f"it draws random numbers from {drawing}"
+                self.array.run_separately(self.loss, why)
+            self._stop_compiling(TracingError(why))
+        elif (effect := guards.find_effect(tensors)) is not None:
             if self.array.is_separate(self.loss):
                 self._refuse_effect(effect)
             self._stop_compiling(TracingError(f"it {effect}"))
@@ -241,7 +248,7 @@ class Step:
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
             function = self._call(own, model_arg_count, part)
-            if self.way.compiled and self._verification.is_due(function):
+            if self._tracer.has_compiled(function) and self._verification.is_due(function):
                 losses.append(self._compare(function, flat, own, model_arg_count, part))
                 continue
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,12 +24,12 @@ class Verification:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[int, int] = {}
+        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.unverified = 0  # steps since the last comparison
 
-    def is_due(self, version: object) -> bool:
+    def is_due(self, version: Callable[..., Any]) -> bool:
         """Count a step of *version* and return whether it is to be compared."""
-        count = self._steps[id(version)] = self._steps.get(id(version), 0) + 1
+        count = self._steps[version] = self._steps.get(version, 0) + 1
         due = count % EVERY == 0 if count >= EVERY else count & (count - 1) == 0
         self.unverified = 0 if due else self.unverified + 1
         return due
