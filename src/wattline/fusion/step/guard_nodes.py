@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import types
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ Path = tuple[Any, ...]
 SEQUENCES = (list, tuple, deque)
 
 
-class GuardNode:
+class GuardNode(ABC):
     """A value found in one place; *matches* compares it with the one that is there now."""
 
+    @abstractmethod
     def matches(self, now: Any, memo: Memo) -> bool:
         """Return whether *now* leads to the same trace."""
-        raise NotImplementedError
 
     def find_changed(self, now: Any, memo: Memo) -> Path | None:
         """Return the path to the first value that differs; None if all match."""

@@ -182,11 +182,11 @@ class Step:
         tensors = guards.current_tensors()
         losses = self._run_uncompiled(inputs, model_arg_count)
         if (drawing := guards.find_drawing()) is not None:
-            why = "it draws random numbers from Python or NumPy"
+            reason = "it draws random numbers from Python or NumPy"
             if not self.array.is_separate(self.loss):
-                why = f"it draws random numbers from {drawing}"
-                self.array.run_separately(self.loss, why)
-            self._stop_compiling(TracingError(why))
+                reason = f"it draws random numbers from {drawing}"
+                self.array.run_separately(self.loss, reason)
+            self._stop_compiling(TracingError(reason))
         elif (effect := guards.find_effect(tensors)) is not None:
             if self.array.is_separate(self.loss):
                 self._refuse_effect(effect)
