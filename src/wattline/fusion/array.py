@@ -25,6 +25,7 @@ from wattline.fusion.lowering.fallback import (
 from wattline.fusion.lowering.forward import AttributePath, map_members, map_members_one_by_one, run_forward
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import original_forwards, per_member_reason
 from wattline.fusion.lowering.rules import Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, named_tensors
@@ -104,10 +105,13 @@ class FusedArray(nn.Module):
         self._followers: WeakSet[Any] = WeakSet()
         self._has_seen_gradient = False
         self._separate: list[Any] = []
+        self._known_code: set[Any] = set()  # of functions passed to `each`
+        self._layout: ModelLayout | None = None
         self.ways = Ways()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_followers": None, "_warned": []}  # copies start without followers
+        # Copies start without followers, and list their own tensors.
+        return {**self.__dict__, "_followers": None, "_warned": [], "_layout": None, "_known_code": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -160,10 +164,10 @@ class FusedArray(nn.Module):
         member gets its row; a list of flags sets this per positional argument.
         """
         inputs = Inputs.from_call(args, kwargs, members, self._size)
-        tensors = named_tensors(self.body)
-        stacked = {name: t for name, t in tensors.items() if name not in self._common}
-        common = {name: tensors[name] for name in tensors.keys() & self._common}
-        buffers = [t for t in tensors.values() if not isinstance(t, nn.Parameter)]
+        self._layout = layout = (self._layout or ModelLayout(self.body)).refresh()
+        stacked = {name: t for name, t in layout.tensors.items() if name not in self._common}
+        common = [(name, layout.tensors[name]) for name in self._common]
+        buffers = [t for t in layout.tensors.values() if not isinstance(t, nn.Parameter)]
         carried = dict(self._carried)
         fixed = [t for t in inputs.tensors if not t.is_inference()]
         versions = [t._version for t in fixed]
@@ -175,22 +179,21 @@ class FusedArray(nn.Module):
                     "the forward writes into its input and cannot be fused", "pass input.clone()"
                 )
             carried = dict(self._carried)
-            state = {name: t._version for name, t in common.items()}
-            out = run_forward(
-                self.body, dict(stacked), common, carried, inputs, self.ways, unbatched=unbatched
-            )
-            for name, tensor in common.items():
-                if tensor._version != state[name]:
+            state = [t._version for _, t in common]
+            out = run_forward(layout, dict(stacked), {}, carried, inputs, self.ways, unbatched=unbatched)
+            for (name, tensor), version in zip(common, state, strict=True):
+                if tensor._version != version:
                     raise NotFusible(f"{name} is shared by all members, but the forward writes to it")
             return out
 
         new = self.training not in self._probed
         unbatched: set[str] | None = set() if new else None
-        out = run_with_fallback(self.body, buffers, attempt, watch_rng=new)
-        self._probed.add(self.training)
+        out = run_with_fallback(layout, buffers, attempt, watch_rng=new)
         self._carried = carried
-        warn_unbatched((unbatched or set()) - self._unbatched)
-        self._unbatched |= unbatched or set()
+        if new:
+            self._probed.add(self.training)
+            warn_unbatched((unbatched or set()) - self._unbatched)
+            self._unbatched |= unbatched or set()
         return out
 
     def loss(
@@ -235,10 +238,11 @@ class FusedArray(nn.Module):
 
     def each(self, fn: Callable[..., Any], *args: Any, members: bool | Sequence[bool] = True) -> Any:
         """Return `fn(*args)` of each member; *members* flags the arguments that have a row per member."""
-        unbatched: set[str] = set()
-        rng_state = None if _is_of_torch(fn) else host_rng_state()
         if fn in self._separate:
             return map_members_one_by_one(fn, args, members, self._size)
+        code = getattr(fn, "__code__", type(fn))
+        unbatched: set[str] | None = None if code in self._known_code else set()
+        rng_state = None if _is_of_torch(fn) else host_rng_state()
         try:
             out = map_members(fn, args, members, self._size, self.ways, unbatched)
             if rng_state is not None and not is_same_rng_state(rng_state, host_rng_state()):
@@ -254,8 +258,10 @@ class FusedArray(nn.Module):
                 self._warned.append(fn)
                 warn_per_member(getattr(fn, "__name__", type(fn).__name__), error)
         else:
-            warn_unbatched(unbatched - self._unbatched)
-            self._unbatched |= unbatched
+            if unbatched is not None:
+                self._known_code.add(code)
+                warn_unbatched(unbatched - self._unbatched)
+                self._unbatched |= unbatched
         return out
 
     def run_separately(self, fn: Callable[..., Any], reason: str) -> None:

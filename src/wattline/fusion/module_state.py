@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[N
             mapping.update(
                 (name, tensors[names[id(t)]]) for name, t in old.items() if t is not None and id(t) in names
             )
-        _flatten_weights(module)
+        flatten_weights(module.modules())
         yield
         for m, mapping, old in slots:
             for name, now in mapping.items():
@@ -63,12 +63,12 @@ def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[N
         for _, mapping, old in slots:
             mapping.clear()
             mapping.update(old)
-        _flatten_weights(module)
+        flatten_weights(module.modules())
 
 
-def _flatten_weights(module: nn.Module) -> None:
-    """Refresh the list of weights that recurrent layers keep."""
-    for m in module.modules():
+def flatten_weights(modules: Iterable[nn.Module]) -> None:
+    """Refresh the list of weights that recurrent layers among *modules* keep."""
+    for m in modules:
         if isinstance(m, nn.RNNBase):
             m._flat_weights = [getattr(m, name, None) for name in m._flat_weights_names]
 
@@ -86,7 +86,7 @@ def _is_plain(value: Any) -> bool:
 def copy_attributes(module: nn.Module) -> Attributes:
     """Return the plain attributes of all submodules, with copies of containers that forwards may write to."""
     return [
-        (m, {k: _copy_mutable(v) for k, v in vars(m).items() if k not in TORCH_ATTRIBUTES})
+        (m, {k: copy_mutable(v) for k, v in vars(m).items() if k not in TORCH_ATTRIBUTES})
         for m in module.modules()
     ]
 
@@ -97,10 +97,16 @@ def restore_attributes(attributes: Attributes) -> None:
         now = vars(module)
         for name in [n for n in now if n not in TORCH_ATTRIBUTES and n not in old]:
             del now[name]
-        now.update((name, _copy_mutable(value)) for name, value in old.items())
+        now.update((name, copy_mutable(value)) for name, value in old.items())
 
 
-def _copy_mutable(value: Any) -> Any:
+def is_mutable(value: Any) -> bool:
+    """Return whether *value* is a container or a random number generator, which forwards may change."""
+    return type(value) in (list, dict, set) or generator_state(value) is not None
+
+
+def copy_mutable(value: Any) -> Any:
+    """Return a copy of a container or a random number generator, or *value* itself."""
     if type(value) in (list, dict, set):
         return copy.copy(value)
     return value if generator_state(value) is None else copy.deepcopy(value)

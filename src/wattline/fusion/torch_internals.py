@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -52,7 +52,6 @@ from torch._C._functorch import _add_batch_dim as add_batch_dim  # noqa: E402
 from torch._C._functorch import maybe_get_bdim as get_batch_dim  # noqa: E402
 from torch._C._functorch import maybe_get_level as get_level  # noqa: E402
 from torch._functorch.predispatch import lazy_load_decompositions  # noqa: E402
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter  # noqa: E402
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
@@ -75,9 +74,24 @@ FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 set_vmap_warnings: Callable[[bool], None] = getattr(_functorch, "_set_vmap_fallback_warning_enabled")  # noqa: B009
 
 
-def current_interpreter() -> Any:
-    """Return the innermost vmap: its level, its size, and a context in which it is left."""
-    return retrieve_current_functorch_interpreter()
+class VmapLayer(NamedTuple):
+    """A vmap that was left: its nesting level, its number of rows, and PyTorch's record of it."""
+
+    level: int
+    size: int
+    record: Any
+
+
+def pop_vmap() -> VmapLayer:
+    """Leave the innermost vmap."""
+    layer = _functorch.peek_interpreter_stack()
+    size = _functorch.CVmapInterpreterPtr(layer).batchSize()
+    return VmapLayer(layer.level(), size, _functorch.pop_dynamic_layer_stack())
+
+
+def push_vmap(layer: VmapLayer) -> None:
+    """Enter a vmap again that was left."""
+    _functorch.push_dynamic_layer_stack(layer.record)
 
 
 def run_batched(
@@ -119,10 +133,10 @@ __all__ = [
     "InstanceNormBase",
     "NormBase",
     "TransformType",
+    "VmapLayer",
     "add_batch_dim",
     "check_torch_version",
     "compile_graph",
-    "current_interpreter",
     "get_batch_dim",
     "get_interpreter_stack",
     "get_level",
@@ -130,6 +144,8 @@ __all__ = [
     "get_unwrapped",
     "is_batchedtensor",
     "make_fx",
+    "pop_vmap",
+    "push_vmap",
     "register_dataclass",
     "run_batched",
     "set_vmap_warnings",

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
+from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import MemberError, PerMemberForward, per_member_reason
-from wattline.fusion.module_state import copy_attributes, restore_attributes
+from wattline.fusion.module_state import restore_attributes
 
 
 class FusionWarning(UserWarning):
@@ -24,14 +25,19 @@ class FusionWarning(UserWarning):
 
 
 def run_with_fallback(
-    body: nn.Module, buffers: Sequence[Tensor], attempt: Callable[[], Any], *, watch_rng: bool
+    layout: ModelLayout, buffers: Sequence[Tensor], attempt: Callable[[], Any], *, watch_rng: bool
 ) -> Any:
     """Return the result of *attempt*, after switching modules that cannot be fused to per-member runs."""
+    body = layout.body
     unfused: list[nn.Module] = []
-    saved, attributes = [b.clone() for b in buffers], copy_attributes(body)
+    layout.note_attributes()
+    saved, copies = [b.clone() for b in buffers], layout.copy_mutable_attributes()
+    attributes: list[Any] = []
 
     def restore() -> None:
         """Undo the effects of the attempt."""
+        if not attributes:
+            attributes.extend(layout.list_attributes(copies))
         restore_attributes(attributes)
         with torch.no_grad():
             for buffer, old in zip(buffers, saved, strict=True):

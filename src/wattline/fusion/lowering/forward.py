@@ -14,9 +14,17 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from wattline.errors import NotFusible
 from wattline.fusion import ops  # noqa: F401  # registers the rules
 from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
+from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import per_member_reason
-from wattline.fusion.lowering.rules import LoweringMode, Ways
-from wattline.fusion.module_state import TORCH_ATTRIBUTES, call_with_tensors, replace_tensors
+from wattline.fusion.lowering.rules import (
+    BatchedTensor,
+    LoweringMode,
+    Rule,
+    RuleNotApplicable,
+    Ways,
+    find_rule,
+)
+from wattline.fusion.module_state import TORCH_ATTRIBUTES
 from wattline.fusion.torch_internals import (
     is_batchedtensor,
     run_batched,
@@ -30,7 +38,7 @@ AttributePath = tuple[str, str]  # path of a module, name of an attribute
 
 
 def run_forward(
-    body: nn.Module,
+    layout: ModelLayout,
     stacked: Tensors,
     common: Tensors,
     carried: dict[AttributePath, Tensor],
@@ -41,6 +49,7 @@ def run_forward(
 ) -> Any:
     """Return the outputs of all members, with a leading member dimension; update *stacked* buffers.
 
+    *stacked* are the members' tensors, *common* those that replace the model's shared ones, if any.
     *carried* are tensors that modules keep in plain attributes from one call to the next; it is updated too.
     *unbatched* receives the names of operators that vmap runs separately for each member.
     """
@@ -51,18 +60,22 @@ def run_forward(
     def one(*values: Tensor) -> list[Tensor]:
         tensors = dict(zip(names, values, strict=False))
         for (path, name), value in zip(places, values[len(names) : first_input], strict=True):
-            body.get_submodule(path).__dict__[name] = value
+            layout.body.get_submodule(path).__dict__[name] = value
         args, kwargs = inputs.build(values[first_input:])
-        all_tensors = {**tensors, **common}
-        out = _call_body(body, all_tensors, args, kwargs)
-        new = {name: t for name, t in all_tensors.items() if name in tensors and t is not tensors[name]}
-        leaves, spec = flatten_inputs(out)
-        attributes = _collect_batched_attributes(body)
+        replacing = {**tensors, **common} if common else tensors
+        try:
+            layout.put(replacing)
+            out = _call_body(layout.body, args, kwargs)
+            new = {name: t for name, t in layout.find_replaced(replacing).items() if name in tensors}
+        finally:
+            layout.reset()
+        leaves, spec = ([out], None) if isinstance(out, Tensor) else flatten_inputs(out)
+        attributes = _collect_batched_attributes(layout)
         others = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         structure[:] = [list(new), spec, others, list(attributes)]
         return [*(t for t in leaves if isinstance(t, Tensor)), *new.values(), *attributes.values()]
 
-    before = [(vars(m), dict(vars(m))) for m in body.modules()]
+    layout.note_attributes()
     try:
         with (
             LoweringMode(ways, on_operator),
@@ -73,7 +86,7 @@ def run_forward(
             flags = [*[True] * first_input, *inputs.per_member]
             results = run_batched(one, tensors, flags, _find_size(tensors, flags))
     finally:
-        _restore_attributes(before)
+        _restore_attributes(layout)
     new_names, spec, others, paths = structure
     outs, results = results[: others.count(None)], results[others.count(None) :]
     for name, tensor in zip(new_names, results, strict=False):
@@ -81,6 +94,8 @@ def run_forward(
             stacked[name].copy_(tensor)
     carried.clear()
     carried.update(zip(paths, results[len(new_names) :], strict=True))
+    if spec is None:
+        return outs[0]
     remaining = iter(outs)
     return tree_unflatten([next(remaining) if other is None else other[0] for other in others], spec)
 
@@ -123,10 +138,18 @@ def map_members(
 ) -> Any:
     """Return `fn(*args)` of each member, with a leading member dimension; *unbatched* as in `run_forward`."""
     inputs = Inputs.from_call(args, {}, members, size)
+    if (rule := find_rule(fn)) is not None and inputs.spec[0] is None:
+        try:
+            return _call_rule(rule, inputs, size, ways)
+        except RuleNotApplicable:
+            pass
     structure: list[Any] = []
 
     def one(*values: Tensor) -> list[Tensor]:
-        leaves, spec = tree_flatten(fn(*inputs.build(values)[0]))
+        out = fn(*inputs.build(values)[0])
+        if isinstance(out, Tensor):
+            return [out]
+        leaves, spec = tree_flatten(out)
         structure[:] = [spec]
         if not all(isinstance(leaf, Tensor) for leaf in leaves):
             raise TypeError(f"{getattr(fn, '__name__', fn)} returns {leaves}, expected tensors")
@@ -134,7 +157,18 @@ def map_members(
 
     with LoweringMode(ways), _collect_unbatched(unbatched):
         outs = run_batched(one, inputs.tensors, inputs.per_member, size)
-    return tree_unflatten(outs, structure[0])
+    return tree_unflatten(outs, structure[0]) if structure else outs[0]
+
+
+def _call_rule(rule: Rule, inputs: Inputs, size: int, ways: Ways) -> Tensor:
+    """Return the result of an operator's rule, without vmap; the operator itself is the whole function."""
+    own = [
+        BatchedTensor(t, 0) if mine else t for t, mine in zip(inputs.tensors, inputs.per_member, strict=True)
+    ]
+    result = rule(size, ways, *inputs.build(own)[0])
+    if not isinstance(result, BatchedTensor):
+        raise RuleNotApplicable
+    return result.members_first
 
 
 def map_members_one_by_one(
@@ -150,26 +184,25 @@ def map_members_one_by_one(
     return tree_unflatten([torch.stack(column) for column in columns], outs[0][1])
 
 
-def _call_body(body: nn.Module, tensors: Tensors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_body(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call *body*; hooks of a body that runs separately for each member run inside it."""
     if per_member_reason(body) is None:
-        return call_with_tensors(body, tensors, args, kwargs)
-    with replace_tensors(body, tensors):
-        return body.__dict__["forward"](*args, **kwargs)
+        return body(*args, **kwargs)
+    return body.__dict__["forward"](*args, **kwargs)
 
 
-def _collect_batched_attributes(body: nn.Module) -> dict[AttributePath, Tensor]:
+def _collect_batched_attributes(layout: ModelLayout) -> dict[AttributePath, Tensor]:
     """Return batched tensors that the forward has left in plain attributes of modules."""
     batched = {}
-    for path, module in body.named_modules():
-        for name, value in vars(module).items():
+    for path, now, _ in layout.find_changed():
+        for name, value in now.items():
             if name in TORCH_ATTRIBUTES or not _is_batched(value):
                 continue
             if isinstance(value, Tensor):
                 batched[path, name] = value
             else:
                 raise NotFusible(
-                    f"{path or type(module).__name__}.{name} keeps tensors of a call in a "
+                    f"{path or type(layout.body).__name__}.{name} keeps tensors of a call in a "
                     f"{type(value).__name__}",
                     "store each in a separate attribute, or in a buffer",
                 )
@@ -182,12 +215,12 @@ def _is_batched(value: Any) -> bool:
     return isinstance(value, list | tuple | dict) and any(map(_is_batched, tree_flatten(value)[0]))
 
 
-def _restore_attributes(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _restore_attributes(layout: ModelLayout) -> None:
     """Remove batched tensors from attributes; `run_forward` carries them to the next call."""
-    for attributes, old in before:
-        for name, value in list(attributes.items()):
+    for _, now, old in layout.find_changed():
+        for name, value in list(now.items()):
             if name == "_flat_weights" or (name not in TORCH_ATTRIBUTES and _is_batched(value)):
                 if name in old:
-                    attributes[name] = old[name]
+                    now[name] = old[name]
                 else:
-                    del attributes[name]
+                    del now[name]

@@ -34,11 +34,7 @@ class Inputs:
             raise NotFusible(
                 f"members has {len(each)} entries, expected one for each of {len(args)} arguments"
             )
-        leaves, spec = flatten_inputs((args, kwargs))
-        own: list[bool] = []
-        for arg, is_own in zip(args, each, strict=True):
-            own += [is_own] * len(tree_flatten(arg)[0])
-        own += [members is True] * (len(leaves) - len(own))
+        leaves, spec, own = _flatten_call(args, kwargs, each, members is True)
         is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
         tensors = tuple(leaf for leaf, yes in zip(leaves, is_tensor, strict=True) if yes)
         marks = tuple(flag for flag, yes in zip(own, is_tensor, strict=True) if yes)
@@ -56,13 +52,34 @@ class Inputs:
         flagged = zip(self.tensors, self.per_member, strict=True)
         return dataclasses.replace(self, tensors=tuple(t[part] if own else t for t, own in flagged))
 
-    def build(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def build(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with these tensors."""
         spec, is_tensor = self.spec
         remaining = iter(tensors)
         leaves = [next(remaining) if yes else o for o, yes in zip(self.others, is_tensor, strict=True)]
+        if spec is None:
+            return tuple(leaves), {}
         args, kwargs = tree_unflatten(leaves, spec)
         return args, kwargs
+
+
+_LEAVES = (Tensor, int, float, str, type(None))
+
+
+def _flatten_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], each: list[bool], are_keywords_own: bool
+) -> tuple[list[Any], Any, list[bool]]:
+    """Return the leaves of the arguments, their structure, and a flag for each: it has a row per member.
+
+    The structure is None for positional arguments without nested ones, which need not be taken apart.
+    """
+    if not kwargs and all(isinstance(arg, _LEAVES) for arg in args):
+        return list(args), None, each
+    leaves, spec = flatten_inputs((args, kwargs))
+    own: list[bool] = []
+    for arg, is_own in zip(args, each, strict=True):
+        own += [is_own] * len(tree_flatten(arg)[0])
+    return leaves, spec, [*own, *[are_keywords_own] * (len(leaves) - len(own))]
 
 
 def flatten_inputs(tree: Any) -> tuple[list[Any], Any]:

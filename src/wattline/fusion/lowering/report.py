@@ -16,6 +16,7 @@ from wattline.fusion.array import fuse
 from wattline.fusion.lowering.fallback import FusionWarning, run_with_fallback
 from wattline.fusion.lowering.forward import run_forward
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import describe_lowering
 from wattline.fusion.torch_internals import BatchNormBase, InstanceNormBase, NormBase
@@ -147,19 +148,19 @@ def _trace_parts(model: nn.Module, args: tuple[Any, ...]) -> tuple[LoweredPart, 
 
     handles = [m.register_forward_pre_hook(enter) for m in body.modules()]
     handles += [m.register_forward_hook(leave) for m in body.modules()]
-    inputs = Inputs.from_call(args, {}, False, 2)
+    inputs, layout = Inputs.from_call(args, {}, False, 2), ModelLayout(body)
 
     def attempt() -> Any:
         del inside[1:]
         return run_forward(
-            body, dict(array.stacked), array.common, dict(array._carried), inputs, array.ways, record_call
+            layout, dict(array.stacked), array.common, dict(array._carried), inputs, array.ways, record_call
         )
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FusionWarning)
             run_with_fallback(
-                body, [t for t in array.stacked.values() if not t.requires_grad], attempt, watch_rng=True
+                layout, [t for t in array.stacked.values() if not t.requires_grad], attempt, watch_rng=True
             )
     finally:
         for handle in handles:

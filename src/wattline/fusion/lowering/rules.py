@@ -18,12 +18,13 @@ from torch.overrides import TorchFunctionMode
 from wattline.fusion.torch_internals import (
     TransformType,
     add_batch_dim,
-    current_interpreter,
     get_batch_dim,
     get_interpreter_stack,
     get_level,
     get_unwrapped,
     is_batchedtensor,
+    pop_vmap,
+    push_vmap,
     tree_flatten,
     tree_unflatten,
 )
@@ -71,8 +72,17 @@ class Ways:
 
 
 Rule = Callable[..., Any]
-_RULES: dict[Callable[..., Any], tuple[Rule, str]] = {}
-_REWRITES: dict[Callable[..., Any], tuple[Rule, str]] = {}
+
+
+class _Registered(NamedTuple):
+    """The rules of one operator: one for all members at once, and one that rewrites it for a single one."""
+
+    rule: Rule | None
+    rewrite: Rule | None
+    description: str
+
+
+_RULES: dict[Callable[..., Any], _Registered] = {}
 
 
 def lowering_rule(*functions: Callable[..., Any], description: str) -> Callable[[Rule], Rule]:
@@ -82,26 +92,42 @@ def lowering_rule(*functions: Callable[..., Any], description: str) -> Callable[
     """
 
     def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(functions, (rule, description)))
+        for function in functions:
+            known = _RULES.get(function)
+            _RULES[function] = _Registered(rule, None if known is None else known.rewrite, description)
         return rule
 
     return register
 
 
 def rewrite_rule(*functions: Callable[..., Any], description: str) -> Callable[[Rule], Rule]:
-    """Register a rule that rewrites *functions*, for one member, in terms of operators that have rules."""
+    """Register a rule that rewrites *functions*, for one member, in terms of operators that have rules.
+
+    Where there is also a lowering rule, it is tried first.
+    """
 
     def register(rule: Rule) -> Rule:
-        _REWRITES.update(dict.fromkeys(functions, (rule, description)))
+        for function in functions:
+            known = _RULES.get(function, _Registered(None, None, description))
+            _RULES[function] = known._replace(rewrite=rule)
         return rule
 
     return register
 
 
+def find_rule(function: Any) -> Rule | None:
+    """Return the rule that computes *function* for all members at once, or None."""
+    try:
+        registered = _RULES.get(function)
+    except TypeError:  # not hashable
+        return None
+    return None if registered is None else registered.rule
+
+
 def describe_lowering(function: Callable[..., Any]) -> str | None:
     """Return a description of how *function* is computed for all members; None: by vmap."""
-    registered = _RULES.get(function) or _REWRITES.get(function)
-    return None if registered is None else registered[1]
+    registered = _RULES.get(function)
+    return None if registered is None else registered.description
 
 
 class LoweringMode(TorchFunctionMode):
@@ -121,25 +147,19 @@ class LoweringMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        keywords = {} if kwargs is None else dict(kwargs)
-        property_name = _AUTOGRAD_PROPERTIES.get(func)
-        if property_name is not None and is_batchedtensor(args[0]):  # vmap hides autograd properties
-            return getattr(_unwrap(args[0]), property_name)
-        rewrite, rule = _REWRITES.get(func), _RULES.get(func)
-        if rule is None and rewrite is None:
+        keywords = {} if kwargs is None else kwargs
+        registered = _RULES.get(func)
+        if registered is None:
+            if func in _AUTOGRAD_PROPERTIES and is_batchedtensor(args[0]):  # vmap hides autograd properties
+                return getattr(_unwrap(args[0]), _AUTOGRAD_PROPERTIES[func])
             if self.on_operator is not None:
                 self.on_operator(func, False)
             return func(*args, **keywords)
-        leaves, spec = tree_flatten((args, keywords))
+        leaves, spec = _flatten_arguments(args, keywords)
         if not any(isinstance(leaf, Tensor) and is_batchedtensor(leaf) for leaf in leaves) or not _in_vmap():
             return func(*args, **keywords)
         try:
-            if rule is not None:
-                result = call_outside_vmap(_RuleCall(rule[0], self.ways, spec), leaves)
-            else:
-                assert rewrite is not None
-                with self:
-                    result = rewrite[0](*args, **keywords)
+            result = self._apply(registered, leaves, spec, args, keywords)
         except RuleNotApplicable:
             if self.on_operator is not None:
                 self.on_operator(func, False)
@@ -147,6 +167,38 @@ class LoweringMode(TorchFunctionMode):
         if self.on_operator is not None:
             self.on_operator(func, True)
         return result
+
+    def _apply(
+        self,
+        registered: _Registered,
+        leaves: list[Any],
+        spec: Any,
+        args: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+    ) -> Any:
+        """Return the result of the rule, or of the rewritten operator where the rule does not apply."""
+        if registered.rule is not None:
+            try:
+                return call_outside_vmap(_RuleCall(registered.rule, self.ways, spec), leaves)
+            except RuleNotApplicable:
+                if registered.rewrite is None:
+                    raise
+        assert registered.rewrite is not None
+        with self:
+            return registered.rewrite(*args, **keywords)
+
+
+def _flatten_arguments(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Return the leaves of an operator's arguments and their structure.
+
+    Most operators have no tensors inside containers; then the leaves are the arguments, and the structure
+    is the names of those passed by keyword.
+    """
+    leaves = [*args, *keywords.values()]
+    for leaf in leaves:
+        if isinstance(leaf, tuple | list | dict) and not all(isinstance(item, int) for item in leaf):
+            return tree_flatten((args, dict(keywords)))
+    return leaves, tuple(keywords)
 
 
 _AUTOGRAD_PROPERTIES: dict[Any, str] = {
@@ -166,8 +218,7 @@ def _in_vmap() -> bool:
     return stack is not None and all(i.key() == TransformType.Vmap for i in stack)
 
 
-@dataclass(frozen=True)
-class _RuleCall:
+class _RuleCall(NamedTuple):
     """One call of an operator, without its tensors."""
 
     rule: Rule
@@ -175,22 +226,30 @@ class _RuleCall:
     spec: Any
 
     def __call__(self, size: int, leaves: list[Any]) -> Any:
-        args, keywords = tree_unflatten(leaves, self.spec)
+        if isinstance(self.spec, tuple):
+            count = len(leaves) - len(self.spec)
+            args, keywords = leaves[:count], dict(zip(self.spec, leaves[count:], strict=True))
+        else:
+            args, keywords = tree_unflatten(leaves, self.spec)
         return self.rule(size, self.ways, *args, **keywords)
 
 
 def call_outside_vmap(call: Callable[[int, list[Any]], Any], leaves: list[Any]) -> Any:
     """Return `call(size, leaves)`, with a `BatchedTensor` for each leaf that differs by member."""
-    vmap = current_interpreter()
-    level = vmap.level()
-    values = [
-        BatchedTensor(get_unwrapped(leaf), get_batch_dim(leaf))
-        if isinstance(leaf, Tensor) and is_batchedtensor(leaf) and get_level(leaf) == level
-        else leaf
-        for leaf in leaves
-    ]
-    with vmap.lower():
-        result = call(vmap.batch_size(), values)
+    vmap = pop_vmap()
+    try:
+        level = vmap.level
+        result = call(
+            vmap.size,
+            [
+                BatchedTensor(get_unwrapped(leaf), get_batch_dim(leaf))
+                if isinstance(leaf, Tensor) and is_batchedtensor(leaf) and get_level(leaf) == level
+                else leaf
+                for leaf in leaves
+            ],
+        )
+    finally:
+        push_vmap(vmap)
     if isinstance(result, BatchedTensor):
         return add_batch_dim(result.values, result.member_dim, level)
     if isinstance(result, Tensor):

@@ -9,8 +9,50 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from wattline.fusion.lowering.rules import RuleNotApplicable, rewrite_rule
+from wattline.fusion.lowering.rules import (
+    BatchedTensor,
+    RuleNotApplicable,
+    Ways,
+    expand_to_members,
+    lowering_rule,
+    rewrite_rule,
+)
 from wattline.fusion.torch_internals import tree_flatten, tree_map_only
+
+
+@lowering_rule(F.cross_entropy, description="one sum over the samples of all members")
+def cross_entropy(
+    size: int,
+    ways: Ways,
+    input: Tensor | BatchedTensor,
+    target: Tensor | BatchedTensor,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> BatchedTensor:
+    """Compute −Σ log p of the target classes of each member, divided by their number for "mean"."""
+    is_plain = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
+    if not is_plain or reduction not in ("mean", "sum") or not isinstance(input, BatchedTensor):
+        raise RuleNotApplicable
+    classes = target.values if isinstance(target, BatchedTensor) else target
+    if classes.is_floating_point() or input.ndim < 2 or classes.dim() == 0:
+        raise RuleNotApplicable  # probabilities of classes, or one sample without a dimension for samples
+    logits, y = input.members_first, expand_to_members(target, size).members_first
+    if _loses_precision(logits):
+        logits = logits.float()
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), y.flatten(0, 1), ignore_index=ignore_index, reduction="none"
+    )
+    sums = losses.view(size, -1).sum(1)
+    if reduction == "mean":
+        valid = classes != ignore_index
+        is_own = isinstance(target, BatchedTensor)
+        count = valid.movedim(target.member_dim, 0).flatten(1).sum(1) if is_own else valid.sum()
+        sums = sums / count
+    return BatchedTensor(sums, 0)
 
 
 @rewrite_rule(F.kl_div, description="the same sums in simpler operators")

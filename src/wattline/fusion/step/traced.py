@@ -21,6 +21,7 @@ from wattline.fusion import torch_internals
 from wattline.fusion.lowering.forward import map_members, run_forward
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import original_forwards
 from wattline.fusion.lowering.rules import Ways
 from wattline.fusion.module_state import call_with_tensors
@@ -81,9 +82,10 @@ def make_step(
     None: one member, not fused.
     """
     state, spec = rows.flat()
-    device = next(iter(rows.stacked.values())).device.type
+    device, layout = next(iter(rows.stacked.values())).device.type, ModelLayout(step_spec.body)
 
     def step(flat: Sequence[Tensor]) -> Tensor:
+        nonlocal layout
         now = MemberRows(*tree_unflatten(list(flat[: len(state)]), spec))
         call = inputs.build(flat[len(state) :])
         leaves = {name: now.stacked[name].detach().requires_grad_() for name in step_spec.trained}
@@ -94,7 +96,10 @@ def make_step(
             if ways is None:
                 losses = _single_member_losses(step_spec, tensors, now.common, call, inputs, model_arg_count)
             else:
-                losses = _fused_losses(step_spec, tensors, now.common, call, inputs, model_arg_count, ways)
+                layout = layout.refresh()
+                losses = _fused_losses(
+                    step_spec, layout, tensors, now.common, call, inputs, model_arg_count, ways
+                )
             if ways is not None and not is_same_rng_state(rng_state, host_rng_state()):
                 set_host_rng_state(rng_state)
                 raise TracingError("it draws random numbers from Python or NumPy")
@@ -175,6 +180,7 @@ def _drop_unused_inputs(graph: torch.fx.GraphModule, kept: int) -> list[bool]:
 
 def _fused_losses(
     step_spec: StepSpec,
+    layout: ModelLayout,
     tensors: dict[str, Tensor],
     common: dict[str, Tensor],
     call: tuple[tuple[Any, ...], dict[str, Any]],
@@ -187,7 +193,7 @@ def _fused_losses(
     carried: dict[Any, Tensor] = {}
     own = inputs.are_keywords_own or flags[:model_arg_count]
     model_inputs = Inputs.from_call(args[:model_arg_count], kwargs, own, size)
-    out = run_forward(step_spec.body, tensors, common, carried, model_inputs, ways)
+    out = run_forward(layout, tensors, common, carried, model_inputs, ways)
     if carried:
         raise TracingError("modules keep tensors from one call to the next")
     loss_args, loss_flags = (out, *args[model_arg_count:]), [True, *flags[model_arg_count:]]
