@@ -76,15 +76,16 @@ def run_forward(
         return [*(t for t in leaves if isinstance(t, Tensor)), *new.values(), *attributes.values()]
 
     layout.note_attributes()
+    tensors = [*stacked.values(), *carried.values(), *inputs.tensors]
+    flags = [*[True] * first_input, *inputs.per_member]
+    size = _find_size(tensors, flags)  # here, because operators on tensors cost more inside of the mode
     try:
         with (
             LoweringMode(ways, on_operator),
             _collect_unbatched(unbatched),
             disable_saved_tensors_hooks("not in an array"),
         ):
-            tensors = [*stacked.values(), *carried.values(), *inputs.tensors]
-            flags = [*[True] * first_input, *inputs.per_member]
-            results = run_batched(one, tensors, flags, _find_size(tensors, flags))
+            results = run_batched(one, tensors, flags, size)
     finally:
         _restore_attributes(layout)
     new_names, spec, others, paths = structure
@@ -102,7 +103,7 @@ def run_forward(
 
 def _find_size(tensors: Sequence[Tensor], flags: Sequence[bool]) -> int:
     """Return the number of members: the first dimension of a tensor with a row for each."""
-    return next(len(tensor) for tensor, own in zip(tensors, flags, strict=True) if own)
+    return next(tensor.shape[0] for tensor, own in zip(tensors, flags, strict=True) if own)
 
 
 @contextmanager

@@ -39,12 +39,12 @@ class BatchedTensor(NamedTuple):
     @property
     def members_first(self) -> Tensor:
         """The tensor with members in front: [B, …]."""
-        return self.values.movedim(self.member_dim, 0)
+        return self.values if self.member_dim == 0 else self.values.movedim(self.member_dim, 0)
 
     @property
     def members_second(self) -> Tensor:
         """The tensor with members after the batch: [N, B, …]."""
-        return self.values.movedim(self.member_dim, 1)
+        return self.values if self.member_dim == 1 else self.values.movedim(self.member_dim, 1)
 
     @property
     def ndim(self) -> int:
@@ -179,13 +179,28 @@ class LoweringMode(TorchFunctionMode):
         """Return the result of the rule, or of the rewritten operator where the rule does not apply."""
         if registered.rule is not None:
             try:
-                return call_outside_vmap(_RuleCall(registered.rule, self.ways, spec), leaves)
+                return call_outside_vmap(self._bind(registered.rule, spec), leaves)
             except RuleNotApplicable:
                 if registered.rewrite is None:
                     raise
         assert registered.rewrite is not None
         with self:
             return registered.rewrite(*args, **keywords)
+
+    def _bind(self, rule: Rule, spec: Any) -> Callable[[int, list[Any]], Any]:
+        """Return *rule* as a function of the number of members and the leaves of its arguments."""
+        if spec == ():
+            return lambda size, leaves: rule(size, self.ways, *leaves)
+
+        def call(size: int, leaves: list[Any]) -> Any:
+            if isinstance(spec, tuple):  # names of the arguments passed by keyword
+                count = len(leaves) - len(spec)
+                args, keywords = leaves[:count], dict(zip(spec, leaves[count:], strict=True))
+            else:
+                args, keywords = tree_unflatten(leaves, spec)
+            return rule(size, self.ways, *args, **keywords)
+
+        return call
 
 
 def _flatten_arguments(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[list[Any], Any]:
@@ -216,22 +231,6 @@ def _in_vmap() -> bool:
     """Return whether vmap is the only active transform; `torch.func.grad` may run inside a forward."""
     stack = get_interpreter_stack()
     return stack is not None and all(i.key() == TransformType.Vmap for i in stack)
-
-
-class _RuleCall(NamedTuple):
-    """One call of an operator, without its tensors."""
-
-    rule: Rule
-    ways: Ways
-    spec: Any
-
-    def __call__(self, size: int, leaves: list[Any]) -> Any:
-        if isinstance(self.spec, tuple):
-            count = len(leaves) - len(self.spec)
-            args, keywords = leaves[:count], dict(zip(self.spec, leaves[count:], strict=True))
-        else:
-            args, keywords = tree_unflatten(leaves, self.spec)
-        return self.rule(size, self.ways, *args, **keywords)
 
 
 def call_outside_vmap(call: Callable[[int, list[Any]], Any], leaves: list[Any]) -> Any:

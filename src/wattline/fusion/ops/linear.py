@@ -34,9 +34,9 @@ def linear(
         y = F.linear(input, w.flatten(0, 1), None if b is None else b.flatten())
         return BatchedTensor(y.unflatten(-1, (size, w.shape[1])), input.dim() - 1)
     x = input.members_first
-    flat = x.reshape(size, -1, x.shape[-1])
+    flat = x if x.dim() == 3 else x.reshape(size, -1, x.shape[-1])
     y = flat @ w.mT if b is None else torch.baddbmm(b.unsqueeze(1), flat, w.mT)
-    return BatchedTensor(y.reshape(*x.shape[:-1], w.shape[1]), 0)
+    return BatchedTensor(y if x.dim() == 3 else y.reshape(*x.shape[:-1], w.shape[1]), 0)
 
 
 def _linear_shared_weight(

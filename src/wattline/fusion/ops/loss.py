@@ -48,10 +48,8 @@ def cross_entropy(
     )
     sums = losses.view(size, -1).sum(1)
     if reduction == "mean":
-        valid = classes != ignore_index
         is_own = isinstance(target, BatchedTensor)
-        count = valid.movedim(target.member_dim, 0).flatten(1).sum(1) if is_own else valid.sum()
-        sums = sums / count
+        sums = sums / ((y.flatten(1) != ignore_index).sum(1) if is_own else (classes != ignore_index).sum())
     return BatchedTensor(sums, 0)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wattline.fusion.optim.broadcast import MemberVectors
+from wattline.fusion.optim.fused_kernels import run_fused
 from wattline.fusion.optim.gradients import prepare_gradients, shrink_weights
 from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Pairs
@@ -17,11 +18,15 @@ from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 
 def adam(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
     """Make one step of Adam, in place, with weight decay added to the gradient."""
+    if run_fused(torch._fused_adam_, params, grads, state, hyper, flags):
+        return
     _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
     """Make one step of Adam, in place, with weight decay applied to the parameter itself."""
+    if run_fused(torch._fused_adamw_, params, grads, state, hyper, flags):
+        return
     flags = shrink_weights(params, hyper, flags)
     _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -30,7 +31,14 @@ from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
-from wattline.fusion.torch_internals import make_fx, tree_flatten, tree_map_only, tree_unflatten
+from wattline.fusion.step.replayed_graph import ReplayedGraph
+from wattline.fusion.torch_internals import (
+    get_proxy_mode,
+    make_fx,
+    tree_flatten,
+    tree_map_only,
+    tree_unflatten,
+)
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
@@ -73,57 +81,90 @@ class MemberRows:
         return tree_flatten(parts)
 
 
-def make_step(
-    step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
-) -> StepFunction:
-    """Return a function of `[*rows.flat()[0], *inputs.tensors]` that makes one step and returns losses [B].
+class MemberStep:
+    """One step of some members: a function of `[*rows.flat()[0], *inputs.tensors]` that returns losses [B].
 
     The first *model_arg_count* arguments of *inputs* are the model's, the others the loss function's. *ways*
     None: one member, not fused.
     """
-    state, spec = rows.flat()
-    device, layout = next(iter(rows.stacked.values())).device.type, ModelLayout(step_spec.body)
 
-    def step(flat: Sequence[Tensor]) -> Tensor:
-        nonlocal layout
-        now = MemberRows(*tree_unflatten(list(flat[: len(state)]), spec))
-        call = inputs.build(flat[len(state) :])
+    def __init__(
+        self, step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
+    ) -> None:
+        state, self._structure = rows.flat()
+        self._step_spec = step_spec
+        self._inputs = inputs
+        self._model_arg_count = model_arg_count
+        self._ways = ways
+        self._layout = ModelLayout(step_spec.body)
+        self._device = state[0].device.type
+        self._known: tuple[list[Tensor], MemberRows] = (state, rows)
+
+    def __call__(self, flat: Sequence[Tensor]) -> Tensor:
+        """Compute losses and gradients, and update the members."""
+        return self.update(flat, self.compute(flat))
+
+    def compute(self, flat: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the losses [B] and the gradients of the trained parameters, None for unused ones."""
+        step_spec, now = self._step_spec, self._read_rows(flat)
+        call = self._inputs.build(flat[len(self._known[0]) :])
         leaves = {name: now.stacked[name].detach().requires_grad_() for name in step_spec.trained}
-        rng_state = host_rng_state()
-        cast = nullcontext() if step_spec.amp is None else torch.autocast(device, step_spec.amp)
+        cast = nullcontext() if step_spec.amp is None else torch.autocast(self._device, step_spec.amp)
         with torch.enable_grad(), cast:
-            tensors = {**now.stacked, **leaves}
-            if ways is None:
-                losses = _single_member_losses(step_spec, tensors, now.common, call, inputs, model_arg_count)
-            else:
-                layout = layout.refresh()
-                losses = _fused_losses(
-                    step_spec, layout, tensors, now.common, call, inputs, model_arg_count, ways
-                )
-            if ways is not None and not is_same_rng_state(rng_state, host_rng_state()):
+            losses = self._compute_losses({**now.stacked, **leaves}, now.common, call)
+            scaled = losses * now.scaling["scales"] if now.scaling else losses
+            ones = torch.ones(scaled.shape, dtype=scaled.dtype, device=scaled.device)
+            grads = torch.autograd.grad(scaled, list(leaves.values()), ones, allow_unused=True)
+        return [losses.detach(), *grads]
+
+    @torch.no_grad()
+    def update(self, flat: Sequence[Tensor], results: Sequence[Tensor | None]) -> Tensor:
+        """Update the members, given the *results* of `compute`; return the losses."""
+        now, losses, grads = self._read_rows(flat), results[0], results[1:]
+        assert losses is not None
+        present = [g for g in grads if g is not None]
+        overflowed = unscale(present, now.scaling["scales"]) if now.scaling else None
+        for limit in now.max_norm:
+            clip_norm(present, limit)
+        params = [now.stacked[name] for name in self._step_spec.trained]
+        active = None if overflowed is None else ~overflowed
+        self._step_spec.update(params, grads, now.tensors, now.hyper, active)
+        if overflowed is not None:
+            adjust_scales(now.scaling["scales"], now.scaling["streaks"], overflowed, now.scaling)
+        return losses
+
+    def _read_rows(self, flat: Sequence[Tensor]) -> MemberRows:
+        """Return the tensors of the members among *flat*; those of the last call need not be sorted again."""
+        state, rows = self._known
+        if not all(map(is_, state, flat)):
+            state = list(flat[: len(state)])
+            rows = MemberRows(*tree_unflatten(state, self._structure))
+            if get_proxy_mode() is None:
+                self._known = (state, rows)
+        return rows
+
+    def _compute_losses(
+        self,
+        tensors: dict[str, Tensor],
+        common: dict[str, Tensor],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Tensor:
+        step_spec, inputs, count = self._step_spec, self._inputs, self._model_arg_count
+        if self._ways is None:
+            losses = _single_member_losses(step_spec, tensors, common, call, inputs, count)
+        else:
+            rng_state = host_rng_state()
+            self._layout = self._layout.refresh()
+            losses = _fused_losses(step_spec, self._layout, tensors, common, call, inputs, count, self._ways)
+            if not is_same_rng_state(rng_state, host_rng_state()):
                 set_host_rng_state(rng_state)
                 raise TracingError("it draws random numbers from Python or NumPy")
-            check_losses(losses, losses.shape[0])
-            total_loss = (losses * now.scaling["scales"] if now.scaling else losses).sum()
-            grads = torch.autograd.grad(total_loss, list(leaves.values()), allow_unused=True)
-        with torch.no_grad():
-            present = [g for g in grads if g is not None]
-            overflowed = unscale(present, now.scaling["scales"]) if now.scaling else None
-            for limit in now.max_norm:
-                clip_norm(present, limit)
-            params = [now.stacked[name] for name in step_spec.trained]
-            step_spec.update(
-                params, grads, now.tensors, now.hyper, None if overflowed is None else ~overflowed
-            )
-            if overflowed is not None:
-                adjust_scales(now.scaling["scales"], now.scaling["streaks"], overflowed, now.scaling)
-        return losses.detach()
-
-    return step
+        check_losses(losses, losses.shape[0])
+        return losses
 
 
 def trace_step(
-    step: StepFunction, flat: Sequence[Tensor], captured: CapturedValues
+    step: Callable[[Sequence[Tensor]], Any], flat: Sequence[Tensor], captured: CapturedValues
 ) -> tuple[torch.fx.GraphModule, CapturedValues]:
     """Return the graph of *step* for the tensors *flat*, and the captured values that it reads.
 
@@ -137,19 +178,25 @@ def trace_step(
 
 
 def compile_graph(
-    graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues, backend: str
-) -> StepFunction:
+    graph: torch.fx.GraphModule,
+    flat: Sequence[Tensor],
+    captured: CapturedValues,
+    backend: str,
+    kept_count: int,
+) -> Callable[[Sequence[Tensor]], Any]:
     """Return a traced step as a function of the same tensors.
 
-    *backend* "graph" runs the traced operators one by one, "inductor" compiles them.
+    *backend* "graph" runs the traced operators one by one, "inductor" compiles them. The first *kept_count*
+    tensors are mostly the same ones in all calls.
     """
-    example = [*(t.detach() for t in flat), *captured.read()]
-    compiled = graph if backend == "graph" else _compile(graph, example)
+    if backend == "graph":
+        run: Callable[..., Any] = ReplayedGraph(graph, kept_count)
+    else:
+        run = _compile(graph, [*(t.detach() for t in flat), *captured.read()])
 
-    def call(tensors: Sequence[Tensor]) -> Tensor:
+    def call(tensors: Sequence[Tensor]) -> Any:
         with torch.no_grad():
-            result: Tensor = compiled(*tensors, *captured.read())[0]
-            return result
+            return run(*tensors, *captured.read())[0]
 
     return call
 
@@ -226,11 +273,13 @@ def _single_member_losses(
     return loss.unsqueeze(0)
 
 
-def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> torch.fx.GraphModule:
+def _trace(
+    step: Callable[[Sequence[Tensor]], Any], flat: list[Tensor], captured: CapturedValues
+) -> torch.fx.GraphModule:
     """Return the graph of *step*; raise `TracingError` if it has effects beyond its operators."""
     count = len(flat)
 
-    def run(*tensors: Tensor) -> tuple[Tensor]:
+    def run(*tensors: Tensor) -> tuple[Any]:
         with captured.replaced_by(tensors[count:]):
             return (step(tensors[:count]),)
 

@@ -13,7 +13,13 @@ from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import ExecutedCode, record_code
 from wattline.fusion.step.guards import Guards
 from wattline.fusion.step.places import NotGuardable, Place, Root
-from wattline.fusion.step.traced import StepFunction, TracingError, compile_graph, trace_step
+from wattline.fusion.step.traced import (
+    MemberStep,
+    StepFunction,
+    TracingError,
+    compile_graph,
+    trace_step,
+)
 
 MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes more often is not compiled
 
@@ -86,12 +92,21 @@ class Tracer:
         return None
 
     def add_version(
-        self, key: Hashable, step: StepFunction, flat: Sequence[Tensor], known: Sequence[Tensor]
+        self,
+        key: Hashable,
+        step: StepFunction,
+        flat: Sequence[Tensor],
+        known: Sequence[Tensor],
+        kept_count: int = 0,
     ) -> StepFunction:
         """Trace and compile *step* for the tensors *flat* and the present values.
 
-        Raise `TracingError` if that is impossible. *known* tensors are among *flat*.
+        Raise `TracingError` if that is impossible. *known* tensors are among *flat*; the first *kept_count*
+        of *flat* are mostly the same in all calls. Without a compiler, the update is not traced: the
+        optimiser's own is faster.
         """
+        split = step if isinstance(step, MemberStep) and self._backend == "graph" else None
+        traced = step if split is None else split.compute
         versions = self._versions.setdefault(key, [])
         if versions:
             self._note_changed(versions)
@@ -103,7 +118,7 @@ class Tracer:
             new = ExecutedCode()
             try:
                 with record_code(new):
-                    graph, captured = trace_step(step, flat, captured)
+                    graph, captured = trace_step(traced, flat, captured)
             except (TracingError, NotGuardable) as why:
                 if not self._inputs:
                     raise TracingError(str(why)) from None
@@ -116,7 +131,8 @@ class Tracer:
                 break
             self.executed.codes.update(new.codes)  # a branch that no step has taken so far
             self.executed.impure |= new.impure
-        call = compile_graph(graph, flat, captured, self._backend)
+        run = compile_graph(graph, flat, captured, self._backend, kept_count)
+        call = run if split is None else (lambda tensors: split.update(tensors, run(tensors)))
         versions.insert(0, _Version(guards, call))
         return call
 

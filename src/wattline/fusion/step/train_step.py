@@ -26,11 +26,11 @@ from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
     MemberRows,
+    MemberStep,
     StepFunction,
     StepSpec,
     TracingError,
     check_losses,
-    make_step,
 )
 from wattline.fusion.step.tracer import Tracer
 from wattline.fusion.step.verification import Verification, run_and_compare
@@ -246,7 +246,8 @@ class Step:
         losses = []
         for part in views.slices(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
-            flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
+            rows = extras if own is inputs else [t[part] for t in extras]
+            flat = [*views.member_tensors(part), *rows, *own.tensors]
             function = self._call(own, model_arg_count, part)
             if self._tracer.has_compiled(function) and self._verification.is_due(function):
                 losses.append(self._compare(function, flat, own, model_arg_count, part))
@@ -340,7 +341,7 @@ class Step:
         key = self._key(way, inputs, part)
         if key not in self._step_functions:
             assert self._step_spec is not None
-            self._step_functions[key] = make_step(
+            self._step_functions[key] = MemberStep(
                 self._step_spec, self.member_rows(part), inputs, model_arg_count, way.ways
             )
         if not way.compiled:
@@ -349,7 +350,8 @@ class Step:
         if found is None:
             start_s = time.perf_counter()
             rows, known = self.member_rows(part).flat()[0], self._known_tensors()
-            found = self._tracer.add_version(key, self._step_functions[key], [*rows, *inputs.tensors], known)
+            flat = [*rows, *inputs.tensors]
+            found = self._tracer.add_version(key, self._step_functions[key], flat, known, len(rows))
             self.compile_s += time.perf_counter() - start_s
         return found
 
