@@ -17,7 +17,6 @@ from wattline.fusion.lowering.rules import (
     expand_to_members,
     lowering_rule,
 )
-from wattline.fusion.torch_internals import get_proxy_mode
 
 
 @lowering_rule(F.dropout, description="one dropout with a mask of its own for each member")
@@ -41,10 +40,10 @@ def dropout(
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Apply dropout with random numbers that compilers can fuse into other loops, unlike PyTorch's own."""
+    """Apply dropout; inside of `hashed_dropout` with random numbers that compilers fuse into other loops."""
     if p == 1:
         return x * 0.0
-    if (get_proxy_mode() is None and not _hashing) or x.numel() >= 2**31:
+    if not _hashing or x.numel() >= 2**31:
         mask = torch.rand(x.shape, device=x.device) >= p  # in float32: 16 bits are too few for small p
     else:
         mask = _hash_random_bits(x) >= int(p * 2**31)
@@ -53,7 +52,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 @contextmanager
 def hashed_dropout() -> Iterator[None]:
-    """Draw the random numbers of a compiled step inside the `with` block, to compare an uncompiled one."""
+    """Draw the random numbers of a compiled step in the `with` block, to trace it or to compare with it."""
     _hashing.append(True)
     try:
         yield

@@ -32,6 +32,7 @@ from wattline.fusion.optim.param_groups import (
     trained_params,
 )
 from wattline.fusion.optim.saved_state import check_array_state
+from wattline.fusion.optim.step_plan import DECIDING, StepPlan, make_plan
 from wattline.fusion.optim.update import Flags, GroupLayout, Hyper, Rule, Update
 
 Numbers = float | Sequence[float] | Tensor
@@ -71,6 +72,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
         self.width = count_members([param for group in groups for param in group["params"]])
         self.followers: WeakSet[Any] = WeakSet()  # schedules
         self._initial_values: list[dict[str, Any]] = []
+        self._plan: StepPlan | None = None
         super().__init__(groups, defaults)
         _OPTIMISERS.add(self)
 
@@ -149,12 +151,13 @@ class ArrayOptimizer(torch.optim.Optimizer):
         grads = [param.grad for param in params]
         if any(grad is not None and grad.layout != torch.strided for grad in grads):
             raise ConfigError("sparse gradients are not supported", "create the embedding with sparse=False")
-        hyper = self.hyper_tensors()
-        self.init_state([param for param, grad in zip(params, grads, strict=True) if grad is None])
+        idle = [param for param, grad in zip(params, grads, strict=True) if grad is None]
+        plan = self._plan
+        if plan is None or idle or not plan.is_current(params, self.state):
+            self._plan = plan = make_plan(self, params, idle)
         if active is not None and bool(active.all()):
             active = None
-        tensors = self.state_tensors()
-        self._update(tensors)(params, grads, tensors, hyper, active)
+        plan.update(params, grads, plan.tensors, plan.hyper, active)
         return loss
 
     def keep(self, rows: Sequence[int], params: Mapping[Any, Any]) -> None:
@@ -284,7 +287,8 @@ class ArrayOptimizer(torch.optim.Optimizer):
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "width": self.width, "_initial_values": self._initial_values}
+        own = {"width": self.width, "_initial_values": self._initial_values, "_plan": None}
+        return {**super().__getstate__(), **own}
 
     def _check(self, group: Group) -> None:
         """Validate hyper-parameters that depend on each other."""
@@ -308,7 +312,7 @@ class ArrayOptimizer(torch.optim.Optimizer):
     def _flags(self, group: Group) -> Flags:
         """Return the flags the update may branch on: switches, and which optional terms any member uses."""
         flags = {name for name in self.switches if group[name]}
-        for name in ("weight_decay", "momentum"):
+        for name in DECIDING:
             used = [value != 0 for value in group[name].tolist()] if name in self.ranges else []
             if any(used):
                 flags.add(name)

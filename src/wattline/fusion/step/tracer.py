@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from wattline.fusion.ops.dropout import hashed_dropout
 from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import ExecutedCode, record_code
 from wattline.fusion.step.guards import Guards
@@ -65,6 +66,10 @@ class Tracer:
         """Add the code that runs inside the `with` block to what may be read."""
         return record_code(self.executed)
 
+    def draws(self) -> AbstractContextManager[None]:
+        """Return a context in which dropout draws random numbers as in the traced steps."""
+        return hashed_dropout() if self._backend == "inductor" else nullcontext()
+
     def build_guards(self, known: Iterable[Tensor] = ()) -> Guards:
         """Return guards of the present values; raise `TracingError` if some cannot be compared."""
         if impure := self.executed.list_impure():
@@ -117,7 +122,7 @@ class Tracer:
             captured = CapturedValues(tuple(guards.tensors.values()), tuple(numbers), self._dtype)
             new = ExecutedCode()
             try:
-                with record_code(new):
+                with record_code(new), self.draws():
                     graph, captured = trace_step(traced, flat, captured)
             except (TracingError, NotGuardable) as why:
                 if not self._inputs:

@@ -35,7 +35,10 @@ from wattline.fusion.step.traced import (
 from wattline.fusion.step.tracer import Tracer
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
-from wattline.fusion.torch_internals import tree_flatten, tree_map
+from wattline.fusion.torch_internals import tree_map
+
+REPLAY_AFTER = 4  # steps that run uncompiled before one is traced to be replayed
+REPLAY_LIMIT_S = 0.03  # longer steps gain nothing
 
 
 def train_step(
@@ -55,9 +58,10 @@ def train_step(
     *width* members are trained at a time: all (None), a number, or "auto", which measures several modes,
     including no fusing, and chooses the fastest. *steps*, the expected number of steps, bounds the time spent
     compiling. Without a compiler, or if the model cannot be traced, steps run operator by operator and a
-    warning is issued; *compile* False asks for that, "graph" traces the step but runs its operators one by
-    one, to look for errors. *amp* is the type to compute in (torch.bfloat16); torch.float16 needs a *scaler*.
-    *clip_norm* limits the gradient norm of each member: one number, or one per member.
+    warning is issued; *compile* False asks for that. Forward and backward of short steps are then traced too
+    and replayed, which saves the time of Python; "graph" does so from the second step on. *amp* is the type
+    to compute in (torch.bfloat16); torch.float16 needs a *scaler*. *clip_norm* limits the gradient norm of
+    each member: one number, or one per member.
     """
     check_options(array, loss, optimiser, width, compile, amp, scaler)
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
@@ -107,10 +111,12 @@ class Step:
                 Root("PyTorch's settings", read_torch_settings, None),
             ),
             torch.float64 if next(array.parameters()).dtype == torch.float64 else torch.float32,
-            "graph" if compile == "graph" else "inductor",
+            "inductor" if compile is True else "graph",
         )
         self._verification = Verification()
         self._is_graph = compile == "graph"
+        self._may_replay = compile is False
+        self._uncompiled: dict[Any, tuple[int, float]] = {}  # steps, and seconds of the fastest
         self._views: TensorViews | None = None
         self._step_spec: StepSpec | None = None
         self._flags: list[tuple[int, int]] = []
@@ -146,7 +152,26 @@ class Step:
         if self._auto:
             self._auto = False
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
+        is_whole = self.way.width is None and self.way.ways is not None
+        if is_whole and not self.way.compiled and not self._is_replay_due(inputs):
+            start_s = time.perf_counter()
+            losses = self._run_uncompiled(inputs, len(model_args))
+            self._note_uncompiled(inputs, time.perf_counter() - start_s)
+            return losses
         return self._run(inputs, len(model_args))
+
+    def _is_replay_due(self, inputs: Inputs) -> bool:
+        """Return whether a step that is not compiled is to be traced and replayed: a short one, soon."""
+        if not self._may_replay:
+            return False
+        count, step_s = self._uncompiled.get(self._key(self.way, inputs, slice(0, len(self.array))), (0, 0.0))
+        return count >= REPLAY_AFTER and step_s < REPLAY_LIMIT_S
+
+    def _note_uncompiled(self, inputs: Inputs, step_s: float) -> None:
+        if self._may_replay:
+            key = self._key(self.way, inputs, slice(0, len(self.array)))
+            count, fastest_s = self._uncompiled.get(key, (0, step_s))
+            self._uncompiled[key] = (count + 1, min(fastest_s, step_s))
 
     def _warn_of_stacked(self, inputs: Inputs) -> None:
         """Warn if every tensor of the batch looks as if it had a row for each member."""
@@ -166,7 +191,7 @@ class Step:
             self._watched.add(mode)
             with self._tracer.record():
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
-            matters = self.way.compiled or self.array.is_separate(self.loss)
+            matters = self.way.compiled or self._may_replay or self.array.is_separate(self.loss)
             may_have_effects = matters and self._tracer.executed.may_have_effects
             if not may_have_effects and not self._tracer.finds_generators(self._known_tensors()):
                 self._probed.add(mode)
@@ -205,6 +230,7 @@ class Step:
         if self.way.compiled:
             warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
         self._array_only = True
+        self._may_replay = False
         self.way = ExecutionMode(None, self.array.ways, compiled=False)
 
     def _known_tensors(self) -> list[Tensor]:
@@ -242,7 +268,7 @@ class Step:
         return losses.detach()
 
     def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
-        views, extras = self._refresh_views_and_spec(), tree_flatten(self._extras())[0]
+        views, extras = self._refresh_views_and_spec(), self._list_extras()
         losses = []
         for part in views.slices(1 if self.way.ways is None else self.way.width):
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
@@ -273,7 +299,9 @@ class Step:
         )
         names = list(self._views.stacked)
         trained = [names.index(name) for name in self._views.trained]
-        losses, agree = run_and_compare(function, plain, flat, trained, self.optimiser.update_tolerance)
+        losses, agree = run_and_compare(
+            function, plain, flat, trained, self.optimiser.update_tolerance, self._tracer.draws()
+        )
         if not agree:
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
@@ -283,6 +311,7 @@ class Step:
                 stacklevel=4,
             )
             self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
+            self._may_replay = False
         return losses
 
     def _refresh_views_and_spec(self) -> TensorViews:
@@ -312,6 +341,11 @@ class Step:
             [] if clip is None else [vector("clip_norm", clip, len(self.array))],
             {} if scaler is None else {"scales": scaler.scales, "streaks": scaler.streaks, **scaler.numbers},
         )
+
+    def _list_extras(self) -> list[Tensor]:
+        """Return the tensors of `_extras` in a fixed order, that of `MemberRows.flat`."""
+        hyper, max_norm, scaling = self._extras()
+        return [*(row for own in hyper for row in own.values()), *max_norm, *scaling.values()]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the maximum norms of the members *rows*."""
@@ -369,11 +403,18 @@ class Step:
         )
 
     def _call(self, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
-        if not self.way.compiled:
+        if not self.way.compiled and not self._may_replay:
             return self.get_step_function(self.way, inputs, model_arg_count, part)
         key = self._key(self.way, inputs, part)
         if (function := self._tracer.find_version(key)) is not None:
             return function
+        if self._may_replay:
+            try:
+                way = ExecutionMode(self.way.width, self.way.ways, compiled=True)
+                return self.get_step_function(way, inputs, model_arg_count, part)
+            except TracingError:  # no compiling was asked for, so that this is no loss to announce
+                self._may_replay = False
+                return self.get_step_function(self.way, inputs, model_arg_count, part)
         compiled = self._tracer.count
         threshold_s = self.compile_s / compiled if compiled else COMPILE_S
         if not compiled or self._is_graph or self._spent_s.get(key, 0.0) >= threshold_s:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-
-from wattline.fusion.ops.dropout import hashed_dropout
 
 EVERY = 1_000  # steps between two comparisons, after the first few
 _LOSS_TOLERANCE = 1e-3
@@ -41,15 +39,17 @@ def run_and_compare(
     tensors: Sequence[Tensor],
     trained: Sequence[int],
     update_tolerance: float,
+    draws: AbstractContextManager[None],
 ) -> tuple[Tensor, bool]:
     """Make a step by *compiled*; if the one by *plain* differs beyond rounding, its results are used.
 
     *trained* are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm
-    of the update. Return the losses and whether both agree.
+    of the update. *draws* is the context in which random numbers are drawn as by *compiled*. Return the
+    losses and whether both agree.
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
-    with _preserved_generators(), hashed_dropout():
+    with _preserved_generators(), draws:
         expected = plain(copies)
     losses = compiled(tensors)
     params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
