@@ -1,9 +1,9 @@
 """Steps of a tiny MLP without a compiler: an array against the serial loop of ordinary models.
 
-python benchmarks/fusion_uncompiled.py [--widths 2 4 8 16] [--steps 100] [--threads 1]
+python benchmarks/fusion_uncompiled.py [--widths 2 4 8 16] [--rounds 30] [--threads 1]
 
 "loop" is a loop of the user's own (`array`, `array.loss`, `backward`, `step`), "step" is `train_step` with
-compile=False, "graph" with compile="graph". All ways take turns; printed are medians with quartiles.
+compile=False, "graph" with compile="graph". All ways take turns of 20 steps; printed are medians with quartiles.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 
 from wattline import fusion
 
+STEPS = 20  # of a way in its turn
 X, Y = torch.randn(32, 16), torch.randint(0, 4, (32,))
 
 
@@ -60,7 +61,7 @@ def make_step(width: int, compile: bool | str) -> Callable[[], object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time uncompiled steps of arrays.")
     parser.add_argument("--widths", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -72,12 +73,13 @@ def main() -> None:
             "graph": make_step(width, "graph"),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(args.steps + 8):
+        for number in range(args.rounds + 2):
             for name, run in ways.items():
                 start_s = time.perf_counter()
-                run()
-                if number >= 8:
-                    times[name].append((time.perf_counter() - start_s) * 1e6)
+                for _ in range(STEPS):
+                    run()
+                if number >= 2:
+                    times[name].append((time.perf_counter() - start_s) / STEPS * 1e6)
         base = statistics.median(times["serial"])
         for name, own in times.items():
             low, middle, high = statistics.quantiles(own, n=4)

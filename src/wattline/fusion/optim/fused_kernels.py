@@ -77,6 +77,6 @@ def _is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype in _TYPES
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.is_contiguous()
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class Update:
     """
 
     groups: tuple[GroupLayout, ...]
+    _selected: list[Any] = field(default_factory=list, compare=False, repr=False)
 
     @torch.no_grad()
     def __call__(
@@ -53,20 +55,27 @@ class Update:
         written = [*params, *tensors] if active is not None else []
         before = [tensor.clone() for tensor in written]
         start = 0
-        for group, values in zip(self.groups, hyper, strict=True):
-            group_params, group_grads, states = [], [], []
-            for row, layout in enumerate(group.state):
-                grad = grads[start + row]
-                if grad is not None:
-                    group_params.append(params[start + row])
-                    group_grads.append(grad)
-                    states.append({name: tensors[index] for name, index in layout})
-            if group_params:
-                _run(group.rule, group_params, group_grads, states, values, group.flags)
-            start += len(group.state)
+        for group, states, values in zip(self.groups, self._select(tensors), hyper, strict=True):
+            own = slice(start, start + len(states))
+            present = [row for row in zip(params[own], grads[own], states, strict=True) if row[1] is not None]
+            if present:
+                group_params, group_grads, group_states = map(list, zip(*present, strict=True))
+                _run(group.rule, group_params, group_grads, group_states, values, group.flags)
+            start = own.stop
         if active is not None:
             for tensor, old in zip(written, before, strict=True):
                 tensor.copy_(torch.where(align_with(active.to(tensor.device), tensor), tensor, old))
+
+    def _select(self, tensors: Sequence[Tensor]) -> list[list[State]]:
+        """Return the state of each parameter by name, group by group; that of the last call is kept."""
+        if not self._selected or self._selected[0] is not tensors:
+            states = [
+                [{name: tensors[index] for name, index in layout} for layout in group.state]
+                for group in self.groups
+            ]
+            self._selected[:] = [tensors, states]
+        selected: list[list[State]] = self._selected[1]
+        return selected
 
 
 def step_counters(state: Iterable[State]) -> list[Tensor]:

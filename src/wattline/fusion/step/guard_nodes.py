@@ -136,6 +136,7 @@ class Branch(GuardNode):
         self.read = read
         self.size = len(value) if isinstance(value, (*SEQUENCES, dict, set, frozenset)) else -1
         self.children: dict[Any, GuardNode] = {}
+        self._entries: list[tuple[Any, Any, GuardNode]] = []
 
     def matches(self, now: Any, memo: Memo) -> bool:
         """Return whether it has the same type and equal values."""
@@ -149,12 +150,27 @@ class Branch(GuardNode):
         if seen in memo:
             return None
         memo.add(seen)
+        if len(self._entries) != len(self.children):
+            self._entries = [(key, _find_leaf(child), child) for key, child in self.children.items()]
         read = self.read
-        for key, child in self.children.items():
-            rest = child.find_changed(read(now, key), memo)
+        for key, leaf, child in self._entries:
+            value = read(now, key)
+            if value is leaf:
+                continue
+            rest = child.find_changed(value, memo)
             if rest is not None:
                 return (key, *rest)
         return None
+
+
+_NO_LEAF = object()
+
+
+def _find_leaf(node: GuardNode) -> Any:
+    """Return the object that *node* matches without a further look, or a marker if there is none."""
+    if isinstance(node, Constant | Same):
+        return node.value
+    return node.tensor if isinstance(node, TensorInput) else _NO_LEAF
 
 
 class SetCopy(GuardNode):
