@@ -22,6 +22,11 @@ from wattline.fusion.integrations.huggingface import FusedTrainer
 from wattline.fusion.integrations.peft import pad_lora
 
 RATES = [1e-3, 3e-3, 1e-2]
+CHECKPOINTING = next(  # transformers 5.23 has another name for it
+    name
+    for name in ("activation_checkpointing", "gradient_checkpointing")
+    if name in TrainingArguments.__dataclass_fields__
+)
 
 
 class Sentences(Dataset[dict[str, Tensor]]):
@@ -212,7 +217,7 @@ def test_arguments_that_an_array_cannot_follow_are_refused(tmp_path: Path) -> No
     array = fusion.fuse([build_classifier(seed) for seed in range(2)])
     for settings, words in (
         ({"load_best_model_at_end": True, "save_strategy": "steps", "eval_strategy": "steps"}, "load_best"),
-        ({"gradient_checkpointing": True}, "gradient_checkpointing recomputes"),
+        ({CHECKPOINTING: True}, "checkpointing recomputes"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor is not supported"),
         (
             {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"},
