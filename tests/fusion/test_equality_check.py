@@ -104,12 +104,12 @@ def test_modules_run_per_member_cause_a_warning_and_agree() -> None:
 
 def test_check_detects_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(size: int, ways: Any, input: Any, weight: Any, bias: Any = None) -> Any:
-        rule, _ = right
-        y = rule(size, ways, input, weight, bias)
+        assert right.rule is not None
+        y = right.rule(size, ways, input, weight, bias)
         return rules.BatchedTensor(y.values * 1.001, y.member_dim)
 
     right = rules._RULES[F.linear]
-    monkeypatch.setitem(rules._RULES, F.linear, (wrong, "wrong"))
+    monkeypatch.setitem(rules._RULES, F.linear, right._replace(rule=wrong))
     found = check(build_members(net), (X, integer_tensor(3, 4)), steps=1)
     assert found.outputs > 1e-5
     assert found.gradients > 1e-6

@@ -40,6 +40,9 @@ def check_torch_version() -> None:
 
 check_torch_version()
 
+from torch import _fused_adam_ as fused_adam  # noqa: E402
+from torch import _fused_adamw_ as fused_adamw  # noqa: E402
+from torch import _log_softmax as log_softmax_operator  # noqa: E402
 from torch import _weight_norm as weight_norm_operator  # noqa: E402
 from torch._C import _functorch  # noqa: E402
 from torch._C._functorch import (  # noqa: E402
@@ -137,12 +140,15 @@ __all__ = [
     "add_batch_dim",
     "check_torch_version",
     "compile_graph",
+    "fused_adam",
+    "fused_adamw",
     "get_batch_dim",
     "get_interpreter_stack",
     "get_level",
     "get_proxy_mode",
     "get_unwrapped",
     "is_batchedtensor",
+    "log_softmax_operator",
     "make_fx",
     "pop_vmap",
     "push_vmap",

@@ -41,6 +41,11 @@ LOSSES: list[tuple[str, Callable[..., Tensor], Tensor]] = [
     ),
     ("cross entropy, ignoring", lambda o, t: F.cross_entropy(o, t, ignore_index=1), integer_tensor(3, 5)),
     ("cross entropy, ignoring -100", F.cross_entropy, torch.tensor([0, -100, 2, 1, -100])),
+    (
+        "cross entropy of pixels",
+        lambda o, t: F.cross_entropy(o.t().reshape(1, 3, 5), t.view(1, 5)),
+        integer_tensor(3, 5),
+    ),
     ("cross entropy of shares", F.cross_entropy, normal_tensor(5, 3).softmax(1)),
     ("cross entropy module", nn.CrossEntropyLoss(weight=HALF), integer_tensor(3, 5)),
     ("nll", lambda o, t: F.nll_loss(o.log_softmax(1), t, weight=HALF, ignore_index=0), integer_tensor(3, 5)),

@@ -14,18 +14,19 @@ from wattline.fusion.optim.hyperparameters import Range
 from wattline.fusion.optim.optimizer import ArrayOptimizer, Numbers, Pairs
 from wattline.fusion.optim.param_groups import Params
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
+from wattline.fusion.torch_internals import fused_adam, fused_adamw
 
 
 def adam(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
     """Make one step of Adam, in place, with weight decay added to the gradient."""
-    if run_fused(torch._fused_adam_, params, grads, state, hyper, flags):
+    if run_fused(fused_adam, params, grads, state, hyper, flags):
         return
     _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], state: list[State], hyper: Hyper, flags: Flags) -> None:
     """Make one step of Adam, in place, with weight decay applied to the parameter itself."""
-    if run_fused(torch._fused_adamw_, params, grads, state, hyper, flags):
+    if run_fused(fused_adamw, params, grads, state, hyper, flags):
         return
     flags = shrink_weights(params, hyper, flags)
     _moments(params, prepare_gradients(params, grads, hyper, flags), state, hyper, flags)

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from wattline.fusion.torch_internals import log_softmax_operator
+
 aten = torch.ops.aten
 
 # Functions and methods that take the same arguments as an operator, and are called faster.
 _BINDINGS: dict[Any, Any] = {
-    aten._log_softmax.default: torch._log_softmax,
+    aten._log_softmax.default: log_softmax_operator,
     aten.add.Tensor: torch.add,
     aten.addmm.default: torch.addmm,
     aten.baddbmm.default: torch.baddbmm,

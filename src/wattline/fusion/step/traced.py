@@ -30,7 +30,7 @@ from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
-from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
+from wattline.fusion.step.executed_code import NN_MODULES, ExecutedCode, is_recorded, record_code
 from wattline.fusion.step.replayed_graph import ReplayedGraph
 from wattline.fusion.torch_internals import (
     get_proxy_mode,
@@ -164,14 +164,17 @@ class MemberStep:
 
 
 def trace_step(
-    step: Callable[[Sequence[Tensor]], Any], flat: Sequence[Tensor], captured: CapturedValues
+    step: Callable[[Sequence[Tensor]], Any],
+    flat: Sequence[Tensor],
+    captured: CapturedValues,
+    executed: ExecutedCode,
 ) -> tuple[torch.fx.GraphModule, CapturedValues]:
     """Return the graph of *step* for the tensors *flat*, and the captured values that it reads.
 
-    Raise `TracingError` if it cannot be traced.
+    The code that it runs is added to *executed*. Raise `TracingError` if it cannot be traced.
     """
     own = [t.detach() for t in flat]
-    graph = _trace(step, own, captured)
+    graph = _trace(step, own, captured, executed)
     if len(graph.graph.nodes) > MAX_OPERATORS:
         raise TracingError(f"it has {len(graph.graph.nodes)} operators, at most {MAX_OPERATORS} are compiled")
     return graph, captured.select(_drop_unused_inputs(graph, len(own)))
@@ -274,13 +277,16 @@ def _single_member_losses(
 
 
 def _trace(
-    step: Callable[[Sequence[Tensor]], Any], flat: list[Tensor], captured: CapturedValues
+    step: Callable[[Sequence[Tensor]], Any],
+    flat: list[Tensor],
+    captured: CapturedValues,
+    executed: ExecutedCode,
 ) -> torch.fx.GraphModule:
     """Return the graph of *step*; raise `TracingError` if it has effects beyond its operators."""
     count = len(flat)
 
     def run(*tensors: Tensor) -> tuple[Any]:
-        with captured.replaced_by(tensors[count:]):
+        with captured.replaced_by(tensors[count:]), record_code(executed):
             return (step(tensors[:count]),)
 
     log = logging.getLogger(torch_internals.FAKE_TENSOR_LOG)  # it logs errors that are handled here

@@ -122,8 +122,8 @@ class Tracer:
             captured = CapturedValues(tuple(guards.tensors.values()), tuple(numbers), self._dtype)
             new = ExecutedCode()
             try:
-                with record_code(new), self.draws():
-                    graph, captured = trace_step(traced, flat, captured)
+                with self.draws():
+                    graph, captured = trace_step(traced, flat, captured, new)
             except (TracingError, NotGuardable) as why:
                 if not self._inputs:
                     raise TracingError(str(why)) from None
