@@ -106,6 +106,18 @@ def warn_unbatched(names: set[str]) -> None:
         _warn(f"the operator {name}", "vmap has no batched form of it")
 
 
+def warn_of_mean(gradient: Tensor, size: int) -> None:
+    """Warn if *gradient*, that of the losses, is the one of their mean instead of their sum."""
+    share = 1.0 / size
+    if size > 1 and gradient.dim() == 1 and bool(((gradient - share).abs() < 1e-3 * share).all()):
+        warnings.warn(
+            f"the gradient of each member is divided by {size}, the number of members: "
+            "differentiate losses.sum(), not losses.mean()",
+            FusionWarning,
+            stacklevel=3,
+        )
+
+
 def _warn(what: str, reason: str) -> None:
     text = f"{what} cannot be fused and runs separately for each member: {reason}"
     warnings.warn(text, FusionWarning, stacklevel=7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from wattline.errors import NotFusible
 from wattline.fusion import ops  # noqa: F401  # registers the rules
 from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
+from wattline.fusion.lowering.number_mode import MemberNumberMode, has_numbers
 from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.lowering.rules import LoweringMode, Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, call_with_tensors, replace_tensors
@@ -153,7 +154,8 @@ def map_members_one_by_one(
 def _call_body(body: nn.Module, tensors: Tensors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call *body*; hooks of a body that runs separately for each member run inside it."""
     if per_member_reason(body) is None:
-        return call_with_tensors(body, tensors, args, kwargs)
+        with MemberNumberMode() if has_numbers(body) else nullcontext():
+            return call_with_tensors(body, tensors, args, kwargs)
     with replace_tensors(body, tensors):
         return body.__dict__["forward"](*args, **kwargs)
 

@@ -98,6 +98,11 @@ def rewrite_rule(*functions: Callable[..., Any], description: str) -> Callable[[
     return register
 
 
+def has_lowering_rule(function: Callable[..., Any]) -> bool:
+    """Return whether a rule computes *function* for all members at once."""
+    return function in _RULES
+
+
 def describe_lowering(function: Callable[..., Any]) -> str | None:
     """Return a description of how *function* is computed for all members; None: by vmap."""
     registered = _RULES.get(function) or _REWRITES.get(function)

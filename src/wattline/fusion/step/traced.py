@@ -21,8 +21,11 @@ from wattline.fusion import torch_internals
 from wattline.fusion.lowering.forward import map_members, run_forward
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.number_mode import has_numbers
 from wattline.fusion.lowering.per_member import original_forwards
 from wattline.fusion.lowering.rules import Ways
+from wattline.fusion.member_criteria import MemberCriteria
+from wattline.fusion.member_numbers import TRACING_HINT
 from wattline.fusion.module_state import call_with_tensors
 from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
@@ -80,6 +83,8 @@ def make_step(
     The first *model_arg_count* arguments of *inputs* are the model's, the others the loss function's. *ways*
     None: one member, not fused.
     """
+    if ways is None and (has_numbers(step_spec.body) or isinstance(step_spec.loss, MemberCriteria)):
+        ways = Ways()  # numbers are inputs of the step, which only the rules take in the place of floats
     state, spec = rows.flat()
     device = next(iter(rows.stacked.values())).device.type
 
@@ -260,6 +265,7 @@ def describe_tracing_error(error: Exception) -> str:
         ("DataDependent", "its control flow depends on the values of tensors"),
         ("data-dependent", "its control flow depends on the values of tensors"),
         ("_local_scalar_dense", "it reads the value of a tensor (.item(), float() or the like)"),
+        (TRACING_HINT, f"a part that runs separately for each member {TRACING_HINT}"),
         ("torchdynamo", "it calls a function that torch.compile has already compiled"),
     ):
         if sign.lower() in f"{type(error).__name__} {text}".lower():

@@ -9,19 +9,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.array import FusedArray
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.member_criteria import MemberCriteria
+from wattline.fusion.member_numbers import find_device
+from wattline.fusion.module_state import named_tensors
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
-from wattline.fusion.step.options import check_options, read_torch_settings
+from wattline.fusion.step.options import check_options, read_torch_settings, warn_of_stacked
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
@@ -40,7 +43,7 @@ from wattline.fusion.torch_internals import tree_flatten, tree_map
 
 def train_step(
     array: FusedArray,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., Tensor] | Sequence[nn.Module],
     optimiser: ArrayOptimizer,
     *,
     width: int | str | None = None,
@@ -57,9 +60,13 @@ def train_step(
     compiling. Without a compiler, or if the model cannot be traced, steps run operator by operator and a
     warning is issued; *compile* False asks for that, "graph" traces the step but runs its operators one by
     one, to look for errors. *amp* is the type to compute in (torch.bfloat16); torch.float16 needs a *scaler*.
-    *clip_norm* limits the gradient norm of each member: one number, or one per member.
+    *clip_norm* limits the gradient norm of each member: one number, or one per member. *loss* may be a list
+    with one criterion, a module, for each member; they are read anew in every step.
     """
     check_options(array, loss, optimiser, width, compile, amp, scaler)
+    if isinstance(loss, list | tuple):
+        loss = MemberCriteria(loss, len(array))
+    assert callable(loss)
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
 
 
@@ -102,7 +109,7 @@ class Step:
         self._tracer = Tracer(
             (
                 Root("the model", lambda: self.array.body, None),
-                Root("the loss", lambda: self.loss, None),
+                Root("the loss", lambda: getattr(self.loss, "body", self.loss), None),
                 Root("the arguments", lambda: self._others, None),
                 Root("PyTorch's settings", read_torch_settings, None),
             ),
@@ -131,12 +138,15 @@ class Step:
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
         if len(flags) != len(batch):
             raise NotFusible(f"members has {len(flags)} entries, expected one for each of {len(batch)}")
-        all_flags: bool | list[bool] = [*flags[:1] * len(model_args), *flags[1:]]
-        if members is True:
-            all_flags = True  # keyword arguments too
-        inputs = Inputs.from_call((*model_args, *batch[1:]), model_kwargs, all_flags, len(self.array))
+        args = (*model_args, *batch[1:])
+        all_flags = [*flags[:1] * len(model_args), *flags[1:]]
         if not self._watched and members is False:
-            self._warn_of_stacked(inputs)
+            warn_of_stacked((args, model_kwargs), len(self.array))
+        if isinstance(self.loss, MemberCriteria):
+            args, all_flags = (*args, self.loss.read_rows(find_device(self.array.body))), [*all_flags, True]
+        inputs = Inputs.from_call(
+            args, model_kwargs, True if members is True else all_flags, len(self.array)
+        )  # True: keyword arguments too
         self._others[:] = inputs.others
         inputs = dataclasses.replace(inputs, others=self._others)
         if self._array_only or self.array.carries:  # cannot be traced
@@ -147,17 +157,6 @@ class Step:
             self._auto = False
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
         return self._run(inputs, len(model_args))
-
-    def _warn_of_stacked(self, inputs: Inputs) -> None:
-        """Warn if every tensor of the batch looks as if it had a row for each member."""
-        size, shapes = len(self.array), [t.shape for t in inputs.tensors]
-        if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
-            warnings.warn(
-                f"all tensors of the batch have {size} rows, as many as there are members, but every member "
-                "gets all of them: pass members=True if row i belongs to member i",
-                FusionWarning,
-                stacklevel=3,
-            )
 
     def _probe(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         """Make a step uncompiled, to find out which code runs, and another if that code may have effects."""
@@ -208,7 +207,8 @@ class Step:
         self.way = ExecutionMode(None, self.array.ways, compiled=False)
 
     def _known_tensors(self) -> list[Tensor]:
-        return [*self.array.stacked.values(), *self.array.common.values()]
+        own = named_tensors(self.loss.body) if isinstance(self.loss, MemberCriteria) else {}
+        return [*self.array.stacked.values(), *self.array.common.values(), *own.values()]
 
     def _run_uncompiled(self, inputs: Inputs, model_arg_count: int, is_first: bool = False) -> Tensor:
         """Make a step of all members through the array itself, which detects modules that cannot be fused.
@@ -313,12 +313,16 @@ class Step:
         )
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep the maximum norms of the members *rows*."""
+        """Keep the maximum norms and the criteria of the members *rows*."""
+        if isinstance(self.loss, MemberCriteria):
+            self.loss.keep(rows)
         if isinstance(self._clip, list | tuple | Tensor) and len(self._clip) > max(rows):
             self._clip = [self._clip[row] for row in rows]
 
     def extend(self, count: int) -> None:
-        """Give *count* new members the last member's maximum norm, if each member has its own."""
+        """Give *count* new members the last member's maximum norm and criterion, if each has its own."""
+        if isinstance(self.loss, MemberCriteria):
+            self.loss.extend(count)
         if isinstance(self._clip, list | tuple | Tensor):
             self._clip = [*self._clip, *[self._clip[-1]] * count]
 
