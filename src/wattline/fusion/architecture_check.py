@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils.hooks import RemovableHandle
 
 from wattline.errors import NotFusible
 from wattline.fusion.member_numbers import find_differing_numbers
@@ -266,6 +267,8 @@ def is_equivalent(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> b
     seen.add((id(a), id(b)))
     if isinstance(a, nn.Module):
         return True  # compared as modules
+    if isinstance(a, RemovableHandle):
+        return True  # the hooks are compared
     if isinstance(a, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
     if isinstance(a, float):

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.architecture_check import check_same_architecture
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.fallback import (
     FusionWarning,
     run_with_fallback,
     set_per_member,
+    warn_of_clipping,
     warn_of_mean,
     warn_per_member,
     warn_unbatched,
@@ -233,12 +235,7 @@ class FusedArray(nn.Module):
         """Yield the stacked parameters; warn where PyTorch would clip all members by one norm."""
         for at, parameter in enumerate(super().parameters(recurse)):
             if at == 0 and sys._getframe(1).f_code is _CLIP_GRAD_NORM:
-                warnings.warn(
-                    "torch.nn.utils clips all members by one norm, so that they change each other: "
-                    "use wattline.fusion.clip_grad_norm_",
-                    FusionWarning,
-                    stacklevel=3,
-                )
+                warn_of_clipping()
             yield parameter
 
     def each(self, fn: Callable[..., Any], *args: Any, members: bool | Sequence[bool] = True) -> Any:
@@ -254,9 +251,9 @@ class FusedArray(nn.Module):
                 raise _SharedDraws(
                     "it draws random numbers from Python or NumPy, which members must not share"
                 )
-        except NotFusible:
-            raise
         except Exception as error:
+            if not is_fusing_error(error):
+                raise
             out = map_members_one_by_one(fn, args, members, self._size)
             if fn not in self._warned:
                 self._warned.append(fn)

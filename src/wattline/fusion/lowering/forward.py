@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import disable_saved_tensors_hooks
 
 from wattline.errors import NotFusible
 from wattline.fusion import ops  # noqa: F401  # registers the rules
 from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
 from wattline.fusion.lowering.number_mode import MemberNumberMode, has_numbers
 from wattline.fusion.lowering.per_member import per_member_reason
+from wattline.fusion.lowering.recomputation import supported_recomputation
 from wattline.fusion.lowering.rules import LoweringMode, Ways
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, call_with_tensors, replace_tensors
 from wattline.fusion.torch_internals import (
+    forbidden_saved_tensor_hooks,
     is_batchedtensor,
     run_batched,
     set_vmap_warnings,
@@ -68,7 +69,8 @@ def run_forward(
         with (
             LoweringMode(ways, on_operator),
             _collect_unbatched(unbatched),
-            disable_saved_tensors_hooks("not in an array"),
+            forbidden_saved_tensor_hooks("hooks of saved tensors would get the tensors of all members"),
+            supported_recomputation(),
         ):
             tensors = [*stacked.values(), *carried.values(), *inputs.tensors]
             flags = [*[True] * first_input, *inputs.per_member]
@@ -133,7 +135,7 @@ def map_members(
             raise TypeError(f"{getattr(fn, '__name__', fn)} returns {leaves}, expected tensors")
         return leaves
 
-    with LoweringMode(ways), _collect_unbatched(unbatched):
+    with LoweringMode(ways), _collect_unbatched(unbatched), supported_recomputation():
         outs = run_batched(one, inputs.tensors, inputs.per_member, size)
     return tree_unflatten(outs, structure[0])
 

@@ -23,6 +23,7 @@ from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_sta
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.number_mode import has_numbers
 from wattline.fusion.lowering.per_member import original_forwards
+from wattline.fusion.lowering.recomputation import supported_recomputation
 from wattline.fusion.lowering.rules import Ways
 from wattline.fusion.member_criteria import MemberCriteria
 from wattline.fusion.member_numbers import TRACING_HINT
@@ -215,7 +216,7 @@ def _single_member_losses(
         kwargs = tree_map_only(Tensor, lambda t: t[0], kwargs)
     before = {**{name: t[0] for name, t in tensors.items()}, **common}
     after = dict(before)
-    with original_forwards(step_spec.body):
+    with original_forwards(step_spec.body), supported_recomputation():
         out = call_with_tensors(step_spec.body, after, tuple(own[:model_arg_count]), kwargs)
     for name, new in after.items():
         if new is not before[name]:
