@@ -105,22 +105,25 @@ def make_step(
                 set_host_rng_state(rng_state)
                 raise TracingError("it draws random numbers from Python or NumPy")
             check_losses(losses, losses.shape[0])
-            total_loss = (losses * now.scaling["scales"] if now.scaling else losses).sum()
-            grads = torch.autograd.grad(total_loss, list(leaves.values()), allow_unused=True)
-        with torch.no_grad():
-            present = [g for g in grads if g is not None]
-            overflowed = unscale(present, now.scaling["scales"]) if now.scaling else None
-            for limit in now.max_norm:
-                clip_norm(present, limit)
-            params = [now.stacked[name] for name in step_spec.trained]
-            step_spec.update(
-                params, grads, now.tensors, now.hyper, None if overflowed is None else ~overflowed
-            )
-            if overflowed is not None:
-                adjust_scales(now.scaling["scales"], now.scaling["streaks"], overflowed, now.scaling)
+            update_members(step_spec, now, leaves, losses)
         return losses.detach()
 
     return step
+
+
+def update_members(step_spec: StepSpec, rows: MemberRows, leaves: dict[str, Tensor], losses: Tensor) -> None:
+    """Differentiate *losses* with respect to *leaves*, the trained parameters, and update *rows*."""
+    total_loss = (losses * rows.scaling["scales"] if rows.scaling else losses).sum()
+    grads = torch.autograd.grad(total_loss, list(leaves.values()), allow_unused=True)
+    with torch.no_grad():
+        present = [g for g in grads if g is not None]
+        overflowed = unscale(present, rows.scaling["scales"]) if rows.scaling else None
+        for limit in rows.max_norm:
+            clip_norm(present, limit)
+        params = [rows.stacked[name] for name in step_spec.trained]
+        step_spec.update(params, grads, rows.tensors, rows.hyper, None if overflowed is None else ~overflowed)
+        if overflowed is not None:
+            adjust_scales(rows.scaling["scales"], rows.scaling["streaks"], overflowed, rows.scaling)
 
 
 def trace_step(

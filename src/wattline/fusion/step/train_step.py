@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.array import FusedArray
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.member_criteria import MemberCriteria
 from wattline.fusion.member_numbers import find_device
 from wattline.fusion.module_state import named_tensors
 from wattline.fusion.optim import ArrayOptimizer
-from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step.execution_mode import ExecutionMode
-from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
+from wattline.fusion.step.memory_limit import StepBackup, narrow, run_in_parts
 from wattline.fusion.step.options import check_options, read_torch_settings, warn_of_stacked
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
@@ -32,10 +32,10 @@ from wattline.fusion.step.traced import (
     StepFunction,
     StepSpec,
     TracingError,
-    check_losses,
     make_step,
 )
 from wattline.fusion.step.tracer import Tracer
+from wattline.fusion.step.uncompiled import run_all_members, run_some_members
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
 from wattline.fusion.torch_internals import tree_flatten, tree_map
@@ -105,6 +105,8 @@ class Step:
         self._probed: set[bool] = set()
         self._watched: set[bool] = set()
         self._array_only = False
+        self.memory_width: int | None = None  # members at a time, if memory has run out
+        self.backup: StepBackup | None = None  # of the part that runs; None: it cannot be repeated
         self._others: list[Any] = []  # arguments of the present call that are not tensors
         self._tracer = Tracer(
             (
@@ -204,63 +206,52 @@ class Step:
         if self.way.compiled:
             warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
         self._array_only = True
-        self.way = ExecutionMode(None, self.array.ways, compiled=False)
+        self.way = ExecutionMode(self.memory_width, self.array.ways, compiled=False)
+
+    def _updated_tensors(self) -> list[Tensor]:
+        return [*self.optimiser.parameters(), *self.optimiser.state_tensors()]
 
     def _known_tensors(self) -> list[Tensor]:
         own = named_tensors(self.loss.body) if isinstance(self.loss, MemberCriteria) else {}
-        return [*self.array.stacked.values(), *self.array.common.values(), *own.values()]
+        return [*named_tensors(self.array.body).values(), *own.values()]
 
     def _run_uncompiled(self, inputs: Inputs, model_arg_count: int, is_first: bool = False) -> Tensor:
-        """Make a step of all members through the array itself, which detects modules that cannot be fused.
+        """Make a step through the array itself, which detects modules that cannot be fused.
 
         In the *is_first* one, tensors that the loss should not be computed from are refused.
         """
-        (args, kwargs), flags = inputs.build(inputs.tensors), inputs.argument_flags
-        opt, scaler = self.optimiser, self._scaler
-        opt.zero_grad()
-        device = next(self.array.parameters()).device.type
-        with torch.autocast(device, self._amp, enabled=self._amp is not None):
-            own = inputs.are_keywords_own or flags[:model_arg_count]
-            out = self.array(*args[:model_arg_count], members=own, **kwargs)
-            losses: Tensor = self.array.each(
-                self.loss, out, *args[model_arg_count:], members=[True, *flags[model_arg_count:]]
-            )
-        check_losses(losses, len(self.array))
-        if is_first:
-            refuse_foreign_parameters(losses, self.array, inputs.tensors)
-        (losses if scaler is None else scaler.scale(losses)).sum().backward()
-        if scaler is not None:
-            scaler.unscale_(opt)
-        if self._clip is not None:
-            clip_grad_norm_(opt.parameters(), self._clip)
-        if scaler is None:
-            opt.step()
-        else:
-            scaler.step(opt)
-            scaler.update()
-        opt.zero_grad()
-        return losses.detach()
+
+        def run(part: slice) -> Tensor:
+            self.backup = StepBackup(self.array.body.buffers(), self._updated_tensors())
+            if part.stop - part.start == len(self.array):
+                return run_all_members(self, inputs, model_arg_count, is_first)
+            return run_some_members(self, inputs, model_arg_count, part, is_first)
+
+        return run_in_parts(self, run, lambda: self.memory_width)
 
     def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         views, extras = self._refresh_views_and_spec(), tree_flatten(self._extras())[0]
-        losses = []
-        for part in views.slices(1 if self.way.ways is None else self.way.width):
+
+        def run(part: slice) -> Tensor:
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
             function = self._call(own, model_arg_count, part)
-            if self._tracer.has_compiled(function) and self._verification.is_due(function):
-                losses.append(self._compare(function, flat, own, model_arg_count, part))
-                continue
+            if self._tracer.has_compiled(function):
+                if self._verification.is_due(function):
+                    self.backup = StepBackup((), self._updated_tensors())
+                    return self._compare(function, flat, own, model_arg_count, part)
+                self.backup = None  # the tensors may be written to at any time
+                return function(flat)
+            self.backup = StepBackup(self.array.body.buffers(), self._updated_tensors())
             try:
-                losses.append(function(flat))
-            except NotFusible:
-                raise
+                return function(flat)
             except Exception as error:  # a branch that cannot be fused, taken for the first time
-                if self.way.compiled or losses:
+                if self.way.compiled or own is not inputs or not is_fusing_error(error):
                     raise
                 self._stop_compiling(error if isinstance(error, TracingError) else TracingError(str(error)))
-                return self._run_uncompiled(inputs, model_arg_count)
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+            return self._run_uncompiled(inputs, model_arg_count)
+
+        return run_in_parts(self, run, lambda: 1 if self.way.ways is None else self.way.width)
 
     def _compare(
         self, function: StepFunction, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
@@ -273,7 +264,9 @@ class Step:
         names = list(self._views.stacked)
         trained = [names.index(name) for name in self._views.trained]
         losses, agree = run_and_compare(function, plain, flat, trained, self.optimiser.update_tolerance)
-        if not agree:
+        if agree is None:
+            narrow(self, part.stop - part.start)
+        elif not agree:
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} steps before this one may differ too, "
@@ -283,6 +276,13 @@ class Step:
             )
             self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
         return losses
+
+    @property
+    def spec(self) -> StepSpec:
+        """The parts of the step."""
+        self._refresh_views_and_spec()
+        assert self._step_spec is not None
+        return self._step_spec
 
     def _refresh_views_and_spec(self) -> TensorViews:
         """Return up-to-date views of tensors; renew the step specification if another update is needed."""
