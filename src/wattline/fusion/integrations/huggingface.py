@@ -37,7 +37,7 @@ _PER_MEMBER = {
 _OF_THE_FIRST = {"output_dir", "logging_dir", "run_name"}  # may differ; those of the first member are used
 _REFUSED = {
     "fp16": "has one loss scale for all members; use bf16=True",
-    "gradient_checkpointing": "is not supported; recompute parts in a loop of your own",
+    "gradient_checkpointing": "recomputes parts of the forward, which arrays do not support",
     "torch_compile": "is not supported; use fusion.train_step for compiled steps",
     "load_best_model_at_end": "chooses one step for all members; compare the eval metrics of each member",
     "push_to_hub": "is not supported; push the folders of the members",

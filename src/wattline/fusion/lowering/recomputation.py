@@ -130,7 +130,7 @@ def _left_vmap() -> Any:
 
 @dataclass(frozen=True)
 class _Wrapper:
-    """How a tensor of one member is made from that of all members; *dim* None: members share it."""
+    """Conversion between the tensor of one member and that of all; *dim* None: members share it."""
 
     dim: int | None
     level: int
@@ -150,7 +150,7 @@ class _Wrapper:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What a part of a forward runs in: vmap, the modes, and the attributes and tensors of modules."""
+    """The state in which a part of a forward runs: vmap, the modes, attributes and tensors of modules."""
 
     size: int | None  # of vmap; None: not in vmap
     level: int

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StepBackup:
-    """What a step may have changed when memory runs out: buffers and the states of random generators.
+    """Copies of all that a failed step may have changed: buffers and the states of random generators.
 
     Weights and the other *updated* tensors, those of the optimiser, change only in the update at its end; if
     that has begun, the step cannot be repeated.
