@@ -364,7 +364,8 @@ def test_a_step_with_a_branch_on_a_number_runs_uncompiled_and_says_so() -> None:
     assert not torch.equal(step(X, Y), losses)
 
 
-def test_compiled_dropout_has_the_probability_of_each_member() -> None:
+@pytest.mark.parametrize("compile", ["graph", pytest.param(True, marks=pytest.mark.slow)])
+def test_compiled_dropout_has_the_probability_of_each_member(compile: Any) -> None:
     torch.manual_seed(0)
 
     class Dropped(nn.Module):
@@ -377,7 +378,7 @@ def test_compiled_dropout_has_the_probability_of_each_member() -> None:
 
     array = fuse([Dropped(p) for p in (0.0, 0.25, 0.75)])
     step = train_step(
-        array, lambda out: (out > 0).float().mean() + out.sum() * 0, SGD(array, lr=0.0), compile="graph"
+        array, lambda out: (out > 0).float().mean() + out.sum() * 0, SGD(array, lr=0.0), compile=compile
     )
     for p in ((0.0, 0.25, 0.75), (0.0, 0.25, 0.75), (0.5, 0.0, 1.0)):
         array.body.drop.p.copy_(torch.tensor(p))
