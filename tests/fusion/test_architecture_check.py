@@ -37,6 +37,14 @@ class Scaled(nn.Module):
         return self.fc(x) * self.factor
 
 
+class WithDefault(nn.Module):
+    tau = 0.5  # would be found before a buffer of that name
+
+    def __init__(self, tau: float = 1.0) -> None:
+        super().__init__()
+        self.tau = tau
+
+
 def net(width: int = 4, act: Callable[[], nn.Module] = nn.ReLU, **knobs: Any) -> nn.Module:
     return nn.Sequential(nn.Linear(3, width), act(), nn.Linear(width, 2, **knobs))
 
@@ -91,16 +99,17 @@ DIFFERENT: list[tuple[str, Callable[[], nn.Module], Callable[[], nn.Module], lis
     ("bias", net, lambda: net(bias=False), ["2.bias", "only one"]),
     ("frozen", net, lambda: frozen(net(), "0.bias"), ["0.bias", "frozen"]),
     ("tied", lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), tied, ["1.weight", "tied"]),
-    ("dropout", lambda: nn.Dropout(0.1), lambda: nn.Dropout(0.2), ["p is 0.2", "expected 0.1"]),
     (
         "stride",
         lambda: nn.Conv2d(2, 2, 3),
         lambda: nn.Conv2d(2, 2, 3, stride=2),
         ["stride", "(2, 2)", "(1, 1)"],
     ),
-    ("batch norm's eps", lambda: nn.BatchNorm1d(3), lambda: nn.BatchNorm1d(3, eps=0.1), ["eps is 0.1"]),
-    ("an attribute", Scaled, lambda: Scaled(factor=2.0), ["factor is 2.0", "expected 1.0"]),
-    ("an attribute's kind", Scaled, lambda: Scaled(factor=1), ["factor is 1", "expected 1.0"]),
+    ("an int", lambda: Scaled(factor=1), lambda: Scaled(factor=2), ["factor is 2", "expected 1"]),
+    ("a bool", Scaled, lambda: Scaled(factor=True), ["factor is True", "expected 1.0"]),
+    ("a float and a string", Scaled, lambda: Scaled(factor="1"), ["factor is '1'", "expected 1.0"]),
+    ("floats in a tuple", lambda: Scaled(betas=(0.9, 1)), lambda: Scaled(betas=(0.8, 1)), ["betas"]),
+    ("a float of the class", WithDefault, lambda: WithDefault(2.0), ["tau is 2.0", "expected 1.0"]),
     ("an attribute more", Scaled, lambda: Scaled(more=1), ["more", "only one"]),
     ("a list", lambda: Scaled(sizes=[1, 2]), lambda: Scaled(sizes=[1, 3]), ["sizes is [1, 3]"]),
     ("a dict", lambda: Scaled(sizes={"a": 1}), lambda: Scaled(sizes={"a": 2}), ["sizes"]),

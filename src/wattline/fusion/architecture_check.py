@@ -6,22 +6,24 @@ import functools
 import hashlib
 import math
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils.hooks import RemovableHandle
 
 from wattline.errors import NotFusible
+from wattline.fusion.member_numbers import find_differing_numbers
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, generator_state, named_tensors
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def check_same_architecture(models: Sequence[nn.Module]) -> None:
-    """Raise `NotFusible`, naming the difference, if *models* differ in more than the values of tensors."""
+    """Raise `NotFusible`, naming the difference, if *models* differ in more than tensors and floats."""
     if not models:
         raise NotFusible("no models were given, expected at least one")
     for index, model in enumerate(models):
@@ -30,12 +32,14 @@ def check_same_architecture(models: Sequence[nn.Module]) -> None:
     first = models[0]
     for model in models:
         _check_fusible(model)
+    numbers = find_differing_numbers(models)
     for index, model in enumerate(models[1:], 1):
         if model is first or any(model is other for other in models[1:index]):
             raise NotFusible(
                 f"member {index} is the same object as another member, expected a separate model"
             )
-        for problem in _differences(first, model):
+        own = find_differing_numbers([first, model])
+        for problem in _differences(first, model, {*numbers, *own}):
             raise NotFusible(f"member {index} differs from member 0: {problem}")
     _check_not_shared(models)
 
@@ -71,11 +75,14 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a hash of modules, shapes, types and settings; it is equal for models that may be fused."""
+    """Return a hash of modules, shapes, types and settings; models with equal hashes may be fused.
+
+    Floats, in which members may differ, are in it without their values.
+    """
     lines = []
     for where, module in model.named_modules():
         settings = {
-            k: _short(v)
+            k: "a float" if isinstance(v, float) and not hasattr(type(module), k) else _short(v)
             for k, v in vars(module).items()
             if k not in TORCH_ATTRIBUTES and isinstance(v, _PLAIN)
         }
@@ -154,8 +161,11 @@ def _check_not_shared(models: Sequence[nn.Module]) -> None:
                 )
 
 
-def _differences(first: nn.Module, other: nn.Module) -> Iterator[str]:
-    """Yield the differences between two models: modules, then tensors, then attributes and hooks."""
+def _differences(first: nn.Module, other: nn.Module, numbers: Container[tuple[str, str]]) -> Iterator[str]:
+    """Yield the differences between two models: modules, then tensors, then attributes and hooks.
+
+    Attributes in *numbers* (path of the module, name) may differ.
+    """
     ours, theirs = dict(first.named_modules()), dict(other.named_modules())
     if list(ours) != list(theirs):
         extra = next(iter([*(n for n in ours if n not in theirs), *(n for n in theirs if n not in ours)]), "")
@@ -174,7 +184,7 @@ def _differences(first: nn.Module, other: nn.Module) -> Iterator[str]:
             modes = {True: "training", False: "evaluation"}
             found, expected = modes[yours.training], modes[mine.training]
             yield f"{where or 'the model'} is in {found} mode, expected {expected}"
-        yield from _attribute_differences(where, mine, yours)
+        yield from _attribute_differences(where, mine, yours, numbers)
         for kind, hooks in _hooks(mine).items():
             if not is_equivalent(hooks, _hooks(yours)[kind]):
                 yield f"{where or 'the model'} has different {kind.strip('_').replace('_', ' ')}"
@@ -223,14 +233,16 @@ def _tensor_differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> I
             yield f"{name} is {'trained' if yours.requires_grad else 'frozen'}, unlike in member 0"
 
 
-def _attribute_differences(where: str, mine: nn.Module, yours: nn.Module) -> Iterator[str]:
+def _attribute_differences(
+    where: str, mine: nn.Module, yours: nn.Module, numbers: Container[tuple[str, str]]
+) -> Iterator[str]:
     ours = {k: v for k, v in vars(mine).items() if k not in TORCH_ATTRIBUTES or k == "forward"}
     theirs = {k: v for k, v in vars(yours).items() if k not in TORCH_ATTRIBUTES or k == "forward"}
     prefix = f"{where}." if where else ""
     for name in [*ours, *(n for n in theirs if n not in ours)]:
         if name not in ours or name not in theirs:
             yield f"{prefix}{name} is set in only one of them"
-        elif are_tensors_of_same_shape(ours[name], theirs[name]):
+        elif are_tensors_of_same_shape(ours[name], theirs[name]) or (where, name) in numbers:
             continue
         elif not is_equivalent(ours[name], theirs[name]):
             yield f"{prefix}{name} is {_short(theirs[name])}, expected {_short(ours[name])}"
@@ -255,6 +267,8 @@ def is_equivalent(a: Any, b: Any, seen: set[tuple[int, int]] | None = None) -> b
     seen.add((id(a), id(b)))
     if isinstance(a, nn.Module):
         return True  # compared as modules
+    if isinstance(a, RemovableHandle):
+        return True  # the hooks are compared
     if isinstance(a, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
     if isinstance(a, float):

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from wattline.errors import NotFusible
-from wattline.fusion.architecture_check import check_same_architecture, find_shared_tensors, is_equivalent
+from wattline.fusion.architecture_check import check_same_architecture
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.fallback import (
     FusionWarning,
     run_with_fallback,
     set_per_member,
+    warn_of_clipping,
+    warn_of_mean,
     warn_per_member,
     warn_unbatched,
 )
@@ -28,49 +31,37 @@ from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import original_forwards, per_member_reason
 from wattline.fusion.lowering.rules import Ways
+from wattline.fusion.member_criteria import MemberCriteria, share_criteria
+from wattline.fusion.member_numbers import (
+    MARK,
+    assign_member_numbers,
+    check_numbers,
+    find_device,
+    find_differing_numbers,
+    kept_numbers,
+    read_numbers,
+    register_numbers,
+    restore_attributes_of_member,
+)
 from wattline.fusion.module_state import TORCH_ATTRIBUTES, named_tensors
 from wattline.fusion.optim import find_optimisers
+from wattline.fusion.stacking import stack_models
 
 
 def fuse(models: Sequence[nn.Module]) -> FusedArray:
     """Return one module that computes *models*, each with its own weights, buffers and random numbers.
 
-    The models may differ only in the values of their tensors; `NotFusible` names any other difference.
-    The array copies the weights and leaves *models* unchanged. Frozen parameters and buffers that are one
-    object in all models are stored once and not copied; frozen parameters of equal value are stored once.
+    The models may differ only in the values of their tensors and in attributes that are floats; `NotFusible`
+    names any other difference. The array copies the weights and leaves *models* unchanged. Frozen parameters
+    and buffers that are one object in all models are stored once and not copied; frozen parameters of equal
+    value are stored once.
     """
     models = list(models)
     check_same_architecture(models)
-    common = find_shared_tensors(models)
-    states = [named_tensors(model) for model in models]
-    memo: dict[int, Any] = {}
-    for name, t in common.items():
-        is_one_object = all(state[name] is t for state in states)
-        memo[id(t)] = t if is_one_object else nn.Parameter(t.detach().clone(), requires_grad=False)
-    for name, first in states[0].items():
-        if name not in common:
-            rows = torch.stack([state[name].detach() for state in states])
-            memo[id(first)] = (
-                nn.Parameter(rows, first.requires_grad) if isinstance(first, nn.Parameter) else rows
-            )
-    carried = _stack_attributes(models, memo)
-    array = FusedArray(copy.deepcopy(models[0], memo), len(models), frozenset(common))
+    body, common, carried = stack_models(models)
+    array = FusedArray(body, len(models), frozenset(common))
     array._carried.update(carried)
     return array
-
-
-def _stack_attributes(models: Sequence[nn.Module], memo: dict[int, Any]) -> dict[AttributePath, Tensor]:
-    """Stack tensors in plain attributes that differ between members; add their copies to *memo*."""
-    stacked = {}
-    for path, module in models[0].named_modules():
-        for name, value in vars(module).items():
-            if not isinstance(value, Tensor) or name in TORCH_ATTRIBUTES:
-                continue
-            memo[id(value)] = value.detach().clone()
-            all_have = [vars(model.get_submodule(path))[name] for model in models]
-            if not value.is_leaf or any(not is_equivalent(value, other) for other in all_have):
-                stacked[path, name] = torch.stack([t.detach() for t in all_have])
-    return stacked
 
 
 def _is_of_torch(fn: Any) -> bool:
@@ -107,11 +98,19 @@ class FusedArray(nn.Module):
         self._separate: list[Any] = []
         self._known_code: set[Any] = set()  # of functions passed to `each`
         self._layout: ModelLayout | None = None
+        self._criteria: MemberCriteria | None = None
         self.ways = Ways()
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies start without followers, and list their own tensors.
-        return {**self.__dict__, "_followers": None, "_warned": [], "_layout": None, "_known_code": set()}
+        fresh: dict[str, Any] = {
+            "_followers": None,
+            "_warned": [],
+            "_layout": None,
+            "_known_code": set(),
+            "_criteria": None,
+        }
+        return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -121,6 +120,8 @@ class FusedArray(nn.Module):
         """Set an attribute; one of the members, such as a temperature, is set in the body."""
         body = self.__dict__.get("_modules", {}).get("body")
         is_own = name.startswith("_") or name in self.__dict__ or name in TORCH_ATTRIBUTES or name == "ways"
+        if body is not None and not is_own and assign_member_numbers(body, name, value, self._size):
+            return
         if (
             body is not None
             and not is_own
@@ -136,9 +137,16 @@ class FusedArray(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             body = self.__dict__.get("_modules", {}).get("body")
+            if body is not None and name in vars(body).get(MARK, ()):
+                return body._buffers[name]
             if body is None or name not in vars(body) or name in TORCH_ATTRIBUTES:
                 raise
             return vars(body)[name]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FusedArray:
+        """Apply a conversion (`to`, `half`, …) to all tensors; numbers of members keep their type."""
+        with kept_numbers(self.body):
+            return super()._apply(fn, recurse)
 
     def __len__(self) -> int:
         return self._size
@@ -165,6 +173,8 @@ class FusedArray(nn.Module):
         """
         inputs = Inputs.from_call(args, kwargs, members, self._size)
         self._layout = layout = (self._layout or ModelLayout(self.body)).refresh()
+        if layout.has_numbers:
+            check_numbers(self.body, self._size)
         stacked = {name: t for name, t in layout.tensors.items() if name not in self._common}
         common = [(name, layout.tensors[name]) for name in self._common]
         buffers = [t for t in layout.tensors.values() if not isinstance(t, nn.Parameter)]
@@ -197,15 +207,25 @@ class FusedArray(nn.Module):
         return out
 
     def loss(
-        self, fn: Callable[..., Tensor], output: Any, target: Any = None, *, members: bool = False
+        self,
+        fn: Callable[..., Tensor] | Sequence[nn.Module],
+        output: Any,
+        target: Any = None,
+        *,
+        members: bool = False,
     ) -> Tensor:
-        """Return `fn(output, target)` of each member as a vector [B].
+        """Return `fn(output, target)` of each member as a vector [B]; *fn* may be a list of criteria.
 
         Members share no weights, so the gradient of the sum is each member's own gradient. *output* is an
         output of the array. All members get the same *target*; with *members* true each gets its row.
         """
-        targets = () if target is None else (target,)
-        losses: Tensor = self.each(fn, output, *targets, members=(True, *[members] * len(targets)))
+        args, flags = (output,) if target is None else (output, target), [True, members]
+        if isinstance(fn, list | tuple):
+            self._criteria = share_criteria(fn, self._size, self._criteria)
+            fn, args = self._criteria, (*args, self._criteria.read_rows(find_device(self.body)))
+            flags = [*flags[: len(args) - 1], True]
+        assert callable(fn)
+        losses: Tensor = self.each(fn, *args, members=flags[: len(args)])
         if not self._has_seen_gradient and isinstance(losses, Tensor) and losses.requires_grad:
             losses.register_hook(self._check_gradient)
         return losses
@@ -215,25 +235,13 @@ class FusedArray(nn.Module):
         if self._has_seen_gradient:
             return
         self._has_seen_gradient = True
-        share = 1.0 / self._size
-        if self._size > 1 and gradient.dim() == 1 and bool(((gradient - share).abs() < 1e-3 * share).all()):
-            warnings.warn(
-                f"the gradient of each member is divided by {self._size}, the number of members: "
-                "differentiate losses.sum(), not losses.mean()",
-                FusionWarning,
-                stacklevel=2,
-            )
+        warn_of_mean(gradient, self._size)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the stacked parameters; warn where PyTorch would clip all members by one norm."""
         for at, parameter in enumerate(super().parameters(recurse)):
             if at == 0 and sys._getframe(1).f_code is _CLIP_GRAD_NORM:
-                warnings.warn(
-                    "torch.nn.utils clips all members by one norm, so that they change each other: "
-                    "use wattline.fusion.clip_grad_norm_",
-                    FusionWarning,
-                    stacklevel=3,
-                )
+                warn_of_clipping()
             yield parameter
 
     def each(self, fn: Callable[..., Any], *args: Any, members: bool | Sequence[bool] = True) -> Any:
@@ -250,9 +258,9 @@ class FusedArray(nn.Module):
                 raise _SharedDraws(
                     "it draws random numbers from Python or NumPy, which members must not share"
                 )
-        except NotFusible:
-            raise
         except Exception as error:
+            if not is_fusing_error(error):
+                raise
             out = map_members_one_by_one(fn, args, members, self._size)
             if fn not in self._warned:
                 self._warned.append(fn)
@@ -309,7 +317,8 @@ class FusedArray(nn.Module):
             raise NotFusible(
                 "modules keep tensors from one call to the next, which joining members do not have"
             )
-        check_same_architecture([self.member(0), *models])
+        first = self.member(0)
+        check_same_architecture([first, *models])
         states = [named_tensors(model) for model in models]
         for name, tensor in self.common.items():
             if any(not torch.equal(state[name], tensor) for state in states):
@@ -317,9 +326,13 @@ class FusedArray(nn.Module):
         optimisers = find_optimisers(self.parameters())
         for optimiser in optimisers:  # raises before anything has changed
             optimiser.check_joining(len(models), hyper)
+        for path, name in find_differing_numbers([first, *models]):
+            if name not in vars(module := self.body.get_submodule(path)).get(MARK, ()):
+                register_numbers(module, name, [vars(module)[name]] * self._size, find_device(self.body))
+        new = [state | read_numbers(model, self.body) for state, model in zip(states, models, strict=True)]
         self._resize(
             lambda name, t: torch.cat(
-                [t, torch.stack([s[name].detach() for s in states]).to(t.device, t.dtype)]
+                [t, torch.stack([s[name].detach() for s in new]).to(t.device, t.dtype)]
             ),
             self._size + len(models),
         )
@@ -364,6 +377,7 @@ class FusedArray(nn.Module):
             model = copy.deepcopy(self.body, memo)
         for (path, name), tensor in self._carried.items():
             model.get_submodule(path).__dict__[name] = tensor[index].clone()
+        restore_attributes_of_member(model)
         return model
 
     def split(self) -> list[nn.Module]:
@@ -383,7 +397,8 @@ class FusedArray(nn.Module):
                 raise NotFusible(f"{name} is shared by all members, but the state dict has another value")
         with torch.no_grad():
             for name, tensor in self.stacked.items():
-                tensor[index].copy_(new[name])
+                if name in new:  # a number of the member is none of its tensors
+                    tensor[index].copy_(new[name])
 
     def _check_index(self, index: int) -> int:
         if not -self._size <= index < self._size:

@@ -33,6 +33,10 @@ def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, 
         return module(*args, **kwargs)
 
 
+replaced_modules: list[nn.Module] = []
+"""Modules that run with other tensors at present, the outermost first."""
+
+
 @contextmanager
 def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
     """Replace tensors of *module* by name (see `named_tensors`) inside a `with` block.
@@ -43,6 +47,7 @@ def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[N
     slots: list[tuple[nn.Module, Any, dict[str, Any]]] = [
         (m, mapping, dict(mapping)) for m in module.modules() for mapping in (m._parameters, m._buffers)
     ]
+    replaced_modules.append(module)
     try:
         for _, mapping, old in slots:
             mapping.update(
@@ -60,6 +65,7 @@ def replace_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[N
                 if now is not None and id(was) in names:
                     tensors[names[id(was)]] = now
     finally:
+        replaced_modules.pop()
         for _, mapping, old in slots:
             mapping.clear()
             mapping.update(old)

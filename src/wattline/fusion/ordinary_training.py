@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from wattline.errors import ConfigError
 from wattline.fusion.array import FusedArray
+from wattline.fusion.member_criteria import MemberCriteria
 from wattline.fusion.module_state import flatten_tree, named_tensors
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.member_state import ordinary_class
@@ -111,6 +112,9 @@ def _select_member(call: RecordedCall, member: int) -> RecordedCall:
 
     args = tuple(select(arg, flag) for arg, flag in zip(call.args, call.flags, strict=True))
     kwargs = {name: select(value, call.keyword_flag) for name, value in call.kwargs.items()}
+    if isinstance(call.function, MemberCriteria):
+        args = args[:-1] if len(args) > 1 and isinstance(args[-1], dict) else args  # the criterion has them
+        return RecordedCall(call.function.criteria[member], args, kwargs, call.flags[: len(args)])
     return RecordedCall(call.function, args, kwargs, call.flags)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ from torch import _fused_adam_ as fused_adam  # noqa: E402
 from torch import _fused_adamw_ as fused_adamw  # noqa: E402
 from torch import _log_softmax as log_softmax_operator  # noqa: E402
 from torch import _weight_norm as weight_norm_operator  # noqa: E402
-from torch._C import _functorch  # noqa: E402
+from torch._C import _autograd, _functorch  # noqa: E402
 from torch._C._functorch import (  # noqa: E402
     TransformType,
     get_interpreter_stack,
@@ -60,6 +61,8 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
 from torch.nn.modules.dropout import _DropoutNd as DropoutBase  # noqa: E402
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase  # noqa: E402
+from torch.overrides import _get_current_function_mode_stack as current_function_modes  # noqa: E402
+from torch.utils import checkpoint as checkpoint_module  # noqa: E402
 from torch.utils._pytree import (  # noqa: E402
     register_dataclass,
     tree_flatten,
@@ -67,6 +70,11 @@ from torch.utils._pytree import (  # noqa: E402
     tree_map_only,
     tree_unflatten,
 )
+from torch.utils.checkpoint import (  # noqa: E402
+    _checkpoint_without_reentrant_generator as torch_checkpoint_generator,
+)
+from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation  # noqa: E402
+from torch.utils.checkpoint import noop_context_fn  # noqa: E402
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -83,6 +91,14 @@ class VmapLayer(NamedTuple):
     level: int
     size: int
     record: Any
+
+
+def find_vmap() -> VmapLayer | None:
+    """Return the innermost vmap; None outside of it."""
+    layer = _functorch.peek_interpreter_stack()
+    if layer is None:
+        return None
+    return VmapLayer(layer.level(), _functorch.CVmapInterpreterPtr(layer).batchSize(), None)
 
 
 def pop_vmap() -> VmapLayer:
@@ -118,6 +134,54 @@ def run_batched(
         _functorch._vmap_decrement_nesting()
 
 
+@contextmanager
+def entered_vmap(size: int) -> Iterator[int]:
+    """Enter vmap for the `with` block and return its level; tensors of an earlier vmap of that level fit."""
+    lazy_load_decompositions()
+    set_vmap_warnings(False)
+    level = _functorch._vmap_increment_nesting(size, "different")
+    try:
+        yield level
+    finally:
+        _functorch._vmap_decrement_nesting()
+        set_vmap_warnings(True)
+
+
+@contextmanager
+def forbidden_saved_tensor_hooks(message: str) -> Iterator[None]:
+    """Raise `RuntimeError` with *message* where code inside the `with` block sets hooks of saved tensors.
+
+    Hooks from outside, as of a checkpoint around an array, keep working, and then none are refused.
+    """
+    if _autograd._top_saved_tensors_default_hooks(False) is not None:
+        yield
+        return
+    before = _autograd._saved_tensors_hooks_get_disabled_error_message()
+    _autograd._saved_tensors_hooks_disable(message, False)
+    try:
+        yield
+    finally:
+        _restore_hook_message(before)
+
+
+@contextmanager
+def allowed_saved_tensor_hooks() -> Iterator[None]:
+    """Let code inside the `with` block set hooks of saved tensors."""
+    before = _autograd._saved_tensors_hooks_get_disabled_error_message()
+    _autograd._saved_tensors_hooks_enable()
+    try:
+        yield
+    finally:
+        _restore_hook_message(before)
+
+
+def _restore_hook_message(message: str | None) -> None:
+    if message is None:
+        _autograd._saved_tensors_hooks_enable()
+    else:
+        _autograd._saved_tensors_hooks_disable(message, False)
+
+
 def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
     """Return *graph* compiled by Inductor for *inputs*.
 
@@ -135,11 +199,18 @@ __all__ = [
     "DropoutBase",
     "InstanceNormBase",
     "NormBase",
+    "StopRecomputation",
     "TransformType",
     "VmapLayer",
     "add_batch_dim",
+    "allowed_saved_tensor_hooks",
     "check_torch_version",
+    "checkpoint_module",
     "compile_graph",
+    "current_function_modes",
+    "entered_vmap",
+    "find_vmap",
+    "forbidden_saved_tensor_hooks",
     "fused_adam",
     "fused_adamw",
     "get_batch_dim",
@@ -150,11 +221,13 @@ __all__ = [
     "is_batchedtensor",
     "log_softmax_operator",
     "make_fx",
+    "noop_context_fn",
     "pop_vmap",
     "push_vmap",
     "register_dataclass",
     "run_batched",
     "set_vmap_warnings",
+    "torch_checkpoint_generator",
     "tree_flatten",
     "tree_map",
     "tree_map_only",

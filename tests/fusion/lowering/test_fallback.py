@@ -14,7 +14,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from support.fusion_equality import (  # noqa: E402
     B,
@@ -146,14 +145,6 @@ def inner_vmap(m: Any, y: Tensor) -> Tensor:
 
 def jacobian(m: Any, y: Tensor) -> Tensor:
     return torch.vmap(torch.func.jacrev(lambda z: torch.tanh(m.fc(z))))(y).sum(-1)
-
-
-def saves_memory(m: Any, y: Tensor) -> Tensor:
-    return checkpoint(lambda z: torch.tanh(m.fc(z)), y, use_reentrant=False)
-
-
-def saves_memory_as_before(m: Any, y: Tensor) -> Tensor:
-    return checkpoint(m.fc, y, use_reentrant=True)
 
 
 def knows_gradients(m: Any, y: Tensor) -> Tensor:
@@ -434,17 +425,6 @@ def hooked_whole() -> nn.Module:
     model.register_forward_hook(lambda m, i, o: o * 2)
     model.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
     return model
-
-
-@pytest.mark.parametrize("operation", [saves_memory, saves_memory_as_before])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_checkpointing_is_refused(operation: Callable[..., Any], wrapped: bool) -> None:
-    array = fuse(
-        build_members(lambda: nn.Sequential(UnusualLayer(operation)) if wrapped else UnusualLayer(operation))
-    )
-    with pytest.raises(NotFusible, match="recomputes parts in backward") as raised:
-        array(normal_tensor(3, 4))
-    assert "checkpoint" in str(raised.value)
 
 
 @pytest.mark.parametrize("whole", [False, True])

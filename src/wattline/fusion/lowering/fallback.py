@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wattline.errors import NotFusible
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.layout import ModelLayout
 from wattline.fusion.lowering.per_member import MemberError, PerMemberForward, per_member_reason
@@ -54,17 +54,12 @@ def run_with_fallback(
             out = attempt()
         except MemberError as failure:
             remove_fallbacks()
-            _reject_checkpointing(failure.error)
             failure.error.add_note(f"(in member {failure.member} of an array)")
             raise failure.error from None
-        except NotFusible:
-            remove_fallbacks()
-            raise
         except Exception as error:
-            module = _find_failing_module(body, error)
-            if module is None or _is_from_checkpointing(error):
+            module = _find_failing_module(body, error) if is_fusing_error(error) else None
+            if module is None:
                 remove_fallbacks()
-                _reject_checkpointing(error)
                 raise
             reason = _describe_error(error)
         else:
@@ -112,27 +107,31 @@ def warn_unbatched(names: set[str]) -> None:
         _warn(f"the operator {name}", "vmap has no batched form of it")
 
 
+def warn_of_mean(gradient: Tensor, size: int) -> None:
+    """Warn if *gradient*, that of the losses, is the one of their mean instead of their sum."""
+    share = 1.0 / size
+    if size > 1 and gradient.dim() == 1 and bool(((gradient - share).abs() < 1e-3 * share).all()):
+        warnings.warn(
+            f"the gradient of each member is divided by {size}, the number of members: "
+            "differentiate losses.sum(), not losses.mean()",
+            FusionWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_clipping() -> None:
+    """Warn that PyTorch's own clipping changes the gradients of all members by one factor."""
+    warnings.warn(
+        "torch.nn.utils clips all members by one norm, so that they change each other: "
+        "use wattline.fusion.clip_grad_norm_",
+        FusionWarning,
+        stacklevel=4,
+    )
+
+
 def _warn(what: str, reason: str) -> None:
     text = f"{what} cannot be fused and runs separately for each member: {reason}"
     warnings.warn(text, FusionWarning, stacklevel=7)
-
-
-def _is_from_checkpointing(error: Exception) -> bool:
-    """Return whether the error was raised in `torch.utils.checkpoint`."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _reject_checkpointing(error: Exception) -> None:
-    if _is_from_checkpointing(error):
-        raise NotFusible(
-            "the model recomputes parts in backward (torch.utils.checkpoint), which arrays do not support",
-            "turn checkpointing off",
-        ) from None
 
 
 def _find_failing_module(body: nn.Module, error: Exception) -> nn.Module | None:

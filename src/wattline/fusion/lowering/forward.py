@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import disable_saved_tensors_hooks
+from torch import Tensor
 
 from wattline.errors import NotFusible
 from wattline.fusion import ops  # noqa: F401  # registers the rules
 from wattline.fusion.lowering.inputs import Inputs, flatten_inputs
 from wattline.fusion.lowering.layout import ModelLayout
+from wattline.fusion.lowering.number_mode import MemberNumberMode
 from wattline.fusion.lowering.per_member import per_member_reason
+from wattline.fusion.lowering.recomputation import supported_recomputation
 from wattline.fusion.lowering.rules import (
     BatchedTensor,
     LoweringMode,
@@ -24,8 +25,9 @@ from wattline.fusion.lowering.rules import (
     Ways,
     find_rule,
 )
-from wattline.fusion.module_state import TORCH_ATTRIBUTES
+from wattline.fusion.module_state import TORCH_ATTRIBUTES, replaced_modules
 from wattline.fusion.torch_internals import (
+    forbidden_saved_tensor_hooks,
     is_batchedtensor,
     run_batched,
     set_vmap_warnings,
@@ -63,12 +65,14 @@ def run_forward(
             layout.body.get_submodule(path).__dict__[name] = value
         args, kwargs = inputs.build(values[first_input:])
         replacing = {**tensors, **common} if common else tensors
+        replaced_modules.append(layout.body)
         try:
             layout.put(replacing)
-            out = _call_body(layout.body, args, kwargs)
+            out = _call_body(layout, args, kwargs)
             new = {name: t for name, t in layout.find_replaced(replacing).items() if name in tensors}
         finally:
             layout.reset()
+            replaced_modules.pop()
         leaves, spec = ([out], None) if isinstance(out, Tensor) else flatten_inputs(out)
         attributes = _collect_batched_attributes(layout)
         others = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
@@ -83,7 +87,8 @@ def run_forward(
         with (
             LoweringMode(ways, on_operator),
             _collect_unbatched(unbatched),
-            disable_saved_tensors_hooks("not in an array"),
+            forbidden_saved_tensor_hooks("hooks of saved tensors would get the tensors of all members"),
+            supported_recomputation(),
         ):
             results = run_batched(one, tensors, flags, size)
     finally:
@@ -156,7 +161,7 @@ def map_members(
             raise TypeError(f"{getattr(fn, '__name__', fn)} returns {leaves}, expected tensors")
         return leaves
 
-    with LoweringMode(ways), _collect_unbatched(unbatched):
+    with LoweringMode(ways), _collect_unbatched(unbatched), supported_recomputation():
         outs = run_batched(one, inputs.tensors, inputs.per_member, size)
     return tree_unflatten(outs, structure[0]) if structure else outs[0]
 
@@ -185,11 +190,14 @@ def map_members_one_by_one(
     return tree_unflatten([torch.stack(column) for column in columns], outs[0][1])
 
 
-def _call_body(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call *body*; hooks of a body that runs separately for each member run inside it."""
-    if per_member_reason(body) is None:
-        return body(*args, **kwargs)
-    return body.__dict__["forward"](*args, **kwargs)
+def _call_body(layout: ModelLayout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the body; hooks of a body that runs separately for each member run inside it."""
+    if per_member_reason(layout.body) is None:
+        if not layout.has_numbers:
+            return layout.body(*args, **kwargs)
+        with MemberNumberMode():
+            return layout.body(*args, **kwargs)
+    return layout.body.__dict__["forward"](*args, **kwargs)
 
 
 def _collect_batched_attributes(layout: ModelLayout) -> dict[AttributePath, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wattline.errors import NotFusible
+from wattline.fusion.member_numbers import MARK
 from wattline.fusion.module_state import (
     TORCH_ATTRIBUTES,
     Attributes,
@@ -28,6 +29,7 @@ class ModelLayout:
         self.paths = list(named)
         self.modules = list(named.values())
         self.tensors = named_tensors(body)
+        self.has_numbers = any(MARK in vars(m) for m in self.modules)
         self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
         names = {id(t): name for name, t in self.tensors.items()}
         tensor_dicts: list[tuple[nn.Module, Any]] = [

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.architecture_check import is_equivalent
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.rules import BatchedTensor, call_outside_vmap
+from wattline.fusion.member_numbers import ordinary_numbers
 from wattline.fusion.module_state import (
     Attributes,
     call_with_tensors,
@@ -102,9 +104,11 @@ class PerMemberForward:
         """Return the output of one member; buffers that it replaces are written to *values*."""
         before = dict(tensors)
         try:
-            with _original_forward(self.module, self.is_model):
+            with _original_forward(self.module, self.is_model), ordinary_numbers(self.module, tensors):
                 out = call_with_tensors(self.module, tensors, args, kwargs)
         except Exception as error:
+            if not is_fusing_error(error):
+                raise
             raise MemberError(member, error) from error
         for at, name in enumerate(before):  # a buffer that was replaced, not written to
             if tensors[name] is not before[name]:

@@ -2,6 +2,7 @@
 
 from wattline.fusion.ops import (  # noqa: F401
     attention,
+    autograd,
     conv,
     dropout,
     embedding,

@@ -117,7 +117,7 @@ def multi_head_attention(
     if need_weights:
         scores = (q / math.sqrt(q.shape[-1])) @ k.mT
         weights = F.softmax(scores if mask is None else scores + mask, dim=-1)
-        weights = F.dropout(weights, drop) if drop else weights
+        weights = F.dropout(weights, drop) if isinstance(drop, Tensor) or drop else weights
         mixed = weights @ v
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drop, use_causal_hint)

@@ -17,6 +17,7 @@ from wattline.fusion.lowering.rules import (
     expand_to_members,
     lowering_rule,
 )
+from wattline.fusion.torch_internals import get_proxy_mode
 
 
 @lowering_rule(F.dropout, description="one dropout with a mask of its own for each member")
@@ -24,7 +25,7 @@ def dropout(
     size: int,
     ways: Ways,
     input: Tensor | BatchedTensor,
-    p: float = 0.5,
+    p: float | BatchedTensor = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> BatchedTensor | Tensor:
@@ -34,6 +35,10 @@ def dropout(
     if inplace and isinstance(input, Tensor):
         raise RuleNotApplicable
     own = expand_to_members(input, size)
+    if isinstance(p, BatchedTensor):
+        if inplace:
+            raise RuleNotApplicable
+        return BatchedTensor(_drop_by_member(own.values, _lift(p, own)), own.member_dim)
     if inplace:
         return BatchedTensor(F.dropout(own.values, p, True, True), own.member_dim)
     return BatchedTensor(drop(own.values, p), own.member_dim)
@@ -48,6 +53,28 @@ def drop(x: Tensor, p: float) -> Tensor:
     else:
         mask = _hash_random_bits(x) >= int(p * 2**31)
     return x * mask * (1.0 / (1.0 - p))
+
+
+def _lift(p: BatchedTensor, x: BatchedTensor) -> Tensor:
+    """Return the probabilities in float32, with dimensions of length 1 beside that of the members."""
+    rows = p.members_first
+    if get_proxy_mode() is None and not bool(((rows >= 0) & (rows <= 1)).all()):
+        raise RuleNotApplicable  # PyTorch raises the error
+    return rows.float().reshape([-1 if at == x.member_dim else 1 for at in range(x.values.dim())])
+
+
+def _drop_by_member(x: Tensor, p: Tensor) -> Tensor:
+    """Apply dropout with the probabilities *p*, which broadcast against *x*."""
+    if not _hashing or x.numel() >= 2**31:
+        mask = torch.rand(x.shape, device=x.device) >= p
+    else:
+        mask = _hash_random_bits(x) >= (p.double() * 2**31).to(torch.int64)
+    return x * mask * _scale(p).to(x.dtype)
+
+
+def _scale(p: Tensor) -> Tensor:
+    """Return 1 / (1 − p), and 0 for p = 1."""
+    return torch.where(p < 1, 1 / (1 - p), torch.zeros_like(p))
 
 
 @contextmanager
@@ -82,7 +109,7 @@ def _register_channel_dropout(function: Callable[..., Tensor], spatial: int) -> 
         size: int,
         ways: Ways,
         input: Tensor | BatchedTensor,
-        p: float = 0.5,
+        p: float | BatchedTensor = 0.5,
         training: bool = True,
         inplace: Any = False,
     ) -> BatchedTensor | Tensor:
@@ -92,6 +119,11 @@ def _register_channel_dropout(function: Callable[..., Tensor], spatial: int) -> 
         own = expand_to_members(input, size)
         if own.ndim != spatial + 2 or inplace:
             raise RuleNotApplicable
+        if isinstance(p, BatchedTensor):
+            x = own.members_second
+            probabilities = _lift(p, BatchedTensor(x, 1))
+            mask = torch.rand(x.shape[:3], device=x.device).reshape(*x.shape[:3], *[1] * spatial)
+            return BatchedTensor(x * (mask >= probabilities) * _scale(probabilities).to(x.dtype), 1)
         y = function(own.members_second.flatten(1, 2), p, True)
         return BatchedTensor(y.unflatten(1, (size, -1)), 1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor, nn
 
 from wattline.errors import ConfigError, NotFusible
 from wattline.fusion.array import FusedArray
+from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.loss_scale import Scaler
+from wattline.fusion.torch_internals import tree_flatten
 
 
 def check_options(
     array: FusedArray,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., Tensor] | Sequence[nn.Module],
     optimiser: ArrayOptimizer,
     width: int | str | None,
     compile: bool | str,
@@ -49,6 +52,18 @@ def check_options(
         )
     if {id(p) for p in optimiser.parameters()} - {id(p) for p in array.parameters()}:
         raise ConfigError("the optimiser has parameters that do not belong to the array")
+
+
+def warn_of_stacked(batch: Any, size: int) -> None:
+    """Warn if every tensor of the *batch* looks as if it had a row for each of *size* members."""
+    shapes = [leaf.shape for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
+    if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
+        warnings.warn(
+            f"all tensors of the batch have {size} rows, as many as there are members, but every member "
+            "gets all of them: pass members=True if row i belongs to member i",
+            FusionWarning,
+            stacklevel=3,
+        )
 
 
 def read_torch_settings() -> tuple[Any, ...]:

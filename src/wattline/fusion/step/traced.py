@@ -23,8 +23,12 @@ from wattline.fusion.lowering.forward import map_members, run_forward
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state, set_host_rng_state
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.layout import ModelLayout
+from wattline.fusion.lowering.number_mode import has_numbers
 from wattline.fusion.lowering.per_member import original_forwards
+from wattline.fusion.lowering.recomputation import supported_recomputation
 from wattline.fusion.lowering.rules import Ways
+from wattline.fusion.member_criteria import MemberCriteria
+from wattline.fusion.member_numbers import TRACING_HINT
 from wattline.fusion.module_state import call_with_tensors
 from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
@@ -91,6 +95,8 @@ class MemberStep:
     def __init__(
         self, step_spec: StepSpec, rows: MemberRows, inputs: Inputs, model_arg_count: int, ways: Ways | None
     ) -> None:
+        if ways is None and (has_numbers(step_spec.body) or isinstance(step_spec.loss, MemberCriteria)):
+            ways = Ways()  # numbers are inputs of the step, which only the rules take in the place of floats
         state, self._structure = rows.flat()
         self._step_spec = step_spec
         self._inputs = inputs
@@ -112,25 +118,14 @@ class MemberStep:
         cast = nullcontext() if step_spec.amp is None else torch.autocast(self._device, step_spec.amp)
         with torch.enable_grad(), cast:
             losses = self._compute_losses({**now.stacked, **leaves}, now.common, call)
-            scaled = losses * now.scaling["scales"] if now.scaling else losses
-            ones = torch.ones(scaled.shape, dtype=scaled.dtype, device=scaled.device)
-            grads = torch.autograd.grad(scaled, list(leaves.values()), ones, allow_unused=True)
+            grads = _differentiate(losses, now, leaves)
         return [losses.detach(), *grads]
 
-    @torch.no_grad()
     def update(self, flat: Sequence[Tensor], results: Sequence[Tensor | None]) -> Tensor:
         """Update the members, given the *results* of `compute`; return the losses."""
-        now, losses, grads = self._read_rows(flat), results[0], results[1:]
+        losses = results[0]
         assert losses is not None
-        present = [g for g in grads if g is not None]
-        overflowed = unscale(present, now.scaling["scales"]) if now.scaling else None
-        for limit in now.max_norm:
-            clip_norm(present, limit)
-        params = [now.stacked[name] for name in self._step_spec.trained]
-        active = None if overflowed is None else ~overflowed
-        self._step_spec.update(params, grads, now.tensors, now.hyper, active)
-        if overflowed is not None:
-            adjust_scales(now.scaling["scales"], now.scaling["streaks"], overflowed, now.scaling)
+        _apply_gradients(self._step_spec, self._read_rows(flat), results[1:])
         return losses
 
     def _read_rows(self, flat: Sequence[Tensor]) -> MemberRows:
@@ -161,6 +156,29 @@ class MemberStep:
                 raise TracingError("it draws random numbers from Python or NumPy")
         check_losses(losses, losses.shape[0])
         return losses
+
+
+def update_members(step_spec: StepSpec, rows: MemberRows, leaves: dict[str, Tensor], losses: Tensor) -> None:
+    """Differentiate *losses* with respect to *leaves*, the trained parameters, and update *rows*."""
+    _apply_gradients(step_spec, rows, _differentiate(losses, rows, leaves))
+
+
+def _differentiate(losses: Tensor, rows: MemberRows, leaves: dict[str, Tensor]) -> Sequence[Tensor | None]:
+    scaled = losses * rows.scaling["scales"] if rows.scaling else losses
+    ones = torch.ones(scaled.shape, dtype=scaled.dtype, device=scaled.device)
+    return torch.autograd.grad(scaled, list(leaves.values()), ones, allow_unused=True)
+
+
+@torch.no_grad()
+def _apply_gradients(step_spec: StepSpec, rows: MemberRows, grads: Sequence[Tensor | None]) -> None:
+    present = [g for g in grads if g is not None]
+    overflowed = unscale(present, rows.scaling["scales"]) if rows.scaling else None
+    for limit in rows.max_norm:
+        clip_norm(present, limit)
+    params = [rows.stacked[name] for name in step_spec.trained]
+    step_spec.update(params, grads, rows.tensors, rows.hyper, None if overflowed is None else ~overflowed)
+    if overflowed is not None:
+        adjust_scales(rows.scaling["scales"], rows.scaling["streaks"], overflowed, rows.scaling)
 
 
 def trace_step(
@@ -266,7 +284,7 @@ def _single_member_losses(
         kwargs = tree_map_only(Tensor, lambda t: t[0], kwargs)
     before = {**{name: t[0] for name, t in tensors.items()}, **common}
     after = dict(before)
-    with original_forwards(step_spec.body):
+    with original_forwards(step_spec.body), supported_recomputation():
         out = call_with_tensors(step_spec.body, after, tuple(own[:model_arg_count]), kwargs)
     for name, new in after.items():
         if new is not before[name]:
@@ -321,6 +339,7 @@ def describe_tracing_error(error: Exception) -> str:
         ("DataDependent", "its control flow depends on the values of tensors"),
         ("data-dependent", "its control flow depends on the values of tensors"),
         ("_local_scalar_dense", "it reads the value of a tensor (.item(), float() or the like)"),
+        (TRACING_HINT, f"a part that runs separately for each member {TRACING_HINT}"),
         ("torchdynamo", "it calls a function that torch.compile has already compiled"),
     ):
         if sign.lower() in f"{type(error).__name__} {text}".lower():

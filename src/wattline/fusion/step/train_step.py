@@ -9,30 +9,28 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wattline.errors import NotFusible
 from wattline.fusion.array import FusedArray
+from wattline.fusion.lowering.error_kinds import is_fusing_error
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.recomputation import refused_recomputation
+from wattline.fusion.member_criteria import MemberCriteria
+from wattline.fusion.member_numbers import find_device
+from wattline.fusion.module_state import named_tensors
 from wattline.fusion.optim import ArrayOptimizer
-from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step.execution_mode import ExecutionMode
-from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
-from wattline.fusion.step.options import check_options, read_torch_settings
+from wattline.fusion.step.memory_limit import StepBackup, narrow, run_in_parts
+from wattline.fusion.step.options import check_options, read_torch_settings, warn_of_stacked
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
-from wattline.fusion.step.traced import (
-    MemberRows,
-    MemberStep,
-    StepFunction,
-    StepSpec,
-    TracingError,
-    check_losses,
-)
+from wattline.fusion.step.traced import MemberRows, MemberStep, StepFunction, StepSpec, TracingError
 from wattline.fusion.step.tracer import Tracer
+from wattline.fusion.step.uncompiled import run_all_members, run_some_members
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
 from wattline.fusion.torch_internals import tree_map
@@ -43,7 +41,7 @@ REPLAY_LIMIT_S = 0.03  # longer steps gain nothing
 
 def train_step(
     array: FusedArray,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., Tensor] | Sequence[nn.Module],
     optimiser: ArrayOptimizer,
     *,
     width: int | str | None = None,
@@ -61,9 +59,13 @@ def train_step(
     warning is issued; *compile* False asks for that. Forward and backward of short steps are then traced too
     and replayed, which saves the time of Python; "graph" does so from the second step on. *amp* is the type
     to compute in (torch.bfloat16); torch.float16 needs a *scaler*. *clip_norm* limits the gradient norm of
-    each member: one number, or one per member.
+    each member: one number, or one per member. *loss* may be a list with one criterion, a module, for each
+    member; they are read anew in every step.
     """
     check_options(array, loss, optimiser, width, compile, amp, scaler)
+    if isinstance(loss, list | tuple):
+        loss = MemberCriteria(loss, len(array))
+    assert callable(loss)
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
 
 
@@ -102,11 +104,13 @@ class Step:
         self._probed: set[bool] = set()
         self._watched: set[bool] = set()
         self._array_only = False
+        self.memory_width: int | None = None  # members at a time, if memory has run out
+        self.backup: StepBackup | None = None  # of the part that runs; None: it cannot be repeated
         self._others: list[Any] = []  # arguments of the present call that are not tensors
         self._tracer = Tracer(
             (
                 Root("the model", lambda: self.array.body, None),
-                Root("the loss", lambda: self.loss, None),
+                Root("the loss", lambda: getattr(self.loss, "body", self.loss), None),
                 Root("the arguments", lambda: self._others, None),
                 Root("PyTorch's settings", read_torch_settings, None),
             ),
@@ -137,12 +141,15 @@ class Step:
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
         if len(flags) != len(batch):
             raise NotFusible(f"members has {len(flags)} entries, expected one for each of {len(batch)}")
-        all_flags: bool | list[bool] = [*flags[:1] * len(model_args), *flags[1:]]
-        if members is True:
-            all_flags = True  # keyword arguments too
-        inputs = Inputs.from_call((*model_args, *batch[1:]), model_kwargs, all_flags, len(self.array))
+        args = (*model_args, *batch[1:])
+        all_flags = [*flags[:1] * len(model_args), *flags[1:]]
         if not self._watched and members is False:
-            self._warn_of_stacked(inputs)
+            warn_of_stacked((args, model_kwargs), len(self.array))
+        if isinstance(self.loss, MemberCriteria):
+            args, all_flags = (*args, self.loss.read_rows(find_device(self.array.body))), [*all_flags, True]
+        inputs = Inputs.from_call(
+            args, model_kwargs, True if members is True else all_flags, len(self.array)
+        )  # True: keyword arguments too
         self._others[:] = inputs.others
         inputs = dataclasses.replace(inputs, others=self._others)
         if self._array_only or self.array.carries:  # cannot be traced
@@ -173,17 +180,6 @@ class Step:
             count, fastest_s = self._uncompiled.get(key, (0, step_s))
             self._uncompiled[key] = (count + 1, min(fastest_s, step_s))
 
-    def _warn_of_stacked(self, inputs: Inputs) -> None:
-        """Warn if every tensor of the batch looks as if it had a row for each member."""
-        size, shapes = len(self.array), [t.shape for t in inputs.tensors]
-        if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
-            warnings.warn(
-                f"all tensors of the batch have {size} rows, as many as there are members, but every member "
-                "gets all of them: pass members=True if row i belongs to member i",
-                FusionWarning,
-                stacklevel=3,
-            )
-
     def _probe(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         """Make a step uncompiled, to find out which code runs, and another if that code may have effects."""
         mode = self.array.training
@@ -202,7 +198,9 @@ class Step:
         except TracingError as why:
             if "is an iterator" in str(why) and self.array.is_separate(self.loss):
                 self._refuse_effect(f"advances one: {why}")
-            self._stop_compiling(why)
+            if self.way.compiled:
+                self._stop_compiling(why)
+            self._may_replay = False
             return self._run_uncompiled(inputs, model_arg_count)
         tensors = guards.current_tensors()
         losses = self._run_uncompiled(inputs, model_arg_count)
@@ -215,7 +213,9 @@ class Step:
         elif (effect := guards.find_effect(tensors)) is not None:
             if self.array.is_separate(self.loss):
                 self._refuse_effect(effect)
-            self._stop_compiling(TracingError(f"it {effect}"))
+            if self.way.compiled:
+                self._stop_compiling(TracingError(f"it {effect}"))
+            self._may_replay = False
         return losses
 
     def _refuse_effect(self, effect: str) -> NoReturn:
@@ -227,67 +227,57 @@ class Step:
 
     def _stop_compiling(self, why: TracingError) -> None:
         """Run all further steps through the array, operator by operator."""
+        self._may_replay = False
         if self.way.compiled:
             warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
         self._array_only = True
-        self._may_replay = False
-        self.way = ExecutionMode(None, self.array.ways, compiled=False)
+        self.way = ExecutionMode(self.memory_width, self.array.ways, compiled=False)
+
+    def _updated_tensors(self) -> list[Tensor]:
+        return [*self.optimiser.parameters(), *self.optimiser.state_tensors()]
 
     def _known_tensors(self) -> list[Tensor]:
-        return [*self.array.stacked.values(), *self.array.common.values()]
+        own = named_tensors(self.loss.body) if isinstance(self.loss, MemberCriteria) else {}
+        return [*named_tensors(self.array.body).values(), *own.values()]
 
     def _run_uncompiled(self, inputs: Inputs, model_arg_count: int, is_first: bool = False) -> Tensor:
-        """Make a step of all members through the array itself, which detects modules that cannot be fused.
+        """Make a step through the array itself, which detects modules that cannot be fused.
 
         In the *is_first* one, tensors that the loss should not be computed from are refused.
         """
-        (args, kwargs), flags = inputs.build(inputs.tensors), inputs.argument_flags
-        opt, scaler = self.optimiser, self._scaler
-        opt.zero_grad()
-        device = next(self.array.parameters()).device.type
-        with torch.autocast(device, self._amp, enabled=self._amp is not None):
-            own = inputs.are_keywords_own or flags[:model_arg_count]
-            out = self.array(*args[:model_arg_count], members=own, **kwargs)
-            losses: Tensor = self.array.each(
-                self.loss, out, *args[model_arg_count:], members=[True, *flags[model_arg_count:]]
-            )
-        check_losses(losses, len(self.array))
-        if is_first:
-            refuse_foreign_parameters(losses, self.array, inputs.tensors)
-        (losses if scaler is None else scaler.scale(losses)).sum().backward()
-        if scaler is not None:
-            scaler.unscale_(opt)
-        if self._clip is not None:
-            clip_grad_norm_(opt.parameters(), self._clip)
-        if scaler is None:
-            opt.step()
-        else:
-            scaler.step(opt)
-            scaler.update()
-        opt.zero_grad()
-        return losses.detach()
+
+        def run(part: slice) -> Tensor:
+            self.backup = StepBackup(self.array.body.buffers(), self._updated_tensors())
+            if part.stop - part.start == len(self.array):
+                return run_all_members(self, inputs, model_arg_count, is_first)
+            return run_some_members(self, inputs, model_arg_count, part, is_first)
+
+        return run_in_parts(self, run, lambda: self.memory_width)
 
     def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         views, extras = self._refresh_views_and_spec(), self._list_extras()
-        losses = []
-        for part in views.slices(1 if self.way.ways is None else self.way.width):
+
+        def run(part: slice) -> Tensor:
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             rows = extras if own is inputs else [t[part] for t in extras]
             flat = [*views.member_tensors(part), *rows, *own.tensors]
             function = self._call(own, model_arg_count, part)
-            if self._tracer.has_compiled(function) and self._verification.is_due(function):
-                losses.append(self._compare(function, flat, own, model_arg_count, part))
-                continue
+            if self._tracer.has_compiled(function):
+                if self._verification.is_due(function):
+                    self.backup = StepBackup((), self._updated_tensors())
+                    return self._compare(function, flat, own, model_arg_count, part)
+                self.backup = None  # the tensors may be written to at any time
+                return function(flat)
+            self.backup = StepBackup(self.array.body.buffers(), self._updated_tensors())
             try:
-                losses.append(function(flat))
-            except NotFusible:
-                raise
+                return function(flat)
             except Exception as error:  # a branch that cannot be fused, taken for the first time
-                if self.way.compiled or losses:
+                if self.way.compiled or own is not inputs or not is_fusing_error(error):
                     raise
                 self._stop_compiling(error if isinstance(error, TracingError) else TracingError(str(error)))
-                return self._run_uncompiled(inputs, model_arg_count)
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+            return self._run_uncompiled(inputs, model_arg_count)
+
+        return run_in_parts(self, run, lambda: 1 if self.way.ways is None else self.way.width)
 
     def _compare(
         self, function: StepFunction, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
@@ -302,7 +292,9 @@ class Step:
         losses, agree = run_and_compare(
             function, plain, flat, trained, self.optimiser.update_tolerance, self._tracer.draws()
         )
-        if not agree:
+        if agree is None:
+            narrow(self, part.stop - part.start)
+        elif not agree:
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} steps before this one may differ too, "
@@ -313,6 +305,13 @@ class Step:
             self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
             self._may_replay = False
         return losses
+
+    @property
+    def spec(self) -> StepSpec:
+        """The parts of the step."""
+        self._refresh_views_and_spec()
+        assert self._step_spec is not None
+        return self._step_spec
 
     def _refresh_views_and_spec(self) -> TensorViews:
         """Return up-to-date views of tensors; renew the step specification if another update is needed."""
@@ -348,12 +347,16 @@ class Step:
         return [*(row for own in hyper for row in own.values()), *max_norm, *scaling.values()]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep the maximum norms of the members *rows*."""
+        """Keep the maximum norms and the criteria of the members *rows*."""
+        if isinstance(self.loss, MemberCriteria):
+            self.loss.keep(rows)
         if isinstance(self._clip, list | tuple | Tensor) and len(self._clip) > max(rows):
             self._clip = [self._clip[row] for row in rows]
 
     def extend(self, count: int) -> None:
-        """Give *count* new members the last member's maximum norm, if each member has its own."""
+        """Give *count* new members the last member's maximum norm and criterion, if each has its own."""
+        if isinstance(self.loss, MemberCriteria):
+            self.loss.extend(count)
         if isinstance(self._clip, list | tuple | Tensor):
             self._clip = [*self._clip, *[self._clip[-1]] * count]
 
@@ -411,7 +414,8 @@ class Step:
         if self._may_replay:
             try:
                 way = ExecutionMode(self.way.width, self.way.ways, compiled=True)
-                return self.get_step_function(way, inputs, model_arg_count, part)
+                with refused_recomputation():
+                    return self.get_step_function(way, inputs, model_arg_count, part)
             except TracingError:  # no compiling was asked for, so that this is no loss to announce
                 self._may_replay = False
                 return self.get_step_function(self.way, inputs, model_arg_count, part)

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from wattline.fusion.lowering.error_kinds import is_out_of_memory
+
 EVERY = 1_000  # steps between two comparisons, after the first few
 _LOSS_TOLERANCE = 1e-3
 _HALF_FACTOR = 50.0  # for 16-bit types
@@ -40,26 +42,34 @@ def run_and_compare(
     trained: Sequence[int],
     update_tolerance: float,
     draws: AbstractContextManager[None],
-) -> tuple[Tensor, bool]:
+) -> tuple[Tensor, bool | None]:
     """Make a step by *compiled*; if the one by *plain* differs beyond rounding, its results are used.
 
-    *trained* are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm
-    of the update. *draws* is the context in which random numbers are drawn as by *compiled*. Return the
-    losses and whether both agree.
+    So they are if memory runs out in *compiled*, which may have written to some of the tensors. *trained*
+    are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm of the
+    update. *draws* is the context in which random numbers are drawn as by *compiled*. Return the losses and
+    whether both agree; None: memory has run out.
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
     with _preserved_generators(), draws:
         expected = plain(copies)
-    losses = compiled(tensors)
-    params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
-    if _agree(losses, expected, params, others, before, update_tolerance):
-        return losses, True
+    agree: bool | None = None
+    try:
+        losses = compiled(tensors)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    else:
+        params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
+        agree = _agree(losses, expected, params, others, before, update_tolerance)
+        if agree:
+            return losses, True
     with torch.no_grad():
         for tensor, copy in zip(tensors, copies, strict=True):
             if not tensor.is_inference():
                 tensor.copy_(copy)
-    return expected, False
+    return expected, agree
 
 
 def _agree(

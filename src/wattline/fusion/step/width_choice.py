@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from wattline.fusion.lowering.error_kinds import is_out_of_memory
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.inputs import Inputs
 from wattline.fusion.lowering.rules import Ways
@@ -31,7 +33,10 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTra
 
 @dataclass(frozen=True)
 class TimedWidth:
-    """A timed mode: seconds for a step of all members, and for compiling it (0: not compiled)."""
+    """A timed mode: seconds for a step of all members, and for compiling it (0: not compiled).
+
+    *step_s* is infinite for a mode that has run out of memory.
+    """
 
     way: ExecutionMode
     step_s: float
@@ -105,8 +110,13 @@ def _time_mode(step: Step, way: ExecutionMode, inputs: Inputs, model_arg_count: 
     until_s = time.perf_counter() + TRIAL_S
     while len(times) < 4 or (time.perf_counter() < until_s and len(times) < 200):
         start_s = time.perf_counter()
-        for call, flat in calls:
-            call(flat)
+        try:
+            for call, flat in calls:
+                call(flat)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return TimedWidth(way, math.inf, step.compile_s - before_s)
         if inputs.tensors[0].is_cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start_s)
