@@ -53,6 +53,7 @@ from torch._C._functorch import maybe_get_bdim as get_batch_dim  # noqa: E402
 from torch._C._functorch import maybe_get_level as get_level  # noqa: E402
 from torch._functorch.predispatch import lazy_load_decompositions  # noqa: E402
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
@@ -116,6 +117,7 @@ __all__ = [
     "TESTED",
     "BatchNormBase",
     "DropoutBase",
+    "FakeTensor",
     "InstanceNormBase",
     "NormBase",
     "TransformType",

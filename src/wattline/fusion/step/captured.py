@@ -32,6 +32,10 @@ class CapturedValues:
             *(torch.tensor(n, dtype=self.dtype if isinstance(n, float) else torch.int64) for n in numbers),
         ]
 
+    def current_tensors(self) -> list[Tensor]:
+        """Return the tensors that are inputs."""
+        return [place.get() for place in self.tensors]
+
     def select(self, used: Sequence[bool]) -> CapturedValues:
         """Return those that are *used*, in the order of `read`."""
         count = len(self.tensors)
@@ -50,14 +54,14 @@ class CapturedValues:
         try:
             for place, value in zip(self.numbers, values[count:], strict=True):
                 place.set(value)
-            with _Replacement(inputs):
+            with TensorReplacement(inputs):
                 yield
         finally:
             for place, number in zip(self.numbers, before, strict=True):
                 place.set(number)
 
 
-class _Replacement(TorchFunctionMode):
+class TensorReplacement(TorchFunctionMode):
     """Torch function mode that replaces tensors in the arguments of operators."""
 
     def __init__(self, inputs: Mapping[int, Tensor]) -> None:

@@ -33,7 +33,7 @@ from wattline.fusion.torch_internals import make_fx, tree_flatten, tree_map_only
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
-StepFunction = Callable[[Sequence[Tensor]], Tensor]
+StepFunction = Callable[[Sequence[Tensor]], Any]  # returns the losses, or a list of tensors
 
 
 class LossNotScalar(NotFusible, RuntimeError):
@@ -70,6 +70,23 @@ class MemberRows:
         """Return all tensors in a fixed order, and the structure to rebuild them."""
         parts = (self.stacked, self.common, self.tensors, self.hyper, self.max_norm, self.scaling)
         return tree_flatten(parts)
+
+
+class CompiledGraph:
+    """A traced step as a function of its tensors; *captured* values are read at each call."""
+
+    def __init__(
+        self, compiled: Callable[..., Any], captured: CapturedValues, *, returns_tensor: bool
+    ) -> None:
+        self.captured = captured
+        self._compiled = compiled
+        self._returns_tensor = returns_tensor
+
+    @torch.no_grad()
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+        """Return what the traced function returns: a tensor, or a list of tensors."""
+        results = self._compiled(*tensors, *self.captured.read())
+        return results[0] if self._returns_tensor else list(results)
 
 
 def make_step(
@@ -133,20 +150,14 @@ def trace_step(
 
 def compile_graph(
     graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues, backend: str
-) -> StepFunction:
+) -> CompiledGraph:
     """Return a traced step as a function of the same tensors.
 
     *backend* "graph" runs the traced operators one by one, "inductor" compiles them.
     """
     example = [*(t.detach() for t in flat), *captured.read()]
     compiled = graph if backend == "graph" else _compile(graph, example)
-
-    def call(tensors: Sequence[Tensor]) -> Tensor:
-        with torch.no_grad():
-            result: Tensor = compiled(*tensors, *captured.read())[0]
-            return result
-
-    return call
+    return CompiledGraph(compiled, captured, returns_tensor=graph.meta["returns_tensor"])
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -223,10 +234,14 @@ def _single_member_losses(
 def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> torch.fx.GraphModule:
     """Return the graph of *step*; raise `TracingError` if it has effects beyond its operators."""
     count = len(flat)
+    returns_tensor = False
 
-    def run(*tensors: Tensor) -> tuple[Tensor]:
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        nonlocal returns_tensor
         with captured.replaced_by(tensors[count:]):
-            return (step(tensors[:count]),)
+            results = step(tensors[:count])
+        returns_tensor = isinstance(results, Tensor)
+        return (results,) if returns_tensor else tuple(results)
 
     log = logging.getLogger(torch_internals.FAKE_TENSOR_LOG)  # it logs errors that are handled here
     level = log.level
@@ -240,6 +255,7 @@ def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> 
     finally:
         log.setLevel(level)
     graph.graph.eliminate_dead_code()
+    graph.meta["returns_tensor"] = returns_tensor
     return graph
 
 

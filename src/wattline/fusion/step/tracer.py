@@ -13,7 +13,7 @@ from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import ExecutedCode, record_code
 from wattline.fusion.step.guards import Guards
 from wattline.fusion.step.places import NotGuardable, Place, Root
-from wattline.fusion.step.traced import StepFunction, TracingError, compile_graph, trace_step
+from wattline.fusion.step.traced import CompiledGraph, StepFunction, TracingError, compile_graph, trace_step
 
 MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes more often is not compiled
 
@@ -23,7 +23,7 @@ class _Version:
     """A compiled step and the values that it was traced with."""
 
     guards: Guards
-    call: StepFunction
+    call: CompiledGraph
 
 
 class Tracer:
@@ -75,7 +75,7 @@ class Tracer:
         except TracingError:  # announced when the step is traced
             return False
 
-    def find_version(self, key: Hashable) -> StepFunction | None:
+    def find_version(self, key: Hashable) -> CompiledGraph | None:
         """Return the version for tensors of the form *key* and the present values; None if there is none."""
         versions = self._versions.get(key, ())
         for at, version in enumerate(versions):
@@ -87,7 +87,7 @@ class Tracer:
 
     def add_version(
         self, key: Hashable, step: StepFunction, flat: Sequence[Tensor], known: Sequence[Tensor]
-    ) -> StepFunction:
+    ) -> CompiledGraph:
         """Trace and compile *step* for the tensors *flat* and the present values.
 
         Raise `TracingError` if that is impossible. *known* tensors are among *flat*.
@@ -123,8 +123,13 @@ class Tracer:
     def _note_changed(self, versions: list[_Version]) -> None:
         """Make numbers that have changed inputs; raise `TracingError` if there are too many versions."""
         latest = versions[0].guards
-        changed = latest.find_changed()
-        if changed is not None and changed in latest.numbers and changed not in self._constants:
+        if not self.make_input(latest) and len(versions) >= MAX_VERSIONS:
+            raise TracingError(f"{latest.find_changed()} has another value in nearly every step")
+
+    def make_input(self, guards: Guards) -> bool:
+        """Make the number an input that has changed since *guards* were built; return whether it is one."""
+        changed = guards.find_changed()
+        is_number = changed is not None and changed in guards.numbers and changed not in self._constants
+        if is_number and changed is not None:
             self._inputs.add(changed)
-        elif len(versions) >= MAX_VERSIONS:
-            raise TracingError(f"{changed} has another value in nearly every step")
+        return is_number

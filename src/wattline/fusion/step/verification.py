@@ -49,11 +49,14 @@ def run_and_compare(
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
-    with _preserved_generators(), hashed_dropout():
+    with preserved_generators(), hashed_dropout():
         expected = plain(copies)
     losses = compiled(tensors)
     params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
-    if _agree(losses, expected, params, others, before, update_tolerance):
+    factor = tolerance_factor([*params, expected])
+    if outputs_agree(losses, expected, factor) and updates_agree(
+        params, others, before, update_tolerance, factor
+    ):
         return losses, True
     with torch.no_grad():
         for tensor, copy in zip(tensors, copies, strict=True):
@@ -62,31 +65,35 @@ def run_and_compare(
     return expected, False
 
 
-def _agree(
-    losses: Tensor,
-    expected: Tensor,
-    params: list[Tensor],
-    others: list[Tensor],
-    before: list[Tensor],
-    update_tolerance: float,
+def tolerance_factor(tensors: Sequence[Tensor]) -> float:
+    """Return the factor by which tolerances are wider for the types of *tensors*."""
+    return _HALF_FACTOR if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors) else 1.0
+
+
+def outputs_agree(ours: Tensor, theirs: Tensor, factor: float) -> bool:
+    """Return whether two outputs are equal up to rounding."""
+    tolerance = factor * _LOSS_TOLERANCE
+    return torch.allclose(ours.double(), theirs.double(), tolerance, tolerance * 0.1, equal_nan=True)
+
+
+def updates_agree(
+    params: Sequence[Tensor],
+    others: Sequence[Tensor],
+    before: Sequence[Tensor],
+    tolerance: float,
+    factor: float,
 ) -> bool:
-    is_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in [*params, expected])
-    factor = _HALF_FACTOR if is_half else 1.0
-    loss_tolerance, update_tolerance = factor * _LOSS_TOLERANCE, min(factor * update_tolerance, 1.0)
-    if not torch.allclose(
-        losses.double(), expected.double(), loss_tolerance, loss_tolerance * 0.1, equal_nan=True
-    ):
-        return False
+    """Return whether two updates of *before* differ by at most *tolerance* of the norm of the second."""
     difference = update = size = 0.0
     for ours, theirs, old in zip(params, others, before, strict=True):
         difference += float((ours.double() - theirs.double()).nan_to_num().square().sum())
         update += float((theirs.double() - old.double()).nan_to_num().square().sum())
         size += float(theirs.double().nan_to_num().square().sum())
-    return difference <= update_tolerance**2 * update + 1e-10 * factor**2 * size
+    return difference <= min(factor * tolerance, 1.0) ** 2 * update + 1e-10 * factor**2 * size
 
 
 @contextmanager
-def _preserved_generators() -> Iterator[None]:
+def preserved_generators() -> Iterator[None]:
     """Restore PyTorch's generators after the `with` block."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
