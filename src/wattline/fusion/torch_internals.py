@@ -8,9 +8,11 @@ attributes of public objects cannot be imported and stay where they are used: `_
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,6 +62,7 @@ from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
 from torch.nn.modules.dropout import _DropoutNd as DropoutBase  # noqa: E402
 from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase  # noqa: E402
 from torch.utils._pytree import (  # noqa: E402
+    TreeSpec,
     register_dataclass,
     tree_flatten,
     tree_map,
@@ -102,25 +105,107 @@ def run_batched(
         _functorch._vmap_decrement_nesting()
 
 
-def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
-    """Return *graph* compiled by Inductor for *inputs*.
+_OPTIONS = {"fallback_random": True}
+"""Random numbers are those without compiling: seeds have the same effect, and results can be compared."""
 
-    Random numbers are those without compiling: seeds have the same effect, and results can be compared.
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """A graph compiled by Inductor: a function, and what is needed to load it in another process.
+
+    *artifact* is None if it cannot be stored. *kernels* are the files of shared libraries by the digest of
+    their source.
     """
-    from torch import _inductor  # importing it takes a second
 
-    return _inductor.compile(graph, inputs, options={"fallback_random": True})
+    call: Callable[..., Any]
+    artifact: bytes | None
+    kernels: dict[str, str]
+
+
+def compile_graph(graph: GraphModule, inputs: list[Any]) -> CompiledCode:
+    """Return *graph* compiled by Inductor for *inputs*."""
+    from torch import _inductor  # importing it takes a second
+    from torch._inductor.async_compile import AsyncCompile
+
+    kernels: dict[str, Any] = {}
+    original = AsyncCompile.cpp_pybinding
+
+    def compile_kernel(self: Any, argument_types: list[str], source: str) -> Any:
+        kernel = kernels[_digest_kernel(argument_types, source)] = original(self, argument_types, source)
+        return kernel
+
+    setattr(AsyncCompile, "cpp_pybinding", compile_kernel)  # noqa: B010
+    try:
+        compiled = _inductor.standalone_compile(
+            graph,
+            inputs,
+            dynamic_shapes="from_example_inputs",
+            options={"config_patches": _OPTIONS},
+            aot=True,
+        )
+    except RuntimeError as error:
+        if "serialize" not in str(error):
+            raise
+        return CompiledCode(_inductor.compile(graph, inputs, options=dict(_OPTIONS)), None, {})
+    finally:
+        setattr(AsyncCompile, "cpp_pybinding", original)  # noqa: B010
+    try:
+        artifact: bytes | None = compiled.serialize()  # type: ignore[attr-defined]
+        files = {digest: _find_kernel_file(kernel) for digest, kernel in kernels.items()}
+    except Exception:  # pickling raises errors of many types
+        artifact, files = None, {}
+    return CompiledCode(compiled, artifact, files)
+
+
+def load_compiled_code(artifact: bytes, kernels: dict[str, str]) -> Callable[..., Any]:
+    """Return the function of a stored `CompiledCode`; *kernels* are the files of its shared libraries.
+
+    Inductor itself would look for a C++ compiler and try its options for a second, even if all is compiled.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+    from torch._inductor.standalone_compile import AOTCompiledArtifact
+
+    original = AsyncCompile.cpp_pybinding
+
+    def load_kernel(self: Any, argument_types: list[str], source: str) -> Any:
+        digest = _digest_kernel(argument_types, source)
+        return CppPythonBindingsCodeCache._load_library(kernels[digest], digest).kernel
+
+    setattr(AsyncCompile, "cpp_pybinding", load_kernel)  # noqa: B010
+    try:
+        return AOTCompiledArtifact.deserialize(artifact)
+    finally:
+        setattr(AsyncCompile, "cpp_pybinding", original)  # noqa: B010
+
+
+def read_compiler_settings() -> str:
+    """Return the settings of Inductor as a text."""
+    from torch._inductor import config
+
+    return repr(sorted((name, repr(value)) for name, value in config.save_config_portable().items()))
+
+
+def _digest_kernel(argument_types: Sequence[str], source: str) -> str:
+    return hashlib.sha256(repr((argument_types, source)).encode()).hexdigest()
+
+
+def _find_kernel_file(kernel: Any) -> str:
+    function = kernel.result() if hasattr(kernel, "result") else kernel
+    return str(function.__self__.__file__)
 
 
 __all__ = [
     "FAKE_TENSOR_LOG",
     "TESTED",
     "BatchNormBase",
+    "CompiledCode",
     "DropoutBase",
     "FakeTensor",
     "InstanceNormBase",
     "NormBase",
     "TransformType",
+    "TreeSpec",
     "add_batch_dim",
     "check_torch_version",
     "compile_graph",
@@ -131,7 +216,9 @@ __all__ = [
     "get_proxy_mode",
     "get_unwrapped",
     "is_batchedtensor",
+    "load_compiled_code",
     "make_fx",
+    "read_compiler_settings",
     "register_dataclass",
     "run_batched",
     "set_vmap_warnings",

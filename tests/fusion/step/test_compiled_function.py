@@ -79,7 +79,10 @@ def train_gan(wrap: Wrap) -> tuple[Any, list[Tensor]]:
     def generator(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         return nn.Sequential(
-            nn.ConvTranspose2d(4, 6, 4), nn.BatchNorm2d(6), nn.ReLU(), nn.ConvTranspose2d(6, 1, 4, 2, 1)
+            nn.ConvTranspose2d(4, 6, 4, bias=False),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.ConvTranspose2d(6, 1, 4, 2, 1),
         )
 
     def critic(seed: int) -> nn.Module:

@@ -45,6 +45,16 @@ class CapturedValues:
             self.dtype,
         )
 
+    def find(self, tensors: Sequence[str], numbers: Sequence[str]) -> CapturedValues:
+        """Return those with these names, in this order; raise `KeyError` for one that is not there."""
+        by_name = ({str(place): place for place in own} for own in (self.tensors, self.numbers))
+        own_tensors, own_numbers = by_name
+        return CapturedValues(
+            tuple(own_tensors[name] for name in tensors),
+            tuple(own_numbers[name] for name in numbers),
+            self.dtype,
+        )
+
     @contextmanager
     def replaced_by(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Let code inside the `with` block see *values*, in the order of `read`, and not the present ones."""

@@ -17,6 +17,7 @@ from wattline.errors import ConfigError
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state
 from wattline.fusion.module_state import flatten_tree
+from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.executed_code import is_recording, user_stacklevel
 from wattline.fusion.step.function_outputs import FunctionOutputs
 from wattline.fusion.step.function_state import FunctionState
@@ -84,6 +85,16 @@ class CompiledFunction:
         self._verification = Verification()
         self._spent_s: dict[Hashable, float] = {}
         self._compiled_forms: set[Hashable] = set()
+
+    @property
+    def cache_hits(self) -> int:
+        """Number of versions that were loaded from the compile cache."""
+        return self._tracer.cache_hits
+
+    @property
+    def cache_misses(self) -> int:
+        """Number of versions that were compiled."""
+        return self._tracer.cache_misses
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return the compiled method of *instance*."""
@@ -177,7 +188,8 @@ class CompiledFunction:
 
         start_s, rng_state = time.perf_counter(), host_rng_state()
         known = [*state.tensors, *tensors]
-        version = self._tracer.add_version(key, run, known, known)
+        form = (structure, [t.requires_grad for t in tensors], torch.is_grad_enabled(), state.form())
+        version = self._tracer.add_version(key, run, known, known, form, outputs)
         if not is_same_rng_state(rng_state, host_rng_state()):
             raise TracingError("it draws random numbers from Python or NumPy")
         self._outputs[version] = outputs
@@ -222,6 +234,8 @@ class CompiledFunction:
             [*tensors, *version.captured.current_tensors()],
         )
         if not agree:
+            if version.fingerprint is not None:
+                remove_entry(version.fingerprint)
             self._stop(
                 "the compiled function differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} calls before this one may differ too, "

@@ -81,6 +81,14 @@ class FunctionOutputs:
         self._grads = [None if p.grad is None else locate(p.grad) for p in parameters]
         return [t.detach() for t in results.values()]
 
+    def store(self) -> Any:
+        """Return what the compile cache stores."""
+        return self._leaves, self._spec, self._grads
+
+    def restore(self, stored: Any) -> None:
+        """Continue from what `store` has returned."""
+        self._leaves, self._spec, self._grads = stored
+
     def run(self, version: CompiledGraph, state: FunctionState, arguments: Sequence[Tensor]) -> Any:
         """Call the compiled *version*; set gradients and return what the function would."""
         self._state = None

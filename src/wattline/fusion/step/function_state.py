@@ -12,6 +12,7 @@ from torch import Tensor
 from wattline.fusion.array import FusedArray
 from wattline.fusion.lowering.forward import map_members, map_members_one_by_one, run_forward
 from wattline.fusion.lowering.inputs import Inputs
+from wattline.fusion.lowering.per_member import per_member_reason
 from wattline.fusion.module_state import named_tensors, replace_tensors
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.loss_scale import Scaler
@@ -22,6 +23,16 @@ from wattline.fusion.step.places import Place
 from wattline.fusion.step.reached import Reached
 from wattline.fusion.step.traced import TracingError
 from wattline.fusion.torch_internals import tree_flatten
+
+
+def describe_array(array: FusedArray) -> tuple[Any, ...]:
+    """Return what a trace of an array depends on besides its tensors and the values that its code reads."""
+    separate = [path for path, m in array.body.named_modules() if per_member_reason(m) is not None]
+    functions = [
+        getattr(fn, "__qualname__", type(fn).__qualname__) for fn in (*array._separate, *array._warned)
+    ]
+    names = list(named_tensors(array.body))
+    return (len(array), names, sorted(array._common), separate, functions, array.ways, array.training)
 
 
 class FunctionState:
@@ -56,6 +67,16 @@ class FunctionState:
         forms = tuple((t.shape, t.dtype, t.device, t.requires_grad) for t in self.tensors)
         grads = tuple(g is not None for g in self.grads)
         return (self.reached.key, forms, grads, tuple(self.updates))
+
+    def form(self) -> tuple[Any, ...]:
+        """Return the same without identities, for the compile cache."""
+        arrays = [describe_array(array) for array in self.reached.arrays]
+        places = sorted((str(place), type(value).__name__) for place, value in self.reached.places)
+        positions = {id(t): at for at, t in enumerate(self.tensors)}
+        states = [[positions[id(t)] for t in own] for own in self._states]
+        params = [[positions[id(p)] for p in o.parameters()] for o in self.reached.optimisers]
+        grads = tuple(g is not None for g in self.grads)
+        return (arrays, places, states, params, grads, tuple(self.updates))
 
     def check(self) -> None:
         """Raise `TracingError` if the objects are in a state that no trace starts from."""

@@ -88,7 +88,7 @@ def _agree(
         ]
     )
     return all(outputs_agree(a, b, factor) for a, b in zip(ours, theirs, strict=True)) and all(
-        updates_agree(*(list(column) for column in zip(*group, strict=True)), tolerance, factor)
+        updates_agree([r[0] for r in group], [r[1] for r in group], [r[2] for r in group], tolerance, factor)
         for group in groups
         if group
     )

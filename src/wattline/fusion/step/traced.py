@@ -29,7 +29,13 @@ from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
-from wattline.fusion.torch_internals import make_fx, tree_flatten, tree_map_only, tree_unflatten
+from wattline.fusion.torch_internals import (
+    CompiledCode,
+    make_fx,
+    tree_flatten,
+    tree_map_only,
+    tree_unflatten,
+)
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
@@ -73,12 +79,24 @@ class MemberRows:
 
 
 class CompiledGraph:
-    """A traced step as a function of its tensors; *captured* values are read at each call."""
+    """A traced step as a function of its tensors; *captured* values are read at each call.
+
+    *fingerprint* is the name of its entry in the compile cache, None without one; *is_cached*: it was loaded
+    from there.
+    """
 
     def __init__(
-        self, compiled: Callable[..., Any], captured: CapturedValues, *, returns_tensor: bool
+        self,
+        compiled: Callable[..., Any],
+        captured: CapturedValues,
+        *,
+        returns_tensor: bool,
+        fingerprint: str | None = None,
+        is_cached: bool = False,
     ) -> None:
         self.captured = captured
+        self.fingerprint = fingerprint
+        self.is_cached = is_cached
         self._compiled = compiled
         self._returns_tensor = returns_tensor
 
@@ -149,15 +167,16 @@ def trace_step(
 
 
 def compile_graph(
-    graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues, backend: str
-) -> CompiledGraph:
-    """Return a traced step as a function of the same tensors.
-
-    *backend* "graph" runs the traced operators one by one, "inductor" compiles them.
-    """
+    graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues
+) -> CompiledCode:
+    """Return a traced step compiled by Inductor; raise `TracingError` if that fails."""
     example = [*(t.detach() for t in flat), *captured.read()]
-    compiled = graph if backend == "graph" else _compile(graph, example)
-    return CompiledGraph(compiled, captured, returns_tensor=graph.meta["returns_tensor"])
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch_internals.compile_graph(graph, example)
+    except Exception as error:  # compilers raise errors of many types
+        raise TracingError(_first_line(error)) from error
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -257,15 +276,6 @@ def _trace(step: StepFunction, flat: list[Tensor], captured: CapturedValues) -> 
     graph.graph.eliminate_dead_code()
     graph.meta["returns_tensor"] = returns_tensor
     return graph
-
-
-def _compile(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., Any]:
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch_internals.compile_graph(graph, list(flat))
-    except Exception as error:  # compilers raise errors of many types
-        raise TracingError(_first_line(error)) from error
 
 
 def describe_tracing_error(error: Exception) -> str:

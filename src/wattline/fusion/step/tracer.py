@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from wattline.fusion.step.captured import CapturedValues
+from wattline.fusion.step.compile_cache import discard_entry, find_cache_folder, read_entry, write_entry
 from wattline.fusion.step.executed_code import ExecutedCode, record_code
+from wattline.fusion.step.fingerprint import NotPortable, compute_fingerprint
 from wattline.fusion.step.guards import Guards
 from wattline.fusion.step.places import NotGuardable, Place, Root
 from wattline.fusion.step.traced import CompiledGraph, StepFunction, TracingError, compile_graph, trace_step
 
 MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes more often is not compiled
+
+
+class StoredExtra(Protocol):
+    """What is stored in the compile cache with a step."""
+
+    def store(self) -> Any:
+        """Return a value that can be pickled."""
+
+    def restore(self, stored: Any) -> None:
+        """Continue from what `store` has returned."""
 
 
 @dataclass
@@ -41,15 +55,13 @@ class Tracer:
         self._versions: dict[Hashable, list[_Version]] = {}
         self._inputs: set[Place] = set()
         self._constants: set[Place] = set()
+        self.cache_hits = 0
+        self.cache_misses = 0
 
     @property
     def count(self) -> int:
         """Number of compiled versions."""
         return sum(map(len, self._versions.values()))
-
-    def has_compiled(self, function: StepFunction) -> bool:
-        """Return whether *function* is a compiled version."""
-        return any(v.call is function for versions in self._versions.values() for v in versions)
 
     def clear(self) -> None:
         """Forget all versions."""
@@ -86,11 +98,18 @@ class Tracer:
         return None
 
     def add_version(
-        self, key: Hashable, step: StepFunction, flat: Sequence[Tensor], known: Sequence[Tensor]
+        self,
+        key: Hashable,
+        step: StepFunction,
+        flat: Sequence[Tensor],
+        known: Sequence[Tensor],
+        form: Any,
+        extra: StoredExtra | None = None,
     ) -> CompiledGraph:
-        """Trace and compile *step* for the tensors *flat* and the present values.
+        """Trace and compile *step* for the tensors *flat* and the present values, or load it from the cache.
 
-        Raise `TracingError` if that is impossible. *known* tensors are among *flat*.
+        Raise `TracingError` if that is impossible. *known* tensors are among *flat*. *form* is what the trace
+        depends on besides tensors and values that code reads; *extra* is stored with the compiled step.
         """
         versions = self._versions.setdefault(key, [])
         if versions:
@@ -100,6 +119,10 @@ class Tracer:
             tensors = guards.current_tensors()
             numbers = sorted(self._inputs & guards.numbers, key=str)
             captured = CapturedValues(tuple(guards.tensors.values()), tuple(numbers), self._dtype)
+            fingerprint = self._compute_fingerprint(guards, numbers, flat, form)
+            if fingerprint is not None and (call := self._load(fingerprint, captured, extra)) is not None:
+                versions.insert(0, _Version(guards, call))
+                return call
             new = ExecutedCode()
             try:
                 with record_code(new):
@@ -116,9 +139,60 @@ class Tracer:
                 break
             self.executed.codes.update(new.codes)  # a branch that no step has taken so far
             self.executed.impure |= new.impure
-        call = compile_graph(graph, flat, captured, self._backend)
+        call = self._compile(graph, flat, captured, fingerprint, extra)
         versions.insert(0, _Version(guards, call))
         return call
+
+    def _compute_fingerprint(
+        self, guards: Guards, numbers: Sequence[Place], flat: Sequence[Tensor], form: Any
+    ) -> str | None:
+        """Return the name of the step in the compile cache; None if it is not stored."""
+        if self._backend == "graph" or find_cache_folder() is None:
+            return None
+        form = (form, str(self._dtype))
+        try:
+            return compute_fingerprint(guards, self.executed, [str(n) for n in numbers], flat, form)
+        except NotPortable:
+            return None
+
+    def _load(
+        self, fingerprint: str, captured: CapturedValues, extra: StoredExtra | None
+    ) -> CompiledGraph | None:
+        """Return the step from the cache; None if it is not there."""
+        entry = read_entry(fingerprint)
+        if entry is None:
+            return None
+        try:
+            used = captured.find(entry.tensors, entry.numbers)
+            compiled = entry.load()
+            if extra is not None:
+                extra.restore(entry.extra)
+        except Exception as error:  # loading runs code that was generated
+            discard_entry(fingerprint, f"{type(error).__name__}: {error}")
+            return None
+        self.cache_hits += 1
+        return CompiledGraph(
+            compiled, used, returns_tensor=entry.returns_tensor, fingerprint=fingerprint, is_cached=True
+        )
+
+    def _compile(
+        self,
+        graph: GraphModule,
+        flat: Sequence[Tensor],
+        captured: CapturedValues,
+        fingerprint: str | None,
+        extra: StoredExtra | None,
+    ) -> CompiledGraph:
+        returns_tensor = graph.meta["returns_tensor"]
+        if self._backend == "graph":
+            return CompiledGraph(graph, captured, returns_tensor=returns_tensor)
+        self.cache_misses += 1
+        code = compile_graph(graph, flat, captured)
+        tensors, numbers = ([str(place) for place in own] for own in (captured.tensors, captured.numbers))
+        if fingerprint is not None and len({*tensors}) == len(tensors):
+            stored = None if extra is None else extra.store()
+            write_entry(fingerprint, code, tensors, numbers, returns_tensor=returns_tensor, extra=stored)
+        return CompiledGraph(code.call, captured, returns_tensor=returns_tensor, fingerprint=fingerprint)
 
     def _note_changed(self, versions: list[_Version]) -> None:
         """Make numbers that have changed inputs; raise `TracingError` if there are too many versions."""

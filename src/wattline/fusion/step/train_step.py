@@ -19,12 +19,15 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
+from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
+from wattline.fusion.step.function_state import describe_array
 from wattline.fusion.step.options import check_options, read_torch_settings
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
+    CompiledGraph,
     MemberRows,
     StepFunction,
     StepSpec,
@@ -119,6 +122,16 @@ class Step:
         array.follow(self)
         if scaler is not None:
             array.follow(scaler)
+
+    @property
+    def cache_hits(self) -> int:
+        """Number of compiled steps that were loaded from the compile cache."""
+        return self._tracer.cache_hits
+
+    @property
+    def cache_misses(self) -> int:
+        """Number of steps that were compiled."""
+        return self._tracer.cache_misses
 
     def __call__(self, *batch: Any, members: bool | Sequence[bool] = False, **model_kwargs: Any) -> Tensor:
         """Make one step on a batch: the model's input (a tuple: several), then further arguments of the loss.
@@ -248,7 +261,7 @@ class Step:
             own = inputs if part.stop - part.start == views.size else inputs.select_members(part)
             flat = [*views.member_tensors(part), *(t[part] for t in extras), *own.tensors]
             function = self._call(own, model_arg_count, part)
-            if self._tracer.has_compiled(function) and self._verification.is_due(function):
+            if isinstance(function, CompiledGraph) and self._verification.is_due(function):
                 losses.append(self._compare(function, flat, own, model_arg_count, part))
                 continue
             try:
@@ -263,7 +276,7 @@ class Step:
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     def _compare(
-        self, function: StepFunction, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
+        self, function: CompiledGraph, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
     ) -> Tensor:
         """Make a step and compare it with the uncompiled one; compile no more if they differ."""
         assert self._views is not None
@@ -274,6 +287,8 @@ class Step:
         trained = [names.index(name) for name in self._views.trained]
         losses, agree = run_and_compare(function, plain, flat, trained, self.optimiser.update_tolerance)
         if not agree:
+            if function.fingerprint is not None:
+                remove_entry(function.fingerprint)
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} steps before this one may differ too, "
@@ -337,9 +352,9 @@ class Step:
         Raise `TracingError` if it cannot be compiled.
         """
         self._refresh_views_and_spec()
+        assert self._step_spec is not None
         key = self._key(way, inputs, part)
         if key not in self._step_functions:
-            assert self._step_spec is not None
             self._step_functions[key] = make_step(
                 self._step_spec, self.member_rows(part), inputs, model_arg_count, way.ways
             )
@@ -349,7 +364,11 @@ class Step:
         if found is None:
             start_s = time.perf_counter()
             rows, known = self.member_rows(part).flat()[0], self._known_tensors()
-            found = self._tracer.add_version(key, self._step_functions[key], [*rows, *inputs.tensors], known)
+            spec = self._step_spec
+            form = (key, model_arg_count, spec.update, spec.trained, spec.amp, describe_array(self.array))
+            found = self._tracer.add_version(
+                key, self._step_functions[key], [*rows, *inputs.tensors], known, form
+            )
             self.compile_s += time.perf_counter() - start_s
         return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wattline.fusion.ops.dropout import hashed_dropout
+from wattline.fusion.step.traced import CompiledGraph
 
 EVERY = 1_000  # steps between two comparisons, after the first few
 _LOSS_TOLERANCE = 1e-3
@@ -20,17 +21,19 @@ _HALF_FACTOR = 50.0  # for 16-bit types
 class Verification:
     """Decides when to compare, and compares.
 
-    The first, second, fourth, ... step of a version is compared, later every `EVERY` steps.
+    The first, second, fourth, ... step of a version is compared, later every `EVERY` steps. A version from
+    the compile cache was compared when it was compiled, so its first step is not.
     """
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.unverified = 0  # steps since the last comparison
 
-    def is_due(self, version: Callable[..., Any]) -> bool:
+    def is_due(self, version: CompiledGraph) -> bool:
         """Count a step of *version* and return whether it is to be compared."""
         count = self._steps[version] = self._steps.get(version, 0) + 1
         due = count % EVERY == 0 if count >= EVERY else count & (count - 1) == 0
+        due &= count > 1 or not version.is_cached
         self.unverified = 0 if due else self.unverified + 1
         return due
 
