@@ -30,6 +30,8 @@ STEPS = 8
 
 
 class Transformer(nn.Module):
+    """Two encoder layers and a head."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(16, 64)
@@ -38,6 +40,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
         return self.head(self.layers(self.embed(x)).mean(1))  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,6 @@ from wattline.errors import ConfigError
 from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.lowering.host_random import host_rng_state, is_same_rng_state
 from wattline.fusion.module_state import flatten_tree
-from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.executed_code import is_recording, user_stacklevel
 from wattline.fusion.step.function_outputs import FunctionOutputs
 from wattline.fusion.step.function_state import FunctionState
@@ -27,7 +26,7 @@ from wattline.fusion.step.options import read_torch_settings
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.reached import Reached, find_reached
 from wattline.fusion.step.traced import CompiledGraph, TracingError
-from wattline.fusion.step.tracer import MAX_VERSIONS, Tracer
+from wattline.fusion.step.tracer import MAX_VERSIONS, CacheCounters, Tracer
 from wattline.fusion.step.verification import Verification
 from wattline.fusion.step.width_choice import COMPILE_S
 from wattline.fusion.torch_internals import get_proxy_mode, tree_flatten, tree_unflatten
@@ -54,7 +53,7 @@ def compile(
     return CompiledFunction(fn, backend=backend)
 
 
-class CompiledFunction:
+class CompiledFunction(CacheCounters):
     """A training step made by `compile`; it is called like the function.
 
     The first call runs as written, to find out which code runs; the second compiles, or the third if that
@@ -85,16 +84,6 @@ class CompiledFunction:
         self._verification = Verification()
         self._spent_s: dict[Hashable, float] = {}
         self._compiled_forms: set[Hashable] = set()
-
-    @property
-    def cache_hits(self) -> int:
-        """Number of versions that were loaded from the compile cache."""
-        return self._tracer.cache_hits
-
-    @property
-    def cache_misses(self) -> int:
-        """Number of versions that were compiled."""
-        return self._tracer.cache_misses
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return the compiled method of *instance*."""
@@ -234,8 +223,7 @@ class CompiledFunction:
             [*tensors, *version.captured.current_tensors()],
         )
         if not agree:
-            if version.fingerprint is not None:
-                remove_entry(version.fingerprint)
+            version.forget()
             self._stop(
                 "the compiled function differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} calls before this one may differ too, "

@@ -28,6 +28,7 @@ from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
+from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.executed_code import NN_MODULES, is_recorded
 from wattline.fusion.torch_internals import (
     CompiledCode,
@@ -99,6 +100,11 @@ class CompiledGraph:
         self.is_cached = is_cached
         self._compiled = compiled
         self._returns_tensor = returns_tensor
+
+    def forget(self) -> None:
+        """Remove it from the compile cache, because it is wrong."""
+        if self.fingerprint is not None:
+            remove_entry(self.fingerprint)
 
     @torch.no_grad()
     def __call__(self, tensors: Sequence[Tensor]) -> Any:

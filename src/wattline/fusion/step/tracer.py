@@ -22,6 +22,22 @@ from wattline.fusion.step.traced import CompiledGraph, StepFunction, TracingErro
 MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes more often is not compiled
 
 
+class CacheCounters:
+    """How often a step was found in the compile cache."""
+
+    _tracer: Tracer
+
+    @property
+    def cache_hits(self) -> int:
+        """Number of compiled versions that were loaded from the compile cache."""
+        return self._tracer.cache_hits
+
+    @property
+    def cache_misses(self) -> int:
+        """Number of versions that were compiled."""
+        return self._tracer.cache_misses
+
+
 class StoredExtra(Protocol):
     """What is stored in the compile cache with a step."""
 

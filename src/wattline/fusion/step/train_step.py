@@ -19,11 +19,10 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.clip import clip_grad_norm_
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
-from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.foreign_parameters import refuse_foreign_parameters
 from wattline.fusion.step.function_state import describe_array
-from wattline.fusion.step.options import check_options, read_torch_settings
+from wattline.fusion.step.options import check_gradients_enabled, check_options, read_torch_settings
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
@@ -35,9 +34,10 @@ from wattline.fusion.step.traced import (
     check_losses,
     make_step,
 )
-from wattline.fusion.step.tracer import Tracer
+from wattline.fusion.step.tracer import CacheCounters, Tracer
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
+from wattline.fusion.step.wrong_use import explain_errors, warn_of_stacked
 from wattline.fusion.torch_internals import tree_flatten, tree_map
 
 
@@ -66,7 +66,7 @@ def train_step(
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
 
 
-class Step:
+class Step(CacheCounters):
     """A training step made by `train_step`; `step(x, target)` returns the losses [B].
 
     `way` is the execution mode, `compile_s` the time spent compiling so far, `tried` the modes that "auto"
@@ -123,22 +123,13 @@ class Step:
         if scaler is not None:
             array.follow(scaler)
 
-    @property
-    def cache_hits(self) -> int:
-        """Number of compiled steps that were loaded from the compile cache."""
-        return self._tracer.cache_hits
-
-    @property
-    def cache_misses(self) -> int:
-        """Number of steps that were compiled."""
-        return self._tracer.cache_misses
-
     def __call__(self, *batch: Any, members: bool | Sequence[bool] = False, **model_kwargs: Any) -> Tensor:
         """Make one step on a batch: the model's input (a tuple: several), then further arguments of the loss.
 
         Keyword arguments are the model's. *members*: tensors of the batch have a row for each member; a list
         sets this per positional argument, and those passed by keyword are then shared.
         """
+        check_gradients_enabled()
         first = batch[:1] if batch else ((),)
         model_args = first[0] if isinstance(first[0], tuple) else first
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
@@ -149,7 +140,7 @@ class Step:
             all_flags = True  # keyword arguments too
         inputs = Inputs.from_call((*model_args, *batch[1:]), model_kwargs, all_flags, len(self.array))
         if not self._watched and members is False:
-            self._warn_of_stacked(inputs)
+            warn_of_stacked(inputs.tensors, len(self.array))
         self._others[:] = inputs.others
         inputs = dataclasses.replace(inputs, others=self._others)
         if self._array_only or self.array.carries:  # cannot be traced
@@ -161,23 +152,12 @@ class Step:
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
         return self._run(inputs, len(model_args))
 
-    def _warn_of_stacked(self, inputs: Inputs) -> None:
-        """Warn if every tensor of the batch looks as if it had a row for each member."""
-        size, shapes = len(self.array), [t.shape for t in inputs.tensors]
-        if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
-            warnings.warn(
-                f"all tensors of the batch have {size} rows, as many as there are members, but every member "
-                "gets all of them: pass members=True if row i belongs to member i",
-                FusionWarning,
-                stacklevel=3,
-            )
-
     def _probe(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         """Make a step uncompiled, to find out which code runs, and another if that code may have effects."""
         mode = self.array.training
         if mode not in self._watched:
             self._watched.add(mode)
-            with self._tracer.record():
+            with self._tracer.record(), explain_errors(self.array, inputs.tensors):
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
             matters = self.way.compiled or self.array.is_separate(self.loss)
             may_have_effects = matters and self._tracer.executed.may_have_effects
@@ -287,8 +267,7 @@ class Step:
         trained = [names.index(name) for name in self._views.trained]
         losses, agree = run_and_compare(function, plain, flat, trained, self.optimiser.update_tolerance)
         if not agree:
-            if function.fingerprint is not None:
-                remove_entry(function.fingerprint)
+            function.forget()
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} steps before this one may differ too, "
