@@ -378,6 +378,20 @@ def test_members_that_leave_and_join_are_followed() -> None:
     assert_equal_runs(program)
 
 
+def test_a_variable_that_is_another_parameter_takes_effect() -> None:
+    array = fusion.fuse([nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2)])
+    weights = [p for p in array.parameters() if p.ndim == 3]
+    chosen = SimpleNamespace(weight=weights[0])
+    fn = GRAPH(lambda x: array(x).sum() * 0 + chosen.weight.square().sum())
+    x = torch.ones(2, 4)
+    for _ in range(3):
+        torch.testing.assert_close(fn(x).detach(), weights[0].square().sum().detach())
+    chosen.weight = weights[1]
+    for _ in range(3):
+        torch.testing.assert_close(fn(x).detach(), weights[1].square().sum().detach())
+    assert fn.is_compiled
+
+
 def test_dropout_is_drawn_anew_in_each_call() -> None:
     torch.manual_seed(0)
     array = fusion.fuse([nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)) for _ in range(2)])

@@ -36,6 +36,7 @@ from wattline.fusion.step.guard_nodes import (
     GuardNode,
     Memo,
     Opaque,
+    ParameterInput,
     Same,
     SetCopy,
     TensorInput,
@@ -157,6 +158,8 @@ class Guards:
         if isinstance(value, Tensor):
             if id(value) not in self._known:
                 self.tensors.setdefault(id(value), place)
+            elif isinstance(value, nn.Parameter):
+                return ParameterInput(value)
             return TensorInput(value)
         if isinstance(value, _CONSTANTS):
             return self._visit_constant(value, place)
