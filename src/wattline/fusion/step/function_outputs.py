@@ -30,7 +30,7 @@ class _Input:
 
 
 class FunctionOutputs:
-    """Where the parts of a function's result come from: results of the graph, inputs, or constants."""
+    """Sources of the parts of a function's result: results of the graph, inputs, or constants."""
 
     def __init__(self, state: FunctionState, argument_count: int) -> None:
         self._state: FunctionState | None = state  # until the trace has been made

@@ -23,7 +23,7 @@ MAX_VERSIONS = 8  # of one step for tensors of one form; a value that changes mo
 
 
 class CacheCounters:
-    """How often a step was found in the compile cache."""
+    """Counts of versions loaded from the compile cache and of compiled ones."""
 
     _tracer: Tracer
 
@@ -39,7 +39,7 @@ class CacheCounters:
 
 
 class StoredExtra(Protocol):
-    """What is stored in the compile cache with a step."""
+    """A value that is stored in the compile cache with a step."""
 
     def store(self) -> Any:
         """Return a value that can be pickled."""
