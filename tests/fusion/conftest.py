@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,3 +15,15 @@ def no_trace_logs() -> Iterator[None]:
     log.propagate = False
     yield
     log.propagate = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_compile_cache() -> Iterator[None]:
+    """Compile anew in every test, except for those of the cache, and leave the user's cache alone."""
+    before = os.environ.get("WATTLINE_CACHE_DIR")
+    os.environ["WATTLINE_CACHE_DIR"] = ""
+    yield
+    if before is None:
+        del os.environ["WATTLINE_CACHE_DIR"]
+    else:
+        os.environ["WATTLINE_CACHE_DIR"] = before

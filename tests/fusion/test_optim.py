@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from support.optimiser_pairs import CASES, EACH, NAMES, B, Both, select_own  # noqa: E402
 from wattline.errors import ConfigError  # noqa: E402
-from wattline.fusion import optim  # noqa: E402
+from wattline.fusion import fuse, optim  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -373,8 +373,11 @@ def test_momentum_may_come_and_go() -> None:
 
 
 def test_an_array_can_be_passed_as_parameters() -> None:
-    module = nn.Linear(3, 5, dtype=torch.float64)  # its parameters have the shapes of five members
-    assert optim.SGD(module).width == 5
+    array = fuse([nn.Linear(3, 5, dtype=torch.float64) for _ in range(2)])
+    assert optim.SGD(array).width == 2
+    assert optim.SGD(nn.ModuleDict({"part": array})).width == 2
+    with pytest.raises(ConfigError, match="got a Linear, an ordinary model, expected an array"):
+        optim.SGD(nn.Linear(3, 5))  # its parameters have the shapes of five members
     with pytest.raises(ConfigError, match="got no parameters"):
         optim.SGD([])
 

@@ -288,13 +288,32 @@ def run_separately(program: Program, seed: int, steps: int) -> tuple[Tensor, lis
     return losses, [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in models]
 
 
+def compile_own_step(array: Any, program: types.ModuleType, optimiser: Any) -> Any:
+    """Return a step of the user's own, with the program as its loss, compiled by `fusion.compile`."""
+
+    @fusion.compile(backend="graph")
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        losses = array.loss(program.loss, array(x), y)
+        optimiser.zero_grad()
+        losses.sum().backward()
+        optimiser.step()
+        return losses.detach()
+
+    return step
+
+
 def run_array(
     program: Program, seed: int, steps: int, compile: bool | str
 ) -> tuple[Tensor, list[Tensor], Any, list[str]]:
     """Train the members as an array; return losses, weights, the step and the warnings."""
     array, batches = fusion.fuse(build_models(seed)), build_batches(seed, steps)
     copy = program.load()
-    step = fusion.train_step(array, copy.loss, fusion.SGD(array, lr=0.05), compile=compile)
+    optimiser = fusion.SGD(array, lr=0.05)
+    step: Any
+    if compile == "function":
+        step = compile_own_step(array, copy, optimiser)
+    else:
+        step = fusion.train_step(array, copy.loss, optimiser, compile=compile)
     losses = []
     _seed_host()
     with warnings.catch_warnings(record=True) as caught:
@@ -318,7 +337,10 @@ class Outcome:
 
 
 def compare_ways(seed: int, steps: int = 7, backend: bool | str = "graph") -> Outcome:
-    """Run the program of *seed* in three ways, *backend* being the compiled one, and compare."""
+    """Run the program of *seed* in three ways, *backend* being the compiled one, and compare.
+
+    "function" stands for `fusion.compile` of a step of the user's own.
+    """
     program = write_program(seed)
     losses, weights = run_separately(program, seed, steps)
     difference, messages, is_compiled = "", [], False
@@ -327,7 +349,7 @@ def compare_ways(seed: int, steps: int = 7, backend: bool | str = "graph") -> Ou
             ours, own_weights, step, messages = run_array(program, seed, steps, compile)
         except NotFusible as error:  # refused, not silently different
             return Outcome(program, difference, False, True, [str(error)])
-        is_compiled = step.way.compiled
+        is_compiled = step.is_compiled if compile == "function" else step.way.compiled
         same = [
             torch.allclose(a, b, 1e-5, 1e-6)
             for a, b in zip([losses, *weights], [ours, *own_weights], strict=True)

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = {
+    "CompiledFunction": "step.compiled_function",
     "FusedArray": "array",
     "FusionWarning": "lowering.fallback",
     "SGD": "optim",
@@ -26,6 +27,7 @@ _MODULES = {
     "clip_grad_norm_": "optim.clip",
     "clip_grad_value_": "optim.clip",
     "check": "equality_check",
+    "compile": "step.compiled_function",
     "explain": "lowering.report",
     "fuse": "array",
     "keep_freed_memory": "step.malloc",

@@ -29,6 +29,11 @@ def check_same_architecture(models: Sequence[nn.Module]) -> None:
     for index, model in enumerate(models):
         if not isinstance(model, nn.Module):
             raise NotFusible(f"member {index} is {type(model).__name__}, expected a torch.nn.Module")
+        if hasattr(model, "_orig_mod"):
+            raise NotFusible(
+                f"member {index} was compiled by torch.compile, expected an ordinary model",
+                "fuse the models without torch.compile; fusion.train_step compiles the array",
+            )
     first = models[0]
     for model in models:
         _check_fusible(model)

@@ -56,6 +56,10 @@ def fuse(models: Sequence[nn.Module]) -> FusedArray:
     and buffers that are one object in all models are stored once and not copied; frozen parameters of equal
     value are stored once.
     """
+    if isinstance(models, nn.Module):
+        raise NotFusible(
+            f"got one model, a {type(models).__name__}, expected a list of models", "pass fuse([model, …])"
+        )
     models = list(models)
     check_same_architecture(models)
     body, common, carried = stack_models(models)

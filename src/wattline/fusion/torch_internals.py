@@ -8,10 +8,12 @@ attributes of public objects cannot be imported and stay where they are used: `_
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -56,6 +58,7 @@ from torch._C._functorch import _add_batch_dim as add_batch_dim  # noqa: E402
 from torch._C._functorch import maybe_get_bdim as get_batch_dim  # noqa: E402
 from torch._C._functorch import maybe_get_level as get_level  # noqa: E402
 from torch._functorch.predispatch import lazy_load_decompositions  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase  # noqa: E402
 from torch.nn.modules.batchnorm import _NormBase as NormBase  # noqa: E402
@@ -64,6 +67,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm as InstanceNormBase  # n
 from torch.overrides import _get_current_function_mode_stack as current_function_modes  # noqa: E402
 from torch.utils import checkpoint as checkpoint_module  # noqa: E402
 from torch.utils._pytree import (  # noqa: E402
+    TreeSpec,
     register_dataclass,
     tree_flatten,
     tree_map,
@@ -182,25 +186,108 @@ def _restore_hook_message(message: str | None) -> None:
         _autograd._saved_tensors_hooks_disable(message, False)
 
 
-def compile_graph(graph: GraphModule, inputs: list[Any]) -> Any:
-    """Return *graph* compiled by Inductor for *inputs*.
+_OPTIONS = {"fallback_random": True}
+"""Random numbers are those without compiling: seeds have the same effect, and results can be compared."""
 
-    Random numbers are those without compiling: seeds have the same effect, and results can be compared.
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """A graph compiled by Inductor: a function, and what is needed to load it in another process.
+
+    *artifact* is None if it cannot be stored. *kernels* are the files of shared libraries by the digest of
+    their source.
     """
-    from torch import _inductor  # importing it takes a second
 
-    return _inductor.compile(graph, inputs, options={"fallback_random": True})
+    call: Callable[..., Any]
+    artifact: bytes | None
+    kernels: dict[str, str]
+
+
+def compile_graph(graph: GraphModule, inputs: list[Any]) -> CompiledCode:
+    """Return *graph* compiled by Inductor for *inputs*."""
+    from torch import _inductor  # importing it takes a second
+    from torch._inductor.async_compile import AsyncCompile
+
+    kernels: dict[str, Any] = {}
+    original = AsyncCompile.cpp_pybinding
+
+    def compile_kernel(self: Any, argument_types: list[str], source: str) -> Any:
+        kernel = kernels[_digest_kernel(argument_types, source)] = original(self, argument_types, source)
+        return kernel
+
+    setattr(AsyncCompile, "cpp_pybinding", compile_kernel)  # noqa: B010
+    try:
+        compiled = _inductor.standalone_compile(
+            graph,
+            inputs,
+            dynamic_shapes="from_example_inputs",
+            options={"config_patches": _OPTIONS},
+            aot=True,
+        )
+    except RuntimeError as error:
+        if "serialize" not in str(error):
+            raise
+        return CompiledCode(_inductor.compile(graph, inputs, options=dict(_OPTIONS)), None, {})
+    finally:
+        setattr(AsyncCompile, "cpp_pybinding", original)  # noqa: B010
+    try:
+        artifact: bytes | None = compiled.serialize()  # type: ignore[attr-defined]
+        files = {digest: _find_kernel_file(kernel) for digest, kernel in kernels.items()}
+    except Exception:  # pickling raises errors of many types
+        artifact, files = None, {}
+    return CompiledCode(compiled, artifact, files)
+
+
+def load_compiled_code(artifact: bytes, kernels: dict[str, str]) -> Callable[..., Any]:
+    """Return the function of a stored `CompiledCode`; *kernels* are the files of its shared libraries.
+
+    Inductor itself would look for a C++ compiler and try its options for a second, even if all is compiled.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+    from torch._inductor.standalone_compile import AOTCompiledArtifact
+
+    original = AsyncCompile.cpp_pybinding
+
+    def load_kernel(self: Any, argument_types: list[str], source: str) -> Any:
+        digest = _digest_kernel(argument_types, source)
+        return CppPythonBindingsCodeCache._load_library(kernels[digest], digest).kernel
+
+    setattr(AsyncCompile, "cpp_pybinding", load_kernel)  # noqa: B010
+    try:
+        return AOTCompiledArtifact.deserialize(artifact)
+    finally:
+        setattr(AsyncCompile, "cpp_pybinding", original)  # noqa: B010
+
+
+def read_compiler_settings() -> str:
+    """Return the settings of Inductor as a text."""
+    from torch._inductor import config
+
+    return repr(sorted((name, repr(value)) for name, value in config.save_config_portable().items()))
+
+
+def _digest_kernel(argument_types: Sequence[str], source: str) -> str:
+    return hashlib.sha256(repr((argument_types, source)).encode()).hexdigest()
+
+
+def _find_kernel_file(kernel: Any) -> str:
+    function = kernel.result() if hasattr(kernel, "result") else kernel
+    return str(function.__self__.__file__)
 
 
 __all__ = [
     "FAKE_TENSOR_LOG",
     "TESTED",
     "BatchNormBase",
+    "CompiledCode",
     "DropoutBase",
+    "FakeTensor",
     "InstanceNormBase",
     "NormBase",
     "StopRecomputation",
     "TransformType",
+    "TreeSpec",
     "VmapLayer",
     "add_batch_dim",
     "allowed_saved_tensor_hooks",
@@ -219,11 +306,13 @@ __all__ = [
     "get_proxy_mode",
     "get_unwrapped",
     "is_batchedtensor",
+    "load_compiled_code",
     "log_softmax_operator",
     "make_fx",
     "noop_context_fn",
     "pop_vmap",
     "push_vmap",
+    "read_compiler_settings",
     "register_dataclass",
     "run_batched",
     "set_vmap_warnings",

@@ -294,16 +294,14 @@ def test_a_compiled_step_without_memory_takes_the_uncompiled_result(monkeypatch:
     step = train_step(array, F.cross_entropy, Adam(array, lr=LR), compile="graph")
     real = step._tracer.add_version
 
-    def add_version(*args: Any) -> Any:
-        real(*args)
-
-        def fail(tensors: Any) -> Tensor:
+    def add_version(*args: Any, **kwargs: Any) -> Any:
+        def fail(*tensors: Tensor) -> Tensor:
             tensors[0].mul_(2)
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-        versions = next(iter(step._tracer._versions.values()))
-        versions[0].call = fail
-        return fail
+        version = real(*args, **kwargs)
+        version._compiled = fail
+        return version
 
     step(X, Y)
     monkeypatch.setattr(step._tracer, "add_version", add_version)
@@ -360,7 +358,7 @@ def test_a_later_failure_of_a_compiled_step_is_an_error(monkeypatch: Any) -> Non
         step(X, Y)
     version = next(iter(step._tracer._versions.values()))[0]
     monkeypatch.setattr(step._verification, "is_due", lambda function: False)
-    monkeypatch.setattr(version, "call", lambda tensors: raise_on_gpu())
+    monkeypatch.setattr(version.call, "_compiled", lambda *tensors: raise_on_gpu())
     with pytest.raises(torch.OutOfMemoryError) as raised:
         step(X, Y)
     assert "half a step" in " ".join(raised.value.__notes__)

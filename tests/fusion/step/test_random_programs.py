@@ -34,3 +34,15 @@ def test_random_programs_train_as_alone_however_they_are_run(part: int) -> None:
 @pytest.mark.parametrize("seed", [1, 11, 24, 116])  # programs that were wrong once
 def test_programs_that_were_wrong_once_train_as_alone(seed: int) -> None:
     assert compare_ways(seed).difference == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs_in_compiled_functions_train_as_alone(part: int) -> None:
+    first = SEED + part * (COUNT // 8)
+    print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + COUNT // 8 - 1}")
+    outcomes = {seed: compare_ways(seed, backend="function") for seed in range(first, first + COUNT // 8)}
+    wrong = {seed: (o.program.kinds, o.difference) for seed, o in outcomes.items() if o.difference}
+    assert not wrong, f"WATTLINE_FUZZ_SEED={SEED}: {wrong}"
+    guardable = [o for o in outcomes.values() if o.program.is_guardable]
+    assert sum(o.is_compiled for o in guardable) >= 0.9 * len(guardable)

@@ -186,6 +186,11 @@ def map_members_one_by_one(
     for member in range(size):
         own = zip(inputs.tensors, inputs.per_member, strict=True)
         outs.append(tree_flatten(fn(*inputs.build([t[member] if mine else t for t, mine in own])[0])))
+    if wrong := [leaf for leaf in outs[0][0] if not isinstance(leaf, Tensor)]:
+        raise NotFusible(
+            f"{getattr(fn, '__name__', type(fn).__name__)} returns {wrong[0]!r}, expected a tensor",
+            "return the tensor itself, without .item(), and nothing else",
+        )
     columns = zip(*(leaves for leaves, _ in outs), strict=True)
     return tree_unflatten([torch.stack(column) for column in columns], outs[0][1])
 

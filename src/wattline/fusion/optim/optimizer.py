@@ -23,6 +23,7 @@ from wattline.fusion.optim.hyperparameters import (
     select_rows,
     vector,
 )
+from wattline.fusion.optim.ordinary_scheduler import OptimizerWithoutScheduler
 from wattline.fusion.optim.param_groups import (
     Group,
     Params,
@@ -41,7 +42,7 @@ _OPTIMISERS: WeakSet[ArrayOptimizer] = WeakSet()
 _KINDS: WeakSet[type[ArrayOptimizer]] = WeakSet()
 
 
-class ArrayOptimizer(torch.optim.Optimizer):
+class ArrayOptimizer(OptimizerWithoutScheduler):
     """An optimiser of parameters of [B, ...], each row of which is updated independently.
 
     Hyper-parameters are float64 vectors of B in the parameter groups: `group["lr"]`; `group["betas"]` has

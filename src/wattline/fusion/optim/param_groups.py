@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from wattline.errors import ConfigError
 
@@ -38,13 +38,29 @@ def read_group(group: Any) -> Group:
 
 def list_params(params: Params) -> list[Any]:
     """Return the parameters of a module, an iterable or one tensor as a list."""
+    if isinstance(params, nn.Module) and not _has_array(params):
+        raise ConfigError(
+            f"got a {type(params).__name__}, an ordinary model, expected an array",
+            "fuse the models first: array = fusion.fuse(models)",
+        )
     if hasattr(params, "parameters"):
         params = params.parameters()
     if isinstance(params, Tensor):
         return [params]
     if not isinstance(params, Iterable):
         raise ConfigError(f"got {params!r}, expected an array, or an iterable of parameters")
-    return list(params)
+    entries = list(params)
+    if any(isinstance(entry, nn.Module) for entry in entries):
+        raise ConfigError(
+            f"got a list of {len(entries)} models, expected one array",
+            "fuse the models first: array = fusion.fuse(models)",
+        )
+    return entries
+
+
+def _has_array(module: nn.Module) -> bool:
+    """Return whether the module is or contains an array, which cannot be imported here."""
+    return any(type(part).__name__ == "FusedArray" for part in module.modules())
 
 
 def trained_params(group: Group) -> list[Tensor]:

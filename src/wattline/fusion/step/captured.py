@@ -32,12 +32,26 @@ class CapturedValues:
             *(torch.tensor(n, dtype=self.dtype if isinstance(n, float) else torch.int64) for n in numbers),
         ]
 
+    def current_tensors(self) -> list[Tensor]:
+        """Return the tensors that are inputs."""
+        return [place.get() for place in self.tensors]
+
     def select(self, used: Sequence[bool]) -> CapturedValues:
         """Return those that are *used*, in the order of `read`."""
         count = len(self.tensors)
         return CapturedValues(
             tuple(place for place, yes in zip(self.tensors, used[:count], strict=True) if yes),
             tuple(place for place, yes in zip(self.numbers, used[count:], strict=True) if yes),
+            self.dtype,
+        )
+
+    def find(self, tensors: Sequence[str], numbers: Sequence[str]) -> CapturedValues:
+        """Return those with these names, in this order; raise `KeyError` for one that is not there."""
+        by_name = ({str(place): place for place in own} for own in (self.tensors, self.numbers))
+        own_tensors, own_numbers = by_name
+        return CapturedValues(
+            tuple(own_tensors[name] for name in tensors),
+            tuple(own_numbers[name] for name in numbers),
             self.dtype,
         )
 
@@ -50,14 +64,14 @@ class CapturedValues:
         try:
             for place, value in zip(self.numbers, values[count:], strict=True):
                 place.set(value)
-            with _Replacement(inputs):
+            with TensorReplacement(inputs):
                 yield
         finally:
             for place, number in zip(self.numbers, before, strict=True):
                 place.set(number)
 
 
-class _Replacement(TorchFunctionMode):
+class TensorReplacement(TorchFunctionMode):
     """Torch function mode that replaces tensors in the arguments of operators."""
 
     def __init__(self, inputs: Mapping[int, Tensor]) -> None:

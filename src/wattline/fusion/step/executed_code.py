@@ -162,6 +162,11 @@ def call_unrecorded(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         sys.setprofile(_recorders[-1])
 
 
+def is_recording() -> bool:
+    """Return whether the code that runs now is recorded."""
+    return bool(_recorders)
+
+
 _recorders: list[Any] = []
 
 
@@ -184,6 +189,14 @@ def is_recorded(filename: str) -> bool:
     if path.startswith(_SITE):
         return not path.startswith(_EXCLUDED)
     return not path.startswith((*_EXCLUDED, _STDLIB)) and not filename.startswith("<frozen")
+
+
+def user_stacklevel() -> int:
+    """Return the `stacklevel` with which a warning names the line of the user that called Wattline."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_FUSION):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _package_folder(module: Any) -> str:

@@ -12,7 +12,12 @@ from wattline.fusion.array import FusedArray
 
 
 def refuse_foreign_parameters(losses: Tensor, array: FusedArray, inputs: Iterable[Tensor]) -> None:
-    """Raise `NotFusible` if the gradient of *losses* leads to a tensor not of the array nor of *inputs*."""
+    """Raise `NotFusible` if *losses* have no gradient, or one of a tensor not of the array nor *inputs*."""
+    if losses.grad_fn is None:
+        raise NotFusible(
+            "the loss does not depend on any parameter of the array, so that nothing would be trained",
+            "compute it from the array's output, without detach(), no_grad() or frozen parameters only",
+        )
     own = {id(t) for t in (*array.parameters(), *inputs)}
     for leaf in _find_leaves(losses):
         if id(leaf) not in own:

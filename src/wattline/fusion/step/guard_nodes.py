@@ -100,6 +100,14 @@ class TensorInput(GuardNode):
         )
 
 
+class ParameterInput(TensorInput):
+    """A parameter of an array, which stands for one input of the trace; another one is another input."""
+
+    def matches(self, now: Any, memo: Memo) -> bool:
+        """Return whether it is the same parameter, in the same form."""
+        return now is self.tensor
+
+
 class ArrayCopy(GuardNode):
     """A small NumPy array, compared by its values."""
 

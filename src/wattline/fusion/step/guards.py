@@ -36,6 +36,7 @@ from wattline.fusion.step.guard_nodes import (
     GuardNode,
     Memo,
     Opaque,
+    ParameterInput,
     Same,
     SetCopy,
     TensorInput,
@@ -102,6 +103,7 @@ class Guards:
         self.tensors: dict[int, Place] = {}
         self.numbers: set[Place] = set()
         self.generators: list[tuple[Place, Any, Generator]] = []
+        self.objects: list[tuple[Place, Any]] = []  # modules, optimisers and objects that are not looked into
         self.roots: list[tuple[Root, GuardNode]] = []
         self._visit_roots()
         for function in executed.find_functions(self._found):  # those that no variable leads to
@@ -156,6 +158,8 @@ class Guards:
         if isinstance(value, Tensor):
             if id(value) not in self._known:
                 self.tensors.setdefault(id(value), place)
+            elif isinstance(value, nn.Parameter):
+                return ParameterInput(value)
             return TensorInput(value)
         if isinstance(value, _CONSTANTS):
             return self._visit_constant(value, place)
@@ -199,6 +203,8 @@ class Guards:
             self._waiting.extend(find_function_roots(function))
 
     def _visit_object(self, value: Any, place: Place) -> GuardNode:
+        if isinstance(value, nn.Module | torch.optim.Optimizer):
+            self.objects.append((place, value))
         if isinstance(value, nn.Module):
             return self._visit_module(value, place)
         if isinstance(value, type):
@@ -215,6 +221,7 @@ class Guards:
         elif isinstance(value, SEQUENCES):
             reader, keys = read_item, range(len(value))
         elif not (is_user_module(type(value).__module__) or isinstance(value, _NAMESPACES)):
+            self.objects.append((place, value))
             return Opaque(type(value))
         else:
             keys = self._select_attributes(value)

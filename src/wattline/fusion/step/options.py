@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +10,8 @@ from torch import Tensor, nn
 
 from wattline.errors import ConfigError, NotFusible
 from wattline.fusion.array import FusedArray
-from wattline.fusion.lowering.fallback import FusionWarning
 from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.loss_scale import Scaler
-from wattline.fusion.torch_internals import tree_flatten
 
 
 def check_options(
@@ -31,12 +28,33 @@ def check_options(
         raise ConfigError(f"width is {width!r}, expected a number of members or 'auto'")
     if isinstance(width, int) and width < 1:
         raise ConfigError(f"width must be at least 1, got {width}")
+    if amp is not None and not isinstance(amp, torch.dtype):
+        raise ConfigError(f"amp is {amp!r}, expected a type", "pass amp=torch.bfloat16")
+    if scaler is not None and not isinstance(scaler, Scaler):
+        raise ConfigError(
+            f"scaler is a {type(scaler).__name__}, which has one scale for all members",
+            "pass scaler=wattline.fusion.Scaler(len(array))",
+        )
     if amp is torch.float16 and scaler is None:
         raise ConfigError(
             "float16 loses small gradients without a scaler", "pass scaler=wattline.fusion.Scaler(len(array))"
         )
     if not isinstance(array, FusedArray):
-        raise ConfigError(f"array is a {type(array).__name__}, expected one from wattline.fusion.fuse")
+        raise ConfigError(
+            f"array is a {type(array).__name__}, expected one from wattline.fusion.fuse",
+            "pass train_step(fusion.fuse(models), loss, optimiser)",
+        )
+    if not callable(loss) or isinstance(loss, torch.optim.Optimizer):
+        what = f"{loss!r}" if isinstance(loss, str) else f"of type {type(loss).__name__}"
+        raise ConfigError(
+            f"the loss is {what}, expected a function of (output, target)",
+            "pass train_step(array, F.cross_entropy, optimiser)",
+        )
+    if not isinstance(optimiser, torch.optim.Optimizer):
+        raise ConfigError(
+            f"the optimiser is a {type(optimiser).__name__}, expected one of wattline.fusion",
+            "pass train_step(array, loss, fusion.Adam(array, lr=1e-3))",
+        )
     if not isinstance(optimiser, ArrayOptimizer):
         kind = type(optimiser).__name__
         raise ConfigError(
@@ -51,18 +69,19 @@ def check_options(
             "make the loss a part of the model, or freeze them with requires_grad_(False)",
         )
     if {id(p) for p in optimiser.parameters()} - {id(p) for p in array.parameters()}:
-        raise ConfigError("the optimiser has parameters that do not belong to the array")
+        raise ConfigError(
+            "the optimiser has parameters that do not belong to the array",
+            f"create it for this array: fusion.{type(optimiser).__name__}(array, …)",
+        )
 
 
-def warn_of_stacked(batch: Any, size: int) -> None:
-    """Warn if every tensor of the *batch* looks as if it had a row for each of *size* members."""
-    shapes = [leaf.shape for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
-    if size > 1 and len(shapes) > 1 and all(len(s) > 1 and s[0] == size for s in shapes):
-        warnings.warn(
-            f"all tensors of the batch have {size} rows, as many as there are members, but every member "
-            "gets all of them: pass members=True if row i belongs to member i",
-            FusionWarning,
-            stacklevel=3,
+def check_gradients_enabled() -> None:
+    """Raise `ConfigError` under `torch.no_grad()`, where a step would train nothing."""
+    if not torch.is_grad_enabled():
+        mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+        raise ConfigError(
+            f"a training step is called under torch.{mode}(), where no gradients are computed",
+            "call it outside, or evaluate by array(x)",
         )
 
 

@@ -34,9 +34,10 @@ from wattline.fusion.optim.clip import clip_norm
 from wattline.fusion.optim.loss_scale import adjust_scales, unscale
 from wattline.fusion.optim.update import Update
 from wattline.fusion.step.captured import CapturedValues
+from wattline.fusion.step.compile_cache import remove_entry
 from wattline.fusion.step.executed_code import NN_MODULES, ExecutedCode, is_recorded, record_code
-from wattline.fusion.step.replayed_graph import ReplayedGraph
 from wattline.fusion.torch_internals import (
+    CompiledCode,
     get_proxy_mode,
     make_fx,
     tree_flatten,
@@ -46,7 +47,7 @@ from wattline.fusion.torch_internals import (
 
 MAX_OPERATORS = 30_000  # with more, as in long recurrences, compiling takes minutes
 
-StepFunction = Callable[[Sequence[Tensor]], Tensor]
+StepFunction = Callable[[Sequence[Tensor]], Any]  # returns the losses, or a list of tensors
 
 
 class LossNotScalar(NotFusible, RuntimeError):
@@ -83,6 +84,43 @@ class MemberRows:
         """Return all tensors in a fixed order, and the structure to rebuild them."""
         parts = (self.stacked, self.common, self.tensors, self.hyper, self.max_norm, self.scaling)
         return tree_flatten(parts)
+
+
+class CompiledGraph:
+    """A traced step as a function of its tensors; *captured* values are read at each call.
+
+    *finish* gets the tensors and the results of the graph, and returns those of the call. *fingerprint* is
+    the name of its entry in the compile cache, None without one; *is_cached*: it was loaded from there.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        captured: CapturedValues,
+        *,
+        returns_tensor: bool,
+        finish: Callable[[Sequence[Tensor], Any], Any] | None = None,
+        fingerprint: str | None = None,
+        is_cached: bool = False,
+    ) -> None:
+        self.captured = captured
+        self.fingerprint = fingerprint
+        self.is_cached = is_cached
+        self._compiled = compiled
+        self._returns_tensor = returns_tensor
+        self._finish = finish
+
+    def forget(self) -> None:
+        """Remove it from the compile cache, because it is wrong."""
+        if self.fingerprint is not None:
+            remove_entry(self.fingerprint)
+
+    @torch.no_grad()
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+        """Return what the traced function returns: a tensor, or a list of tensors."""
+        results = self._compiled(*tensors, *self.captured.read())
+        results = results[0] if self._returns_tensor else list(results)
+        return results if self._finish is None else self._finish(tensors, results)
 
 
 class MemberStep:
@@ -199,27 +237,16 @@ def trace_step(
 
 
 def compile_graph(
-    graph: torch.fx.GraphModule,
-    flat: Sequence[Tensor],
-    captured: CapturedValues,
-    backend: str,
-    kept_count: int,
-) -> Callable[[Sequence[Tensor]], Any]:
-    """Return a traced step as a function of the same tensors.
-
-    *backend* "graph" runs the traced operators one by one, "inductor" compiles them. The first *kept_count*
-    tensors are mostly the same ones in all calls.
-    """
-    if backend == "graph":
-        run: Callable[..., Any] = ReplayedGraph(graph, kept_count)
-    else:
-        run = _compile(graph, [*(t.detach() for t in flat), *captured.read()])
-
-    def call(tensors: Sequence[Tensor]) -> Any:
-        with torch.no_grad():
-            return run(*tensors, *captured.read())[0]
-
-    return call
+    graph: torch.fx.GraphModule, flat: Sequence[Tensor], captured: CapturedValues
+) -> CompiledCode:
+    """Return a traced step compiled by Inductor; raise `TracingError` if that fails."""
+    example = [*(t.detach() for t in flat), *captured.read()]
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch_internals.compile_graph(graph, example)
+    except Exception as error:  # compilers raise errors of many types
+        raise TracingError(_first_line(error)) from error
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -302,10 +329,14 @@ def _trace(
 ) -> torch.fx.GraphModule:
     """Return the graph of *step*; raise `TracingError` if it has effects beyond its operators."""
     count = len(flat)
+    returns_tensor = False
 
-    def run(*tensors: Tensor) -> tuple[Any]:
+    def run(*tensors: Tensor) -> tuple[Any, ...]:
+        nonlocal returns_tensor
         with captured.replaced_by(tensors[count:]), record_code(executed):
-            return (step(tensors[:count]),)
+            results = step(tensors[:count])
+        returns_tensor = isinstance(results, Tensor)
+        return (results,) if returns_tensor else tuple(results)
 
     log = logging.getLogger(torch_internals.FAKE_TENSOR_LOG)  # it logs errors that are handled here
     level = log.level
@@ -319,16 +350,8 @@ def _trace(
     finally:
         log.setLevel(level)
     graph.graph.eliminate_dead_code()
+    graph.meta["returns_tensor"] = returns_tensor
     return graph
-
-
-def _compile(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Callable[..., Any]:
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch_internals.compile_graph(graph, list(flat))
-    except Exception as error:  # compilers raise errors of many types
-        raise TracingError(_first_line(error)) from error
 
 
 def describe_tracing_error(error: Exception) -> str:

@@ -24,15 +24,24 @@ from wattline.fusion.optim import ArrayOptimizer
 from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step.execution_mode import ExecutionMode
+from wattline.fusion.step.function_state import describe_array
 from wattline.fusion.step.memory_limit import StepBackup, narrow, run_in_parts
-from wattline.fusion.step.options import check_options, read_torch_settings, warn_of_stacked
+from wattline.fusion.step.options import check_gradients_enabled, check_options, read_torch_settings
 from wattline.fusion.step.places import Root
 from wattline.fusion.step.tensor_views import TensorViews
-from wattline.fusion.step.traced import MemberRows, MemberStep, StepFunction, StepSpec, TracingError
-from wattline.fusion.step.tracer import Tracer
+from wattline.fusion.step.traced import (
+    CompiledGraph,
+    MemberRows,
+    MemberStep,
+    StepFunction,
+    StepSpec,
+    TracingError,
+)
+from wattline.fusion.step.tracer import CacheCounters, Tracer
 from wattline.fusion.step.uncompiled import run_all_members, run_some_members
 from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
+from wattline.fusion.step.wrong_use import explain_errors, warn_of_stacked
 from wattline.fusion.torch_internals import tree_map
 
 REPLAY_AFTER = 4  # steps that run uncompiled before one is traced to be replayed
@@ -69,7 +78,7 @@ def train_step(
     return Step(array, loss, optimiser, width, compile, amp, clip_norm, scaler, steps)
 
 
-class Step:
+class Step(CacheCounters):
     """A training step made by `train_step`; `step(x, target)` returns the losses [B].
 
     `way` is the execution mode, `compile_s` the time spent compiling so far, `tried` the modes that "auto"
@@ -136,6 +145,7 @@ class Step:
         Keyword arguments are the model's. *members*: tensors of the batch have a row for each member; a list
         sets this per positional argument, and those passed by keyword are then shared.
         """
+        check_gradients_enabled()
         first = batch[:1] if batch else ((),)
         model_args = first[0] if isinstance(first[0], tuple) else first
         flags = [members] * len(batch) if isinstance(members, bool) else list(members)
@@ -185,7 +195,7 @@ class Step:
         mode = self.array.training
         if mode not in self._watched:
             self._watched.add(mode)
-            with self._tracer.record():
+            with self._tracer.record(), explain_errors(self.array, inputs.tensors):
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
             matters = self.way.compiled or self._may_replay or self.array.is_separate(self.loss)
             may_have_effects = matters and self._tracer.executed.may_have_effects
@@ -262,7 +272,7 @@ class Step:
             rows = extras if own is inputs else [t[part] for t in extras]
             flat = [*views.member_tensors(part), *rows, *own.tensors]
             function = self._call(own, model_arg_count, part)
-            if self._tracer.has_compiled(function):
+            if isinstance(function, CompiledGraph):
                 if self._verification.is_due(function):
                     self.backup = StepBackup((), self._updated_tensors())
                     return self._compare(function, flat, own, model_arg_count, part)
@@ -280,7 +290,7 @@ class Step:
         return run_in_parts(self, run, lambda: 1 if self.way.ways is None else self.way.width)
 
     def _compare(
-        self, function: StepFunction, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
+        self, function: CompiledGraph, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
     ) -> Tensor:
         """Make a step and compare it with the uncompiled one; compile no more if they differ."""
         assert self._views is not None
@@ -295,6 +305,7 @@ class Step:
         if agree is None:
             narrow(self, part.stop - part.start)
         elif not agree:
+            function.forget()
             warnings.warn(
                 "the compiled step differs from the uncompiled one beyond rounding; "
                 f"up to {self._verification.unverified} steps before this one may differ too, "
@@ -375,9 +386,9 @@ class Step:
         Raise `TracingError` if it cannot be compiled.
         """
         self._refresh_views_and_spec()
+        assert self._step_spec is not None
         key = self._key(way, inputs, part)
         if key not in self._step_functions:
-            assert self._step_spec is not None
             self._step_functions[key] = MemberStep(
                 self._step_spec, self.member_rows(part), inputs, model_arg_count, way.ways
             )
@@ -387,8 +398,11 @@ class Step:
         if found is None:
             start_s = time.perf_counter()
             rows, known = self.member_rows(part).flat()[0], self._known_tensors()
-            flat = [*rows, *inputs.tensors]
-            found = self._tracer.add_version(key, self._step_functions[key], flat, known, len(rows))
+            flat, spec = [*rows, *inputs.tensors], self._step_spec
+            form = (key, model_arg_count, spec.update, spec.trained, spec.amp, describe_array(self.array))
+            found = self._tracer.add_version(
+                key, self._step_functions[key], flat, known, form, kept_count=len(rows)
+            )
             self.compile_s += time.perf_counter() - start_s
         return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wattline.fusion.lowering.error_kinds import is_out_of_memory
+from wattline.fusion.step.traced import CompiledGraph
 
 EVERY = 1_000  # steps between two comparisons, after the first few
 _LOSS_TOLERANCE = 1e-3
@@ -20,17 +21,19 @@ _HALF_FACTOR = 50.0  # for 16-bit types
 class Verification:
     """Decides when to compare, and compares.
 
-    The first, second, fourth, ... step of a version is compared, later every `EVERY` steps.
+    The first, second, fourth, ... step of a version is compared, later every `EVERY` steps. A version from
+    the compile cache was compared when it was compiled, so its first step is not.
     """
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.unverified = 0  # steps since the last comparison
 
-    def is_due(self, version: Callable[..., Any]) -> bool:
+    def is_due(self, version: CompiledGraph) -> bool:
         """Count a step of *version* and return whether it is to be compared."""
         count = self._steps[version] = self._steps.get(version, 0) + 1
         due = count % EVERY == 0 if count >= EVERY else count & (count - 1) == 0
+        due &= count > 1 or not version.is_cached
         self.unverified = 0 if due else self.unverified + 1
         return due
 
@@ -52,7 +55,7 @@ def run_and_compare(
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
-    with _preserved_generators(), draws:
+    with preserved_generators(), draws:
         expected = plain(copies)
     agree: bool | None = None
     try:
@@ -62,7 +65,10 @@ def run_and_compare(
             raise
     else:
         params, others = [tensors[at] for at in trained], [copies[at] for at in trained]
-        agree = _agree(losses, expected, params, others, before, update_tolerance)
+        factor = tolerance_factor([*params, expected])
+        agree = outputs_agree(losses, expected, factor) and updates_agree(
+            params, others, before, update_tolerance, factor
+        )
         if agree:
             return losses, True
     with torch.no_grad():
@@ -72,31 +78,35 @@ def run_and_compare(
     return expected, agree
 
 
-def _agree(
-    losses: Tensor,
-    expected: Tensor,
-    params: list[Tensor],
-    others: list[Tensor],
-    before: list[Tensor],
-    update_tolerance: float,
+def tolerance_factor(tensors: Sequence[Tensor]) -> float:
+    """Return the factor by which tolerances are wider for the types of *tensors*."""
+    return _HALF_FACTOR if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors) else 1.0
+
+
+def outputs_agree(ours: Tensor, theirs: Tensor, factor: float) -> bool:
+    """Return whether two outputs are equal up to rounding."""
+    tolerance = factor * _LOSS_TOLERANCE
+    return torch.allclose(ours.double(), theirs.double(), tolerance, tolerance * 0.1, equal_nan=True)
+
+
+def updates_agree(
+    params: Sequence[Tensor],
+    others: Sequence[Tensor],
+    before: Sequence[Tensor],
+    tolerance: float,
+    factor: float,
 ) -> bool:
-    is_half = any(p.dtype in (torch.float16, torch.bfloat16) for p in [*params, expected])
-    factor = _HALF_FACTOR if is_half else 1.0
-    loss_tolerance, update_tolerance = factor * _LOSS_TOLERANCE, min(factor * update_tolerance, 1.0)
-    if not torch.allclose(
-        losses.double(), expected.double(), loss_tolerance, loss_tolerance * 0.1, equal_nan=True
-    ):
-        return False
+    """Return whether two updates of *before* differ by at most *tolerance* of the norm of the second."""
     difference = update = size = 0.0
     for ours, theirs, old in zip(params, others, before, strict=True):
         difference += float((ours.double() - theirs.double()).nan_to_num().square().sum())
         update += float((theirs.double() - old.double()).nan_to_num().square().sum())
         size += float(theirs.double().nan_to_num().square().sum())
-    return difference <= update_tolerance**2 * update + 1e-10 * factor**2 * size
+    return difference <= min(factor * tolerance, 1.0) ** 2 * update + 1e-10 * factor**2 * size
 
 
 @contextmanager
-def _preserved_generators() -> Iterator[None]:
+def preserved_generators() -> Iterator[None]:
     """Restore PyTorch's generators after the `with` block."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
