@@ -3,7 +3,8 @@
 python benchmarks/fusion_uncompiled.py [--widths 2 4 8 16] [--rounds 30] [--threads 1]
 
 "loop" is a loop of the user's own (`array`, `array.loss`, `backward`, `step`), "step" is `train_step` with
-compile=False, "graph" with compile="graph". All ways take turns of 20 steps; printed are medians with quartiles.
+compile=False, "graph" with compile="graph". All ways take turns of 20 steps.
+Printed are medians with quartiles.
 """
 
 from __future__ import annotations
