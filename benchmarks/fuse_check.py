@@ -55,13 +55,13 @@ def compare_loops(case: Case, width: int, steps: int) -> tuple[list[float], list
     """Return the seconds of steps of a plain loop, and of the ordinary model of `wattline fuse check`."""
     array = fusion.fuse([case.build() for _ in range(width)])
     recorded: list[RecordedStep] = []
-    step = fusion.train_step(array, case.loss, fusion.Adam(array), compile=False)
+    step = fusion.train_step(array, case.loss, getattr(fusion, case.optimiser)(array), compile=False)
     x, y = case.batch(torch.Generator().manual_seed(0))
     with StepRecorder(array, time.perf_counter, recorded.append).record():
         step(x, y)
     ordinary = OrdinaryTraining(array, recorded, 0)
     model = array.member(0)
-    optimiser = torch.optim.Adam(model.parameters())
+    optimiser = case.make_optimiser(model.parameters())
 
     def run_by_hand() -> None:
         optimiser.zero_grad()
@@ -82,7 +82,7 @@ def time_call(call: Callable[[], None]) -> float:
 
 
 def train(array: fusion.FusedArray, case: Case, compiled: bool) -> None:
-    step = fusion.train_step(array, case.loss, fusion.Adam(array), compile=compiled)
+    step = fusion.train_step(array, case.loss, getattr(fusion, case.optimiser)(array), compile=compiled)
     x, y = case.batch(torch.Generator().manual_seed(0))
     while True:
         step(x, y)

@@ -3,10 +3,11 @@
     python benchmarks/fusion.py                  all models at width 8
     python benchmarks/fusion.py --curve          widths 1 to 32, as a table and out/fusion_widths.html
 
-Steps are forward, backward and Adam; every member has its own batches. All runs are interleaved in one
-process, and the median is of at least 7. Ratios are of samples per second, summed over members. The
-baselines: a plain loop over the members with default Adam, and the same compiled (the faster of torch.compile
-of the whole step, and of forward and update separately). Compiled steps are one member's, called for each,
+Steps are forward, backward and update (Adam, or the case's optimiser); every member has its own batches.
+All runs are interleaved in one process, and the median is of at least 7. Ratios are of samples per second,
+summed over members. The baselines: a plain loop over the members with the default optimiser, and the same
+compiled (the faster of torch.compile of the whole step, and of forward and update separately).
+Compiled steps are one member's, called for each,
 which leaves its weights in the cache and so favours them. "Ours, not fused" is our own compiled step, one
 member after another: the fallback of "auto", and the strictest baseline.
 """
@@ -115,7 +116,7 @@ def time_interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
 
 
 def build_serial_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
-    pairs = [(model, torch.optim.Adam(model.parameters())) for model in models]
+    pairs = [(model, case.make_optimiser(model.parameters())) for model in models]
 
     def run() -> None:
         for (model, optimiser), x, y in zip(pairs, xs, ys, strict=True):
@@ -128,7 +129,7 @@ def build_serial_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor
 
 def build_compiled_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
     model = case.build()
-    optimiser = torch.optim.Adam(model.parameters())
+    optimiser = case.make_optimiser(model.parameters())
 
     @torch.compile
     def step(x: Tensor, y: Tensor) -> None:
@@ -146,7 +147,7 @@ def build_compiled_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
 def build_compiled_parts_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
     """Compile forward with backward, and the update, separately, as most users do."""
     model = case.build()
-    optimiser = torch.optim.Adam(model.parameters())
+    optimiser = case.make_optimiser(model.parameters())
     loss = torch.compile(lambda x, y: case.loss(model(x), y), fullgraph=True)
     update = torch.compile(optimiser.step)
 
@@ -159,18 +160,22 @@ def build_compiled_parts_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
     return run
 
 
-def build_vmap_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
-    """Return the step of PyTorch's own documentation of ensembles."""
+def build_vmap_run(
+    models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor, *, shared: bool = False
+) -> Run:
+    """Return the step of PyTorch's own documentation of ensembles; *shared*: one batch for all members."""
     params, buffers = torch.func.stack_module_state(models)
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    optimiser = torch.optim.Adam(leaves.values())
+    optimiser = case.make_optimiser(leaves.values())
 
     def one(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return case.loss(torch.func.functional_call(models[0], (p, b), (x,)), y)
 
+    axes = (0, 0, None, None) if shared else (0, 0, 0, 0)
+
     def run() -> None:
         optimiser.zero_grad()
-        torch.vmap(one, randomness="different")(leaves, buffers, xs, ys).sum().backward()
+        torch.vmap(one, in_dims=axes, randomness="different")(leaves, buffers, xs, ys).sum().backward()
         optimiser.step()
 
     return run
@@ -178,7 +183,7 @@ def build_vmap_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) 
 
 def build_array_step(models: list[nn.Module], case: Case, width: int | str | None) -> fusion.Step:
     array = fusion.fuse(models)
-    return fusion.train_step(array, case.loss, fusion.Adam(array), width=width)
+    return fusion.train_step(array, case.loss, getattr(fusion, case.optimiser)(array), width=width)
 
 
 def measure_curve(names: list[str], rounds: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,16 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its batches and its loss."""
+    """A model, its batches, its loss, and its optimiser: a name in `torch.optim` and in `wattline.fusion`."""
 
     build: Callable[[], nn.Module]
     batch: Callable[[torch.Generator], Batch]
     loss: Callable[..., Tensor] = F.cross_entropy
+    optimiser: str = "Adam"
+
+    def make_optimiser(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """Make the optimiser of `torch.optim` with its default values."""
+        return getattr(torch.optim, self.optimiser)(parameters)  # type: ignore[no-any-return]
 
 
 class PointNet(nn.Module):
@@ -56,6 +61,23 @@ class Cnn(nn.Module):
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         return self.fc(x.flatten(1))  # type: ignore[no-any-return]
+
+
+class MnistExample(nn.Module):
+    """The network of PyTorch's example for MNIST."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(9216, 128), nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 1, 28, 28] → [N, 10], logarithms of probabilities."""
+        x = F.relu(self.conv2(F.relu(self.conv1(x))))
+        x = self.dropout1(F.max_pool2d(x, 2)).flatten(1)
+        x = self.dropout2(F.relu(self.fc1(x)))
+        return F.log_softmax(self.fc2(x), dim=1)
 
 
 class Encoder(nn.Module):
@@ -119,6 +141,9 @@ CASES = {
     "MLP": Case(build_mlp, _make_random_batch((64, 784), 10)),
     "CNN": Case(Cnn, _make_random_batch((32, 1, 28, 28), 10)),
     "CNN+norm": Case(build_cnn_norm, _make_random_batch((32, 3, 32, 32), 10)),
+    "MNIST example": Case(
+        MnistExample, _make_random_batch((64, 1, 28, 28), 10), loss=F.nll_loss, optimiser="Adadelta"
+    ),
     "PointNet": Case(PointNet, _make_random_batch((16, 3, 256), 10)),
     "transformer": Case(Encoder, _draw_tokens),
 }
