@@ -49,6 +49,8 @@ def batch_norm(
     if training and count <= 1:
         raise RuleNotApplicable  # PyTorch raises the error
     shape = (size, -1, *[1] * (x.dim() - 3))
+    if get_proxy_mode() is None and _has_member_rows(x):
+        return BatchedTensor(_MemberBatchNorm.apply(x, *scales, *stats, training, momentum, eps), 1)
     if training and get_proxy_mode() is not None:
         w, b = (None if t is None else t.reshape(1, *shape) for t in scales)
         y, mean, var = _TracedBatchNorm.apply(x, w, b, over, eps)
@@ -98,6 +100,112 @@ class _TracedBatchNorm(torch.autograd.Function):
         count = x.numel() // shift.numel()
         dx = (scale if weight is None else scale * weight) * (grad - (shift + plain * slope) * (1.0 / count))
         return dx, None if weight is None else slope, shift if ctx.has_bias else None, None, None
+
+
+class _MemberBatchNorm(torch.autograd.Function):
+    """Batch norm by PyTorch's kernels, one call for each member, for channels that are last in memory.
+
+    The formula in operators would go through memory ten times as often.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        """Return [N, B, C, …]; update the running statistics [B, C]."""
+        rows = _flatten_samples(x)
+        y = torch.empty_like(rows)
+        means, scales = (x.new_empty(rows.shape[0], rows.shape[2] if training else 0) for _ in range(2))
+        for member, row in enumerate(rows):
+            own = (None if t is None else t[member] for t in (weight, bias, running_mean, running_var))
+            out = (y[member], means[member], scales[member])
+            torch.ops.aten.native_batch_norm.out(
+                row, *own, training, momentum, eps, out=out[0], save_mean=out[1], save_invstd=out[2]
+            )
+        ctx.save_for_backward(x, weight, running_mean, running_var, means, scales)
+        ctx.options, ctx.has_bias = (training, eps), bias is not None
+        return _unflatten_samples(y, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weight and bias."""
+        x, weight, running_mean, running_var, means, scales = ctx.saved_tensors
+        training, eps = ctx.options
+        if torch.is_grad_enabled():  # to be differentiated again
+            formula = _differentiate_by_formula(grad, x, weight, running_mean, running_var, training, eps)
+            return *formula[:2], formula[2] if ctx.has_bias else None, None, None, None, None, None
+        grads, rows = _flatten_samples(grad), _flatten_samples(x)
+        needs = [ctx.needs_input_grad[0], weight is not None, ctx.has_bias]
+        columns = zip(
+            *(
+                torch.ops.aten.native_batch_norm_backward(
+                    grads[member],
+                    rows[member],
+                    *(None if t is None else t[member] for t in (weight, running_mean, running_var)),
+                    means[member],
+                    scales[member],
+                    training,
+                    eps,
+                    needs,
+                )
+                for member in range(rows.shape[0])
+            ),
+            strict=True,
+        )
+        dx, dw, db = (torch.stack(own) if need else None for own, need in zip(columns, needs, strict=True))
+        return None if dx is None else _unflatten_samples(dx, x), dw, db, None, None, None, None, None
+
+
+def _differentiate_by_formula(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return the gradients of x, weight and bias, in operators that can be differentiated."""
+    over, shape = [0, *range(3, x.dim())], (*x.shape[1:3], *[1] * (x.dim() - 3))
+    if training:
+        var, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
+    scale = torch.rsqrt(var + eps)
+    plain = (x - mean) * scale
+    shift, slope = grad.sum(over, keepdim=True), (grad * plain).sum(over, keepdim=True)
+    gain = scale if weight is None else scale * weight.reshape(shape)
+    count = x.numel() // shift.numel()
+    dx = gain * (grad - (shift + plain * slope) / count) if training else gain * grad
+    rows = x.shape[1:3]
+    return dx, None if weight is None else slope.reshape(rows), shift.reshape(rows)
+
+
+def _has_member_rows(x: Tensor) -> bool:
+    """Return whether members of [N, B, C, …] are apart in memory, with channels last, on a CPU."""
+    is_plain = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    return is_plain and x.dim() > 3 and x.movedim(1, 0).movedim(2, -1).is_contiguous()
+
+
+def _flatten_samples(x: Tensor) -> Tensor:
+    """Return [N, B, C, …] as [B, samples, C]."""
+    return x.movedim(1, 0).movedim(2, -1).flatten(1, -2).contiguous()
+
+
+def _unflatten_samples(rows: Tensor, like: Tensor) -> Tensor:
+    """Return the reverse of `_flatten_samples`, of the shape of *like*."""
+    last = (like.shape[1], like.shape[0], *like.shape[3:], like.shape[2])
+    return rows.view(last).movedim(-1, 2).movedim(0, 1)
 
 
 def _is_folded(x: Tensor) -> bool:
