@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from wattline.fusion.lowering.rules import (
     expand_to_members,
     lowering_rule,
 )
+from wattline.fusion.lowering.target import is_for_compiler
 from wattline.fusion.torch_internals import get_proxy_mode
 
 
@@ -45,10 +45,10 @@ def dropout(
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Apply dropout; inside of `hashed_dropout` with random numbers that compilers fuse into other loops."""
+    """Apply dropout; for a compiler with random numbers that it can fuse into other loops."""
     if p == 1:
         return x * 0.0
-    if not _hashing or x.numel() >= 2**31:
+    if not is_for_compiler() or x.numel() >= 2**31:
         mask = torch.rand(x.shape, device=x.device) >= p  # in float32: 16 bits are too few for small p
     else:
         mask = _hash_random_bits(x) >= int(p * 2**31)
@@ -65,7 +65,7 @@ def _lift(p: BatchedTensor, x: BatchedTensor) -> Tensor:
 
 def _drop_by_member(x: Tensor, p: Tensor) -> Tensor:
     """Apply dropout with the probabilities *p*, which broadcast against *x*."""
-    if not _hashing or x.numel() >= 2**31:
+    if not is_for_compiler() or x.numel() >= 2**31:
         mask = torch.rand(x.shape, device=x.device) >= p
     else:
         mask = _hash_random_bits(x) >= (p.double() * 2**31).to(torch.int64)
@@ -75,19 +75,6 @@ def _drop_by_member(x: Tensor, p: Tensor) -> Tensor:
 def _scale(p: Tensor) -> Tensor:
     """Return 1 / (1 − p), and 0 for p = 1."""
     return torch.where(p < 1, 1 / (1 - p), torch.zeros_like(p))
-
-
-@contextmanager
-def hashed_dropout() -> Iterator[None]:
-    """Draw the random numbers of a compiled step in the `with` block, to trace it or to compare with it."""
-    _hashing.append(True)
-    try:
-        yield
-    finally:
-        _hashing.pop()
-
-
-_hashing: list[bool] = []
 
 
 def _hash_random_bits(x: Tensor) -> Tensor:

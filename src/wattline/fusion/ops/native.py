@@ -68,6 +68,22 @@ def _conv2d_backward(
     groups: int,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
+    options = (stride, padding, dilation, transposed, output_padding, groups, needs)
+    return _compute_conv2d_backward(grad, x, weight, *options)
+
+
+def _compute_conv2d_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
     size = weight.shape[0]
     options = (stride, padding, dilation, transposed, output_padding, groups * size, needs)
     bias = [grad.shape[1] * grad.shape[2]]
@@ -101,7 +117,9 @@ def _setup_conv_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 
 def _conv_autograd(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    grads = _conv2d_backward(grad, *ctx.saved_tensors, *ctx.options, ctx.needs)
+    # Only PyTorch's own operator can be differentiated again.
+    backward: Any = _compute_conv2d_backward if torch.is_grad_enabled() else _conv2d_backward
+    grads = backward(grad, *ctx.saved_tensors, *ctx.options, ctx.needs)
     return *(d if need else None for d, need in zip(grads, ctx.needs, strict=True)), *[None] * len(
         ctx.options
     )
@@ -135,6 +153,19 @@ def _max_pool2d_backward(
     ceil: bool,
     indices: Tensor,
 ) -> Tensor:
+    return _compute_max_pool2d_backward(grad, x, kernel, stride, padding, dilation, ceil, indices)
+
+
+def _compute_max_pool2d_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    ceil: bool,
+    indices: Tensor,
+) -> Tensor:
     options = (kernel, stride, padding, dilation, ceil, _fold(indices))
     return _unfold(aten.max_pool2d_with_indices_backward(_fold(grad), _fold(x), *options), x.shape[1])
 
@@ -152,7 +183,8 @@ def _setup_pool_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 
 def _pool_autograd(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
     x, indices = ctx.saved_tensors
-    return _max_pool2d_backward(grad, x, *ctx.options, indices), *[None] * len(ctx.options)
+    backward: Any = _compute_max_pool2d_backward if torch.is_grad_enabled() else _max_pool2d_backward
+    return backward(grad, x, *ctx.options, indices), *[None] * len(ctx.options)
 
 
 max_pool2d.register_autograd(_pool_autograd, setup_context=_setup_pool_context)

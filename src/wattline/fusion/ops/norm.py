@@ -18,6 +18,7 @@ from wattline.fusion.lowering.rules import (
     require_member_rows,
     rewrite_rule,
 )
+from wattline.fusion.lowering.target import is_for_compiler
 from wattline.fusion.torch_internals import get_proxy_mode, weight_norm_operator
 
 
@@ -49,9 +50,10 @@ def batch_norm(
     if training and count <= 1:
         raise RuleNotApplicable  # PyTorch raises the error
     shape = (size, -1, *[1] * (x.dim() - 3))
-    if get_proxy_mode() is None and _has_member_rows(x):
-        return BatchedTensor(_MemberBatchNorm.apply(x, *scales, *stats, training, momentum, eps), 1)
-    if training and get_proxy_mode() is not None:
+    if not is_for_compiler() and _has_member_rows(x):
+        y = _MemberBatchNorm.apply(_flatten_samples(x), *scales, *stats, training, momentum, eps)
+        return BatchedTensor(_unflatten_samples(y, x), 1)
+    if training and is_for_compiler() and get_proxy_mode() is not None:
         w, b = (None if t is None else t.reshape(1, *shape) for t in scales)
         y, mean, var = _TracedBatchNorm.apply(x, w, b, over, eps)
         _update_running_stats(stats, mean.reshape(size, -1), var.reshape(size, -1), count, momentum)
@@ -103,7 +105,7 @@ class _TracedBatchNorm(torch.autograd.Function):
 
 
 class _MemberBatchNorm(torch.autograd.Function):
-    """Batch norm by PyTorch's kernels, one call for each member, for channels that are last in memory.
+    """Batch norm of rows [B, samples, C] by PyTorch's kernels, one call for each member.
 
     The formula in operators would go through memory ten times as often.
     """
@@ -111,7 +113,7 @@ class _MemberBatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,
+        rows: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
         running_mean: Tensor | None,
@@ -120,34 +122,38 @@ class _MemberBatchNorm(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        """Return [N, B, C, …]; update the running statistics [B, C]."""
-        rows = _flatten_samples(x)
+        """Return the normalised rows; update the running statistics [B, C]."""
         y = torch.empty_like(rows)
-        means, scales = (x.new_empty(rows.shape[0], rows.shape[2] if training else 0) for _ in range(2))
-        for member, row in enumerate(rows):
+        means, scales = (rows.new_empty(rows.shape[0], rows.shape[2] if training else 0) for _ in range(2))
+        for member in range(rows.shape[0]):
             own = (None if t is None else t[member] for t in (weight, bias, running_mean, running_var))
-            out = (y[member], means[member], scales[member])
             torch.ops.aten.native_batch_norm.out(
-                row, *own, training, momentum, eps, out=out[0], save_mean=out[1], save_invstd=out[2]
+                rows[member],
+                *own,
+                training,
+                momentum,
+                eps,
+                out=y[member],
+                save_mean=means[member],
+                save_invstd=scales[member],
             )
-        ctx.save_for_backward(x, weight, running_mean, running_var, means, scales)
+        ctx.save_for_backward(rows, weight, running_mean, running_var, means, scales)
         ctx.options, ctx.has_bias = (training, eps), bias is not None
-        return _unflatten_samples(y, x)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight and bias."""
-        x, weight, running_mean, running_var, means, scales = ctx.saved_tensors
+        """Return the gradients of the rows, of weight and bias."""
+        rows, weight, running_mean, running_var, means, scales = ctx.saved_tensors
         training, eps = ctx.options
         if torch.is_grad_enabled():  # to be differentiated again
-            formula = _differentiate_by_formula(grad, x, weight, running_mean, running_var, training, eps)
+            formula = _differentiate_by_formula(grad, rows, weight, running_mean, running_var, training, eps)
             return *formula[:2], formula[2] if ctx.has_bias else None, None, None, None, None, None
-        grads, rows = _flatten_samples(grad), _flatten_samples(x)
-        needs = [ctx.needs_input_grad[0], weight is not None, ctx.has_bias]
+        grad, needs = grad.contiguous(), [ctx.needs_input_grad[0], weight is not None, ctx.has_bias]
         columns = zip(
             *(
                 torch.ops.aten.native_batch_norm_backward(
-                    grads[member],
+                    grad[member],
                     rows[member],
                     *(None if t is None else t[member] for t in (weight, running_mean, running_var)),
                     means[member],
@@ -160,35 +166,32 @@ class _MemberBatchNorm(torch.autograd.Function):
             ),
             strict=True,
         )
-        dx, dw, db = (torch.stack(own) if need else None for own, need in zip(columns, needs, strict=True))
-        return None if dx is None else _unflatten_samples(dx, x), dw, db, None, None, None, None, None
+        grads = (torch.stack(own) if need else None for own, need in zip(columns, needs, strict=True))
+        return *grads, None, None, None, None, None
 
 
 def _differentiate_by_formula(
     grad: Tensor,
-    x: Tensor,
+    rows: Tensor,
     weight: Tensor | None,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     training: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return the gradients of x, weight and bias, in operators that can be differentiated."""
-    over, shape = [0, *range(3, x.dim())], (*x.shape[1:3], *[1] * (x.dim() - 3))
+    """Return the gradients of rows, weight and bias, in operators that can be differentiated."""
     if training:
-        var, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+        var, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
     else:
         assert running_mean is not None
         assert running_var is not None
-        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
+        mean, var = running_mean.unsqueeze(1), running_var.unsqueeze(1)
     scale = torch.rsqrt(var + eps)
-    plain = (x - mean) * scale
-    shift, slope = grad.sum(over, keepdim=True), (grad * plain).sum(over, keepdim=True)
-    gain = scale if weight is None else scale * weight.reshape(shape)
-    count = x.numel() // shift.numel()
-    dx = gain * (grad - (shift + plain * slope) / count) if training else gain * grad
-    rows = x.shape[1:3]
-    return dx, None if weight is None else slope.reshape(rows), shift.reshape(rows)
+    plain = (rows - mean) * scale
+    shift, slope = grad.sum(1, keepdim=True), (grad * plain).sum(1, keepdim=True)
+    gain = scale if weight is None else scale * weight.unsqueeze(1)
+    dx = gain * (grad - (shift + plain * slope) / rows.shape[1]) if training else gain * grad
+    return dx, None if weight is None else slope.squeeze(1), shift.squeeze(1)
 
 
 def _has_member_rows(x: Tensor) -> bool:

@@ -222,7 +222,7 @@ class CompiledFunction(CacheCounters):
             lambda: self._fn(*args, **kwargs),
             state,
             [*tensors, *version.captured.current_tensors()],
-            self._tracer.draws(),
+            self._tracer.lowering(),
         )
         if not agree:
             version.forget()

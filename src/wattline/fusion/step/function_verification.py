@@ -27,16 +27,16 @@ def run_and_compare_function(
     plain: Callable[[], Any],
     state: FunctionState,
     others: Sequence[Tensor],
-    draws: AbstractContextManager[None],
+    lowering: AbstractContextManager[None],
 ) -> tuple[Any, bool]:
     """Call *compiled*; if the result of *plain* differs beyond rounding, use that one.
 
-    Both read and write the tensors of *state* and *others*. *draws* is the context in which random numbers
-    are drawn as by *compiled*. Return the result and whether both agree.
+    Both read and write the tensors of *state* and *others*. *lowering* is the context in which
+    operators are computed as by *compiled*. Return the result and whether both agree.
     """
     tensors = list({id(t): t for t in (*state.tensors, *others)}.values())
     before = [t.detach().clone() for t in tensors]
-    with preserved_generators(), draws:
+    with preserved_generators(), lowering:
         expected = tree_map_only(Tensor, lambda t: t.detach().clone(), plain())
     values = [t.detach().clone() for t in tensors]
     grads = [None if p.grad is None else p.grad.detach() for p in state.parameters]

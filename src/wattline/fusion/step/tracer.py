@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from wattline.fusion.ops.dropout import hashed_dropout
+from wattline.fusion.lowering.target import lowered_for_compiler
 from wattline.fusion.step.captured import CapturedValues
 from wattline.fusion.step.compile_cache import discard_entry, find_cache_folder, read_entry, write_entry
 from wattline.fusion.step.executed_code import ExecutedCode, record_code
@@ -96,9 +96,9 @@ class Tracer:
         """Add the code that runs inside the `with` block to what may be read."""
         return record_code(self.executed)
 
-    def draws(self) -> AbstractContextManager[None]:
-        """Return a context in which dropout draws random numbers as in the traced steps."""
-        return hashed_dropout() if self._backend == "inductor" else nullcontext()
+    def lowering(self) -> AbstractContextManager[None]:
+        """Return a context in which operators are computed and random numbers drawn as in traced steps."""
+        return lowered_for_compiler() if self._backend == "inductor" else nullcontext()
 
     def build_guards(self, known: Iterable[Tensor] = ()) -> Guards:
         """Return guards of the present values; raise `TracingError` if some cannot be compared."""
@@ -159,7 +159,7 @@ class Tracer:
                 return call
             new = ExecutedCode()
             try:
-                with self.draws():
+                with self.lowering():
                     graph, captured = trace_step(traced, flat, captured, new)
             except (TracingError, NotGuardable) as why:
                 if not self._inputs:

@@ -300,7 +300,7 @@ class Step(CacheCounters):
         names = list(self._views.stacked)
         trained = [names.index(name) for name in self._views.trained]
         losses, agree = run_and_compare(
-            function, plain, flat, trained, self.optimiser.update_tolerance, self._tracer.draws()
+            function, plain, flat, trained, self.optimiser.update_tolerance, self._tracer.lowering()
         )
         if agree is None:
             narrow(self, part.stop - part.start)
@@ -420,12 +420,13 @@ class Step(CacheCounters):
         )
 
     def _call(self, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
-        if not self.way.compiled and not self._may_replay:
+        is_replayed = self._may_replay and part.stop - part.start == len(self.array)
+        if not self.way.compiled and not is_replayed:
             return self.get_step_function(self.way, inputs, model_arg_count, part)
         key = self._key(self.way, inputs, part)
         if (function := self._tracer.find_version(key)) is not None:
             return function
-        if self._may_replay:
+        if is_replayed:
             try:
                 way = ExecutionMode(self.way.width, self.way.ways, compiled=True)
                 with refused_recomputation():

@@ -44,18 +44,18 @@ def run_and_compare(
     tensors: Sequence[Tensor],
     trained: Sequence[int],
     update_tolerance: float,
-    draws: AbstractContextManager[None],
+    lowering: AbstractContextManager[None],
 ) -> tuple[Tensor, bool | None]:
     """Make a step by *compiled*; if the one by *plain* differs beyond rounding, its results are used.
 
     So they are if memory runs out in *compiled*, which may have written to some of the tensors. *trained*
     are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm of the
-    update. *draws* is the context in which random numbers are drawn as by *compiled*. Return the losses and
+    update. *lowering* is the context in which operators are computed as by *compiled*. Return the losses and
     whether both agree; None: memory has run out.
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
-    with preserved_generators(), draws:
+    with preserved_generators(), lowering:
         expected = plain(copies)
     agree: bool | None = None
     try:
