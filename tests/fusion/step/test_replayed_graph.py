@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from support.fusion_equality import integer_tensor, normal_tensor
 from wattline import fusion
-from wattline.fusion.step import train_step
+from wattline.fusion.step import replay_choice
 from wattline.fusion.step.replayed_graph import ReplayedGraph
-from wattline.fusion.step.train_step import REPLAY_AFTER
 from wattline.fusion.torch_internals import make_fx
 
 
@@ -90,15 +89,15 @@ class Net(nn.Module):
 
 
 def test_steps_that_are_replayed_equal_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_step, "REPLAY_LIMIT_S", math.inf)  # however slow this machine is
+    monkeypatch.setattr(replay_choice, "LIMIT_S", math.inf)  # however slow this machine is
     torch.manual_seed(0)
     models = [Net().double() for _ in range(3)]
     array, twin = fusion.fuse(models), fusion.fuse(models)
     step = fusion.train_step(array, F.cross_entropy, fusion.Adam(array, lr=[1e-3, 1e-2, 1e-1]), compile=False)
     optimiser = fusion.Adam(twin, lr=[1e-3, 1e-2, 1e-1])
     x, y = normal_tensor(6, 5), integer_tensor(3, 6)
-    for number in range(3 * REPLAY_AFTER):
-        array.slope = twin.slope = 1.0 + number // REPLAY_AFTER
+    for number in range(3 * replay_choice.AFTER):
+        array.slope = twin.slope = 1.0 + number // replay_choice.AFTER
         torch.manual_seed(number)
         ours = step(x, y)
         torch.manual_seed(number)
@@ -128,6 +127,6 @@ def test_a_step_that_cannot_be_traced_is_not_replayed_and_that_is_no_warning() -
     x, y = torch.randn(5, 4), integer_tensor(3, 5)
     with pytest.warns(fusion.FusionWarning, match="control flow"):
         step(x, y)
-    for _ in range(2 * REPLAY_AFTER):
+    for _ in range(2 * replay_choice.AFTER):
         assert step(x, y).isfinite().all()
     assert step._tracer.count == 0

@@ -28,6 +28,7 @@ from wattline.fusion.step.function_state import describe_array
 from wattline.fusion.step.memory_limit import StepBackup, narrow, run_in_parts
 from wattline.fusion.step.options import check_gradients_enabled, check_options, read_torch_settings
 from wattline.fusion.step.places import Root
+from wattline.fusion.step.replay_choice import ReplayChoice
 from wattline.fusion.step.tensor_views import TensorViews
 from wattline.fusion.step.traced import (
     CompiledGraph,
@@ -43,9 +44,6 @@ from wattline.fusion.step.verification import Verification, run_and_compare
 from wattline.fusion.step.width_choice import COMPILE_S, TimedWidth, choose_mode
 from wattline.fusion.step.wrong_use import explain_errors, warn_of_stacked
 from wattline.fusion.torch_internals import tree_map
-
-REPLAY_AFTER = 4  # steps that run uncompiled before one is traced to be replayed
-REPLAY_LIMIT_S = 0.03  # longer steps gain nothing
 
 
 def train_step(
@@ -128,8 +126,7 @@ class Step(CacheCounters):
         )
         self._verification = Verification()
         self._is_graph = compile == "graph"
-        self._may_replay = compile is False
-        self._uncompiled: dict[Any, tuple[int, float]] = {}  # steps, and seconds of the fastest
+        self._replay = ReplayChoice(compile is False)
         self._views: TensorViews | None = None
         self._step_spec: StepSpec | None = None
         self._flags: list[tuple[int, int]] = []
@@ -170,25 +167,14 @@ class Step(CacheCounters):
             self._auto = False
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
         is_whole = self.way.width is None and self.way.ways is not None
-        if is_whole and not self.way.compiled and not self._is_replay_due(inputs):
-            start_s = time.perf_counter()
-            losses = self._run_uncompiled(inputs, len(model_args))
-            self._note_uncompiled(inputs, time.perf_counter() - start_s)
-            return losses
-        return self._run(inputs, len(model_args))
-
-    def _is_replay_due(self, inputs: Inputs) -> bool:
-        """Return whether a step that is not compiled is to be traced and replayed: a short one, soon."""
-        if not self._may_replay:
-            return False
-        count, step_s = self._uncompiled.get(self._key(self.way, inputs, slice(0, len(self.array))), (0, 0.0))
-        return count >= REPLAY_AFTER and step_s < REPLAY_LIMIT_S
-
-    def _note_uncompiled(self, inputs: Inputs, step_s: float) -> None:
-        if self._may_replay:
+        if is_whole and not self.way.compiled:
             key = self._key(self.way, inputs, slice(0, len(self.array)))
-            count, fastest_s = self._uncompiled.get(key, (0, step_s))
-            self._uncompiled[key] = (count + 1, min(fastest_s, step_s))
+            if not self._replay.is_due(key):
+                start_s = time.perf_counter()
+                losses = self._run_uncompiled(inputs, len(model_args))
+                self._replay.note(key, time.perf_counter() - start_s)
+                return losses
+        return self._run(inputs, len(model_args))
 
     def _probe(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         """Make a step uncompiled, to find out which code runs, and another if that code may have effects."""
@@ -197,7 +183,7 @@ class Step(CacheCounters):
             self._watched.add(mode)
             with self._tracer.record(), explain_errors(self.array, inputs.tensors):
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
-            matters = self.way.compiled or self._may_replay or self.array.is_separate(self.loss)
+            matters = self.way.compiled or self._replay.allowed or self.array.is_separate(self.loss)
             may_have_effects = matters and self._tracer.executed.may_have_effects
             if not may_have_effects and not self._tracer.finds_generators(self._known_tensors()):
                 self._probed.add(mode)
@@ -210,7 +196,7 @@ class Step(CacheCounters):
                 self._refuse_effect(f"advances one: {why}")
             if self.way.compiled:
                 self._stop_compiling(why)
-            self._may_replay = False
+            self._replay.allowed = False
             return self._run_uncompiled(inputs, model_arg_count)
         tensors = guards.current_tensors()
         losses = self._run_uncompiled(inputs, model_arg_count)
@@ -225,7 +211,7 @@ class Step(CacheCounters):
                 self._refuse_effect(effect)
             if self.way.compiled:
                 self._stop_compiling(TracingError(f"it {effect}"))
-            self._may_replay = False
+            self._replay.allowed = False
         return losses
 
     def _refuse_effect(self, effect: str) -> NoReturn:
@@ -237,7 +223,7 @@ class Step(CacheCounters):
 
     def _stop_compiling(self, why: TracingError) -> None:
         """Run all further steps through the array, operator by operator."""
-        self._may_replay = False
+        self._replay.allowed = False
         if self.way.compiled:
             warnings.warn(f"the step cannot be compiled: {why}", FusionWarning, stacklevel=4)
         self._array_only = True
@@ -314,7 +300,7 @@ class Step(CacheCounters):
                 stacklevel=4,
             )
             self.way = ExecutionMode(self.way.width, self.way.ways, compiled=False)
-            self._may_replay = False
+            self._replay.allowed = False
         return losses
 
     @property
@@ -420,7 +406,7 @@ class Step(CacheCounters):
         )
 
     def _call(self, inputs: Inputs, model_arg_count: int, part: slice) -> StepFunction:
-        is_replayed = self._may_replay and part.stop - part.start == len(self.array)
+        is_replayed = self._replay.allowed and part.stop - part.start == len(self.array)
         if not self.way.compiled and not is_replayed:
             return self.get_step_function(self.way, inputs, model_arg_count, part)
         key = self._key(self.way, inputs, part)
@@ -432,7 +418,7 @@ class Step(CacheCounters):
                 with refused_recomputation():
                     return self.get_step_function(way, inputs, model_arg_count, part)
             except TracingError:  # no compiling was asked for, so that this is no loss to announce
-                self._may_replay = False
+                self._replay.allowed = False
                 return self.get_step_function(self.way, inputs, model_arg_count, part)
         compiled = self._tracer.count
         threshold_s = self.compile_s / compiled if compiled else COMPILE_S
