@@ -24,8 +24,8 @@ threads) is a process of its own with a time limit; if it is exceeded, the round
 round each way runs one block of steps of at least --block-s seconds, in random order. Printed are the median
 milliseconds of a step and the ratio to serial. The ratios to HFTA and to serial compiled are medians over
 rounds, each of two blocks of one round, with a 95 % interval by bootstrap over rounds. "loses" marks a ratio
-of ours whose interval begins below 1. Compared with HFTA are uncompiled, loop, compiled and auto; with serial
-compiled the two that compile. out/fusion_speed.json has all times; --resume continues it.
+of ours with an interval that begins below 1. Compared with HFTA are uncompiled, loop, compiled and auto; with
+serial compiled the two that compile. out/fusion_speed.json has all times; --resume continues it.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class ModelLayout:
         ]
 
     def find_changed(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Return modules whose attributes may have changed since they were noted: path, now and before."""
+        """Return modules with attributes that may have changed since they were noted: path, now, before."""
         containers = {at for at, _ in self._mutable}
         return [
             (self.paths[at], now, old)

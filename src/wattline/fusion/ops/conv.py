@@ -91,6 +91,7 @@ def _conv_channels_last(
 ) -> BatchedTensor:
     """Compute with channels last in memory; a shared batch needs one convolution to all channels."""
     stride, padding, dilation, transposed, output_padding = options
+    input, w, b = _cast_like_autocast(input, w, b)
     pairs = (_pair(stride), _pair(padding), _pair(dilation), transposed, _pair(output_padding))
     if isinstance(input, Tensor) and groups == 1 and not transposed:
         bias = None if b is None else b.reshape(1, -1)
@@ -99,6 +100,21 @@ def _conv_channels_last(
     return BatchedTensor(
         native.conv2d(expand_to_members(input, size).members_second, w, b, *pairs, groups), 1
     )
+
+
+def _cast_like_autocast(
+    input: Tensor | BatchedTensor, w: Tensor, b: Tensor | None
+) -> tuple[Tensor | BatchedTensor, Tensor, Tensor | None]:
+    """Return the arguments in the type in which autocast, which knows no other operators, convolves."""
+    device = w.device.type
+    if not torch.is_autocast_enabled(device) or w.dtype == torch.float64:
+        return input, w, b
+    kind = torch.get_autocast_dtype(device)
+    if isinstance(input, BatchedTensor):
+        input = input._replace(values=input.values.to(kind))
+    else:
+        input = input.to(kind)
+    return input, w.to(kind), None if b is None else b.to(kind)
 
 
 def _pair(value: Any) -> list[int]:

@@ -30,12 +30,16 @@ def run_fused(
 
     It can on a CPU, outside of traces, for parameters that have stepped together.
     """
+    if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+        return False
     counters = step_counters(state)
     names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if "amsgrad" in flags else [])]
     tensors = [params, grads, *([own[name] for own in state] for name in names)]
-    if len(counters) > 1 or get_proxy_mode() is not None:
-        return False
-    if not all(map(_is_plain, params)) or not all(t.is_contiguous() for own in tensors[2:] for t in own):
+    if (
+        len(counters) > 1
+        or not all(map(_is_plain, params))
+        or not all(t.is_contiguous() for own in tensors[2:] for t in own)
+    ):
         return False
     tensors[1] = [grad.contiguous() for grad in grads]  # the kernels ignore strides
     counters[0].add_(1)

@@ -68,14 +68,16 @@ class Update:
 
     def _select(self, tensors: Sequence[Tensor]) -> list[list[State]]:
         """Return the state of each parameter by name, group by group; that of the last call is kept."""
-        if not self._selected or self._selected[0] is not tensors:
-            states = [
-                [{name: tensors[index] for name, index in layout} for layout in group.state]
-                for group in self.groups
-            ]
+        if self._selected and self._selected[0] is tensors:
+            selected: list[list[State]] = self._selected[1]
+            return selected
+        states = [
+            [{name: tensors[index] for name, index in layout} for layout in group.state]
+            for group in self.groups
+        ]
+        if not torch.compiler.is_compiling():
             self._selected[:] = [tensors, states]
-        selected: list[list[State]] = self._selected[1]
-        return selected
+        return states
 
 
 def step_counters(state: Iterable[State]) -> list[Tensor]:

@@ -44,7 +44,8 @@ def check_options(
             f"array is a {type(array).__name__}, expected one from wattline.fusion.fuse",
             "pass train_step(fusion.fuse(models), loss, optimiser)",
         )
-    if not callable(loss) or isinstance(loss, torch.optim.Optimizer):
+    is_function = callable(loss) and not isinstance(loss, torch.optim.Optimizer)
+    if not is_function and not isinstance(loss, list | tuple):
         what = f"{loss!r}" if isinstance(loss, str) else f"of type {type(loss).__name__}"
         raise ConfigError(
             f"the loss is {what}, expected a function of (output, target)",

@@ -132,7 +132,7 @@ def _is_made_once(node: fx.Node, once: set[fx.Node], written: set[fx.Node]) -> b
 
 
 def _find_written(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Return the nodes whose memory some operator writes to, directly or through views."""
+    """Return the nodes to the memory of which an operator writes, directly or through views."""
     owners: dict[fx.Node, set[fx.Node]] = {}
     written: set[fx.Node] = set()
     for node in nodes:
