@@ -412,3 +412,19 @@ def test_a_torch_optimiser_is_refused_by_name() -> None:
     with pytest.raises(Exception, match=r"torch\.optim\.adam\.Adam.*") as error:
         fusion.train_step(array, F.cross_entropy, torch.optim.Adam(array.parameters()))  # type: ignore[arg-type]
     assert "wattline.fusion.Adam(array" in error.value.hint  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("compile", [False, "graph"])
+def test_a_tensor_that_the_loss_writes_to_is_written_once_in_each_step(compile: bool | str) -> None:
+    count = torch.zeros(())
+
+    def loss(out: Tensor, target: Tensor) -> Tensor:
+        count.add_(1)
+        return F.cross_entropy(out, target) * (1 + 0 * count)
+
+    array = fusion.fuse([nn.Linear(4, 3) for _ in range(3)])
+    step = fusion.train_step(array, loss, fusion.SGD(array, lr=0.1), compile=compile)
+    for _ in range(12):  # some of which are compared with uncompiled ones
+        step(torch.randn(5, 4), torch.randint(0, 3, (5,)))
+    assert step._tracer.count == 1 or compile is False  # replayed only if it is fast on this machine
+    assert count == 12

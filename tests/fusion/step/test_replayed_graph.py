@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from support.fusion_equality import integer_tensor, normal_tensor
 from wattline import fusion
-from wattline.fusion.step import replay_choice
+from wattline.fusion.lowering.rules import Ways
+from wattline.fusion.step import replay_choice, train_step
+from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.replayed_graph import ReplayedGraph
 from wattline.fusion.torch_internals import make_fx
 
@@ -130,3 +132,17 @@ def test_a_step_that_cannot_be_traced_is_not_replayed_and_that_is_no_warning() -
     for _ in range(2 * replay_choice.AFTER):
         assert step(x, y).isfinite().all()
     assert step._tracer.count == 0
+
+
+def test_modes_that_are_chosen_and_not_compiled_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_choice, "LIMIT_S", math.inf)
+    whole = ExecutionMode(None, Ways(), compiled=False)
+    monkeypatch.setattr(train_step, "choose_mode", lambda *_: (whole, []))
+    torch.manual_seed(0)
+    array = fusion.fuse([nn.Linear(5, 3) for _ in range(3)])
+    step = fusion.train_step(array, F.cross_entropy, fusion.SGD(array, lr=0.1), width="auto")
+    x, y = torch.randn(6, 5), integer_tensor(3, 6)
+    for _ in range(3 + replay_choice.AFTER):
+        step(x, y)
+    assert step._tracer.count == 1
+    assert not step.way.compiled

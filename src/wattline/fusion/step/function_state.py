@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from wattline.fusion.array import FusedArray
@@ -264,11 +263,3 @@ def _restore(attributes: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 _ABSENT = object()
-
-
-def restore_tensors(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Write *values* into *tensors*."""
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            if not tensor.is_inference():
-                tensor.copy_(value)

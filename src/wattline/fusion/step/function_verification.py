@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from wattline.fusion.module_state import flatten_tree, named_tensors
-from wattline.fusion.step.function_state import FunctionState, restore_tensors
+from wattline.fusion.step.function_state import FunctionState
 from wattline.fusion.step.verification import (
     outputs_agree,
     preserved_generators,
     tolerance_factor,
     updates_agree,
+    write_tensors,
 )
 from wattline.fusion.torch_internals import tree_map_only
 
@@ -42,14 +43,14 @@ def run_and_compare_function(
     grads = [None if p.grad is None else p.grad.detach() for p in state.parameters]
     kept = [p.grad is old for p, old in zip(state.parameters, state.grads, strict=True)]
     grads = [g if g is None or not same else g.clone() for g, same in zip(grads, kept, strict=True)]
-    restore_tensors(tensors, before)
+    write_tensors(tensors, before)
     for param, grad in zip(state.parameters, state.grads, strict=True):
         param.grad = grad
     result = compiled()
     after = [t.detach() for t in tensors]
     if _agree(result, expected, state, others, tensors, (after, values, before), grads):
         return result, True
-    restore_tensors(tensors, values)
+    write_tensors(tensors, values)
     for param, grad, old, same in zip(state.parameters, grads, state.grads, kept, strict=True):
         param.grad = old if same else grad
     return expected, False

@@ -83,6 +83,16 @@ class Tracer:
         self.cache_hits = 0
         self.cache_misses = 0
 
+    def without_compiler(self) -> Tracer:
+        """Return a tracer of the same step that has no versions yet, and replays them."""
+        other = Tracer(self._roots, self._dtype, "graph")
+        other.executed, other.cache_hits, other.cache_misses = (
+            self.executed,
+            self.cache_hits,
+            self.cache_misses,
+        )
+        return other
+
     @property
     def count(self) -> int:
         """Number of compiled versions."""

@@ -166,6 +166,8 @@ class Step(CacheCounters):
         if self._auto:
             self._auto = False
             self.way, self.tried = choose_mode(self, inputs, len(model_args), self._steps)
+            if not self.way.compiled:
+                self._tracer, self._replay.allowed = self._tracer.without_compiler(), True
         is_whole = self.way.width is None and self.way.ways is not None
         if is_whole and not self.way.compiled:
             key = self._key(self.way, inputs, slice(0, len(self.array)))
@@ -199,7 +201,12 @@ class Step(CacheCounters):
             self._replay.allowed = False
             return self._run_uncompiled(inputs, model_arg_count)
         tensors = guards.current_tensors()
+        versions = {place: tensor._version for place, tensor in tensors.items()}
         losses = self._run_uncompiled(inputs, model_arg_count)
+        if self.array.is_separate(self.loss):
+            for place, tensor in tensors.items():
+                if tensor._version != versions[place]:
+                    self._refuse_effect(f"writes to {place}")
         if (drawing := guards.find_drawing()) is not None:
             reason = "it draws random numbers from Python or NumPy"
             if not self.array.is_separate(self.loss):

@@ -39,7 +39,7 @@ class Verification:
 
 
 def run_and_compare(
-    compiled: Callable[[Sequence[Tensor]], Tensor],
+    compiled: CompiledGraph,
     plain: Callable[[Sequence[Tensor]], Tensor],
     tensors: Sequence[Tensor],
     trained: Sequence[int],
@@ -51,12 +51,17 @@ def run_and_compare(
     So they are if memory runs out in *compiled*, which may have written to some of the tensors. *trained*
     are the indices of parameters in *tensors*, which may differ by *update_tolerance* of the norm of the
     update. *lowering* is the context in which operators are computed as by *compiled*. Return the losses and
-    whether both agree; None: memory has run out.
+    whether both agree; None: memory has run out. Both may write to captured tensors, which *plain* gets as
+    they are.
     """
     before = [tensors[at].clone() for at in trained]
     copies = [tensor.clone() for tensor in tensors]
+    captured = compiled.captured.current_tensors()
+    captured_before = [tensor.detach().clone() for tensor in captured]
     with preserved_generators(), lowering:
         expected = plain(copies)
+    copies += [tensor.detach().clone() for tensor in captured]
+    write_tensors(captured, captured_before)
     agree: bool | None = None
     try:
         losses = compiled(tensors)
@@ -71,11 +76,16 @@ def run_and_compare(
         )
         if agree:
             return losses, True
-    with torch.no_grad():
-        for tensor, copy in zip(tensors, copies, strict=True):
-            if not tensor.is_inference():
-                tensor.copy_(copy)
+    write_tensors([*tensors, *captured], copies)
     return expected, agree
+
+
+def write_tensors(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Write *values* into *tensors*, except for those that nothing may write to."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            if not tensor.is_inference():
+                tensor.copy_(value)
 
 
 def tolerance_factor(tensors: Sequence[Tensor]) -> float:
