@@ -81,10 +81,16 @@ class ExecutedCode:
     def may_have_effects(self) -> bool:
         """True if the code may write to something that outlives the step."""
         return any(
-            any(name in _MUTATORS or _is_in_place(name) for name in code.co_names)
+            _MUTATORS.intersection(code.co_names)
             or any(i.opname in _STORES for i in dis.get_instructions(code))
             for code in self.codes
         )
+
+    @property
+    def may_write_tensors(self) -> bool:
+        """True if the code may call methods of tensors that write to them, such as `add_`."""
+        names = (name for code in self.codes for name in code.co_names)
+        return any(name.endswith("_") and not name.endswith("__") for name in names)
 
     def note_call(self, function: Any) -> None:
         """Note a call of a C function if its result depends on a clock, a file or the system."""
@@ -112,11 +118,6 @@ class ExecutedCode:
         """Return calls and names that make a result depend on a clock, a file or the system's randomness."""
         entropy = {name for code in self.codes for name in code.co_names if name in _ENTROPY}
         return sorted(self.impure | entropy)
-
-
-def _is_in_place(name: str) -> bool:
-    """Return whether *name* may be that of a method of tensors that writes to them, such as `add_`."""
-    return name.endswith("_") and not name.endswith("__")
 
 
 @cache

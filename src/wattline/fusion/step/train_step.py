@@ -185,8 +185,10 @@ class Step(CacheCounters):
             self._watched.add(mode)
             with self._tracer.record(), explain_errors(self.array, inputs.tensors):
                 losses = self._run_uncompiled(inputs, model_arg_count, is_first=True)
-            matters = self.way.compiled or self._replay.allowed or self.array.is_separate(self.loss)
-            may_have_effects = matters and self._tracer.executed.may_have_effects
+            is_separate, executed = self.array.is_separate(self.loss), self._tracer.executed
+            may_have_effects = is_separate and executed.may_write_tensors
+            if self.way.compiled or self._replay.allowed or is_separate:
+                may_have_effects |= executed.may_have_effects
             if not may_have_effects and not self._tracer.finds_generators(self._known_tensors()):
                 self._probed.add(mode)
             return losses
