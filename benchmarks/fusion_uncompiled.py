@@ -2,9 +2,10 @@
 
 python benchmarks/fusion_uncompiled.py [--widths 2 4 8 16] [--rounds 30] [--threads 1]
 
-"loop" is a loop of the user's own (`array`, `array.loss`, `backward`, `step`), "step" is `train_step` with
-compile=False, "graph" with compile="graph". All ways take turns of 20 steps; printed are medians with
-quartiles.
+"loop" is a loop of the user's own (`array`, `array.loss`, `backward`, `step`), "replay" the same loop under
+`fusion.compile(backend="graph")`, "step" is `train_step` with compile=False, "graph" with compile="graph".
+"rates" is "step" with another learning rate for each member. All ways take turns of 20 steps; printed are
+medians with quartiles.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
+from torch import Tensor, nn
 
 from wattline import fusion
 
@@ -53,9 +54,22 @@ def make_loop(width: int) -> Callable[[], object]:
     return step
 
 
-def make_step(width: int, compile: bool | str) -> Callable[[], object]:
+def make_replay(width: int) -> Callable[[], object]:
     array = fusion.fuse([build() for _ in range(width)])
-    step = fusion.train_step(array, F.cross_entropy, fusion.Adam(array, lr=1e-3), compile=compile)
+    optimiser = fusion.Adam(array, lr=1e-3)
+
+    @fusion.compile(backend="graph")
+    def step(x: Tensor, y: Tensor) -> None:
+        optimiser.zero_grad()
+        array.loss(F.cross_entropy, array(x), y).sum().backward()
+        optimiser.step()
+
+    return lambda: step(X, Y)
+
+
+def make_step(width: int, compile: bool | str, lr: float | list[float] = 1e-3) -> Callable[[], object]:
+    array = fusion.fuse([build() for _ in range(width)])
+    step = fusion.train_step(array, F.cross_entropy, fusion.Adam(array, lr=lr), compile=compile)
     return lambda: step(X, Y)
 
 
@@ -70,7 +84,9 @@ def main() -> None:
         ways = {
             "serial": make_serial(width),
             "loop": make_loop(width),
+            "replay": make_replay(width),
             "step": make_step(width, False),
+            "rates": make_step(width, False, [1e-3 * (1 + member) for member in range(width)]),
             "graph": make_step(width, "graph"),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
