@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from wattline.fusion.optim.update import Flags, Hyper, State, step_counters
 from wattline.fusion.torch_internals import get_proxy_mode
 
+MAX_CALLS = 3  # with more, operators on the small tensors of all members take less time
+SMALL = 20_000  # numbers in one member
 _TYPES = (torch.float32, torch.float64)
 
 
@@ -42,12 +44,14 @@ def run_fused(
     ):
         return False
     tensors[1] = [grad.contiguous() for grad in grads]  # the kernels ignore strides
-    counters[0].add_(1)
-    columns = [counters[0], *(hyper[name] for name in ("lr", "beta1", "beta2", "eps"))]
+    columns = [counters[0] + 1, *(hyper[name] for name in ("lr", "beta1", "beta2", "eps"))]
     columns += [hyper["weight_decay"]] if "weight_decay" in flags else []
     members: dict[tuple[float, ...], list[int]] = {}
     for member, numbers in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         members.setdefault(numbers, []).append(member)
+    if len(members) > MAX_CALLS and sum(map(Tensor.numel, params)) < SMALL * len(columns[0]):
+        return False
+    counters[0].add_(1)
     if len(members) == 1:
         _call_kernel(kernel, tensors, next(iter(members)), flags)
         return True
