@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattline.backend.engine.folder_layout import write_json
-
-ORDERS = "orders.json"
+from wattline.train.attempt_watch import ORDERS
 
 
 def write_orders(folder: Path, cap_w: float) -> None:
