@@ -63,13 +63,13 @@ def test_a_second_signal_has_its_usual_effect_after_the_grace_period() -> None:
 
 
 def test_a_session_with_a_newer_attempt_neither_saves_nor_goes_on(attempt: Path, tmp_path: Path) -> None:
-    steps = []
+    steps: list[int] = []
 
     def train() -> None:
+        nonlocal steps
         with Session(meter=describe_gpus(tmp_path), aim="none") as run:
             for epoch in run.epochs(3):
-                for _ in run.steps([BATCH] * 10):
-                    steps.append(epoch)
+                steps += [epoch for _ in run.steps([BATCH] * 10)]
                 if epoch == 1:
                     (attempt.parent / "2").mkdir()
 

@@ -15,7 +15,7 @@ from support.slurm_cluster import SlurmCluster
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import JobSpec
 from wattline.backend.engine.slurm.backend import Slurm
-from wattline.backend.engine.slurm.submission import SubmitOptions
+from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
 from wattline.testing import BackendContract, JobBehaviour
@@ -46,7 +46,7 @@ class TestSlurm(BackendContract):
             backend.engine.close()
 
     def open(self) -> Slurm:
-        backend = Slurm(self.root, SubmitOptions(self.partition), meter="none")
+        backend = Slurm(self.root, SlurmOptions(self.partition, meter="none"))
         self.backends.append(backend)
         return backend
 

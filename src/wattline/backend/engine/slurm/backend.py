@@ -11,7 +11,7 @@ from wattline.backend.engine.backend import EngineBackend
 from wattline.backend.engine.job_exits import OnEvent
 from wattline.backend.engine.power_samples import OnPower
 from wattline.backend.engine.slurm.engine import SlurmEngine
-from wattline.backend.engine.slurm.submission import SubmitOptions
+from wattline.backend.engine.slurm.submission import SlurmOptions
 
 
 class Slurm(EngineBackend):
@@ -22,10 +22,8 @@ class Slurm(EngineBackend):
     def __init__(
         self,
         root: str | Path,
-        options: SubmitOptions,
+        options: SlurmOptions,
         *,
-        gpu_kind: str = "",
-        meter: str = "auto",
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda kind, job, data: None,
         on_power: OnPower | None = None,
@@ -34,7 +32,7 @@ class Slurm(EngineBackend):
     ) -> None:
         root = Path(root).resolve()
         root.mkdir(parents=True, exist_ok=True)
-        engine = SlurmEngine(root, options, gpu_kind=gpu_kind, meter=meter)
+        engine = SlurmEngine(root, options)
         super().__init__(
             root,
             engine,

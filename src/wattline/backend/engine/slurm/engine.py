@@ -18,7 +18,7 @@ from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
 from wattline.backend.engine.slurm.orders import write_orders
-from wattline.backend.engine.slurm.submission import SubmitOptions
+from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
 from wattline.core.nodes import Nodes
 from wattline.measurement.devices import device
@@ -29,22 +29,19 @@ _POLL_S, _MANY_POLL_S, _MANY = 0.2, 1.0, 64  # between two looks at the folders 
 class SlurmEngine:
     """Implements `wattline.backend.engine.protocol.Engine` with Slurm's commands.
 
-    *root* is the folder of all files, on a file system that all nodes share. *gpu_kind* is the kind of GPUs
-    whose type in Slurm is not in the library. *meter* is how the node steps open their meter: "auto",
-    "none", or another text of `open_meter`.
+    *root* is the folder of all files, on a file system that all nodes share.
     """
 
     simulated = False
+    runs_other_users = False
 
-    def __init__(
-        self, root: Path, options: SubmitOptions, *, gpu_kind: str = "", meter: str = "auto"
-    ) -> None:
+    def __init__(self, root: Path, options: SlurmOptions) -> None:
         check_installation()
         self._root = root
-        self._node_list = read_nodes(options.partition, gpu_kind)
+        self._node_list = read_nodes(options.partition, options.gpu_kind)
         self._threads = CommandThreads()
         self._tracker = Tracker(root, _read_service_id(root), self._node_list, options, self._threads)
-        self._tracker.meter = "" if meter == "none" else meter
+        self._tracker.meter = "" if options.meter == "none" else options.meter
         self._energy = EnergyFiles(root, self._node_list.names)
         self._down: set[int] = set()
         self._poller = StatePoller(

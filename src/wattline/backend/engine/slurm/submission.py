@@ -29,13 +29,15 @@ class NodeShare:
 
 
 @dataclass(frozen=True)
-class SubmitOptions:
-    """Flags of all submissions of a service; empty: not given."""
+class SlurmOptions:
+    """Where and how a service runs its jobs; empty: not given."""
 
     partition: str
     reservation: str = ""
     account: str = ""
     qos: str = ""
+    gpu_kind: str = ""  # of GPUs whose type in Slurm is not in the library
+    meter: str = "auto"  # as each node opens it; none: energy is not metered
 
     def flags(self) -> list[str]:
         """Return the flags of sbatch."""
@@ -70,7 +72,7 @@ def group_shares(shares: Sequence[NodeShare]) -> list[list[NodeShare]]:
 
 def build_flags(
     shares: Sequence[NodeShare],
-    options: SubmitOptions,
+    options: SlurmOptions,
     *,
     name: str,
     comment: str,

@@ -33,7 +33,7 @@ from wattline.backend.engine.slurm.commands import cancel_jobs, signal_batch_ste
 from wattline.backend.engine.slurm.launcher import write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
 from wattline.backend.engine.slurm.submission import (
-    SubmitOptions,
+    SlurmOptions,
     build_comment,
     build_flags,
     build_script,
@@ -83,7 +83,7 @@ class Tracker:
     """Submits, observes and ends attempts. All methods are called from one thread."""
 
     def __init__(
-        self, root: Path, service: str, node_list: NodeList, options: SubmitOptions, threads: CommandThreads
+        self, root: Path, service: str, node_list: NodeList, options: SlurmOptions, threads: CommandThreads
     ) -> None:
         self._root, self._service, self._node_list = root, service, node_list
         self._options, self._threads = options, threads
