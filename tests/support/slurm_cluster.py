@@ -279,7 +279,7 @@ class SlurmCluster:
     def _find_job_processes(self, node: str = "") -> set[int]:
         """Return the slurmstepd of this cluster, or of one node, and all processes below them."""
         parents = _list_parents()
-        place = f"{self.folder}/spool/{node}/" if node else f"{self.folder}/"
+        place = f"{self.folder}/log/slurmd-{node}.log" if node else f"{self.folder}/log/slurmd-"
         found = {pid for pid in parents if _is_stepd(pid) and place in _open_files(pid)}
         while more := {pid for pid, parent in parents.items() if parent in found} - found:
             found |= more

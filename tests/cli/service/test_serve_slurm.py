@@ -132,16 +132,17 @@ def test_jobs_survive_a_killed_slurmctld_and_a_killed_node(
     service: Service, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
-    jobs = [service.submit(f"sleep 5; echo $WATTLINE_JOB_ID >> {ran}", "--gpus", "2") for _ in range(4)]
+    jobs = [service.submit(f"sleep 8; echo $WATTLINE_JOB_ID-$RANK >> {ran}", "--gpus", "2") for _ in range(4)]
     service.wait_for(lambda: service.count("RUNNING") == 4)
     slurm_cluster.kill_controller()
     slurm_cluster.start_controller()
-    jobs += [service.submit(f"sleep 1; echo $WATTLINE_JOB_ID >> {ran}") for _ in range(2)]
+    jobs += [service.submit(f"sleep 1; echo $WATTLINE_JOB_ID-$RANK >> {ran}") for _ in range(2)]
     slurm_cluster.kill_node("n3")
     slurm_cluster.wait_for(slurm_cluster.states)
     slurm_cluster.run("scontrol", "update", "NodeName=n3", "State=DOWN", "Reason=test")
     service.wait_for(lambda: service.count("SUCCEEDED") == 6)
-    assert lines_of(ran) == sorted(jobs)
+    ranks = [(job, rank) for job in jobs[:4] for rank in range(2)] + [(job, 0) for job in jobs[4:]]
+    assert lines_of(ran) == sorted(f"{job}-{rank}" for job, rank in ranks)
     slurm_cluster.start_node("n3")
 
 

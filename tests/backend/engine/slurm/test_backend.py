@@ -46,7 +46,7 @@ class TestSlurm(BackendContract):
             backend.engine.close()
 
     def open(self) -> Slurm:
-        backend = Slurm(self.root, SlurmOptions(self.partition, meter="none"))
+        backend = Slurm(self.root, SlurmOptions(self.partition, meter="none", heartbeat_s=0.5))
         self.backends.append(backend)
         return backend
 

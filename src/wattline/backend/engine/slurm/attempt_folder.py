@@ -5,7 +5,10 @@ Files are opened and never only tested for their existence: over NFS opening ask
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.folder_layout import read_json
 from wattline.backend.engine.local.attempt_files import CLAIM, EXIT, claim_attempt
-from wattline.backend.engine.slurm.batch_step import HEARTBEAT
+from wattline.backend.engine.slurm.heartbeat import HEARTBEAT, REQUEST, node_heartbeat
 from wattline.backend.engine.slurm.node_exits import node_claim_file
 from wattline.backend.engine.slurm.node_list import parse_indices
 
@@ -53,12 +56,26 @@ class AttemptFolder:
         """Return how it ended; None: it has not, or it vanished."""
         return Exit.read(self.path / EXIT)
 
-    def heartbeat(self) -> str:
-        """Return a text that changes while the batch step lives."""
+    def heartbeat_age_s(self, node: str = "") -> float:
+        """Return the seconds since the last heartbeat of the batch step, or of one of several nodes.
+
+        By the clock of the file system: clocks of nodes may differ. inf: there was none.
+        """
+        probe, beat = self.path / "probe", self.path / (node_heartbeat(node) if node else HEARTBEAT)
         try:
-            return (self.path / HEARTBEAT).read_text()
+            probe.write_bytes(b"")
+            with open(beat, "rb") as file:
+                return max(probe.stat().st_mtime - os.fstat(file.fileno()).st_mtime, 0.0)
+        except FileNotFoundError:
+            return math.inf
         except OSError:
-            return ""
+            return 0.0  # the disk is full or hangs: nothing is known
+
+    def request(self, request: str) -> None:
+        """Pass "stop" or "kill" to the batch step without Slurm."""
+        with suppress(OSError):
+            (self.path / "request.new").write_text(request)
+            (self.path / "request.new").rename(self.path / REQUEST)
 
     def log_tail(self) -> str:
         """Return the last line that Slurm or the batch step have written; empty: none."""

@@ -12,7 +12,9 @@ its node was lost, and the attempt has vanished.
 `scancel --batch --signal=TERM` asks the job to stop, USR1 kills it. A plain `scancel`, preemption and time
 limits of Slurm send SIGTERM to all processes, which is a request to stop, too.
 
-The file `heartbeat` changes every few seconds. Standard library and modules of `local` only.
+While slurmctld is away, the same requests come through a file, see `heartbeat`.
+
+Standard library and modules of `local` only.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 
@@ -32,6 +33,7 @@ if __name__ == "__main__":  # isolated: the package is found last, so that it hi
     sys.path.append(os.path.abspath(__file__).rpartition(os.sep + "wattline" + os.sep)[0])
 
 from wattline.backend.engine.local.attempt_files import EXIT, LAUNCH, claim_attempt, write_json
+from wattline.backend.engine.slurm.heartbeat import HEARTBEAT, keep_heartbeat
 from wattline.backend.engine.slurm.node_exits import merge_exits, read_node_exits
 from wattline.backend.engine.slurm.node_step import ORDER, PORT, describe_step, supervise
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:  # importing typing takes milliseconds
     from types import FrameType
     from typing import Any
 
-HEARTBEAT, HEARTBEAT_S = "heartbeat", 5.0
 SRUN_LOG = "srun.log"
 _SETTLE_S = 20.0  # for exit files of other nodes to appear in the shared folder
 _REQUESTS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGUSR1: "kill"}
@@ -138,18 +139,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def keep_heartbeat(name: str = HEARTBEAT) -> None:
-    """Change the time of a file every few seconds, in a thread."""
-
-    def beat() -> None:
-        while True:
-            with suppress(OSError), open(name, "wb") as file:  # a full or hanging disk must not end the job
-                file.write(repr(time.time()).encode())
-            time.sleep(HEARTBEAT_S)
-
-    threading.Thread(target=beat, daemon=True).start()
-
-
 def main(folder: str) -> int:
     """Claim the attempt in *folder*, and run it in this process."""
     os.chdir(folder)
@@ -160,10 +149,15 @@ def main(folder: str) -> int:
         coordinator.install_signal_handlers()
         if not claim_attempt(".", **describe_step()):
             return 0
-        keep_heartbeat()
+        keep_heartbeat(HEARTBEAT, launch["heartbeat_s"], takes_requests=True)
         return coordinator.run()
     os.environ[PORT], os.environ[ORDER] = str(_free_port()), ",".join(_order_nodes(launch["nodes"]))
-    return supervise(launch, EXIT, claim=lambda: claim_attempt(".", **describe_step()), begin=keep_heartbeat)
+    return supervise(
+        launch,
+        EXIT,
+        claim=lambda: claim_attempt(".", **describe_step()),
+        begin=lambda: keep_heartbeat(HEARTBEAT, launch["heartbeat_s"], takes_requests=True),
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ _JOB_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%k"))
 _NODE_FORMAT = _SEPARATOR.join(("%N", "%T"))
 _PENDING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _ACTIVE = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"))
-_DOWN = frozenset(("down", "fail", "error", "unknown", "inval", "future", "powered_down", "powering_down"))
+# "unknown" is not among them: so are all nodes for a moment after a start of slurmctld.
+_DOWN = frozenset(("down", "fail", "error", "inval", "future", "powered_down", "powering_down"))
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,12 @@ class SlurmState:
     node_states: Mapping[str, str] = field(default_factory=dict)
 
     def is_down(self, node: str) -> bool:
-        """Return whether a node's jobs are lost."""
-        return base_state(self.node_states.get(node, "unknown")) in _DOWN
+        """Return whether Slurm takes a node and its jobs for lost."""
+        return base_state(self.node_states.get(node, "")) in _DOWN
+
+    def is_unknown(self, node: str) -> bool:
+        """Return whether slurmctld has not heard from a node yet."""
+        return base_state(self.node_states.get(node, "")) in ("", "unknown", "unk")
 
     def is_drained(self, node: str) -> bool:
         """Return whether a node accepts no new jobs; those that run there go on."""

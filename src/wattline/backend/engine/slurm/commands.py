@@ -25,12 +25,14 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job/step already", re.IGNORECASE)
+_GONE_CODES = (2017 % 256, 2021 % 256)  # ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_DONE
 
 
 class SlurmRefused(BackendError):
     """Slurm has read the request and refused it."""
 
     code = "slurm_refused"
+    exit_code = 0
 
 
 def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S, text: str | None = None) -> str:
@@ -63,7 +65,9 @@ def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S, text: str 
     message = clean_message(done.stderr) or clean_message(done.stdout) or f"exit code {done.returncode}"
     if done.returncode < 0 or _AWAY.search(done.stderr):
         raise Unreachable(f"{command[0]}: {message}")
-    raise SlurmRefused(f"{command[0]}: {message}")
+    refused = SlurmRefused(f"{command[0]}: {message}")
+    refused.exit_code = done.returncode
+    raise refused
 
 
 def clean_message(stderr: str) -> str:
@@ -102,7 +106,7 @@ def _run_scancel(*arguments: str) -> None:
     try:
         run_command(["scancel", *arguments])
     except SlurmRefused as error:
-        if not _GONE.search(error.message):
+        if not _GONE.search(error.message) and error.exit_code not in _GONE_CODES:
             raise
 
 

@@ -41,7 +41,6 @@ class SlurmEngine:
         self._node_list = read_nodes(options.partition, options.gpu_kind)
         self._threads = CommandThreads()
         self._tracker = Tracker(root, _read_service_id(root), self._node_list, options, self._threads)
-        self._tracker.meter = "" if options.meter == "none" else options.meter
         self._energy = EnergyFiles(root, self._node_list.names)
         self._down: set[int] = set()
         self._poller = StatePoller(
@@ -190,14 +189,31 @@ class SlurmEngine:
         A node that is drained counts as down when no attempt runs there any more.
         """
         state = self._poller.latest
-        used = {node for one in self._tracker.tracked if one.started for node, _ in one.allocation}
         changes = []
         for row, name in enumerate(self._node_list.names):
-            is_down = state.is_down(name) or (state.is_drained(name) and row not in used)
+            if state.is_unknown(name):
+                continue
+            is_down = self._is_lost(row) if state.is_down(name) else self._is_drained(row, name)
             if is_down != (row in self._down):
                 (self._down.add if is_down else self._down.discard)(row)
                 changes.append((row, not is_down))
         return changes
+
+    def _is_lost(self, row: int) -> bool:
+        """Return whether nothing of an attempt is alive on a node that Slurm reports as down.
+
+        After a loss of the network, or of slurmd alone, processes run on. Their jobs must not start again
+        elsewhere.
+        """
+        return row in self._down or not any(
+            self._tracker.is_alive(one, row) for one in self._attempts_on(row) if one.state == "running"
+        )
+
+    def _is_drained(self, row: int, name: str) -> bool:
+        return self._poller.latest.is_drained(name) and not any(one.started for one in self._attempts_on(row))
+
+    def _attempts_on(self, row: int) -> list[AttemptRecord]:
+        return [one for one in self._tracker.tracked if any(node == row for node, _ in one.allocation)]
 
     def power(self, node: int, on: bool) -> bool:
         """Return False: nodes are switched by Slurm's own power saving."""

@@ -24,14 +24,18 @@ from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH
 from wattline.backend.engine.local.attempt_files import write_json as write_private_json
 from wattline.backend.engine.local.launch_file import ATTEMPT, Launch
-from wattline.backend.engine.slurm.submission import NodeShare, build_srun_flags
+from wattline.backend.engine.slurm.submission import NodeShare, SlurmOptions, build_srun_flags
 
 LEASE = "lease.json"
 _SERVICE_ONLY = ("SLURM", "SBATCH", "SQUEUE", "SRUN")  # variables of the service that are not for its jobs
 
 
 def write_attempt(
-    root: Path, attempt: AttemptRecord, jobs: Sequence[JobRecord], shares: Sequence[NodeShare], meter: str
+    root: Path,
+    attempt: AttemptRecord,
+    jobs: Sequence[JobRecord],
+    shares: Sequence[NodeShare],
+    options: SlurmOptions,
 ) -> None:
     """Create the folder of an attempt with all that its batch step needs.
 
@@ -58,7 +62,8 @@ def write_attempt(
         "nodes": [[share.name, share.address, share.gpus] for share in shares],
         "ranks_per": ranks_per,
         "srun": [] if ranks_per == "job" else build_srun_flags(shares),
-        "meter": meter,
+        "meter": "" if options.meter == "none" else options.meter,
+        "heartbeat_s": options.heartbeat_s,
     }
     _write_lease(root, attempt, folders, shares)
     write_private_json(str(folder / LAUNCH), values)

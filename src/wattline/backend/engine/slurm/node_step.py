@@ -20,6 +20,7 @@ if __name__ == "__main__":  # isolated: the package is found last, so that it hi
 
 from wattline.backend.engine.local.attempt_files import LAUNCH, process_identity, write_json
 from wattline.backend.engine.local.supervisor import Supervisor
+from wattline.backend.engine.slurm.heartbeat import keep_heartbeat, node_heartbeat
 from wattline.backend.engine.slurm.node_exits import node_claim_file, node_exit_file
 
 TYPE_CHECKING = False
@@ -154,7 +155,10 @@ def main(folder: str) -> int:
         write_json(node_claim_file(node), {**process_identity(), **describe_step()})
         return True
 
-    code = supervise(launch, node_exit_file(node), claim=claim, begin=lambda: None, requests=0)
+    def begin() -> None:
+        keep_heartbeat(node_heartbeat(node), launch["heartbeat_s"])
+
+    code = supervise(launch, node_exit_file(node), claim=claim, begin=begin, requests=0)
     print(code, flush=True)
     return 0
 

@@ -38,6 +38,7 @@ class SlurmOptions:
     qos: str = ""
     gpu_kind: str = ""  # of GPUs whose type in Slurm is not in the library
     meter: str = "auto"  # as each node opens it; none: energy is not metered
+    heartbeat_s: float = 5.0  # between two signs of life of an attempt
 
     def flags(self) -> list[str]:
         """Return the flags of sbatch."""

@@ -9,7 +9,7 @@ does not respond, nothing changes.
 
     not claimed, unknown to Slurm   declared void and submitted again
     not claimed, ended              refused, with the last line of its log
-    claimed, not running in Slurm   vanished when its heartbeat has stopped, or at once if its node failed
+    claimed, not running in Slurm   vanished when its heartbeat has stopped
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads
 from wattline.backend.engine.slurm.cluster_state import SlurmJob, SlurmState
 from wattline.backend.engine.slurm.commands import cancel_jobs, signal_batch_step, submit_script
+from wattline.backend.engine.slurm.heartbeat import MISSED
 from wattline.backend.engine.slurm.launcher import write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
 from wattline.backend.engine.slurm.submission import (
@@ -42,8 +43,6 @@ from wattline.backend.engine.slurm.submission import (
 )
 from wattline.errors import Unreachable, WattlineError
 
-STALE_S = 4 * batch_step.HEARTBEAT_S
-"""A batch step without a heartbeat for this time is gone, if Slurm does not run it."""
 _KILL_DELAY_S = 15.0  # from a signal to the batch step to the cancellation of the whole job
 _RESEND_S = 5.0  # of a signal that could not be delivered
 _ENDED_S = 30.0  # for Slurm to notice the end of a job that has written exit.json
@@ -70,8 +69,6 @@ class TrackedAttempt:
     signal: Literal["", "TERM", "USR1"] = ""  # to be sent to the batch step
     signal_s: float = -1.0  # when it was last sent; -1: never
     delivered_s: float = -1.0  # since when the batch step has it; -1: it has not
-    heartbeat: str = ""
-    beat_s: float = 0.0  # when the heartbeat last changed
 
     @property
     def folder(self) -> AttemptFolder:
@@ -87,7 +84,7 @@ class Tracker:
     ) -> None:
         self._root, self._service, self._node_list = root, service, node_list
         self._options, self._threads = options, threads
-        self.meter = ""  # as the node steps open it; empty: they do not
+        self._stale_s = MISSED * options.heartbeat_s
         self.tracked: dict[AttemptRecord, TrackedAttempt] = {}
         self._ended_s: dict[str, float] = {}  # by comment: attempts that were released after their end
         self._swept_s = -1.0
@@ -106,7 +103,7 @@ class Tracker:
 
     def adopt(self, attempt: AttemptRecord) -> None:
         """Track an attempt that an earlier process has started."""
-        one = TrackedAttempt(attempt, phase="claimed", beat_s=time.monotonic(), changed_s=time.monotonic())
+        one = TrackedAttempt(attempt, phase="claimed", changed_s=time.monotonic())
         one.comment = self._comment(attempt)
         one.job_id = str((one.folder.claim() or {}).get("job_id", ""))
         self.tracked[attempt] = one
@@ -119,7 +116,7 @@ class Tracker:
         lead = jobs[0].spec
         shares = find_shares(self._node_list, attempt, lead.memory_gib)
         try:
-            write_attempt(self._root, attempt, jobs, shares, self.meter)
+            write_attempt(self._root, attempt, jobs, shares, self._options)
         except (OSError, WattlineError) as error:
             attempt.state, attempt.message = "refused", str(error)
             return
@@ -194,7 +191,6 @@ class Tracker:
             if gpus is None and folder.exit() is None and not self._is_gone(one, state):
                 return  # the other nodes follow
             one.phase, one.job_id = "claimed", str(claim.get("job_id", one.job_id))
-            one.beat_s = time.monotonic()
             attempt.state, attempt.gpus = "running", gpus or ()
             return
         if state.began_s <= one.changed_s:
@@ -232,24 +228,24 @@ class Tracker:
         now_s = time.monotonic()
         job = state.jobs.get(one.comment)
         if state.began_s > one.changed_s and (job is None or job.is_over or job.is_pending):
-            self._check_heartbeat(one, job, now_s)
-        else:
-            one.beat_s = now_s
-            if job is not None:
-                one.job_id = job.id
+            self._check_heartbeat(one, job)
+        elif job is not None:
+            one.job_id = job.id
         self._send_signal(one, job, now_s)
 
-    def _check_heartbeat(self, one: TrackedAttempt, job: SlurmJob | None, now_s: float) -> None:
+    def _check_heartbeat(self, one: TrackedAttempt, job: SlurmJob | None) -> None:
         """End an attempt that Slurm does not run and that shows no sign of life."""
-        if job is not None and job.state == "NODE_FAIL":
-            one.attempt.state, one.attempt.failure = "vanished", "node_lost"
-            return
-        beat = one.folder.heartbeat()
-        if beat != one.heartbeat:
-            one.heartbeat, one.beat_s = beat, now_s
-        elif now_s - one.beat_s > STALE_S:
+        if one.folder.heartbeat_age_s() > self._stale_s:
             one.attempt.exit = one.folder.exit()
             one.attempt.state = "vanished" if one.attempt.exit is None else "ended"
+            if one.attempt.exit is None and job is not None and job.state == "NODE_FAIL":
+                one.attempt.failure = "node_lost"
+
+    def is_alive(self, attempt: AttemptRecord, node: int) -> bool:
+        """Return whether a started attempt shows signs of life on a node, whatever Slurm takes it for."""
+        is_alone = len(attempt.allocation) == 1
+        name = "" if is_alone else self._node_list.names[node]
+        return AttemptFolder(attempt.folder).heartbeat_age_s(name) <= self._stale_s
 
     # -- end
 
@@ -260,6 +256,7 @@ class Tracker:
             if signal != one.signal:
                 one.signal_s = one.delivered_s = -1.0
             one.signal = signal
+            one.folder.request("stop" if signal == "TERM" else "kill")
             self._send_signal(one, state.jobs.get(one.comment), time.monotonic())
 
     def _send_signal(self, one: TrackedAttempt, job: SlurmJob | None, now_s: float) -> None:
