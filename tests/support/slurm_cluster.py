@@ -183,6 +183,14 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
 
+    def pause_controller(self) -> None:
+        """Stop slurmctld without an end: commands hang."""
+        self._daemons["slurmctld"].send_signal(signal.SIGSTOP)
+
+    def continue_controller(self) -> None:
+        """Let a paused slurmctld go on."""
+        self._daemons["slurmctld"].send_signal(signal.SIGCONT)
+
     def states(self) -> dict[str, str]:
         """Return the state of each node by its name; empty: slurmctld does not respond."""
         with suppress(AssertionError, subprocess.TimeoutExpired):
@@ -208,6 +216,7 @@ class SlurmCluster:
         """Start what was killed, cancel all jobs, and wait until all nodes are idle."""
         if "slurmctld" not in self._daemons:
             self.start_controller()
+        self.continue_controller()
         for name in (f"n{number}" for number in range(1, self.nodes + 1)):
             if name not in self._daemons:
                 self.start_node(name)

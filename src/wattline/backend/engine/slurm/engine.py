@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.protocol import GpuReading
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads, StatePoller
+from wattline.backend.engine.slurm.checks import check_kill_wait
 from wattline.backend.engine.slurm.cluster_state import read_state
-from wattline.backend.engine.slurm.commands import TIMEOUT_S, check_installation
+from wattline.backend.engine.slurm.commands import TIMEOUT_S, check_installation, read_config
 from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
@@ -22,6 +24,8 @@ from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
 from wattline.core.nodes import Nodes
 from wattline.measurement.devices import device
+
+_logger = logging.getLogger(__name__)
 
 _POLL_S, _MANY_POLL_S, _MANY = 0.2, 1.0, 64  # between two looks at the folders of attempts
 
@@ -39,6 +43,7 @@ class SlurmEngine:
         check_installation()
         self._root = root
         self._node_list = read_nodes(options.partition, options.gpu_kind)
+        self._warn_about_settings()
         self._threads = CommandThreads()
         self._tracker = Tracker(root, _read_service_id(root), self._node_list, options, self._threads)
         self._energy = EnergyFiles(root, self._node_list.names)
@@ -47,6 +52,11 @@ class SlurmEngine:
             lambda: read_state(self._tracker.prefix, options.partition, TIMEOUT_S), self._threads.wake
         )
         self._tracker.on_submit = self._poller.ask
+
+    def _warn_about_settings(self) -> None:
+        finding = check_kill_wait(read_config())
+        if not finding.works:
+            _logger.warning("Slurm's %s: %s", finding.name, finding.says)
 
     @property
     def nodes(self) -> Nodes:
