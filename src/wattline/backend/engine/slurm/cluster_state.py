@@ -44,7 +44,7 @@ class SlurmJob:
 class SlurmState:
     """The jobs by comment and the states of nodes, as of a time between *began_s* and *ended_s*.
 
-    Both are times of `time.monotonic`. Of several jobs with one comment the latest is kept.
+    Both are times of `time.monotonic`. Of several jobs with one comment one that is not over is kept, else the latest.
     """
 
     began_s: float = -1.0
@@ -92,9 +92,9 @@ def parse_jobs(text: str, prefix: str) -> dict[str, SlurmJob]:
         lead, _, component = job_id.partition("+")
         if component not in ("", "0"):
             continue
-        known = jobs.get(comment)
-        if known is None or known.is_over or int(lead) > int(known.id):
-            jobs[comment] = SlurmJob(lead, state, reason, nodes, user, comment)
+        job, known = SlurmJob(lead, state, reason, nodes, user, comment), jobs.get(comment)
+        if known is None or (known.is_over, int(lead)) > (job.is_over, int(known.id)):
+            jobs[comment] = job
     return jobs
 
 
