@@ -11,7 +11,7 @@ ORDERS = "orders.json"
 
 
 class AttemptWatch:
-    """Reads the folder of this process' attempt, whose name is its number; None: it has none.
+    """Reads the folder of this process' attempt, named by its number; None: it has none.
 
     The service starts an attempt only when the one before is over or its node is lost. A process that finds a
     newer attempt is one that was left behind on a node that came back: it must not save.

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--reservation", "NAME", "Slurm reservation of the jobs"),
         ("--account", "NAME", "Slurm account of the jobs"),
         ("--qos", "NAME", "Slurm quality of service of the jobs"),
-        ("--gpu-kind", "KIND", "kind of GPUs whose type in Slurm is not in the library"),
+        ("--gpu-kind", "KIND", "kind of GPUs with a type in Slurm that is not in the library"),
     ):
         add(flag, default="", metavar=name, help=text)
     add(

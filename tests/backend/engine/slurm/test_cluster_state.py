@@ -33,7 +33,8 @@ def test_of_two_jobs_with_one_comment_the_one_that_is_not_over_counts() -> None:
         row("5", "COMPLETED", "None", "n1", "ann", "wl:a:1:1"),
         row("4", "RUNNING", "None", "n1", "ann", "wl:a:1:1"),
     ]
-    assert parse_jobs("\n".join(rows), "wl:a:")["wl:a:1:1"].id == "4"
+    for text in ("\n".join(rows), "\n".join(reversed(rows))):
+        assert parse_jobs(text, "wl:a:")["wl:a:1:1"].id == "4"
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_a_refusal_of_slurm_is_the_reason_of_the_job(harness: Harness) -> None:
     assert "not available" in harness.data("ended")[0]["message"]
 
 
-def test_a_job_whose_processes_run_on_behind_a_dead_slurmd_is_not_started_again(harness: Harness) -> None:
+def test_a_job_that_runs_on_behind_a_dead_slurmd_is_not_started_again(harness: Harness) -> None:
     harness.submit("1", "sleep 6")
     harness.start("1", (1, 1))
     harness.until(lambda: harness.state("1") == "running")

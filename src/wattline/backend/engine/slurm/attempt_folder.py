@@ -1,4 +1,4 @@
-"""What the folder of an attempt tells: its claims, exit, heartbeat and joules.
+"""Files in the folder of an attempt: its claims, exit, heartbeat and joules.
 
 Files are opened and never only tested for their existence: over NFS opening asks the server again.
 """

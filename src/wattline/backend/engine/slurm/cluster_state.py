@@ -1,4 +1,4 @@
-"""What Slurm reports at one time: the jobs of a service, and the states of nodes."""
+"""State of Slurm at one time: the jobs of a service, and the states of nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class SlurmJob:
 class SlurmState:
     """The jobs by comment and the states of nodes, as of a time between *began_s* and *ended_s*.
 
-    Both are times of `time.monotonic`. Of several jobs with one comment one that is not over is kept, else the latest.
+    Both are times of `time.monotonic`. Of several jobs with one comment one that is not over is kept, else
+    the latest.
     """
 
     began_s: float = -1.0
@@ -72,7 +73,7 @@ def base_state(state: str) -> str:
 
 
 def read_state(prefix: str, partition: str, timeout_s: float) -> SlurmState:
-    """Ask Slurm for all jobs whose comment starts with *prefix*, also ended ones, and for node states."""
+    """Ask Slurm for all jobs with comments that start with *prefix*, also ended ones, and for node states."""
     began_s = time.monotonic()
     rows = run_command(["squeue", "-h", "-t", "all", "-p", partition, "-o", _JOB_FORMAT], timeout_s)
     nodes = run_command(["sinfo", "-h", "-N", "-p", partition, "-o", _NODE_FORMAT], timeout_s)

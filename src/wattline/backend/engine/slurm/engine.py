@@ -70,7 +70,7 @@ class SlurmEngine:
 
     @property
     def problem(self) -> str:
-        """Why Slurm does not respond; empty: it does."""
+        """The reason why Slurm does not respond; empty: it does."""
         return self._poller.problem
 
     def describe(self) -> dict[str, Any]:

@@ -30,13 +30,13 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """Where and how a service runs its jobs; empty: not given."""
+    """Partition, account and meter of a service's jobs; empty: not given."""
 
     partition: str
     reservation: str = ""
     account: str = ""
     qos: str = ""
-    gpu_kind: str = ""  # of GPUs whose type in Slurm is not in the library
+    gpu_kind: str = ""  # of GPUs with a type in Slurm that is not in the library
     meter: str = "auto"  # as each node opens it; none: energy is not metered
     heartbeat_s: float = 5.0  # between two signs of life of an attempt
 
