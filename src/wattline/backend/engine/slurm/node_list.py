@@ -34,7 +34,7 @@ class NodeList:
 
 
 def read_nodes(partition: str, gpu_kind: str = "") -> NodeList:
-    """Ask Slurm for the nodes of a partition; *gpu_kind* is that of GPUs with a type that is not known here."""
+    """Ask Slurm for the nodes of a partition; *gpu_kind* is that of GPUs with an unknown type."""
     try:
         records = parse_records(run_command(["scontrol", "show", "partition", partition, "--oneliner"]))
     except SlurmRefused as error:
