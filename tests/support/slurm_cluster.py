@@ -65,6 +65,7 @@ JobCompLoc={folder}/log/jobcomp.log
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 SlurmdParameters=config_overrides
+Licenses=watts:1000
 {more}
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} Sockets=1 \
 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} Gres=gpu:{kind}:{gpus}
