@@ -67,8 +67,6 @@ def test_the_batch_script_runs_on_slurm_and_waits_for_watts(
     script.write_text(emit(capsys, "sbatch", str(write_job(tmp_path)), "--licence", "watts"))
     sleep = ("-o", "/dev/null", "--wrap", "sleep 1000")
     held = slurm_cluster.run("sbatch", "--parsable", "-L", "watts:900", *sleep)
-        "sbatch", "--parsable", "-L", "watts:900", "-o", "/dev/null", "--wrap", "sleep 1000"
-    )
     slurm_cluster.wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-o", "%T"))
     slurm_cluster.run("sbatch", "-o", str(tmp_path / "log"), str(script))
     slurm_cluster.wait_for(lambda: "(Licenses)" in slurm_cluster.run("squeue", "-h", "-o", "%R"))
