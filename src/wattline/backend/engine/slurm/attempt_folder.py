@@ -59,17 +59,18 @@ class AttemptFolder:
     def heartbeat_age_s(self, node: str = "") -> float:
         """Return the seconds since the last heartbeat of the batch step, or of one of several nodes.
 
-        By the clock of the file system: clocks of nodes may differ. inf: there was none.
+        Before the first one since the claim. By the clock of the file system: clocks of nodes may differ.
+        inf: it was not claimed.
         """
-        probe, beat = self.path / "probe", self.path / (node_heartbeat(node) if node else HEARTBEAT)
+        probe, beat = self.path / "probe", node_heartbeat(node) if node else HEARTBEAT
         try:
             probe.write_bytes(b"")
-            with open(beat, "rb") as file:
-                return max(probe.stat().st_mtime - os.fstat(file.fileno()).st_mtime, 0.0)
-        except FileNotFoundError:
-            return math.inf
+            for name in (beat, CLAIM):
+                with suppress(FileNotFoundError), open(self.path / name, "rb") as file:
+                    return max(probe.stat().st_mtime - os.fstat(file.fileno()).st_mtime, 0.0)
         except OSError:
             return 0.0  # the disk is full or hangs: nothing is known
+        return math.inf
 
     def request(self, request: str) -> None:
         """Pass "stop" or "kill" to the batch step without Slurm."""

@@ -30,6 +30,13 @@ LEASE = "lease.json"
 _SERVICE_ONLY = ("SLURM", "SBATCH", "SQUEUE", "SRUN")  # variables of the service that are not for its jobs
 
 
+def create_folders(root: Path, attempt: AttemptRecord, jobs: Sequence[JobRecord]) -> None:
+    """Create the folders of an attempt, and set its folder and event files."""
+    folders = {job.id: create_attempt_folder(root, job.spec, None) for job in jobs}
+    attempt.folder = folders[jobs[0].id]
+    attempt.event_files = {job: path / EVENTS for job, path in folders.items()}
+
+
 def write_attempt(
     root: Path,
     attempt: AttemptRecord,
@@ -37,16 +44,10 @@ def write_attempt(
     shares: Sequence[NodeShare],
     options: SlurmOptions,
 ) -> None:
-    """Create the folder of an attempt with all that its batch step needs.
-
-    Sets the folder, cores and event files of the attempt.
-    """
-    lead = jobs[0].spec
-    folders = {job.id: create_attempt_folder(root, job.spec, None) for job in jobs}
-    folder = folders[lead.id]
+    """Write all that the batch step of an attempt needs into its folder; takes some milliseconds."""
+    lead, folder = jobs[0].spec, attempt.folder
+    folders = {job: path.parent for job, path in attempt.event_files.items()}
     command = lead.command if len(jobs) == 1 else write_array_files(root, jobs, folder, folders)
-    attempt.folder, attempt.cpus = folder, sum(share.cpus for share in shares)
-    attempt.event_files = {job: path / EVENTS for job, path in folders.items()}
     env = _build_environment(root, attempt, jobs, folder)
     launch = Launch(
         command=tuple(command),

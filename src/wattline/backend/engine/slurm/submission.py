@@ -87,7 +87,6 @@ def build_flags(
         f"--job-name={name}",
         f"--comment={comment}",
         "--no-requeue",
-        "--export=NIL",  # the environment of the job is in launch.json
         f"--output={output}",
         "--open-mode=append",
         f"--time={'UNLIMITED' if time_s is None else math.ceil(time_s / 60)}",

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from wattline.backend.engine.slurm.background import CommandThreads
 from wattline.backend.engine.slurm.cluster_state import SlurmJob, SlurmState
 from wattline.backend.engine.slurm.commands import cancel_jobs, signal_batch_step, submit_script
 from wattline.backend.engine.slurm.heartbeat import MISSED
-from wattline.backend.engine.slurm.launcher import write_attempt
+from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
 from wattline.backend.engine.slurm.submission import (
     SlurmOptions,
@@ -41,7 +41,7 @@ from wattline.backend.engine.slurm.submission import (
     find_shares,
     slurm_time_s,
 )
-from wattline.errors import Unreachable, WattlineError
+from wattline.errors import Unreachable
 
 _KILL_DELAY_S = 15.0  # from a signal to the batch step to the cancellation of the whole job
 _RESEND_S = 5.0  # of a signal that could not be delivered
@@ -115,9 +115,10 @@ class Tracker:
         jobs = [job for job in one.jobs if job.id in attempt.jobs]
         lead = jobs[0].spec
         shares = find_shares(self._node_list, attempt, lead.memory_gib)
+        attempt.cpus = sum(share.cpus for share in shares)
         try:
-            write_attempt(self._root, attempt, jobs, shares, self._options)
-        except (OSError, WattlineError) as error:
+            create_folders(self._root, attempt, jobs)
+        except OSError as error:
             attempt.state, attempt.message = "refused", str(error)
             return
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
@@ -136,12 +137,17 @@ class Tracker:
             [sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(attempt.folder)]
         )
         comment = one.comment
+        written = replace(attempt)  # as it is now, for the thread
+
+        def write_and_submit() -> str:
+            write_attempt(self._root, written, jobs, shares, self._options)
+            return submit_script(flags, text)
 
         def on_answer(answer: Any) -> None:
             if one.comment == comment:
                 self._on_submitted(one, answer)
 
-        self._threads.run(lambda: submit_script(flags, text), on_answer)
+        self._threads.run(write_and_submit, on_answer)
 
     def _on_submitted(self, one: TrackedAttempt, answer: Any) -> None:
         """Note Slurm's id; after a timeout it may be queued or not, which its next state shows."""
@@ -191,6 +197,7 @@ class Tracker:
             if gpus is None and folder.exit() is None and not self._is_gone(one, state):
                 return  # the other nodes follow
             one.phase, one.job_id = "claimed", str(claim.get("job_id", one.job_id))
+            one.changed_s = time.monotonic()  # an earlier state may show it as pending
             attempt.state, attempt.gpus = "running", gpus or ()
             return
         if state.began_s <= one.changed_s:
