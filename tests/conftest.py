@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 import wattline.loop.run
 import wattline.reports  # noqa: F401  both compile their kernels now, before a test captures output
+from support.slurm_cluster import SlurmCluster, require_slurm
 
 # Threads of several test processes would compete for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,3 +29,22 @@ def data() -> Path:
     if not root.is_dir():
         pytest.skip(f"the public data is missing: {root} does not exist; set WATTLINE_DATA")
     return root
+
+
+@pytest.fixture(scope="session")
+def shared_slurm_cluster() -> Iterator[SlurmCluster]:
+    """Start a real Slurm cluster of four nodes with two GPUs each; use `slurm_cluster`."""
+    require_slurm()
+    with SlurmCluster(nodes=4, gpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_cluster(
+    shared_slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmCluster]:
+    """Return the cluster, with all nodes idle, that Slurm's commands find in this test."""
+    for name, value in shared_slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield shared_slurm_cluster
+    shared_slurm_cluster.repair()

@@ -48,7 +48,7 @@ class FakeEngine:
     its second attempt, "refused" cannot be started.
     """
 
-    simulated, energy_method = True, "unmetered"
+    simulated, energy_method, runs_other_users = True, "unmetered", False
 
     def __init__(self, root: Path, cluster: FakeCluster) -> None:
         self._root, self.cluster = root, cluster
@@ -174,6 +174,9 @@ class FakeEngine:
 
     def gpu_model(self, node: int) -> tuple[str, float]:
         return self.nodes.kind.word(node), 300.0
+
+    def cap_ranges_w(self) -> tuple[tuple[float, float] | None, ...]:
+        return (None,) * len(self.nodes)
 
     def node_changes(self) -> Sequence[tuple[int, bool]]:
         """Return one change at a time, so that a node is down for one poll at least."""

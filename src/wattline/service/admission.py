@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattline.backend.engine.local.backend import Local
+from wattline.backend.engine.backend import EngineBackend
 from wattline.errors import Conflict, NotFound, StoreError
 from wattline.jobfile.dependencies import END, Dependency
 from wattline.service.states import LIVE_STATES
@@ -32,7 +32,7 @@ class Admission:
     """Hands withheld jobs to the backend when they may start. *lock* is held while jobs are changed."""
 
     def __init__(
-        self, store: Store, backend: Local, clock: Callable[[], float], lock: threading.Lock
+        self, store: Store, backend: EngineBackend, clock: Callable[[], float], lock: threading.Lock
     ) -> None:
         self._store, self._backend, self._clock, self._lock = store, backend, clock, lock
         self._reasons: Mapping[str, WithheldReason] = {}

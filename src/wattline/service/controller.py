@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wattline.backend.engine.local.backend import Local
+from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.core.protocols import Models, Policy
 from wattline.core.quotas import Quotas
 from wattline.core.usage import Usage
@@ -29,6 +29,7 @@ from wattline.placement.parser import parse_placer
 from wattline.policy.chain import spell
 from wattline.service.admission import Admission
 from wattline.service.audit import build_policy_change
+from wattline.service.backends import open_backend
 from wattline.service.budgeted_policy import bound_caps, build_policy, check_metered
 from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
@@ -69,6 +70,7 @@ class Controller:
         seed: int = 0,
         clock: Callable[[], float] | None = None,
         retention: RetentionSettings | None = None,
+        slurm: SlurmOptions | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         self._seed, self._policy_text = seed, policy
@@ -80,14 +82,14 @@ class Controller:
             parsed_policy = self._parse_policy(budgets, self.store.setting("overshoot"), quotas)
             placer = parse_placer(place)
             library = _load_library() if models is None else models
-            self.backend = Local(
+            self.backend = open_backend(
                 self.folder,
                 gpus,
+                slurm,
                 clock=self.clock,
                 on_event=self._on_event,
                 on_power=lambda at_s, readings: self._power_history.record(at_s, readings),
                 event_batch=self._collect_events,
-                stay_open=True,
             )
         except BaseException:
             self.store.close()
@@ -105,7 +107,7 @@ class Controller:
             quotas=quotas,
             epoch=self.store.last_epoch(),
         )
-        self._power_history = PowerHistory(self.store, self.backend.nodes)
+        self._power_history: PowerHistory = PowerHistory(self.store, self.backend.nodes)
         self._lock = threading.Lock()  # guards the view
         self._settings_lock = threading.Lock()  # held from reading a setting to the end of its change
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wattline.backend.engine.local.backend import Local
+from wattline.backend.engine.backend import EngineBackend
 from wattline.errors import Conflict, NotAllowed, NotFound, WattlineError
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import NewEvent
@@ -61,7 +61,7 @@ class ActionResult:
 class JobActions:
     """Applies actions to jobs of the store, from any thread."""
 
-    def __init__(self, store: Store, backend: Local, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, backend: EngineBackend, clock: Callable[[], float]) -> None:
         self._store, self._backend, self._clock = store, backend, clock
         self.lock = threading.Lock()  # held from reading a job to the end of its change
 

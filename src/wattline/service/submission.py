@@ -54,6 +54,16 @@ def build_submissions(
     ]
 
 
+def check_own_user(user: str) -> None:
+    """Raise `NotAllowed` if *user* is not the account of this process; empty: it is."""
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    if user not in ("", me):
+        raise NotAllowed(
+            f"jobs of user {user} cannot run: on Slurm this service runs all jobs as {me}",
+            f"start a service of {user}'s own",
+        )
+
+
 def check_user(user: str) -> None:
     """Raise `NotAllowed` unless this process can run jobs as *user*; empty: as the service itself."""
     if not user:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wattline.backend.engine.local.backend import Local
+from wattline.backend.engine.backend import EngineBackend
 from wattline.errors import Conflict
 from wattline.jobfile import JobFile
 from wattline.service.admission import resolve_dependencies
@@ -15,14 +15,14 @@ from wattline.service.satisfiability import check_satisfiable, limit_request
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
-from wattline.service.submission import Submission, build_submissions, record_from_row
+from wattline.service.submission import Submission, build_submissions, check_own_user, record_from_row
 from wattline.service.view import ControllerView
 
 
 class Submitter:
     """Accepts jobs from any thread: stores them, then hands them to the backend."""
 
-    def __init__(self, store: Store, backend: Local, view: Callable[[], ControllerView]) -> None:
+    def __init__(self, store: Store, backend: EngineBackend, view: Callable[[], ControllerView]) -> None:
         self._store, self._backend, self._view = store, backend, view
         self._lock = threading.Lock()  # guards the next number and the keys in progress
         self._keys_in_progress: dict[str, threading.Event] = {}
@@ -80,6 +80,8 @@ class Submitter:
                 "so it cannot be enforced",
                 "leave out energy.budget",
             )
+        if not self._backend.engine.runs_other_users:
+            check_own_user(user)
         expected_s = None if job.recurring is None else self._store.mean_service_s(job.recurring.group)
         nodes = self._backend.nodes
         return [

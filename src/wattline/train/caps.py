@@ -209,6 +209,23 @@ class CapTuner:
             "sweep": [list(one) for one in search.measurements],
         }
 
+    def follow_order(self, cap_w: float) -> None:
+        """Set a power limit that the service orders, and end the search; 0: the original one."""
+        self.search = None
+        if not self._gpus or not self.original_w:
+            self._warn(f"a cap of {cap_w:g} W was ordered, and no cap can be set here")
+        elif cap_w > 0:
+            self._set_fixed(cap_w, *self._read_range_again())
+        else:
+            self._restore()
+
+    def _read_range_again(self) -> tuple[float, float]:
+        """Return the lowest cap that all GPUs allow, and their original one."""
+        low = 0.0
+        with suppress(MeterError):
+            low = max(gpu.cap_range_w()[0] for gpu in self._gpus)
+        return low, max(low, min(self.original_w))
+
     def _set(self, watts: float) -> None:
         try:
             self._has_failed = not self._guard.set_cap(watts) or self._has_failed

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from wattline.meter.caps.record import fsync_path
 
 STATE_FILE = "wattline.json"
 USER_STATE = "user"
+_LOCK_POLL_S = 0.2
 
 StateFunction = Callable[[Path], Any]
 """Function of the user that saves state to a path, or loads it."""
@@ -61,17 +63,27 @@ class Checkpoints:
         """True if checkpoints contain the state of the user's `save`, not only the position."""
         return self._save is not None
 
-    def claim(self) -> None:
-        """Create the folder, and lock it for this process."""
+    def claim(self, wait_s: float = 0.0) -> None:
+        """Create the folder, and lock it for this process; wait up to *wait_s* for another one to leave."""
+        until_s = time.monotonic() + wait_s
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while not self._try_lock() and time.monotonic() < until_s:
+                time.sleep(_LOCK_POLL_S)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
             raise ConfigError(f"{self.folder}: a running job already writes its checkpoints there") from None
         except OSError as error:
             raise ConfigError(f"{self.folder}: cannot write checkpoints: {error.strerror}") from None
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def release(self) -> None:
         """Unlock the folder."""

@@ -59,6 +59,8 @@ class JobEnvironment:
     observe: bool
     events: Path | None
     stop_signal: signal.Signals
+    grace_s: float  # from the stop signal to SIGKILL; 0: unknown
+    attempt: Path | None  # folder of the service for this run
     is_scheduled: bool  # by the service, which keeps the measured caps of recurring jobs
 
     @classmethod
@@ -66,7 +68,7 @@ class JobEnvironment:
         """Read the settings.
 
         They are JOB_ID, GROUP, BATCH_SIZE, POWER_LIMIT_W, CHECKPOINT_DIR, TARGET, MAX_COST_J, AIM,
-        OBSERVE, EVENTS, SIGNAL and ATTEMPT, each with the prefix WATTLINE_.
+        OBSERVE, EVENTS, SIGNAL, GRACE_S and ATTEMPT, each with the prefix WATTLINE_.
         """
 
         def read_text(name: str) -> str:
@@ -100,6 +102,8 @@ class JobEnvironment:
             observe=_parse_flag("WATTLINE_OBSERVE", read_text("OBSERVE")),
             events=Path(read_text("EVENTS")) if read_text("EVENTS") else None,
             stop_signal=signal.Signals[name],
+            grace_s=read_number("GRACE_S") or 0.0,
+            attempt=Path(read_text("ATTEMPT")) if read_text("ATTEMPT") else None,
             is_scheduled=bool(read_text("ATTEMPT")),
         )
 

@@ -29,6 +29,7 @@ from wattline.meter.sources import use_meter
 from wattline.models.cost import energy_time_cost
 from wattline.profiler.cap_aim import Aim
 from wattline.profiler.cap_window import WindowLength
+from wattline.train.attempt_watch import AttemptWatch
 from wattline.train.caps import CapTuner
 from wattline.train.checkpoint import Checkpoints, StateFunction, TrainingPosition
 from wattline.train.environment import JobEnvironment, Target
@@ -43,6 +44,7 @@ YIELDED = 75
 """Exit code of a job that has written a checkpoint and is to be started again."""
 
 _PROGRESS_S = 1.0  # between two progress events
+_CLAIM_S = 60.0  # for an earlier attempt on a node that came back to notice this one, and leave
 _SYNC_STEPS = 16  # steps between two agreements of the ranks on saving and yielding
 _ETA = 0.5  # of the cost bound, if the aim has none
 _SAVE, _YIELD = 1.0, 2.0  # requests of a rank to all; the largest wins
@@ -93,7 +95,10 @@ class TrainingRun:
         self._meter_option = meter
         self._history_path = memory
         self._history = JobHistory(self._warn_once)
-        self._stop_signal = StopSignal(environment.stop_signal, lambda: self._checkpoints is not None)
+        self._stop_signal = StopSignal(
+            environment.stop_signal, lambda: self._checkpoints is not None, environment.grace_s
+        )
+        self._attempt = AttemptWatch(environment.attempt)
         self._opened = self._closed = self._has_loop = False
         self._is_pushed = False  # the framework owns the loop, so that a stop is only asked for
         self._is_yielding = False  # saved on request, and to end with YIELDED
@@ -160,7 +165,7 @@ class TrainingRun:
         if self._checkpoints is None:
             return
         if self.ranks.is_first:
-            self._checkpoints.claim()
+            self._checkpoints.claim(_CLAIM_S if self.environment.is_scheduled else 0.0)
             self._resources.callback(self._checkpoints.release)
         saved = self._checkpoints.read()
         if saved is not None and saved.over and self.group:
@@ -349,6 +354,8 @@ class TrainingRun:
         Several ranks check the bound together between epochs.
         """
         self._progress_s = self._meter.now_s()
+        self._leave_if_superseded()
+        self._follow_orders()
         self.position.seconds, self.position.joules = self.seconds, self.energy_j
         self._write_event("progress")
         if self.ranks.is_first:
@@ -356,6 +363,20 @@ class TrainingRun:
         max_cost_j = self.environment.max_cost_j
         if max_cost_j is not None and self.ranks.is_alone and self.cost_j > max_cost_j:
             self.stopped = self.stopped or "cost bound"
+
+    def _leave_if_superseded(self) -> None:
+        """End this process without saving if the service has started a newer attempt at the job."""
+        if self._attempt.is_superseded():
+            self._warn_once("a newer attempt at this job was started: this one ends and saves nothing")
+            raise SystemExit(YIELDED)
+
+    def _follow_orders(self) -> None:
+        """Set the power limit that the service has ordered; not while all ranks try caps together."""
+        if self.caps.is_searching and not self.ranks.is_alone:
+            return
+        cap_w = self._attempt.read_cap_w()
+        if cap_w is not None:
+            self.caps.follow_order(cap_w)
 
     def _stop_if_hopeless(self) -> None:
         """Stop a run that exceeds its cost bound, or cannot become cheaper than the best known batch size."""
@@ -374,6 +395,7 @@ class TrainingRun:
     def _save(self) -> None:
         if self._checkpoints is None:
             return
+        self._leave_if_superseded()
         self.position.seconds, self.position.joules = self.seconds, self.energy_j
         if self.ranks.is_first:
             self._checkpoints.write(self.position)

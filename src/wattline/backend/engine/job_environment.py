@@ -42,6 +42,7 @@ def build_job_environment(
         "DEADLINE": "" if spec.deadline_s is None else f"{spec.deadline_s:.0f}",
         "EVENTS": str(folder / EVENTS),
         "SIGNAL": spec.signal,
+        "GRACE_S": f"{spec.grace_s:g}" if spec.grace_s > 0 else "",
         "GROUP": spec.group,
         "TARGET": spec.target,
         "AIM": spec.aim,

@@ -43,6 +43,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def runs_other_users(self) -> bool:
+        """True if jobs of other users run under their own accounts, where this process may do that."""
+        ...
+
+    @property
     def energy_method(self) -> str:
         """Name of the energy measurement, as shown in reports; "unmetered": there is none."""
         ...
@@ -138,6 +143,10 @@ class Engine(Protocol):
 
     def gpu_model(self, node: int) -> tuple[str, float]:
         """Return the name of a node's GPUs, and the highest power limit of one of them."""
+        ...
+
+    def cap_ranges_w(self) -> tuple[tuple[float, float] | None, ...]:
+        """Return the lowest and highest power limit of a GPU of each node; None: it cannot be read."""
         ...
 
     # -- nodes

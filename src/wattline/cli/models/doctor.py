@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from wattline.backend.engine.slurm.checks import check_cluster
 from wattline.cli.arguments import add_json_argument
-from wattline.cli.models.doctor_text import print_findings
+from wattline.cli.models.doctor_text import print_findings, print_slurm
 from wattline.cli.models.machine_checks import check_gpu, check_meter, check_tools
 from wattline.cli.models.meter_argument import add_meter_argument
 from wattline.cli.output import print_json
@@ -16,6 +17,7 @@ from wattline.meter import open_meter
 from wattline.meter.caps.record import CapRecord, read_records, state_folder
 from wattline.meter.caps.restore import RestoreResult, restore_orphaned_caps
 from wattline.meter.counter_renewal import measure_counter_periods
+from wattline.service.client import service_folder
 
 _METERS = ("nvml", "rapl", "zeusd")
 
@@ -23,6 +25,10 @@ _METERS = ("nvml", "rapl", "zeusd")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `wattline doctor`."""
     add_meter_argument(parser)
+    parser.add_argument(
+        "--partition", default="", metavar="NAME", help="check a partition of Slurm, too, with a short job"
+    )
+    parser.add_argument("--dir", metavar="DIR", help="directory of the service, which all nodes must share")
     add_json_argument(parser)
 
 
@@ -40,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         meter.close()
     meters = [check_meter(kind) for kind in _METERS]
     tools = check_tools()
+    slurm = check_cluster(args.partition, service_folder(args.dir)) if args.partition else []
     if args.json:
         print_json(
             {
@@ -48,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
                 "gpus": [asdict(status) for status in gpus],
                 **_encode_caps(restored, held),
                 **tools,
+                **({"slurm": [asdict(finding) for finding in slurm]} if args.partition else {}),
             }
         )
     else:
         print_findings(name, meters, gpus, restored, held, tools)
-    return 0
+        print_slurm(slurm)
+    return 0 if all(finding.works for finding in slurm) else 1
 
 
 def _encode_caps(

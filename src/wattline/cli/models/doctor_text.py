@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wattline.backend.engine.slurm.checks import SlurmFinding
 from wattline.cli.models.machine_checks import GpuStatus, MeterStatus
 from wattline.cli.output import print_table
 from wattline.meter.caps.record import CapRecord, record_path, state_folder
@@ -30,6 +31,14 @@ def print_findings(
     if restored or held:
         print("\n".join([*map(_describe_restored, restored), *map(_describe_held, held)]), end="\n\n")
     print_table((), _tool_rows(tools))
+
+
+def print_slurm(findings: Sequence[SlurmFinding]) -> None:
+    """Print the checks of a Slurm cluster, if there are any."""
+    if findings:
+        print()
+        rows = [(finding.name, _yes_or_no(finding.works), finding.says) for finding in findings]
+        print_table(("slurm", "works", ""), rows)
 
 
 def _print_gpus(meter: str, gpus: Sequence[GpuStatus]) -> None:

@@ -1,4 +1,4 @@
-"""`wattline serve`: run the scheduler service on the GPUs of this machine.
+"""`wattline serve`: run the scheduler service on the GPUs of this machine, or of a Slurm partition.
 
 The socket is opened before the state, so that a service that finds its port taken changes nothing. While the
 service listens, the file `url` in its directory holds its address.
@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from wattline.service.settings import RetentionSettings, read_settings
 from wattline.service.startup_server import StartupServer
 
 if TYPE_CHECKING:
+    from wattline.backend.engine.slurm.submission import SlurmOptions
     from wattline.core.protocols import Models
     from wattline.service.controller import Controller
 
@@ -49,6 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         metavar="G",
         help="auto: the GPUs of this machine; simulated:4xa100: simulated ones (default auto)",
+    )
+    add(
+        "--engine",
+        choices=("local", "slurm"),
+        default="local",
+        help="local: run jobs on this machine; slurm: through Slurm, with --partition (default local)",
+    )
+    for flag, name, text in (
+        ("--partition", "NAME", "Slurm partition of the jobs"),
+        ("--reservation", "NAME", "Slurm reservation of the jobs"),
+        ("--account", "NAME", "Slurm account of the jobs"),
+        ("--qos", "NAME", "Slurm quality of service of the jobs"),
+        ("--gpu-kind", "KIND", "kind of GPUs with a type in Slurm that is not in the library"),
+    ):
+        add(flag, default="", metavar=name, help=text)
+    add(
+        "--node-meter",
+        default="auto",
+        metavar="M",
+        help="meter on the nodes of Slurm: auto, none, or as for --meter (default auto)",
     )
     add(
         "--policy",
@@ -147,10 +169,31 @@ def _check_arguments(args: argparse.Namespace) -> Models | None:
     from wattline.placement.parser import parse_placer
     from wattline.policy.parser import parse_policy
 
+    _slurm_options(args)
     if args.policy != "auto":
         parse_policy(args.policy)
     parse_placer(args.place)
     return None if args.models == "library" else load_models(args.models)
+
+
+def _slurm_options(args: argparse.Namespace) -> SlurmOptions | None:
+    """Return where Slurm runs the jobs; None: this machine does."""
+    from wattline.backend.engine.slurm.submission import SlurmOptions
+
+    names = ("partition", "reservation", "account", "qos", "gpu_kind")
+    given = {name: getattr(args, name) for name in names if getattr(args, name)}
+    if args.engine == "local":
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{flags} is for Slurm, and the engine is local", "add --engine slurm")
+        return None
+    if "partition" not in given:
+        raise ConfigError("--engine slurm needs a partition", "add --partition NAME; sinfo lists them")
+    if args.gpus != "auto":
+        raise ConfigError(
+            f"--gpus is {args.gpus}, and Slurm has the GPUs of its partition", "leave out --gpus"
+        )
+    return SlurmOptions(**given, meter=args.node_meter)
 
 
 def _open_controller(
@@ -167,6 +210,7 @@ def _open_controller(
             models=models,
             seed=args.seed,
             retention=retention,
+            slurm=_slurm_options(args),
         )
     except ConfigError as error:  # the arguments are valid, but not on this machine or not now
         raise BackendError(error.message, error.hint) from None
@@ -261,7 +305,8 @@ def _write_public(path: Path, text: str) -> None:
 
 def _describe_start(controller: Controller, url: str) -> str:
     cluster = controller.describe()
-    kinds = ", ".join(f"{node['gpus']} {node['kind']}" for node in cluster["nodes"])
+    counts = Counter(f"{node['gpus']} {node['kind']}" for node in cluster["nodes"])
+    kinds = ", ".join(f"{count} nodes with {kind}" if count > 1 else kind for kind, count in counts.items())
     gpus = pluralize(sum(node["gpus"] for node in cluster["nodes"]), "GPU")
     if cluster["simulated"]:
         kinds += ", SIMULATED: nothing is computed on them and all energy is modelled"

@@ -59,8 +59,8 @@ _REQUESTS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGUSR1: "kil
 class Supervisor:
     """The ranks of one attempt, from their start to the end of all processes that they started."""
 
-    def __init__(self, launch: dict[str, Any]) -> None:
-        self._launch = launch
+    def __init__(self, launch: dict[str, Any], first_rank: int = 0, exit_file: str = EXIT) -> None:
+        self._launch, self._first_rank, self._exit_file = launch, first_rank, exit_file
         self._selector = selectors.DefaultSelector()
         self._requests: list[str] = []
         self._wake = -1
@@ -75,6 +75,7 @@ class Supervisor:
         self._kill_at = self._limit_at = float("inf")
         self._killed = self._has_no_children = False
         self._not_killable: set[int] = set()  # children that this process may not signal
+        self._spared: set[int] = set()  # children that are not of the job
         self._cpu_s, self._max_rss = 0.0, 0
         self._oom_kills = count_oom_kills(launch["cgroups"])
 
@@ -87,6 +88,15 @@ class Supervisor:
         for number in _REQUESTS:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def spare(self, pid: int) -> None:
+        """Let a child of this process live that is no part of the job."""
+        self._spared.add(pid)
+
+    def read_requests(self, file: int) -> None:
+        """Take requests, stop or kill, also from lines of a file; its end counts as a request to stop."""
+        os.set_blocking(file, False)
+        self._selector.register(file, selectors.EVENT_READ, ("requests", 0))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._requests.append(_REQUESTS[signal.Signals(number)])
@@ -141,7 +151,7 @@ class Supervisor:
         os.close(write)
         os.close(fail)
         limit, keep = self._launch["log_limit_bytes"], self._launch["log_keep"]
-        self._logs.append(LogWriter(f"rank{index}.log", limit, keep))
+        self._logs.append(LogWriter(f"rank{self._first_rank + index}.log", limit, keep))
         os.set_blocking(read, False)
         os.set_blocking(failed, False)
         self._selector.register(read, selectors.EVENT_READ, ("log", index))
@@ -171,12 +181,14 @@ class Supervisor:
             data = os.read(key.fd, _CHUNK)
         except BlockingIOError:
             return False
+        if kind == "requests":
+            self._requests += data.decode().split() if data else ["stop"]
         if not data:
             self._selector.unregister(key.fd)
             os.close(key.fd)
         elif kind == "log":
             self._logs[index].write(data)
-        else:
+        elif kind == "failed":
             self._message = self._message or data.decode("utf-8", "replace")
         return bool(data)
 
@@ -256,7 +268,7 @@ class Supervisor:
                 finally:
                     os.close(file)
         self._send(signal.SIGKILL)
-        for pid in _children():
+        for pid in _children() - self._spared:
             try:
                 os.kill(pid, signal.SIGKILL)
             except PermissionError:
@@ -270,7 +282,9 @@ class Supervisor:
         """Return whether nothing of the job is left that can be killed."""
         if self._has_no_children:
             return True
-        return not self._ranks and self._killed and self._not_killable.issuperset(_children())
+        return (
+            not self._ranks and self._killed and (self._not_killable | self._spared).issuperset(_children())
+        )
 
     # -- the end
 
@@ -286,7 +300,7 @@ class Supervisor:
         pause_s = _FIRST_RETRY_S
         while True:
             try:
-                return write_json(EXIT, values)
+                return write_json(self._exit_file, values)
             except OSError:
                 if os.stat(".").st_nlink == 0:
                     return None
@@ -303,9 +317,8 @@ class Supervisor:
             self._message = self._message or "it exceeded its memory limit"
         elif end["signal"] == "SIGKILL" and self._sent_signal != "SIGKILL":
             self._message = self._message or "another process killed it: the machine may be out of memory"
-        if not self._has_no_children:
-            left = f"processes {sorted(self._not_killable)} could not be killed"
-            self._message = f"{self._message}; {left}".lstrip("; ")
+        if alive := sorted(self._not_killable & _children()):
+            self._message = f"{self._message}; processes {alive} could not be killed".lstrip("; ")
         return {
             **end,
             "fired": self._sent_signal,

@@ -1,0 +1,1 @@
+"""Engine that lets Slurm run the attempts, on any number of nodes."""

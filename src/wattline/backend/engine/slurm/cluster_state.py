@@ -1,0 +1,105 @@
+"""State of Slurm at one time: the jobs of a service, and the states of nodes."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattline.backend.engine.slurm.commands import run_command
+
+_SEPARATOR = "\x1f"  # of columns: no name or reason contains it
+_JOB_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%k"))
+_NODE_FORMAT = _SEPARATOR.join(("%N", "%T"))
+_PENDING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+_ACTIVE = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"))
+# "unknown" is not among them: so are all nodes for a moment after a start of slurmctld.
+_DOWN = frozenset(("down", "fail", "error", "inval", "future", "powered_down", "powering_down"))
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One row of squeue; a heterogeneous job is the row of its first component."""
+
+    id: str
+    state: str
+    reason: str
+    nodes: str
+    user: str
+    comment: str
+
+    @property
+    def is_pending(self) -> bool:
+        """True before its processes are started."""
+        return self.state in _PENDING
+
+    @property
+    def is_over(self) -> bool:
+        """True when its processes have ended on all nodes that respond."""
+        return self.state not in _PENDING and self.state not in _ACTIVE
+
+
+@dataclass(frozen=True)
+class SlurmState:
+    """The jobs by comment and the states of nodes, as of a time between *began_s* and *ended_s*.
+
+    Both are times of `time.monotonic`. Of several jobs with one comment one that is not over is kept, else
+    the latest.
+    """
+
+    began_s: float = -1.0
+    ended_s: float = -1.0
+    jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
+    node_states: Mapping[str, str] = field(default_factory=dict)
+
+    def is_down(self, node: str) -> bool:
+        """Return whether Slurm takes a node and its jobs for lost."""
+        return base_state(self.node_states.get(node, "")) in _DOWN
+
+    def is_unknown(self, node: str) -> bool:
+        """Return whether slurmctld has not heard from a node yet."""
+        return base_state(self.node_states.get(node, "")) in ("", "unknown", "unk")
+
+    def is_drained(self, node: str) -> bool:
+        """Return whether a node accepts no new jobs; those that run there go on."""
+        state = base_state(self.node_states.get(node, ""))
+        return state.startswith("drain") or state == "failing"
+
+
+def base_state(state: str) -> str:
+    """Return a state of sinfo in lower case without the flags at its end, such as the "*" of "down*"."""
+    return re.sub(r"[^a-z_]+$", "", state.casefold())
+
+
+def read_state(prefix: str, partition: str, timeout_s: float) -> SlurmState:
+    """Ask Slurm for all jobs with comments that start with *prefix*, also ended ones, and for node states."""
+    began_s = time.monotonic()
+    rows = run_command(["squeue", "-h", "-t", "all", "-p", partition, "-o", _JOB_FORMAT], timeout_s)
+    nodes = run_command(["sinfo", "-h", "-N", "-p", partition, "-o", _NODE_FORMAT], timeout_s)
+    return SlurmState(began_s, time.monotonic(), parse_jobs(rows, prefix), parse_node_states(nodes))
+
+
+def parse_jobs(text: str, prefix: str) -> dict[str, SlurmJob]:
+    """Return the jobs by comment, of a heterogeneous job the first component."""
+    jobs: dict[str, SlurmJob] = {}
+    for line in text.split("\n"):
+        if prefix not in line:
+            continue
+        columns = line.split(_SEPARATOR)
+        if len(columns) != 6 or not columns[5].startswith(prefix):
+            continue
+        job_id, state, reason, nodes, user, comment = columns
+        lead, _, component = job_id.partition("+")
+        if component not in ("", "0"):
+            continue
+        job, known = SlurmJob(lead, state, reason, nodes, user, comment), jobs.get(comment)
+        if known is None or (known.is_over, int(lead)) > (job.is_over, int(known.id)):
+            jobs[comment] = job
+    return jobs
+
+
+def parse_node_states(text: str) -> dict[str, str]:
+    """Return the state of each node."""
+    pairs = (line.split(_SEPARATOR) for line in text.splitlines() if _SEPARATOR in line)
+    return {pair[0]: pair[1] for pair in pairs}

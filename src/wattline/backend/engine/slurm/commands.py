@@ -1,0 +1,139 @@
+"""Slurm's commands, each with a timeout.
+
+Text formats (`-o`, `--oneliner`, `--parsable`) are used throughout: JSON and REST differ between releases.
+Run here on 22.05; later releases document the same formats.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from wattline.errors import BackendError, ConfigError, Unreachable
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun")
+TIMEOUT_S = 15.0
+"""Of one command; slurmctld that was killed lets squeue hang for more than 5 s."""
+
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
+_AWAY = re.compile(
+    r"Unable to contact slurm controller|Connection refused|Socket timed out|Connection timed out"
+    r"|Zero Bytes were transmitted|Unable to establish controller|Transport endpoint|in standby mode"
+    r"|Resource temporarily unavailable|Communication connection failure|Unexpected message received",
+    re.IGNORECASE,
+)
+_GONE = re.compile(r"Invalid job id|already completing or completed|Job/step already", re.IGNORECASE)
+_GONE_CODES = (2017 % 256, 2021 % 256)  # ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_DONE
+
+
+class SlurmRefused(BackendError):
+    """Slurm has read the request and refused it."""
+
+    code = "slurm_refused"
+    exit_code = 0
+
+
+def run_command(
+    command: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    text: str | None = None,
+    basis: Mapping[str, str] = os.environ,
+) -> str:
+    """Run a command of Slurm with *text* as its input and the variables *basis*, and return its output.
+
+    Raises `Unreachable` if slurmctld did not respond, so that it may or may not have done the request, and
+    `SlurmRefused` with Slurm's own sentence otherwise.
+    """
+    env = {**basis, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            command,
+            env=env,
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{command[0]} has not answered within {timeout_s:g} s") from None
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{command[0]} is not installed", "install Slurm's client programs: apt-get install slurm-client"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout
+    message = clean_message(done.stderr) or clean_message(done.stdout) or f"exit code {done.returncode}"
+    if done.returncode < 0 or _AWAY.search(done.stderr):
+        raise Unreachable(f"{command[0]}: {message}")
+    refused = SlurmRefused(f"{command[0]}: {message}")
+    refused.exit_code = done.returncode
+    raise refused
+
+
+def clean_message(stderr: str) -> str:
+    """Return the sentences of an error output without the names of programs and levels."""
+    lines = [re.sub(r"^\w+: (?:error|fatal): ", "", line).strip() for line in stderr.splitlines()]
+    return "; ".join(dict.fromkeys(line for line in lines if line))
+
+
+def check_installation() -> None:
+    """Raise `ConfigError` if a program is missing."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} are not installed", "install Slurm's client programs on this machine"
+        )
+
+
+def submit_script(flags: Sequence[str], script: str) -> str:
+    """Submit a batch script, and return Slurm's job id.
+
+    The job gets all variables of sbatch, which are few. For any other `--export` than ALL slurmd runs a login
+    shell of the user to find more: with pyenv in its profile 200 jobs took minutes to start.
+    """
+    basis = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    answer = run_command(["sbatch", "--parsable", "--export=ALL", *flags], text=script, basis=basis)
+    return answer.strip().splitlines()[-1].partition(";")[0]
+
+
+def signal_batch_step(job_id: str, signal: str) -> None:
+    """Signal only the first process of a job's batch step; a job that is gone is ignored."""
+    _run_scancel("--batch", f"--signal={signal}", job_id)
+
+
+def cancel_jobs(job_ids: Sequence[str]) -> None:
+    """End jobs: SIGTERM to every process, and SIGKILL after KillWait; jobs that are gone are ignored."""
+    if job_ids:
+        _run_scancel(*job_ids)
+
+
+def _run_scancel(*arguments: str) -> None:
+    try:
+        run_command(["scancel", *arguments])
+    except SlurmRefused as error:
+        if not _GONE.search(error.message) and error.exit_code not in _GONE_CODES:
+            raise
+
+
+def read_config() -> dict[str, str]:
+    """Return the settings of `scontrol show config` by name."""
+    lines = run_command(["scontrol", "show", "config"]).splitlines()
+    pairs = (line.split("=", 1) for line in lines if "=" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def parse_records(text: str) -> list[dict[str, str]]:
+    """Return the records of `scontrol show … --oneliner`: names before "=", values up to the next name."""
+    records = []
+    for line in text.splitlines():
+        parts = re.split(r"(?:^|\s+)([A-Za-z][\w:/]*)=", line)
+        record = dict(zip(parts[1::2], (value.strip() for value in parts[2::2]), strict=True))
+        if record:
+            records.append(record)
+    return records

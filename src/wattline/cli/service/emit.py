@@ -1,0 +1,50 @@
+"""`wattline emit sbatch|k8s JOB.yaml`: print a job file as a script of another scheduler."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from wattline.errors import ConfigError, NotFound
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `wattline emit`."""
+    parser.add_argument("target", choices=("sbatch", "k8s"), help="sbatch: a batch script; k8s: a manifest")
+    parser.add_argument("file", metavar="JOB.yaml", help="job file")
+    parser.add_argument("--partition", default="", metavar="NAME", help="sbatch: partition of the job")
+    parser.add_argument(
+        "--licence",
+        default="",
+        metavar="NAME",
+        help="sbatch: licences that are watts, as in Licenses=watts:40000 of slurm.conf",
+    )
+    parser.add_argument("--image", default="", metavar="IMAGE", help="k8s: container image")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script of a job file."""
+    from wattline.jobfile import read_job
+    from wattline.service.emit import build_k8s_manifest, build_sbatch_script
+    from wattline.service.submission import build_submissions
+
+    try:
+        with open(args.file, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise NotFound(f"{args.file}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{args.file}: cannot be read: {error}") from None
+    members = build_submissions(read_job(text, args.file), "", os.getcwd())
+    if len(members) > 1:
+        raise ConfigError(
+            f"{args.file} is a sweep of {len(members)} jobs, and a script is for one",
+            "leave out matrix, or submit it to a service",
+        )
+    if args.target == "sbatch":
+        print(build_sbatch_script(members[0], args.licence, args.partition), end="")
+    elif not args.image:
+        raise ConfigError("a manifest needs a container image", "add --image IMAGE")
+    else:
+        print(build_k8s_manifest(members[0], args.image), end="")
+    return 0

@@ -1,0 +1,164 @@
+"""Job files as scripts of other schedulers, for those who run jobs without the service.
+
+A batch script for Slurm was run on 22.05. A manifest for Kubernetes follows `batch/v1` and was not run.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any
+
+from wattline.errors import ConfigError
+from wattline.measurement.devices import DEVICES
+from wattline.service.submission import Submission
+
+_REQUEUE = 75
+_NOT_RUN = "# Written by wattline emit k8s; not run here: check it before you use it.\n"
+
+
+def build_sbatch_script(submission: Submission, licence: str = "", partition: str = "") -> str:
+    """Return a batch script with all flags in it; *licence* is the name of the licences that are watts.
+
+    The job holds as many of these licences as its GPUs may draw, so that Slurm keeps a watt budget:
+    `Licenses=watts:40000` in slurm.conf.
+    """
+    spec, gpus = submission.spec, int(submission.columns["gpus"])
+    single = spec["config"] is not None or _starts_ranks(spec["command"])
+    flags = _list_flags(submission, gpus, 1 if single else gpus, licence, partition)
+    lines = ["#!/bin/bash", *(f"#SBATCH {flag}" for flag in flags), ""]
+    for name, value in _list_variables(submission, gpus).items():
+        lines.append(f"export {name}={value}")
+    for name, value in spec["env"].items():
+        lines.append(f"export {name}={shlex.quote(value)}")
+    lines += [f"cd {shlex.quote(spec['workdir'])} || exit 1", 'mkdir -p "$WATTLINE_CHECKPOINT_DIR"']
+    command = shlex.join(spec["command"])
+    if single:
+        lines.append(f"srun --ntasks=1 {command}")
+    else:
+        lines += [
+            "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+            f"srun bash -c {shlex.quote(_RANK + command)}",
+        ]
+    lines += [
+        "code=$?",
+        f"if [ $code = {_REQUEUE} ]; then  # it has saved its work, and wants to be started again",
+        '  scontrol requeue "$SLURM_JOB_ID"',
+        "fi",
+        "exit $code",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_RANK = (
+    "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
+    " LOCAL_WORLD_SIZE=$((SLURM_NTASKS / SLURM_NNODES)); exec "
+)
+
+
+def _list_flags(submission: Submission, gpus: int, tasks: int, licence: str, partition: str) -> list[str]:
+    spec, columns = submission.spec, submission.columns
+    kinds = [kind for kind in str(columns["gpu_kind"]).split("|") if kind]
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"resources.gpu_type has {len(kinds)} kinds, and a batch script names one",
+            f"use one of {', '.join(kinds)}",
+        )
+    kind = f"{kinds[0]}:" if kinds else ""
+    flags = [f"--job-name={shlex.quote(submission.name)}", "--nodes=1", f"--ntasks={tasks}"]
+    flags += [f"--partition={partition}"] if partition else []
+    flags.append(f"--gres=gpu:{kind}{gpus}")
+    if columns["cpus"]:
+        flags.append(f"--cpus-per-task={max(math.floor(columns['cpus'] / tasks), 1)}")
+    if spec["memory_gib"]:
+        flags.append(f"--mem={math.ceil(spec['memory_gib'] * 1024 * gpus)}M")
+    if spec["time_limit_s"] is not None:
+        flags.append(f"--time={math.ceil(spec['time_limit_s'] / 60)}")
+    flags += [f"--signal={spec['signal'].removeprefix('SIG')}@{math.ceil(spec['grace_s'])}", "--requeue"]
+    if licence:
+        flags.append(f"--licenses={licence}:{_count_watts(spec, kinds, gpus)}")
+    return flags
+
+
+def _count_watts(spec: dict[str, Any], kinds: list[str], gpus: int) -> int:
+    """Return the watts of all GPUs of a job: their power limit, or the largest that they can draw."""
+    watts = spec["power_w"]
+    if watts is None and kinds and kinds[0] in DEVICES:
+        watts = DEVICES[kinds[0]].max_w
+    if watts is None:
+        raise ConfigError(
+            "the watts of the job are not known", "set energy.power, such as 250W, or resources.gpu_type"
+        )
+    return math.ceil(float(watts) * gpus)
+
+
+def _list_variables(submission: Submission, gpus: int) -> dict[str, str]:
+    """Return the variables of `wattline.Session`, as words of a shell."""
+    spec = submission.spec
+    folder = spec["checkpoint"] or "checkpoints/$SLURM_JOB_ID"
+    values = {
+        "JOB_ID": "$SLURM_JOB_ID",
+        "GPUS": str(gpus),
+        "RESTART_COUNT": "${SLURM_RESTART_COUNT:-0}",
+        "CHECKPOINT_DIR": f"{shlex.quote(spec['workdir'])}/{folder}",
+        "SIGNAL": spec["signal"],
+        "GRACE_S": f"{spec['grace_s']:g}",
+        "POWER_LIMIT_W": "" if spec["power_w"] is None else f"{spec['power_w']:g}",
+        "BATCH_SIZE": str(spec["batch"] or ""),
+        "GROUP": shlex.quote(spec["group"]) if spec["group"] else "",
+        "TARGET": shlex.quote(spec["target"]) if spec["target"] else "",
+        "AIM": spec["aim"],
+    }
+    return {f"WATTLINE_{name}": value for name, value in values.items() if value}
+
+
+def _starts_ranks(command: tuple[str, ...]) -> bool:
+    from wattline.backend.engine.job_spec import JobSpec
+
+    return JobSpec("", tuple(command)).starts_ranks
+
+
+def build_k8s_manifest(submission: Submission, image: str) -> str:
+    """Return a `batch/v1` Job as YAML: one pod with all GPUs of the job; it was not run."""
+    import yaml
+
+    spec, gpus = submission.spec, int(submission.columns["gpus"])
+    limits: dict[str, Any] = {"nvidia.com/gpu": gpus}
+    if submission.columns["cpus"]:
+        limits["cpu"] = f"{float(submission.columns['cpus']):g}"
+    if spec["memory_gib"]:
+        limits["memory"] = f"{math.ceil(spec['memory_gib'] * 1024 * gpus)}Mi"
+    variables = {
+        **spec["env"],
+        "WATTLINE_GPUS": str(gpus),
+        "WATTLINE_SIGNAL": spec["signal"],
+        "WATTLINE_GRACE_S": f"{spec['grace_s']:g}",
+        "WATTLINE_CHECKPOINT_DIR": spec["checkpoint"] or "checkpoints",
+        **({} if spec["power_w"] is None else {"WATTLINE_POWER_LIMIT_W": f"{spec['power_w']:g}"}),
+    }
+    container = {
+        "name": "job",
+        "image": image,
+        "command": list(spec["command"]),
+        "workingDir": spec["workdir"],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "resources": {"limits": limits},
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(spec["grace_s"]),
+        "containers": [container],
+    }
+    kinds = str(submission.columns["gpu_kind"])
+    labels = {"app.kubernetes.io/managed-by": "wattline", **({"wattline/gpu-kind": kinds} if kinds else {})}
+    name = "".join(char if char.isalnum() else "-" for char in submission.name.casefold()).strip("-")[:52]
+    job: dict[str, Any] = {"backoffLimit": spec["retries"], "template": {"spec": pod}}
+    if spec["time_limit_s"] is not None:
+        job["activeDeadlineSeconds"] = math.ceil(spec["time_limit_s"])
+    document = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": f"{name or 'job'}-", "labels": labels},
+        "spec": job,
+    }
+    return _NOT_RUN + yaml.safe_dump(document, sort_keys=False)

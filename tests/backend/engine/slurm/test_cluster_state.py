@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from wattline.backend.engine.slurm.cluster_state import SlurmState, parse_jobs, parse_node_states
+
+SEPARATOR = "\x1f"
+
+
+def row(*columns: str) -> str:
+    return SEPARATOR.join(columns)
+
+
+def test_jobs_are_found_by_the_prefix_of_their_comment() -> None:
+    text = "\n".join(
+        [
+            row("7", "RUNNING", "None", "n1", "ann", "wl:a:1:1"),
+            row("8", "RUNNING", "None", "n2", "eve", "see wl:a:1:1"),
+            row("9", "PENDING", "Resources", "", "ann", "wl:b:1:1"),
+            row("12+0", "RUNNING", "None", "n3", "ann", "wl:a:2:3"),
+            row("12+1", "RUNNING", "None", "n4", "ann", "wl:a:2:3"),
+        ]
+    )
+    jobs = parse_jobs(text, "wl:a:")
+    assert {comment: (job.id, job.nodes) for comment, job in jobs.items()} == {
+        "wl:a:1:1": ("7", "n1"),
+        "wl:a:2:3": ("12", "n3"),
+    }
+
+
+def test_of_two_jobs_with_one_comment_the_one_that_is_not_over_counts() -> None:
+    rows = [
+        row("5", "COMPLETED", "None", "n1", "ann", "wl:a:1:1"),
+        row("4", "RUNNING", "None", "n1", "ann", "wl:a:1:1"),
+    ]
+    for text in ("\n".join(rows), "\n".join(reversed(rows))):
+        assert parse_jobs(text, "wl:a:")["wl:a:1:1"].id == "4"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_pending", "is_over"),
+    [
+        ("PENDING", True, False),
+        ("RUNNING", False, False),
+        ("COMPLETING", False, False),
+        ("SUSPENDED", False, False),
+        ("COMPLETED", False, True),
+        ("NODE_FAIL", False, True),
+        ("OUT_OF_MEMORY", False, True),
+        ("A_STATE_OF_A_LATER_RELEASE", False, True),
+    ],
+)
+def test_states_of_jobs(state: str, is_pending: bool, is_over: bool) -> None:
+    job = parse_jobs(row("1", state, "None", "", "ann", "wl:a:1:1"), "wl:a:")["wl:a:1:1"]
+    assert (job.is_pending, job.is_over) == (is_pending, is_over)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("idle", ""),
+        ("mixed", ""),
+        ("allocated*", ""),
+        ("idle~", ""),
+        ("down*", "down"),
+        ("down", "down"),
+        ("fail", "down"),
+        ("powering_down", "down"),
+        ("drained", "drained"),
+        ("draining@", "drained"),
+        ("drained*", "drained"),
+        ("unknown*", "unknown"),
+        ("unk*", "unknown"),
+    ],
+)
+def test_states_of_nodes(state: str, kind: str) -> None:
+    view = SlurmState(node_states=parse_node_states(row("n1", state)))
+    found = {"down": view.is_down("n1"), "drained": view.is_drained("n1"), "unknown": view.is_unknown("n1")}
+    assert [name for name, is_so in found.items() if is_so] == ([kind] if kind else [])

@@ -1,0 +1,105 @@
+"""Job files as scripts of other schedulers; the batch script runs on a real Slurm cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.command_line import run_command
+from support.slurm_cluster import SlurmCluster
+
+Capsys = pytest.CaptureFixture[str]
+JOB = """\
+name: train
+run: [sh, -c, 'echo $RANK-$WORLD_SIZE-$WATTLINE_POWER_LIMIT_W-$COLOUR >> ran']
+workdir: {workdir}
+env: {{COLOUR: dark blue}}
+resources: {{gpus: 2, time: 10m, gpu_type: a100}}
+energy: {{power: {power}}}
+"""
+
+
+def write_job(folder: Path, power: str = "250W", **more: object) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(
+        JOB.format(workdir=folder, power=power) + "".join(f"{k}: {json.dumps(v)}\n" for k, v in more.items())
+    )
+    return path
+
+
+def emit(capsys: Capsys, *words: str) -> str:
+    code, out, err = run_command(capsys, "emit", *words)
+    assert code == 0, err
+    return out
+
+
+def test_the_flags_are_those_of_the_job_file(tmp_path: Path, capsys: Capsys) -> None:
+    script = emit(capsys, "sbatch", str(write_job(tmp_path)), "--licence", "watts", "--partition", "main")
+    flags = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert flags == [
+        "--job-name=train",
+        "--nodes=1",
+        "--ntasks=2",
+        "--partition=main",
+        "--gres=gpu:a100:2",
+        "--time=10",
+        "--signal=TERM@30",
+        "--requeue",
+        "--licenses=watts:500",
+    ]
+
+
+def test_without_a_power_limit_a_job_holds_the_watts_that_its_gpus_can_draw(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    script = emit(capsys, "sbatch", str(write_job(tmp_path, power="auto")), "--licence", "watts")
+    assert "--licenses=watts:800" in script
+
+
+@pytest.mark.slow
+def test_the_batch_script_runs_on_slurm_and_waits_for_watts(
+    slurm_cluster: SlurmCluster, tmp_path: Path, capsys: Capsys
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(emit(capsys, "sbatch", str(write_job(tmp_path)), "--licence", "watts"))
+    sleep = ("-o", "/dev/null", "--wrap", "sleep 1000")
+    held = slurm_cluster.run("sbatch", "--parsable", "-L", "watts:900", *sleep)
+    slurm_cluster.wait_for(lambda: "RUNNING" in slurm_cluster.run("squeue", "-h", "-o", "%T"))
+    slurm_cluster.run("sbatch", "-o", str(tmp_path / "log"), str(script))
+    slurm_cluster.wait_for(lambda: "(Licenses)" in slurm_cluster.run("squeue", "-h", "-o", "%R"))
+    slurm_cluster.run("scancel", held.strip())
+    ran = tmp_path / "ran"
+    slurm_cluster.wait_for(lambda: ran.exists() and len(ran.read_text().splitlines()) == 2)
+    assert sorted(ran.read_text().splitlines()) == ["0-2-250-dark blue", "1-2-250-dark blue"]
+
+
+def test_a_manifest_is_a_job_and_is_labelled_as_not_run(tmp_path: Path, capsys: Capsys) -> None:
+    text = emit(capsys, "k8s", str(write_job(tmp_path)), "--image", "pytorch/pytorch:2.4")
+    assert "not run here" in text.splitlines()[0]
+    manifest = yaml.safe_load(text)
+    assert (manifest["apiVersion"], manifest["kind"]) == ("batch/v1", "Job")
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert {"name": "WATTLINE_POWER_LIMIT_W", "value": "250"} in container["env"]
+    assert manifest["spec"]["activeDeadlineSeconds"] == 600
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "message"),
+    [
+        (("k8s",), {}, "a manifest needs a container image"),
+        (("sbatch",), {"matrix": {"lr": [1, 2]}}, "is a sweep of 2 jobs"),
+    ],
+)
+def test_what_cannot_be_written_is_explained(
+    tmp_path: Path, capsys: Capsys, words: tuple[str, ...], more: dict[str, object], message: str
+) -> None:
+    path = write_job(tmp_path, **more)
+    if more:
+        path.write_text(path.read_text().replace("echo $RANK", "echo ${lr} $RANK"))
+    code, _, err = run_command(capsys, "emit", words[0], str(path), *words[1:])
+    assert code == 2
+    assert message in err
