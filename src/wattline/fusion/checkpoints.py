@@ -157,11 +157,11 @@ class ArrayCheckpoints:
         """True: the checkpoint of a member always contains its weights and its optimiser."""
         return True
 
-    def claim(self) -> None:
-        """Lock the folders for this process."""
+    def claim(self, wait_s: float = 0.0) -> None:
+        """Lock the folders for this process; wait up to *wait_s* for another one to leave each."""
         try:
             for folder in self._folders.values():
-                folder.claim()
+                folder.claim(wait_s)
         except BaseException:
             self.release()
             raise

@@ -1,4 +1,4 @@
-"""Job files as scripts of other schedulers, for those who run jobs without the service.
+"""Job files as scripts of other schedulers, to run jobs without the service.
 
 A batch script for Slurm was run on 22.05. A manifest for Kubernetes follows `batch/v1` and was not run.
 """

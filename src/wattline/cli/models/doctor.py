@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wattline.backend.engine.slurm.checks import check_cluster
 from wattline.cli.arguments import add_json_argument
 from wattline.cli.models.doctor_text import print_findings, print_slurm
 from wattline.cli.models.machine_checks import check_gpu, check_meter, check_tools
@@ -34,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Restore caps left behind by dead processes, then check everything and print the findings."""
+    from wattline.backend.engine.slurm.checks import check_cluster
+
     restored = restore_orphaned_caps()
     held = read_records(state_folder())
     meter = open_meter(args.meter)

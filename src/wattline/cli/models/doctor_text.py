@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wattline.backend.engine.slurm.checks import SlurmFinding
 from wattline.cli.models.machine_checks import GpuStatus, MeterStatus
 from wattline.cli.output import print_table
 from wattline.meter.caps.record import CapRecord, record_path, state_folder
 from wattline.meter.caps.restore import RestoreResult
+
+if TYPE_CHECKING:
+    from wattline.backend.engine.slurm.checks import SlurmFinding
 
 _GPU_COLUMNS = ("gpu", "name", "kind", "draws", "cap", "range", "energy", "caps", "clocks")
 
