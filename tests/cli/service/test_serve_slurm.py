@@ -110,15 +110,15 @@ def test_jobs_submitted_by_the_command_line_finish_on_several_nodes(service: Ser
 def test_nothing_is_lost_and_nothing_runs_twice_when_the_service_is_killed(
     service: Service, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    ran, before = tmp_path / "ran", len(slurm_cluster.completed_jobs)
-    jobs = [
-        service.submit(f"echo began-$WATTLINE_JOB_ID >> {ran}; sleep 3; echo ended-$WATTLINE_JOB_ID >> {ran}")
-        for _ in range(12)
-    ]
+    ran, go, before = tmp_path / "ran", tmp_path / "go", len(slurm_cluster.completed_jobs)
+    wait = f"while [ ! -e {go} ]; do sleep 0.2; done"
+    line = f"echo began-$WATTLINE_JOB_ID >> {ran}; {wait}; echo ended-$WATTLINE_JOB_ID >> {ran}"
+    jobs = [service.submit(line) for _ in range(12)]
     for running in (1, 8):
         service.wait_for(lambda count=running: service.count("RUNNING") >= count)
         service.kill()
         service.start()
+    go.touch()
     service.wait_for(lambda: service.count("SUCCEEDED") == 12)
     assert lines_of(ran) == sorted([f"{what}-{job}" for what in ("began", "ended") for job in jobs])
     # By Slurm's own record no job ran twice, and those that were cancelled never began.
@@ -128,15 +128,11 @@ def test_nothing_is_lost_and_nothing_runs_twice_when_the_service_is_killed(
     assert ended == Counter({f"wl-{name}": 1 for name in jobs})
 
 
-def test_jobs_survive_a_killed_slurmctld_and_a_killed_node(
-    service: Service, slurm_cluster: SlurmCluster, tmp_path: Path
-) -> None:
+def test_jobs_survive_a_killed_node(service: Service, slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     ran, go = tmp_path / "ran", tmp_path / "go"
     line = f"while [ ! -e {go} ]; do sleep 0.2; done; echo $WATTLINE_JOB_ID-$RANK >> {ran}"
     large = [service.submit(line, "--gpus", "2") for _ in range(4)]
     service.wait_for(lambda: service.count("RUNNING") == 4)
-    slurm_cluster.kill_controller()
-    slurm_cluster.start_controller()
     small = [service.submit(line) for _ in range(2)]
     slurm_cluster.kill_node("n3")
     slurm_cluster.wait_for(slurm_cluster.states)
@@ -147,7 +143,7 @@ def test_jobs_survive_a_killed_slurmctld_and_a_killed_node(
         known = slurm_cluster.run("squeue", "-h", "-t", "RUNNING", "-o", "%N").split()
         return "n3" not in known and len(known) == service.count("RUNNING") >= 3
 
-    service.wait_for(is_settled)  # Slurm may have forgotten jobs, and kills their processes
+    service.wait_for(is_settled)
     go.touch()
     service.wait_for(lambda: service.count("SUCCEEDED") == 6)
     ranks = [(job, rank) for job in large for rank in range(2)] + [(job, 0) for job in small]
