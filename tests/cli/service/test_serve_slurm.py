@@ -128,6 +128,25 @@ def test_nothing_is_lost_and_nothing_runs_twice_when_the_service_is_killed(
     assert ended == Counter({f"wl-{name}": 1 for name in jobs})
 
 
+def test_running_jobs_survive_a_killed_slurmctld_that_has_saved_its_state(
+    service: Service, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    line = f"while [ ! -e {go} ]; do sleep 0.2; done; echo $WATTLINE_JOB_ID >> {ran}"
+    jobs = [service.submit(line) for _ in range(4)]
+    service.wait_for(lambda: service.count("RUNNING") == 4)
+    began_s = time.time()
+    held = slurm_cluster.run("sbatch", "--parsable", "--hold", "--wrap=true").strip()  # a change to save
+    saved = slurm_cluster.folder / "state" / "job_state"
+    service.wait_for(lambda: saved.exists() and saved.stat().st_mtime > began_s)
+    slurm_cluster.kill_controller()
+    slurm_cluster.start_controller()
+    go.touch()
+    service.wait_for(lambda: service.count("SUCCEEDED") == 4)
+    slurm_cluster.run("scancel", held)
+    assert lines_of(ran) == sorted(jobs)
+
+
 def test_jobs_survive_a_killed_node(service: Service, slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     ran, go = tmp_path / "ran", tmp_path / "go"
     line = f"while [ ! -e {go} ]; do sleep 0.2; done; echo $WATTLINE_JOB_ID-$RANK >> {ran}"
