@@ -97,6 +97,9 @@ def main() -> None:
     parser.add_argument("--shared", action="store_true", help="one batch for all members")
     parser.add_argument("--auto", action="store_true", help='also measure width="auto"')
     parser.add_argument("--no-compile", action="store_true", help="leave out all ways that compile")
+    parser.add_argument(
+        "--keep-freed-memory", action="store_true", help="call fusion.keep_freed_memory() first, for all ways"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/fusion_speed.json"))
     parser.add_argument("--resume", action="store_true", help="keep the finished cells of --out")
     parser.add_argument("--cell", help=argparse.SUPPRESS)  # settings of one cell, for the subprocess
@@ -130,6 +133,7 @@ def main() -> None:
                     block_s=args.block_s,
                     limit_s=args.limit_s,
                     shared=args.shared,
+                    keep_memory=args.keep_freed_memory,
                 )
                 cells.append(cell)
                 print_cell(cell)
@@ -148,6 +152,7 @@ def run_cell(
     block_s: float = 0.1,
     limit_s: float = 1200,
     shared: bool = False,
+    keep_memory: bool = False,
 ) -> Cell:
     """Measure a cell in a process of its own and return its times, medians and ratios."""
     cell: Cell = {"case": name, "width": width, "threads": threads, "shared": shared}
@@ -158,6 +163,7 @@ def run_cell(
             **{part: cell[part] for part in KEY},
             "rounds": rounds,
             "block_s": block_s,
+            "keep_memory": keep_memory,
             "path": str(path),
         }
         process = subprocess.Popen(
@@ -188,6 +194,8 @@ def measure_cell(settings: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(0)
+    if settings["keep_memory"]:
+        fusion.keep_freed_memory()
     name, width, shared = settings["case"], settings["width"], settings["shared"]
     head = f"{name}, width {width}, threads {settings['threads']}"
     cell: Cell = {"rounds": 0, "times_s": {}, "failed": {}, "notes": {}}

@@ -25,6 +25,7 @@ from wattline.fusion.optim.hyperparameters import vector
 from wattline.fusion.optim.loss_scale import Scaler
 from wattline.fusion.step.execution_mode import ExecutionMode
 from wattline.fusion.step.function_state import describe_array
+from wattline.fusion.step.malloc import MappedMemory
 from wattline.fusion.step.memory_limit import StepBackup, narrow, run_in_parts
 from wattline.fusion.step.options import check_gradients_enabled, check_options, read_torch_settings
 from wattline.fusion.step.places import Root
@@ -113,6 +114,7 @@ class Step(CacheCounters):
         self._array_only = False
         self.memory_width: int | None = None  # members at a time, if memory has run out
         self.backup: StepBackup | None = None  # of the part that runs; None: it cannot be repeated
+        self._mapped = MappedMemory(find_device(array.body))
         self._others: list[Any] = []  # arguments of the present call that are not tensors
         self._tracer = Tracer(
             (
@@ -257,7 +259,7 @@ class Step(CacheCounters):
                 return run_all_members(self, inputs, model_arg_count, is_first)
             return run_some_members(self, inputs, model_arg_count, part, is_first)
 
-        return run_in_parts(self, run, lambda: self.memory_width)
+        return self._mapped.observe(lambda: run_in_parts(self, run, lambda: self.memory_width))
 
     def _run(self, inputs: Inputs, model_arg_count: int) -> Tensor:
         views, extras = self._refresh_views_and_spec(), self._list_extras()
@@ -282,7 +284,9 @@ class Step(CacheCounters):
                 self._stop_compiling(error if isinstance(error, TracingError) else TracingError(str(error)))
             return self._run_uncompiled(inputs, model_arg_count)
 
-        return run_in_parts(self, run, lambda: 1 if self.way.ways is None else self.way.width)
+        return self._mapped.observe(
+            lambda: run_in_parts(self, run, lambda: 1 if self.way.ways is None else self.way.width)
+        )
 
     def _compare(
         self, function: CompiledGraph, flat: list[Tensor], inputs: Inputs, model_arg_count: int, part: slice
