@@ -92,7 +92,8 @@ def compare(seed: int, policy: str, count: int) -> float:
     off = np.abs(would_s / is_s - 1)
     print(
         f"seed {seed} {policy:<11} mean JCT {is_s.mean():6.1f} s on Slurm, {would_s.mean():6.1f} s simulated:"
-        f" {100 * error:+.1f} %; one job: {100 * np.median(off):.1f} % (median), {100 * off.max():.1f} % (most);"
+        f" {100 * error:+.1f} %; one job: {100 * np.median(off):.1f} % (median),"
+        f" {100 * off.max():.1f} % (most);"
         f" a job takes {start_s:.2f} s more than its sleep",
         flush=True,
     )
