@@ -184,6 +184,27 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
 
+    def save_state(self) -> Path:
+        """Stop slurmctld, which saves its state, start it again, and return a copy of the state."""
+        self._end("slurmctld")
+        del self._daemons["slurmctld"]
+        copy = Path(tempfile.mkdtemp(prefix="saved-", dir=self.folder))
+        shutil.copytree(self.folder / "state", copy, dirs_exist_ok=True)
+        self.start_controller()
+        self.wait_for(lambda: len(self.states()) == self.nodes and "unknown" not in self.states().values())
+        return copy
+
+    def return_to_state(self, copy: Path) -> None:
+        """Kill slurmctld, and start it with an older state.
+
+        It forgets all jobs since then, and gives their ids to others, as after a loss of its last writes.
+        """
+        self.kill_controller()
+        shutil.rmtree(self.folder / "state")
+        shutil.copytree(copy, self.folder / "state")
+        self.start_controller()
+        self.wait_for(self.states)
+
     def pause_controller(self) -> None:
         """Stop slurmctld without an end: commands hang."""
         self._daemons["slurmctld"].send_signal(signal.SIGSTOP)

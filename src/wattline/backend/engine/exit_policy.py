@@ -65,6 +65,8 @@ def decide_exit(
         return ExitDecision("requeue", state, STOPPED_FOR_OTHERS)
     if attempt.failure == "node_lost":
         return ExitDecision("requeue", state, "A node that it ran on was lost.")
+    if attempt.failure == "forgotten":
+        return ExitDecision("requeue", state, "Slurm does not know it any more, and its processes are gone.")
     if state == "REQUEUE":
         if not progressed and lasted_s < _QUICK_S:
             return ExitDecision("retry", state, "It asked to be started again, and had done nothing.")
