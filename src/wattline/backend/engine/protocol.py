@@ -52,6 +52,11 @@ class Engine(Protocol):
         """Name of the energy measurement, as shown in reports; "unmetered": there is none."""
         ...
 
+    @property
+    def problem(self) -> str:
+        """Why no attempt can be started or observed now; empty: there is no problem. Read from any thread."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """Return facts for the header of a run log, as plain data."""
         ...
