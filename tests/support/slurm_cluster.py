@@ -174,6 +174,14 @@ class SlurmCluster:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def pause_node(self, name: str) -> None:
+        """Let the slurmd of a node hang; its jobs run on."""
+        self._daemons[name].send_signal(signal.SIGSTOP)
+
+    def continue_node(self, name: str) -> None:
+        """Let a paused slurmd go on."""
+        self._daemons[name].send_signal(signal.SIGCONT)
+
     def start_controller(self, *flags: str) -> None:
         """Start slurmctld."""
         self._spawn("slurmctld", "slurmctld", "-D", *flags)
@@ -242,6 +250,7 @@ class SlurmCluster:
         for name in (f"n{number}" for number in range(1, self.nodes + 1)):
             if name not in self._daemons:
                 self.start_node(name)
+            self.continue_node(name)
         self.wait_for(self.states)
         unusable = [name for name, state in self.states().items() if state.startswith(("down", "drain"))]
         if unusable:

@@ -61,12 +61,12 @@ def decide_exit(
         return ExitDecision("finish", "FAILED", describe_budget_end(job, energy_method))
     if attempt.end_reason == "stop" or not holds_lease:
         return ExitDecision("yield", state, describe_stop(attempt, saved=state == "REQUEUE"))
+    if attempt.failure == "forgotten" and (exit is None or exit.end_request == "stop"):
+        return ExitDecision("requeue", state, "Slurm had forgotten it.")
     if exit is not None and exit.end_request == "stop":  # by an earlier process of the service
         return ExitDecision("requeue", state, STOPPED_FOR_OTHERS)
     if attempt.failure == "node_lost":
         return ExitDecision("requeue", state, "A node that it ran on was lost.")
-    if attempt.failure == "forgotten":
-        return ExitDecision("requeue", state, "Slurm does not know it any more, and its processes are gone.")
     if state == "REQUEUE":
         if not progressed and lasted_s < _QUICK_S:
             return ExitDecision("retry", state, "It asked to be started again, and had done nothing.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import wattline
 from support.slurm_cluster import SlurmCluster
 from support.slurm_harness import Harness
 from wattline.backend.engine.folder_layout import attempt_folders
@@ -42,9 +44,7 @@ def test_running_jobs_that_slurm_forgets_start_again_and_finish_once(
     ids = {harness.job_id(name) for name in places}
     harness.cluster.return_to_state(saved)
     harness.until(lambda: harness.count(LOST) == len(places))
-    assert {data["message"] for data in harness.data("stopped")} == {
-        "Slurm does not know it any more, and its processes are gone."
-    }
+    assert {data["message"] for data in harness.data("stopped")} == {"Slurm had forgotten it."}
     for name in reversed(places):  # each gets an id that another one had
         harness.start(name, *places[name])
         harness.until(lambda name=name: harness.state(name) == "running")
@@ -72,6 +72,40 @@ def test_a_running_job_that_slurm_takes_for_pending_starts_again_and_finishes_on
     harness.start("1")
     harness.until(lambda: harness.count(FINISHED) == 1)
     assert (tmp_path / "ran").read_text().split() == ["1"]
+
+
+def test_a_session_that_slurm_has_forgotten_and_does_not_kill_saves_and_goes_on(
+    harness: Harness, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time, wattline\n"
+        "with wattline.Session(save=lambda path: path.write_text('state'), aim='none') as run:\n"
+        "    for epoch in run.epochs(1):\n"
+        "        for batch in run.steps(range(100_000)):\n"
+        f"            if os.path.exists('{tmp_path}/go'):\n"
+        "                break\n"
+        "            time.sleep(0.05)\n"
+    )
+    cluster, path = harness.cluster, {"PYTHONPATH": str(Path(wattline.__file__).parents[1])}
+    saved = cluster.save_state()
+    harness.submit("1", sys.executable, str(script), env=path, retries=0)
+    harness.start("1")
+    (folder,) = attempt_folders(harness.root, "1")
+    harness.until(lambda: '"event": "progress"' in (folder / "events.jsonl").read_text())
+    cluster.pause_node("n1")  # until its job has the id of another one that has just ended
+    cluster.return_to_state(saved)
+    other = cluster.run("sbatch", "--parsable", "--hold", "--wrap=true").strip()
+    assert other == harness.job_id("1")
+    cluster.run("scancel", other)
+    cluster.continue_node("n1")
+    harness.until_event(LOST)
+    assert '"event": "yielded"' in (folder / "events.jsonl").read_text()
+    assert harness.data("stopped")[0]["message"] == "Slurm had forgotten it."
+    (tmp_path / "go").touch()
+    harness.start("1")
+    harness.until_event(FINISHED)
+    assert '"resumed": true' in (attempt_folders(harness.root, "1")[-1] / "events.jsonl").read_text()
 
 
 def test_another_job_with_the_id_of_a_forgotten_one_is_never_touched(

@@ -32,6 +32,7 @@ class TrackedAttempt:
     signal_s: float = -1.0  # when it was last sent; -1: never
     delivered_s: float = -1.0  # since when the batch step has it; -1: it has not
     unclaimed_s: float = math.inf  # since when Slurm runs it without a claim; -1: that was reported
+    unknown_s: float = math.inf  # since when it runs and Slurm does not know it; -1: that was handled
     listened_s: float = 0.0  # when its heartbeat was last read while Slurm ran it
 
     @property

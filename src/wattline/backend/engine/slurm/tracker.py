@@ -11,6 +11,7 @@ does not respond, nothing changes.
     not claimed, ended              refused, with the last line of its log
     claimed, not running in Slurm   vanished when its heartbeat has stopped
     claimed, running, silent        cancelled when its heartbeat has stopped for long
+    claimed, alive, unknown         stopped if it has a session, see `orphans`
 
 An id is used only after a check that it still has the attempt's comment.
 """
@@ -38,6 +39,7 @@ from wattline.backend.engine.slurm.commands import cancel_jobs, find_own_jobs, s
 from wattline.backend.engine.slurm.heartbeat import MISSED
 from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
+from wattline.backend.engine.slurm.orphans import find_failure, report_missing_claim, stop_orphan
 from wattline.backend.engine.slurm.step_signals import StepSignals
 from wattline.backend.engine.slurm.submission import (
     SlurmOptions,
@@ -54,7 +56,6 @@ _ENDED_S = 30.0  # for Slurm to notice the end of a job that has written exit.js
 SILENT = 15
 """A job that Slurm runs is cancelled after this multiple of the time after which its heartbeat is missed."""
 _MAX_SUBMITS = 5  # of one attempt that Slurm forgets again and again
-_CLAIM_S = 30.0  # from the start of a job in Slurm to the claim of its batch step
 _WRITE_AGAIN_S = 2.0  # after the files of an attempt could not be written: the disk is full
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -219,7 +220,7 @@ class Tracker:
         job = state.jobs.get(one.comment)
         if job is not None and not job.is_over:
             one.phase, one.job_id, one.reason = "queued", job.id, job.reason
-            _report_missing_claim(one, job)
+            report_missing_claim(one, job)
         elif not folder.void():
             return  # it was claimed just now, or the disk is full
         elif job is not None:
@@ -250,8 +251,9 @@ class Tracker:
         job = state.jobs.get(one.comment)
         if state.began_s > one.changed_s and (job is None or job.is_over or job.is_pending):
             self._check_heartbeat(one, job)
+            stop_orphan(one, job, self._stale_s)
         elif job is not None:
-            one.job_id = job.id
+            one.job_id, one.unknown_s = job.id, math.inf
             self._check_silence(one, job)
         self._signals.resend(one, job)
 
@@ -262,7 +264,7 @@ class Tracker:
             attempt.exit = one.folder.exit()
             attempt.state = "vanished" if attempt.exit is None else "ended"
             if attempt.exit is None:
-                attempt.failure = _find_failure(job)
+                attempt.failure = find_failure(job)
 
     def _check_silence(self, one: TrackedAttempt, job: SlurmJob) -> None:
         """Cancel a job that Slurm takes for running although its processes are gone for long.
@@ -336,34 +338,6 @@ class Tracker:
 def _build_batch_script(folder: Path) -> str:
     script = os.path.realpath(batch_step.__file__)
     return build_script([sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(folder)])
-
-
-def _find_failure(job: SlurmJob | None) -> Literal["", "node_lost", "forgotten"]:
-    """Return why an attempt vanished, by its job in Slurm; empty: the attempt may be the cause.
-
-    slurmctld that has forgotten the start of a job starts it again; the second batch step finds the claim of
-    the first one and succeeds, without an exit file.
-    """
-    if job is None or job.is_pending or job.state == "COMPLETED":
-        return "forgotten"
-    return "node_lost" if job.state == "NODE_FAIL" else ""
-
-
-def _report_missing_claim(one: TrackedAttempt, job: SlurmJob) -> None:
-    """Report once that Slurm runs a job with a batch step that does not claim its attempt."""
-    now_s = time.monotonic()
-    if job.is_pending:
-        one.unclaimed_s = math.inf
-    elif one.unclaimed_s == math.inf:
-        one.unclaimed_s = now_s
-    elif 0 <= one.unclaimed_s < now_s - _CLAIM_S:
-        one.unclaimed_s = -1.0
-        _logger.warning(
-            "Slurm started job %s %g s ago, and %s has no claim: the disk is full, or a prolog runs",
-            job.id,
-            _CLAIM_S,
-            one.attempt.folder,
-        )
 
 
 def _log_error(result: Any) -> None:
