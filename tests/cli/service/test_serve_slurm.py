@@ -181,7 +181,7 @@ def test_an_upgrade_leaves_jobs_running_and_they_finish_once(service: Service, t
     service.terminate()
     service.start(version="0.2.0")
     url = (service.folder / "url").read_text().split()[0]
-    with urlopen(f"{url}/openapi.json") as answer:
+    with urlopen(f"{url}/api/v1/openapi.json") as answer:
         assert json.load(answer)["info"]["version"] == "0.2.0"
     assert service.count("RUNNING") == 4
     go.touch()

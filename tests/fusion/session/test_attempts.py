@@ -38,7 +38,7 @@ def test_an_array_with_a_newer_attempt_at_a_member_neither_saves_nor_goes_on(
 
     with pytest.raises(SystemExit, match="75"):
         train(after_step=after_step)
-    assert steps[-1] == 8
+    assert 6 <= steps[-1] <= 8  # until the end of the epoch, or the next progress event
     positions = [array.position(one) for one in array.names]
     assert [one.epoch for one in positions if one is not None] == [1, 1, 1]
     assert "ended" not in array.event_names("job-1")

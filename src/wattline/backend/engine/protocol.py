@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why no attempt can be started or observed now; empty: there is no problem. Read from any thread."""
+        """Reason for which attempts cannot be started or observed now; empty: none. Read from any thread."""
         ...
 
     def describe(self) -> dict[str, Any]:
