@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from support.command_line import run_command
-from support.slurm_cluster import SlurmCluster
+from support.slurm_cluster import SlurmCluster, require_slurm
 
 Capsys = pytest.CaptureFixture[str]
 JOB = """\
@@ -76,6 +77,44 @@ def test_the_batch_script_runs_on_slurm_and_waits_for_watts(
     assert sorted(ran.read_text().splitlines()) == ["0-2-250-dark blue", "1-2-250-dark blue"]
 
 
+def write_epilog(folder: Path, text: str) -> Path:
+    """Write an epilog that finds a stand-in for nvidia-smi: it appends its arguments to a file."""
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text(
+        f'#!/bin/sh\necho "$*" >> {folder}/calls\ncase "$*" in *query*) echo 400.00;; esac\n'
+    )
+    path = folder / "epilog"
+    path.write_text(text.replace("PATH=$PATH", f"PATH={programs}:$PATH"))
+    for one in (path, programs / "nvidia-smi"):
+        one.chmod(0o755)
+    return path
+
+
+def test_an_epilog_sets_the_limit_of_each_gpu_of_the_job(tmp_path: Path, capsys: Capsys) -> None:
+    epilog = write_epilog(tmp_path, emit(capsys, "epilog", "--watts", "350"))
+    subprocess.run([str(epilog)], env={"SLURM_JOB_GPUS": "1,3"}, check=True)
+    assert (tmp_path / "calls").read_text() == "-i 1 -pl 350\n-i 3 -pl 350\n"
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
+    done = subprocess.run([str(epilog)], env={"SLURM_JOB_GPUS": "1"}, check=True, capture_output=True)
+    assert b"GPU 1: its power limit could not be restored" in done.stderr
+    subprocess.run([str(epilog)], env={}, check=True)  # a job without GPUs
+
+
+@pytest.mark.slow
+def test_slurm_runs_the_epilog_after_a_job_that_was_killed(tmp_path: Path, capsys: Capsys) -> None:
+    require_slurm()
+    epilog = write_epilog(tmp_path, emit(capsys, "epilog"))
+    with SlurmCluster(nodes=2, gpus=2, config=[f"Epilog={epilog}"]) as cluster:
+        flags = ("-p", "one", "--gres=gpu:2", "-o", "/dev/null", "--wrap", "kill -KILL $$")
+        cluster.run("sbatch", *flags)
+        calls = tmp_path / "calls"
+        cluster.wait_for(lambda: calls.exists() and len(calls.read_text().splitlines()) == 4)
+    default = "--query-gpu=power.default_limit --format=csv,noheader,nounits"
+    limits = [f"-i {gpu} {what}\n" for gpu in (0, 1) for what in (default, "-pl 400.00")]
+    assert calls.read_text() == "".join(limits)
+
+
 def test_a_manifest_is_a_job_and_is_labelled_as_not_run(tmp_path: Path, capsys: Capsys) -> None:
     text = emit(capsys, "k8s", str(write_job(tmp_path)), "--image", "pytorch/pytorch:2.4")
     assert "not run here" in text.splitlines()[0]
@@ -88,10 +127,24 @@ def test_a_manifest_is_a_job_and_is_labelled_as_not_run(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("sbatch",), "emit sbatch needs a job file"),
+        (("epilog", "--watts", "-3"), "--watts is -3, expected watts of one GPU"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_explained(capsys: Capsys, words: tuple[str, ...], message: str) -> None:
+    code, _, err = run_command(capsys, "emit", *words)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize(
     ("words", "more", "message"),
     [
         (("k8s",), {}, "a manifest needs a container image"),
         (("sbatch",), {"matrix": {"lr": [1, 2]}}, "is a sweep of 2 jobs"),
+        (("epilog",), {}, "emit epilog is for all jobs"),
     ],
 )
 def test_what_cannot_be_written_is_explained(

@@ -48,7 +48,7 @@ class FakeEngine:
     its second attempt, "refused" cannot be started.
     """
 
-    simulated, energy_method, runs_other_users = True, "unmetered", False
+    simulated, energy_method, runs_other_users, problem = True, "unmetered", False, ""
 
     def __init__(self, root: Path, cluster: FakeCluster) -> None:
         self._root, self.cluster = root, cluster

@@ -174,6 +174,14 @@ class SlurmCluster:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def pause_node(self, name: str) -> None:
+        """Let the slurmd of a node hang; its jobs run on."""
+        self._daemons[name].send_signal(signal.SIGSTOP)
+
+    def continue_node(self, name: str) -> None:
+        """Let a paused slurmd go on."""
+        self._daemons[name].send_signal(signal.SIGCONT)
+
     def start_controller(self, *flags: str) -> None:
         """Start slurmctld."""
         self._spawn("slurmctld", "slurmctld", "-D", *flags)
@@ -183,6 +191,27 @@ class SlurmCluster:
         daemon = self._daemons.pop("slurmctld")
         daemon.kill()
         daemon.wait()
+
+    def save_state(self) -> Path:
+        """Stop slurmctld, which saves its state, start it again, and return a copy of the state."""
+        self._end("slurmctld")
+        del self._daemons["slurmctld"]
+        copy = Path(tempfile.mkdtemp(prefix="saved-", dir=self.folder))
+        shutil.copytree(self.folder / "state", copy, dirs_exist_ok=True)
+        self.start_controller()
+        self.wait_for(lambda: len(self.states()) == self.nodes and "unknown" not in self.states().values())
+        return copy
+
+    def return_to_state(self, copy: Path) -> None:
+        """Kill slurmctld, and start it with an older state.
+
+        It forgets all jobs since then, and gives their ids to others, as after a loss of its last writes.
+        """
+        self.kill_controller()
+        shutil.rmtree(self.folder / "state")
+        shutil.copytree(copy, self.folder / "state")
+        self.start_controller()
+        self.wait_for(self.states)
 
     def pause_controller(self) -> None:
         """Stop slurmctld without an end: commands hang."""
@@ -221,6 +250,7 @@ class SlurmCluster:
         for name in (f"n{number}" for number in range(1, self.nodes + 1)):
             if name not in self._daemons:
                 self.start_node(name)
+            self.continue_node(name)
         self.wait_for(self.states)
         unusable = [name for name, state in self.states().items() if state.startswith(("down", "drain"))]
         if unusable:

@@ -76,6 +76,7 @@ class Session:
             if isinstance(part, Scaler):
                 array.follow(part)
         jobs = read_member_jobs(size)
+        self.process._attempt.watch(*(job.folder for job in jobs))
         self._has_service = bool(jobs)
         self.members: list[Member] = (
             [job.member(config, job is jobs[0], warn_once) for job, config in zip(jobs, configs, strict=True)]
@@ -239,6 +240,7 @@ class Session:
         """Checkpoint the *leaving* members, write their end events, and drop them from the array."""
         if not leaving:
             return
+        self.process._leave_if_superseded()
         self._distribute_energy()
         if self._checkpoints is not None:
             self._checkpoints.write_members(leaving)

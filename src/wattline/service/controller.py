@@ -176,7 +176,7 @@ class Controller:
     @property
     def problem(self) -> str:
         """The error that keeps the service from deciding or writing; empty: none."""
-        return self.view().problem or self.store.problem
+        return self.view().problem or self.store.problem or self.backend.engine.problem
 
     @property
     def streams_closed(self) -> bool:
@@ -202,7 +202,7 @@ class Controller:
             "epoch": view.epoch,
             "jobs": self.store.count_by_state(),
             "decision_s": view.decision_s,
-            "problem": view.problem or self.store.problem,
+            "problem": self.problem,
         }
 
     def run_log(self, epoch: int | None = None) -> list[str]:

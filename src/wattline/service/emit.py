@@ -118,6 +118,30 @@ def _starts_ranks(command: tuple[str, ...]) -> bool:
     return JobSpec("", tuple(command)).starts_ranks
 
 
+_EPILOG = """\
+#!/bin/sh
+# Epilog for slurmd, written by wattline emit epilog: Epilog=/etc/slurm/wattline-epilog in slurm.conf.
+# Restores the power limits of the GPUs of a job, however it has ended. nvidia-smi must find them by the
+# indices in SLURM_JOB_GPUS. Exits with 0: slurmd drains a node after an epilog that fails.
+PATH=$PATH:/usr/bin:/bin
+for gpu in $(echo "$SLURM_JOB_GPUS" | tr , ' '); do
+  watts={watts}
+  if [ -n "$watts" ] && nvidia-smi -i "$gpu" -pl "$watts" >/dev/null; then
+    echo "GPU $gpu: power limit $watts W"
+  else
+    echo "GPU $gpu: its power limit could not be restored" >&2
+  fi
+done
+exit 0
+"""
+_DEFAULT_WATTS = '$(nvidia-smi -i "$gpu" --query-gpu=power.default_limit --format=csv,noheader,nounits)'
+
+
+def build_epilog(watts: float | None = None) -> str:
+    """Return an epilog for slurmd that sets the power limit of a job's GPUs; None: the default of each."""
+    return _EPILOG.replace("{watts}", _DEFAULT_WATTS if watts is None else f"{watts:g}")
+
+
 def build_k8s_manifest(submission: Submission, image: str) -> str:
     """Return a `batch/v1` Job as YAML: one pod with all GPUs of the job; it was not run."""
     import yaml

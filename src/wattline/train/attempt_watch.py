@@ -19,18 +19,16 @@ class AttemptWatch:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder if folder is not None and folder.name.isdecimal() else None
+        self._fences = [] if self._folder is None else [self._folder]
         self._read_at: tuple[int, int] | None = None
 
+    def watch(self, *folders: Path) -> None:
+        """Look for newer attempts at other jobs, too: those that this process trains with its own."""
+        self._fences += [one for one in folders if one.name.isdecimal() and one not in self._fences]
+
     def is_superseded(self) -> bool:
-        """Return whether the service has started a newer attempt at this job."""
-        if self._folder is None:
-            return False
-        try:
-            names = os.listdir(self._folder.parent)
-        except OSError:
-            return False
-        own = int(self._folder.name)
-        return any(int(name) > own for name in names if name.isdecimal())
+        """Return whether the service has started a newer attempt at one of the jobs of this process."""
+        return any(_has_newer(folder) for folder in self._fences)
 
     def read_cap_w(self) -> float | None:
         """Return the power limit of new orders; 0: none is to be set; None: there are no new orders."""
@@ -46,3 +44,11 @@ class AttemptWatch:
                 return max(float(json.load(file)["cap_w"]), 0.0)
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _has_newer(folder: Path) -> bool:
+    try:
+        names = os.listdir(folder.parent)
+    except OSError:
+        return False
+    return any(int(name) > int(folder.name) for name in names if name.isdecimal())

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -31,10 +32,12 @@ class Service:
         self.folder, self._capsys = folder, capsys
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *words: str) -> None:
+    def start(self, *words: str, version: str = "") -> None:
+        """Start the service, as another *version* if one is given."""
         (self.folder / "url").unlink(missing_ok=True)
         self.folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-c", MAIN, "serve", "--engine", "slurm", "--partition", "main"]
+        main = f"import wattline; wattline.__version__ = {version!r}; {MAIN}" if version else MAIN
+        command = [sys.executable, "-c", main, "serve", "--engine", "slurm", "--partition", "main"]
         command += ["--port", "0", "--node-meter", "none", *words]
         with open(self.folder / "serve.log", "ab") as log:
             env = {**os.environ, "PYTHONPATH": str(Path(wattline.__file__).parents[1])}
@@ -169,16 +172,22 @@ def test_jobs_survive_a_killed_node(service: Service, slurm_cluster: SlurmCluste
     assert lines_of(ran) == sorted(f"{job}-{rank}" for job, rank in ranks)
 
 
-def test_a_stopped_service_leaves_its_jobs_running_and_another_one_goes_on(
-    service: Service, tmp_path: Path
-) -> None:
-    ran = tmp_path / "ran"
-    service.submit(f"sleep 2; echo done >> {ran}")
-    service.wait_for(lambda: service.count("RUNNING") == 1)
+def test_an_upgrade_leaves_jobs_running_and_they_finish_once(service: Service, tmp_path: Path) -> None:
+    ran, go = tmp_path / "ran", tmp_path / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.2; done"
+    line = f"echo began-$WATTLINE_JOB_ID >> {ran}; {wait}; echo ended-$WATTLINE_JOB_ID >> {ran}"
+    jobs = [service.submit(line, "--gpus", "2") for _ in range(5)]  # the last one has to wait
+    service.wait_for(lambda: service.count("RUNNING") == 4)
     service.terminate()
-    service.start()
-    service.wait_for(lambda: service.count("SUCCEEDED") == 1)
-    assert lines_of(ran) == ["done"]
+    service.start(version="0.2.0")
+    url = (service.folder / "url").read_text().split()[0]
+    with urlopen(f"{url}/api/v1/openapi.json") as answer:
+        assert json.load(answer)["info"]["version"] == "0.2.0"
+    assert service.count("RUNNING") == 4
+    go.touch()
+    service.wait_for(lambda: service.count("SUCCEEDED") == 5)
+    ranks = [f"{what}-{job}" for what in ("began", "ended") for job in jobs for _ in range(2)]
+    assert lines_of(ran) == sorted(ranks)
 
 
 @pytest.mark.parametrize(

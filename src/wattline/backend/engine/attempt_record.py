@@ -39,7 +39,7 @@ class AttemptRecord:
     event_files: Mapping[str, Path] = field(default_factory=dict)  # by job
     exit: Exit | None = None
     message: str = ""  # why it was refused
-    failure: Literal["", "reboot", "node_lost"] = ""  # why it vanished, if that is no fault of the job
+    failure: Literal["", "reboot", "node_lost", "forgotten"] = ""  # why it vanished, if no fault of the job
 
     # Written by the backend.
     is_array: bool = False  # it was started with several jobs

@@ -61,6 +61,8 @@ def decide_exit(
         return ExitDecision("finish", "FAILED", describe_budget_end(job, energy_method))
     if attempt.end_reason == "stop" or not holds_lease:
         return ExitDecision("yield", state, describe_stop(attempt, saved=state == "REQUEUE"))
+    if attempt.failure == "forgotten" and (exit is None or exit.end_request == "stop"):
+        return ExitDecision("requeue", state, "Slurm had forgotten it.")
     if exit is not None and exit.end_request == "stop":  # by an earlier process of the service
         return ExitDecision("requeue", state, STOPPED_FOR_OTHERS)
     if attempt.failure == "node_lost":

@@ -39,7 +39,7 @@ class Exit:
             values = json.loads(path.read_bytes())
             named = {field.name: values[_FILE_KEYS.get(field.name, field.name)] for field in fields(cls)}
             return cls(**{**named, "ranks": tuple(values["ranks"])})
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,22 @@ def create_attempt_folder(root: Path, spec: JobSpec, owner: tuple[int, int] | No
 
 def write_json(path: Path, values: Any) -> None:
     """Replace a file atomically, and return when it is on the disk."""
+    replace_text(path, json.dumps(values))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file atomically, and return when it is on the disk; a full disk keeps the old one."""
     new = path.with_suffix(".new")
-    with open(new, "w", encoding="utf-8") as file:
-        json.dump(values, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
 
 
 def read_json(path: Path) -> Any:

@@ -52,6 +52,11 @@ class Engine(Protocol):
         """Name of the energy measurement, as shown in reports; "unmetered": there is none."""
         ...
 
+    @property
+    def problem(self) -> str:
+        """Reason for which attempts cannot be started or observed now; empty: none. Read from any thread."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """Return facts for the header of a run log, as plain data."""
         ...

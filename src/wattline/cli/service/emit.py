@@ -1,4 +1,7 @@
-"""`wattline emit sbatch|k8s JOB.yaml`: print a job file as a script of another scheduler."""
+"""`wattline emit sbatch|k8s JOB.yaml`: print a job file as a script of another scheduler.
+
+`wattline emit epilog` prints a script for Slurm's nodes, which restores power limits after a job.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ from wattline.errors import ConfigError, NotFound
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `wattline emit`."""
-    parser.add_argument("target", choices=("sbatch", "k8s"), help="sbatch: a batch script; k8s: a manifest")
-    parser.add_argument("file", metavar="JOB.yaml", help="job file")
+    parser.add_argument(
+        "target",
+        choices=("sbatch", "k8s", "epilog"),
+        help="sbatch: a batch script; k8s: a manifest; epilog: a script that restores power limits",
+    )
+    parser.add_argument("file", metavar="JOB.yaml", nargs="?", default="", help="job file")
     parser.add_argument("--partition", default="", metavar="NAME", help="sbatch: partition of the job")
     parser.add_argument(
         "--licence",
@@ -20,10 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sbatch: licences that are watts, as in Licenses=watts:40000 of slurm.conf",
     )
     parser.add_argument("--image", default="", metavar="IMAGE", help="k8s: container image")
+    parser.add_argument(
+        "--watts", type=float, metavar="W", help="epilog: power limit of all GPUs, instead of each default"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the script of a job file."""
+    if args.target == "epilog":
+        return _print_epilog(args)
+    if not args.file:
+        raise ConfigError(f"emit {args.target} needs a job file", f"wattline emit {args.target} JOB.yaml")
     from wattline.jobfile import read_job
     from wattline.service.emit import build_k8s_manifest, build_sbatch_script
     from wattline.service.submission import build_submissions
@@ -47,4 +61,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("a manifest needs a container image", "add --image IMAGE")
     else:
         print(build_k8s_manifest(members[0], args.image), end="")
+    return 0
+
+
+def _print_epilog(args: argparse.Namespace) -> int:
+    from wattline.service.emit import build_epilog
+
+    if args.file:
+        raise ConfigError(f"emit epilog is for all jobs, got {args.file}", "wattline emit epilog")
+    if args.watts is not None and not 0 < args.watts < 10_000:
+        raise ConfigError(f"--watts is {args.watts:g}, expected watts of one GPU")
+    print(build_epilog(args.watts), end="")
     return 0

@@ -1,7 +1,8 @@
-"""Restoration of caps that dead processes left behind."""
+"""Restoration of caps that dead processes left behind, also as `python -m wattline.meter.caps.restore`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,3 +78,17 @@ def restore_cap(folder: Path, record: CapRecord, gpu: Gpu) -> bool:
 def find_record(folder: Path, uuid: str) -> CapRecord | None:
     """Return the record of a GPU, also of a dead owner; None: its cap is not held."""
     return read_record(record_path(folder, uuid))
+
+
+def main() -> None:
+    """Restore all caps that dead processes left behind, and print what could not be."""
+    for result in restore_orphaned_caps():
+        if result.problem:
+            print(
+                f"wattline: the cap of GPU {result.record.uuid} is not restored: {result.problem}",
+                file=sys.stderr,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import wattline
 from support.attempts import (
     ENV,
     is_alive,
@@ -93,6 +94,33 @@ def test_a_job_that_ignores_its_signal_is_killed_after_the_grace_period(tmp_path
     assert time.monotonic() - before >= 0.3
     assert (end.code, end.signal, end.sent_signal, end.end_request) == (137, "SIGKILL", "SIGKILL", "stop")
     assert end.message == ""
+
+
+LATE = """
+import json, os, signal, sys
+from wattline.backend.engine.local.supervisor import Supervisor
+
+class LateSignal(Supervisor):
+    def _await_request(self):
+        os.kill(os.getpid(), signal.SIGTERM)  # when the rank has died of the same signal
+        super()._await_request()
+
+os.chdir(sys.argv[1])
+supervisor = LateSignal(json.load(open("launch.json")), signal_lag_s=float(sys.argv[2]))
+supervisor.install_signal_handlers()
+supervisor.run()
+"""
+
+
+@pytest.mark.parametrize(("lag_s", "asked"), [("60", "stop"), ("0", None)])
+def test_a_signal_to_all_processes_is_a_stop_although_it_reaches_a_rank_first(
+    tmp_path: Path, lag_s: str, asked: str | None
+) -> None:
+    attempt = write_attempt(tmp_path / "a", "/bin/sh", "-c", "kill -TERM $$")
+    env = {**ENV, "PYTHONPATH": str(Path(wattline.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", LATE, str(attempt.folder), lag_s], env=env, check=True)
+    end = json.loads((attempt.folder / "exit.json").read_bytes())
+    assert (end["code"], end["signal"], end["asked"]) == (143, "SIGTERM", asked)
 
 
 def test_a_kill_does_not_wait_for_the_grace_period(tmp_path: Path) -> None:

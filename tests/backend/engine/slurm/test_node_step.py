@@ -78,6 +78,7 @@ def test_the_exit_of_an_attempt_is_that_of_the_node_that_failed_first() -> None:
         ((75, 75), "stop", "stop", (75, "stop")),
         ((143, 143), "timeout", None, (143, "timeout")),
         ((0, 75), "stop", "stop", (75, "stop")),
+        ((143, 143), "stop", None, (143, "stop")),  # Slurm's signal has reached the nodes only
     ],
 )
 def test_requests_of_the_service_and_time_limits_are_kept(

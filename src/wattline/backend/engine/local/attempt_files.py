@@ -18,6 +18,16 @@ if TYPE_CHECKING:  # importing typing takes milliseconds
     from typing import Any
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
+FORMAT = 1
+"""Of the files that a service leaves for later ones, which may be of another version."""
+
+
+def check_format(values: dict[str, Any], name: str) -> str:
+    """Return why this version cannot read a file; empty: it can. Files without a format have the first."""
+    found = values.get("format", 1)
+    if isinstance(found, int) and found <= FORMAT:
+        return ""
+    return f"{name} has the format {found}, expected {FORMAT} at most: start the newer version of wattline"
 
 
 def write_json(path: str, values: dict[str, Any]) -> None:

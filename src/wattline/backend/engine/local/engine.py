@@ -48,6 +48,7 @@ class LocalEngine:
     The machine has one node for each kind of GPU. All files are in *root*.
     """
 
+    problem = ""
     runs_other_users = True  # as root
 
     def __init__(self, root: Path, gpus: str, limits: ResourceLimits | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The child process of the supervisor that becomes one rank of a job.
+"""The child process of the supervisor that becomes one rank of a job, and facts about its processes.
 
 Without a memory cgroup, `memory_bytes` of launch.json is applied as RLIMIT_DATA: private writable memory,
 which is what a program allocates. RLIMIT_AS would count what is only reserved, and CUDA and PyTorch reserve
@@ -125,6 +125,35 @@ def _execute(command: list[str], env: dict[str, str]) -> NoReturn:
             if os.path.exists(path):
                 problem = error
     raise problem
+
+
+def list_children() -> set[int]:
+    """Return the children of this process, also those that have ended and are not collected yet."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", encoding="ascii") as file:
+            return {int(word) for word in file.read().split()}
+    except FileNotFoundError:
+        pass  # a kernel without CONFIG_PROC_CHILDREN
+    children = set()
+    for word in os.listdir("/proc"):
+        if word.isdigit():
+            try:
+                with open(f"/proc/{word}/stat", "rb") as stat:
+                    parent = int(stat.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == me:
+                children.add(int(word))
+    return children
+
+
+def name_signal(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"  # a real-time signal
 
 
 def _limits_memory(folder: str) -> bool:

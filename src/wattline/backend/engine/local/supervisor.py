@@ -43,6 +43,8 @@ from wattline.backend.engine.local.rank_process import (
     become_rank,
     become_subreaper,
     count_oom_kills,
+    list_children,
+    name_signal,
 )
 
 TYPE_CHECKING = False
@@ -54,13 +56,21 @@ _CHUNK = 1 << 18
 _LAST_READS = 64  # more than a pipe holds; a process that could not be killed may write for ever
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 30.0
 _REQUESTS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGUSR1: "kill"}
+_TERMINATED = 128 + signal.SIGTERM  # exit code of a rank that SIGTERM has ended
 
 
 class Supervisor:
-    """The ranks of one attempt, from their start to the end of all processes that they started."""
+    """The ranks of one attempt, from their start to the end of all processes that they started.
 
-    def __init__(self, launch: dict[str, Any], first_rank: int = 0, exit_file: str = EXIT) -> None:
+    With *signal_lag_s* a SIGTERM to this process counts as the cause of one that has ended a rank up to so
+    many seconds before: Slurm signals all processes of a job, in any order.
+    """
+
+    def __init__(
+        self, launch: dict[str, Any], first_rank: int = 0, exit_file: str = EXIT, signal_lag_s: float = 0.0
+    ) -> None:
         self._launch, self._first_rank, self._exit_file = launch, first_rank, exit_file
+        self._signal_lag_s = signal_lag_s
         self._selector = selectors.DefaultSelector()
         self._requests: list[str] = []
         self._wake = -1
@@ -93,6 +103,10 @@ class Supervisor:
         """Let a child of this process live that is no part of the job."""
         self._spared.add(pid)
 
+    def has_request(self) -> bool:
+        """Return whether a signal has come that was not handled yet."""
+        return bool(self._requests)
+
     def read_requests(self, file: int) -> None:
         """Take requests, stop or kill, also from lines of a file; its end counts as a request to stop."""
         os.set_blocking(file, False)
@@ -111,9 +125,10 @@ class Supervisor:
             if self._launch["time_limit_s"] is not None:
                 self._limit_at = time.monotonic() + self._launch["time_limit_s"]
             while not self._is_over():
-                self._wait()
+                self._wait(min(self._kill_at, self._limit_at))
                 self._collect_children()
                 self._decide()
+            self._await_request()
         except Exception:  # an error of this module: the job must not run on unsupervised
             import traceback
 
@@ -159,9 +174,8 @@ class Supervisor:
 
     # -- events
 
-    def _wait(self) -> None:
-        """Wait for signals and output, at most until the next deadline."""
-        deadline = min(self._kill_at, self._limit_at)
+    def _wait(self, deadline: float) -> None:
+        """Wait for signals and output, at most until *deadline*."""
         timeout = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
         for key, _ in self._selector.select(timeout):
             if key.fd == self._wake:
@@ -209,7 +223,7 @@ class Supervisor:
                 code = os.waitstatus_to_exitcode(status)
                 self._exits[index] = {"code": code, "signal": None}
                 if code < 0:
-                    self._exits[index] = {"code": 128 - code, "signal": _signal_name(-code)}
+                    self._exits[index] = {"code": 128 - code, "signal": name_signal(-code)}
                 if code and self._first_failed is None:
                     self._first_failed = index
 
@@ -219,6 +233,8 @@ class Supervisor:
         """Send the job's signal or SIGKILL if it is time, and kill what is left when the ranks are over."""
         requests, self._requests = self._requests, []
         now = time.monotonic()
+        if requests and self._is_unexplained():
+            self._end_request = "stop"
         if "kill" in requests and (self._ranks or self._sent_signal is not None):
             self._end_request = "timeout" if self._end_request == "timeout" else "kill"
             self._kill_at = now
@@ -237,6 +253,19 @@ class Supervisor:
         elif now >= self._kill_at:
             self._sent_signal = "SIGKILL"
             self._kill()
+
+    def _is_unexplained(self) -> bool:
+        """Return whether SIGTERM has ended a rank, and no request has come to this process."""
+        if self._end_request is not None or self._first_failed is None or not self._signal_lag_s:
+            return False
+        return bool(self._exits[self._first_failed]["code"] == _TERMINATED)
+
+    def _await_request(self) -> None:
+        until = time.monotonic() + self._signal_lag_s
+        while self._is_unexplained() and not self._requests and time.monotonic() < until:
+            self._wait(until)
+        if self._requests and self._is_unexplained():
+            self._end_request = "stop"
 
     def _stop(self, now: float) -> None:
         """Send the job's signal; a suspended process must continue to receive it."""
@@ -268,7 +297,7 @@ class Supervisor:
                 finally:
                     os.close(file)
         self._send(signal.SIGKILL)
-        for pid in _children() - self._spared:
+        for pid in list_children() - self._spared:
             try:
                 os.kill(pid, signal.SIGKILL)
             except PermissionError:
@@ -276,15 +305,14 @@ class Supervisor:
 
     def _group_members(self) -> set[int]:
         """Return the children in the job's group. While there is one, the group's id is not reused."""
-        return {pid for pid in _children() if os.getpgid(pid) == self._group}
+        return {pid for pid in list_children() if os.getpgid(pid) == self._group}
 
     def _is_over(self) -> bool:
         """Return whether nothing of the job is left that can be killed."""
         if self._has_no_children:
             return True
-        return (
-            not self._ranks and self._killed and (self._not_killable | self._spared).issuperset(_children())
-        )
+        left = list_children() - self._not_killable - self._spared
+        return not self._ranks and self._killed and not left
 
     # -- the end
 
@@ -296,8 +324,7 @@ class Supervisor:
                     break
         for log in self._logs:
             log.close()
-        values = self._exit_values()
-        pause_s = _FIRST_RETRY_S
+        values, pause_s = self._exit_values(), _FIRST_RETRY_S
         while True:
             try:
                 return write_json(self._exit_file, values)
@@ -317,7 +344,7 @@ class Supervisor:
             self._message = self._message or "it exceeded its memory limit"
         elif end["signal"] == "SIGKILL" and self._sent_signal != "SIGKILL":
             self._message = self._message or "another process killed it: the machine may be out of memory"
-        if alive := sorted(self._not_killable & _children()):
+        if alive := sorted(self._not_killable & list_children()):
             self._message = f"{self._message}; processes {alive} could not be killed".lstrip("; ")
         return {
             **end,
@@ -333,34 +360,6 @@ class Supervisor:
             "log_lost_bytes": sum(log.lost for log in self._logs),
             "ranks": self._exits,
         }
-
-
-def _children() -> set[int]:
-    """Return the children of this process, also those that have ended and are not collected yet."""
-    me = os.getpid()
-    try:
-        with open(f"/proc/self/task/{me}/children", encoding="ascii") as file:
-            return {int(word) for word in file.read().split()}
-    except FileNotFoundError:
-        pass  # a kernel without CONFIG_PROC_CHILDREN
-    children = set()
-    for word in os.listdir("/proc"):
-        if word.isdigit():
-            try:
-                with open(f"/proc/{word}/stat", "rb") as stat:
-                    parent = int(stat.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue
-            if parent == me:
-                children.add(int(word))
-    return children
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"  # a real-time signal
 
 
 def main(folder: str) -> int:

@@ -39,8 +39,11 @@ class AttemptFolder:
         return bool((self.claim() or {}).get("void"))
 
     def void(self) -> bool:
-        """Prevent the attempt from ever running; False: a batch step has claimed it."""
-        return claim_attempt(str(self.path), void=True) or self.is_void()
+        """Prevent the attempt from ever running; False: a batch step has claimed it, or the disk is full."""
+        try:
+            return claim_attempt(str(self.path), void=True) or self.is_void()
+        except OSError:
+            return self.is_void()
 
     def gpus(self, nodes: Sequence[str]) -> tuple[int, ...] | None:
         """Return the GPU indices on all *nodes*; None: not all of them have been claimed."""

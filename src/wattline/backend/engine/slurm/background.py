@@ -116,7 +116,7 @@ class StatePoller:
                     _logger.warning("Slurm responds again")
                 self.problem = ""
             except (WattlineError, OSError, ValueError) as error:
-                if not self.problem:
+                if not self.problem and not self._closing:
                     _logger.warning("Slurm does not respond, all jobs keep their state: %s", error)
                 self.problem = str(error)
             took_s = time.monotonic() - began_s

@@ -12,14 +12,14 @@ its node was lost, and the attempt has vanished.
 `scancel --batch --signal=TERM` asks the job to stop, USR1 kills it. A plain `scancel`, preemption and time
 limits of Slurm send SIGTERM to all processes, which is a request to stop, too.
 
-While slurmctld is away, the same requests come through a file, see `heartbeat`.
+While slurmctld is away, the same requests come through a file, see `heartbeat`. While the shared disk is
+full, a job that is not claimed yet waits, and the exit of one that is over is written when there is space.
 
 Standard library and modules of `local` only.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -32,10 +32,11 @@ from contextlib import suppress
 if __name__ == "__main__":  # isolated: the package is found last, so that it hides no standard module
     sys.path.append(os.path.abspath(__file__).rpartition(os.sep + "wattline" + os.sep)[0])
 
-from wattline.backend.engine.local.attempt_files import EXIT, LAUNCH, claim_attempt, write_json
+from wattline.backend.engine.local.attempt_files import CLAIM, EXIT, claim_attempt, write_json
 from wattline.backend.engine.slurm.heartbeat import HEARTBEAT, keep_heartbeat
 from wattline.backend.engine.slurm.node_exits import merge_exits, read_node_exits
-from wattline.backend.engine.slurm.node_step import ORDER, PORT, describe_step, supervise
+from wattline.backend.engine.slurm.node_step import ORDER, PORT, describe_step, read_launch, supervise
+from wattline.backend.engine.slurm.patient_writes import write_patiently
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes milliseconds
@@ -71,11 +72,15 @@ class Coordinator:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._requests.append(_REQUESTS[signal.Signals(number)])
 
+    def has_request(self) -> bool:
+        """Return whether a signal has come."""
+        return bool(self._requests)
+
     def run(self) -> int:
         """Run all node steps, and write exit.json; return the exit code of the job."""
         os.environ[PORT] = str(_free_port())
         os.environ[ORDER] = ",".join(_order_nodes(self._launch["nodes"]))
-        with open(SRUN_LOG, "ab") as log:
+        with _open_log() as log:
             for flags in self._launch["srun"]:
                 self._start_step(flags, log)
         running = len(self._steps)
@@ -123,8 +128,15 @@ class Coordinator:
         if exits is None:
             return 1
         values = merge_exits(exits, self._request, self._began[0], time.monotonic() - self._began[1])
-        write_json(EXIT, values)
+        write_patiently(EXIT, lambda: write_json(EXIT, values))
         return int(values["code"])
+
+
+def _open_log() -> Any:
+    try:
+        return open(SRUN_LOG, "ab")
+    except OSError:
+        return open(os.devnull, "ab")
 
 
 def _order_nodes(nodes: list[list[Any]]) -> list[str]:
@@ -142,12 +154,15 @@ def _free_port() -> int:
 def main(folder: str) -> int:
     """Claim the attempt in *folder*, and run it in this process."""
     os.chdir(folder)
-    with open(LAUNCH, encoding="utf-8") as file:
-        launch = json.load(file)
+    launch = read_launch()
+
+    def claim() -> bool:
+        return claim_attempt(".", **describe_step())
+
     if launch["srun"]:
         coordinator = Coordinator(launch)
         coordinator.install_signal_handlers()
-        if not claim_attempt(".", **describe_step()):
+        if not write_patiently(CLAIM, claim, gives_up=coordinator.has_request):
             return 0
         keep_heartbeat(HEARTBEAT, launch["heartbeat_s"], takes_requests=True)
         return coordinator.run()
@@ -155,7 +170,7 @@ def main(folder: str) -> int:
     return supervise(
         launch,
         EXIT,
-        claim=lambda: claim_attempt(".", **describe_step()),
+        claim=claim,
         begin=lambda: keep_heartbeat(HEARTBEAT, launch["heartbeat_s"], takes_requests=True),
     )
 

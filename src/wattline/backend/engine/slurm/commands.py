@@ -27,6 +27,7 @@ _AWAY = re.compile(
 )
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job/step already", re.IGNORECASE)
 _GONE_CODES = (2017 % 256, 2021 % 256)  # ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_DONE
+_SEPARATOR = "\x1f"  # of columns: no comment contains it
 
 
 class SlurmRefused(BackendError):
@@ -102,23 +103,53 @@ def submit_script(flags: Sequence[str], script: str) -> str:
     return answer.strip().splitlines()[-1].partition(";")[0]
 
 
-def signal_batch_step(job_id: str, signal: str) -> None:
-    """Signal only the first process of a job's batch step; a job that is gone is ignored."""
-    _run_scancel("--batch", f"--signal={signal}", job_id)
+def find_own_jobs(jobs: Mapping[str, str]) -> list[str]:
+    """Return the ids among *jobs*, a map of ids to comments, that still have these comments.
+
+    slurmctld that was killed forgets jobs, and gives their ids to jobs of others: an id is checked here right
+    before it is used.
+    """
+    if not jobs:
+        return []
+    try:
+        rows = run_command(["squeue", "-h", "-j", ",".join(jobs), "-o", f"%i{_SEPARATOR}%k"]).splitlines()
+    except SlurmRefused as error:
+        if _is_gone(error):
+            return []
+        raise
+    pairs = (row.split(_SEPARATOR) for row in rows if row.count(_SEPARATOR) == 1)
+    found = {(job_id.partition("+")[0], comment) for job_id, comment in pairs}
+    return [job_id for job_id, comment in jobs.items() if (job_id, comment) in found]
 
 
-def cancel_jobs(job_ids: Sequence[str]) -> None:
-    """End jobs: SIGTERM to every process, and SIGKILL after KillWait; jobs that are gone are ignored."""
-    if job_ids:
-        _run_scancel(*job_ids)
+def signal_batch_step(job_id: str, comment: str, signal: str) -> bool:
+    """Signal only the first process of a job's batch step; False: no job has this id and *comment*."""
+    own = find_own_jobs({job_id: comment})
+    if own:
+        _run_scancel("--batch", f"--signal={signal}", *own)
+    return bool(own)
+
+
+def cancel_jobs(jobs: Mapping[str, str]) -> None:
+    """End jobs: SIGTERM to every process, and SIGKILL after KillWait.
+
+    *jobs* maps ids to comments; those that are gone, or are others now, are left alone.
+    """
+    own = find_own_jobs(jobs)
+    if own:
+        _run_scancel(*own)
 
 
 def _run_scancel(*arguments: str) -> None:
     try:
         run_command(["scancel", *arguments])
     except SlurmRefused as error:
-        if not _GONE.search(error.message) and error.exit_code not in _GONE_CODES:
+        if not _is_gone(error):
             raise
+
+
+def _is_gone(error: SlurmRefused) -> bool:
+    return bool(_GONE.search(error.message)) or error.exit_code in _GONE_CODES
 
 
 def read_config() -> dict[str, str]:

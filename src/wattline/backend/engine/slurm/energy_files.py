@@ -7,10 +7,11 @@ attempt, the draw, and the method. A node without a meter writes the method "unm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from wattline.backend.engine.attempt_record import AttemptRecord
-from wattline.backend.engine.folder_layout import read_json
+from wattline.backend.engine.folder_layout import read_json, replace_text
 
 UNMETERED = "unmetered"
 
@@ -58,7 +59,8 @@ class EnergyFiles:
         method = " and ".join(methods)
         if method and method != self.method:
             self.method = method
-            self._method_file.write_text(f"{method}\n")
+            with suppress(OSError):  # the disk is full: it is found again
+                replace_text(self._method_file, f"{method}\n")
 
     def leave(self, attempt: AttemptRecord, job: str) -> float | None:
         """Return the joules of a job that leaves its attempt, and start its next one from zero."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.folder_layout import replace_text
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.protocol import GpuReading
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
@@ -23,6 +24,7 @@ from wattline.backend.engine.slurm.orders import write_orders
 from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
 from wattline.core.nodes import Nodes
+from wattline.errors import BackendError
 from wattline.measurement.devices import device
 
 _logger = logging.getLogger(__name__)
@@ -70,8 +72,10 @@ class SlurmEngine:
 
     @property
     def problem(self) -> str:
-        """The reason why Slurm does not respond; empty: it does."""
-        return self._poller.problem
+        """The reason why Slurm does not respond, or why no job can be written; empty: there is none."""
+        if self._poller.problem:
+            return f"Slurm does not respond: {self._poller.problem}"
+        return self._tracker.problem
 
     def describe(self) -> dict[str, Any]:
         """Return facts for the header of a run log."""
@@ -103,8 +107,16 @@ class SlurmEngine:
     def find(self, folder: Path) -> AttemptRecord | None:
         """Return the attempt that a batch step has claimed; one that none has claimed becomes void."""
         attempt = read_attempt(folder, self._node_list.row)
-        if attempt is None or AttemptFolder(attempt.folder).void():
+        if attempt is None:
             return None
+        one = AttemptFolder(attempt.folder)
+        if one.void():
+            return None
+        if one.claim() is None:
+            raise BackendError(
+                f"{attempt.folder}: cannot be written, and its job in Slurm may start at any time",
+                "free space on the disk, and start the service again",
+            )
         return attempt
 
     def adopt(self, attempt: AttemptRecord) -> bool:
@@ -134,8 +146,12 @@ class SlurmEngine:
         """Write orders that the job's session reads; False: there is no session, or cores have changed."""
         if not attempt.started:
             return True  # the settings are read when it starts
-        update_settings(attempt)
-        write_orders(attempt.folder, attempt.settings.cap_w)
+        try:
+            update_settings(attempt)
+            write_orders(attempt.folder, attempt.settings.cap_w)
+        except OSError as error:
+            _logger.warning("a new cap could not be ordered, and the job keeps its own: %s", error)
+            return False
         return any(progress.has_session for progress in attempt.progress.values())
 
     def release(self, attempt: AttemptRecord, job: str) -> float | None:
@@ -251,5 +267,5 @@ def _read_service_id(root: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{uuid.uuid4().hex[:12]}\n")
+        replace_text(path, f"{uuid.uuid4().hex[:12]}\n")
         return path.read_text().strip()

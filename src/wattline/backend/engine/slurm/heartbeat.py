@@ -34,8 +34,12 @@ def keep_heartbeat(name: str, interval_s: float, takes_requests: bool = False) -
     def beat() -> None:
         handled = b""
         while True:
-            with suppress(OSError), open(name, "wb") as file:  # a full or hanging disk must not end the job
-                file.write(repr(time.time()).encode())
+            try:
+                with open(name, "wb") as file:
+                    file.write(repr(time.time()).encode())
+            except OSError:  # a full disk has no room for its content, and its time is what counts
+                with suppress(OSError):
+                    os.utime(name)
             if takes_requests:
                 with suppress(OSError), open(REQUEST, "rb") as file:
                     request = file.read().strip()

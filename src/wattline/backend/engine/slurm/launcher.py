@@ -21,10 +21,11 @@ from wattline.backend.engine.folder_layout import (
 from wattline.backend.engine.job_environment import build_job_environment
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
-from wattline.backend.engine.local.attempt_files import CLAIM, LAUNCH
+from wattline.backend.engine.local.attempt_files import CLAIM, FORMAT, LAUNCH, check_format
 from wattline.backend.engine.local.attempt_files import write_json as write_private_json
 from wattline.backend.engine.local.launch_file import ATTEMPT, Launch
 from wattline.backend.engine.slurm.submission import NodeShare, SlurmOptions, build_srun_flags
+from wattline.errors import ConfigError
 
 LEASE = "lease.json"
 _SERVICE_ONLY = ("SLURM", "SBATCH", "SQUEUE", "SRUN")  # variables of the service that are not for its jobs
@@ -59,6 +60,7 @@ def write_attempt(
     )
     ranks_per = "job" if lead.config is not None else "node" if lead.starts_ranks else "gpu"
     values = {
+        "format": FORMAT,
         **asdict(launch),
         "nodes": [[share.name, share.address, share.gpus] for share in shares],
         "ranks_per": ranks_per,
@@ -104,6 +106,7 @@ def _write_lease(
     write_json(
         attempt.folder / LEASE,
         {
+            "format": FORMAT,
             "folder": str(attempt.folder),
             "jobs": list(folders),
             "allocation": [(share.name, share.gpus) for share in shares],
@@ -114,7 +117,7 @@ def _write_lease(
     )
     for path in folders.values():
         if path != attempt.folder:
-            write_json(path / LEASE, {"array": str(attempt.folder.relative_to(root))})
+            write_json(path / LEASE, {"format": FORMAT, "array": str(attempt.folder.relative_to(root))})
             (path / LOG).touch(0o644)
 
 
@@ -128,7 +131,7 @@ def update_settings(attempt: AttemptRecord) -> None:
 def read_attempt(folder: Path, find_row: Callable[[str], int]) -> AttemptRecord | None:
     """Return the attempt in *folder*, or the array that it is a part of; None: none was written there.
 
-    *find_row* returns the row of a node by its name.
+    *find_row* returns the row of a node by its name. Raises `ConfigError` if a newer version has written it.
     """
     lease = _read_lease(folder)
     if lease is not None and "array" in lease:
@@ -151,7 +154,11 @@ def read_attempt(folder: Path, find_row: Callable[[str], int]) -> AttemptRecord 
 
 def _read_lease(folder: Path) -> dict[str, Any] | None:
     lease = read_json(folder / LEASE)
-    return lease if isinstance(lease, dict) else None
+    if not isinstance(lease, dict):
+        return None
+    if problem := check_format(lease, str(folder / LEASE)):
+        raise ConfigError(problem)
+    return lease
 
 
 def _member_folder(root: Path, job: str, lead: Path) -> Path:

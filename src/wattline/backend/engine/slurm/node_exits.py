@@ -40,13 +40,15 @@ def merge_exits(
 ) -> dict[str, Any]:
     """Return the exit of an attempt: that of the node which failed first, and 0 if none did.
 
-    A node that was stopped because another one failed reports a request to stop; only *request*, that of the
-    service, counts as such.
+    A node that was stopped because another one failed reports a request to stop, which is not one of the
+    attempt. *request* is that of the service or of Slurm; if it has reached only the nodes, none of them has
+    failed by itself.
     """
     failed = [one for one in exits if one["code"] != 0]
     failed.sort(key=lambda one: (one["asked"] in ("stop", "kill"), one["ended_at"]))
     end = failed[0] if failed else exits[0]
-    asked = "timeout" if end["asked"] == "timeout" else request
+    own = end["asked"]
+    asked = own if own == "timeout" else request or ("stop" if own == "stop" else None)
     where = f"{end['node']}: " if end["message"] else ""
     return {
         "code": end["code"],

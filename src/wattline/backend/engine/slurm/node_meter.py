@@ -7,13 +7,15 @@ is asked to end.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from wattline.backend.engine.folder_layout import replace_text
 from wattline.backend.engine.slurm.energy_files import UNMETERED, energy_file
 from wattline.errors import WattlineError
 from wattline.meter import open_meter
@@ -56,10 +58,9 @@ def main(text: str, node: str) -> None:
 
 
 def _write(node: str, values: dict[str, Any]) -> None:
-    path = energy_file(node)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(values, file)
-    os.replace(f"{path}.new", path)
+    """Replace the energy file; while the disk is full the one before stays."""
+    with suppress(OSError):
+        replace_text(Path(energy_file(node)), json.dumps(values))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,18 @@ from contextlib import suppress
 if __name__ == "__main__":  # isolated: the package is found last, so that it hides no standard module
     sys.path.append(os.path.abspath(__file__).rpartition(os.sep + "wattline" + os.sep)[0])
 
-from wattline.backend.engine.local.attempt_files import LAUNCH, process_identity, write_json
+from wattline.backend.engine.local.attempt_files import (
+    CLAIM,
+    LAUNCH,
+    check_format,
+    process_identity,
+    write_json,
+)
 from wattline.backend.engine.local.supervisor import Supervisor
+from wattline.backend.engine.slurm.cap_restoration import restore_limits
 from wattline.backend.engine.slurm.heartbeat import keep_heartbeat, node_heartbeat
 from wattline.backend.engine.slurm.node_exits import node_claim_file, node_exit_file
+from wattline.backend.engine.slurm.patient_writes import write_patiently
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes milliseconds
@@ -31,8 +39,19 @@ if TYPE_CHECKING:  # importing typing takes milliseconds
 PORT, ORDER = "WATTLINE_STEP_PORT", "WATTLINE_STEP_NODES"
 """Variables from the batch step to the node steps: a free port of the first node, and the nodes in order."""
 
+_PACKAGE = os.path.abspath(__file__).rpartition(os.sep + "wattline" + os.sep)[0]
 _METER_END_S = 10.0  # for the last reading of the meter
+_SIGNAL_LAG_S = 1.0  # in which Slurm signals all processes of a job
 _PASSED = ("SLURM", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR")
+
+
+def read_launch() -> dict[str, Any]:
+    """Return launch.json of the current folder; exit with a message if a newer version has written it."""
+    with open(LAUNCH, encoding="utf-8") as file:
+        launch: dict[str, Any] = json.load(file)
+    if problem := check_format(launch, LAUNCH):
+        raise SystemExit(problem)
+    return launch
 
 
 def describe_step() -> dict[str, Any]:
@@ -101,17 +120,19 @@ def supervise(
     ranks, first = build_ranks(launch, order, node, os.environ.pop(PORT))
     passed = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
     launch = {**launch, "ranks": ranks, "env": {**launch["env"], **passed}}
-    supervisor = Supervisor(launch, first, exit_file)
+    supervisor = Supervisor(launch, first, exit_file, _SIGNAL_LAG_S)
     supervisor.install_signal_handlers()
     if requests is not None:
         supervisor.read_requests(requests)
-    if not claim():
+    if not write_patiently(CLAIM, claim, gives_up=supervisor.has_request):
         return 0
     begin()
+    restore_limits(launch["env"], _PACKAGE)
     meter = _start_meter(launch, node)
     if meter is not None:
         supervisor.spare(meter.pid)
     supervisor.run()
+    restore_limits(launch["env"], _PACKAGE)
     if meter is not None:
         _end_meter(meter)
     try:
@@ -126,8 +147,7 @@ def _start_meter(launch: Mapping[str, Any], node: str) -> subprocess.Popen[bytes
     if not launch["meter"]:
         return None
     command = [sys.executable, "-m", "wattline.backend.engine.slurm.node_meter", launch["meter"], node]
-    path = os.path.abspath(__file__).rpartition(os.sep + "wattline" + os.sep)[0]
-    env = {**launch["env"], "PYTHONPATH": path}
+    env = {**launch["env"], "PYTHONPATH": _PACKAGE}
     try:
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError:
@@ -147,8 +167,7 @@ def _end_meter(meter: subprocess.Popen[bytes]) -> None:
 def main(folder: str) -> int:
     """Run the ranks of this node for the attempt in *folder*, and print the exit code for the batch step."""
     os.chdir(folder)
-    with open(LAUNCH, encoding="utf-8") as file:
-        launch = json.load(file)
+    launch = read_launch()
     node = os.environ["SLURMD_NODENAME"]
 
     def claim() -> bool:

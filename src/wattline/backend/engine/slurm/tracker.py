@@ -10,16 +10,22 @@ does not respond, nothing changes.
     not claimed, unknown to Slurm   declared void and submitted again
     not claimed, ended              refused, with the last line of its log
     claimed, not running in Slurm   vanished when its heartbeat has stopped
+    claimed, running, silent        cancelled when its heartbeat has stopped for long
+    claimed, alive, unknown         stopped if it has a session, see `orphans`
+
+An id is used only after a check that it still has the attempt's comment.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +35,12 @@ from wattline.backend.engine.slurm import batch_step
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads
 from wattline.backend.engine.slurm.cluster_state import SlurmJob, SlurmState
-from wattline.backend.engine.slurm.commands import cancel_jobs, signal_batch_step, submit_script
+from wattline.backend.engine.slurm.commands import cancel_jobs, find_own_jobs, submit_script
 from wattline.backend.engine.slurm.heartbeat import MISSED
 from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
+from wattline.backend.engine.slurm.orphans import find_failure, report_missing_claim, stop_orphan
+from wattline.backend.engine.slurm.step_signals import StepSignals
 from wattline.backend.engine.slurm.submission import (
     SlurmOptions,
     build_comment,
@@ -41,39 +49,23 @@ from wattline.backend.engine.slurm.submission import (
     find_shares,
     slurm_time_s,
 )
-from wattline.errors import Unreachable
+from wattline.backend.engine.slurm.tracked_attempt import TrackedAttempt
+from wattline.errors import BackendError, Unreachable
 
-_KILL_DELAY_S = 15.0  # from a signal to the batch step to the cancellation of the whole job
-_RESEND_S = 5.0  # of a signal that could not be delivered
 _ENDED_S = 30.0  # for Slurm to notice the end of a job that has written exit.json
+SILENT = 15
+"""A job that Slurm runs is cancelled after this multiple of the time after which its heartbeat is missed."""
 _MAX_SUBMITS = 5  # of one attempt that Slurm forgets again and again
-
-Phase = Literal["waiting", "asked", "queued", "claimed"]
+_WRITE_AGAIN_S = 2.0  # after the files of an attempt could not be written: the disk is full
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass
-class TrackedAttempt:
-    """The engine's data about an attempt, kept until it is released. Times are of `time.monotonic`."""
+class NotWritten(BackendError):
+    """The files of an attempt could not be written, so that it was not submitted."""
 
-    attempt: AttemptRecord
-    jobs: list[JobRecord] = field(default_factory=list)  # to start; empty: it was adopted
-    after: list[AttemptRecord] = field(default_factory=list)
-    phase: Phase = "waiting"
-    comment: str = ""
-    job_id: str = ""  # as sbatch or squeue last reported it
-    changed_s: float = 0.0  # Slurm's state must be newer than this to count
-    submits: int = 0
-    reason: str = ""  # why Slurm lets it wait
-    signal: Literal["", "TERM", "USR1"] = ""  # to be sent to the batch step
-    signal_s: float = -1.0  # when it was last sent; -1: never
-    delivered_s: float = -1.0  # since when the batch step has it; -1: it has not
-
-    @property
-    def folder(self) -> AttemptFolder:
-        """The folder of the attempt."""
-        return AttemptFolder(self.attempt.folder)
+    code = "not_written"
 
 
 class Tracker:
@@ -87,7 +79,10 @@ class Tracker:
         self._stale_s = MISSED * options.heartbeat_s
         self.tracked: dict[AttemptRecord, TrackedAttempt] = {}
         self._ended_s: dict[str, float] = {}  # by comment: attempts that were released after their end
+        self._not_void: list[AttemptFolder] = []  # of attempts that were removed while the disk was full
         self._swept_s = -1.0
+        self._signals = StepSignals(threads)
+        self.problem = ""  # why attempts cannot be written; empty: they can
         self.on_submit: Callable[[], None] = lambda: None
 
     @property
@@ -117,31 +112,32 @@ class Tracker:
         shares = find_shares(self._node_list, attempt, lead.memory_gib)
         attempt.cpus = sum(share.cpus for share in shares)
         try:
-            create_folders(self._root, attempt, jobs)
+            if not one.is_folder_unused or set(attempt.event_files) != {job.id for job in jobs}:
+                create_folders(self._root, attempt, jobs)
         except OSError as error:
-            attempt.state, attempt.message = "refused", str(error)
+            self._on_not_written(one, error)
             return
+        one.is_folder_unused = False
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
         one.changed_s = float("inf")  # until sbatch returns
-        flags = build_flags(
-            shares,
-            self._options,
-            name=f"wl-{lead.id}",
-            comment=one.comment,
-            output=str(attempt.folder / "slurm.log").replace("%", "%%"),
-            time_s=slurm_time_s(lead.time_limit_s, lead.grace_s, self._node_list.max_time_s),
-            after=self._find_predecessors(attempt, state),
-        )
-        script = os.path.realpath(batch_step.__file__)
-        text = build_script(
-            [sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(attempt.folder)]
-        )
-        comment = one.comment
+        comment, before = one.comment, self._find_predecessors(attempt, state)
         written = replace(attempt)  # as it is now, for the thread
 
         def write_and_submit() -> str:
-            write_attempt(self._root, written, jobs, shares, self._options)
-            return submit_script(flags, text)
+            try:
+                write_attempt(self._root, written, jobs, shares, self._options)
+            except OSError as error:
+                raise NotWritten(f"{written.folder}: {error.strerror or error}") from error
+            flags = build_flags(
+                shares,
+                self._options,
+                name=f"wl-{lead.id}",
+                comment=comment,
+                output=str(written.folder / "slurm.log").replace("%", "%%"),
+                time_s=slurm_time_s(lead.time_limit_s, lead.grace_s, self._node_list.max_time_s),
+                after=find_own_jobs(before),
+            )
+            return submit_script(flags, _build_batch_script(written.folder))
 
         def on_answer(answer: Any) -> None:
             if one.comment == comment:
@@ -154,20 +150,38 @@ class Tracker:
         one.changed_s = time.monotonic()
         self.on_submit()
         if isinstance(answer, str):
+            one.retry_s = 0.0
             one.job_id = answer
             one.phase = "queued" if one.phase == "asked" else one.phase
+        elif isinstance(answer, NotWritten) and isinstance(answer.__cause__, OSError):
+            one.submits, one.is_folder_unused = one.submits - 1, True
+            self._on_not_written(one, answer.__cause__)
         elif not isinstance(answer, Unreachable) and one.attempt.state == "queued" and one.folder.void():
             one.attempt.state, one.attempt.message = "refused", str(answer)
 
-    def _find_predecessors(self, attempt: AttemptRecord, state: SlurmState) -> list[str]:
-        """Return the ids of earlier attempts at the same jobs that Slurm has not ended yet."""
+    def _on_not_written(self, one: TrackedAttempt, error: OSError) -> None:
+        """Let an attempt wait until there is space; after another error it is refused.
+
+        Without all its files it cannot be submitted, and no batch step could run it.
+        """
+        if error.errno not in _FULL:
+            one.attempt.state, one.attempt.message = "refused", str(error)
+            return
+        one.phase, one.retry_s = "waiting", time.monotonic() + _WRITE_AGAIN_S
+        problem = f"no job starts until files can be written: {one.attempt.folder}: {error.strerror}"
+        if not self.problem:
+            _logger.error("%s", problem)
+        self.problem = problem
+
+    def _find_predecessors(self, attempt: AttemptRecord, state: SlurmState) -> dict[str, str]:
+        """Return the ids and comments of earlier attempts at the same jobs that Slurm has not ended yet."""
         names = tuple(f"{self.prefix}{job}:" for job in attempt.jobs)
         own = self._comment(attempt)
-        return [
-            job.id
+        return {
+            job.id: comment
             for comment, job in state.jobs.items()
             if comment != own and comment.startswith(names) and not job.is_over
-        ]
+        }
 
     def _comment(self, attempt: AttemptRecord) -> str:
         folder = attempt.folder
@@ -182,7 +196,8 @@ class Tracker:
         """Update the state of an attempt by its folder and Slurm's state."""
         attempt = one.attempt
         if attempt.state == "queued" and one.phase == "waiting":
-            if not any(other in self.tracked for other in one.after):
+            is_due = time.monotonic() >= one.retry_s
+            if is_due and not any(other in self.tracked for other in one.after):
                 self.submit(one, state)
         elif attempt.state == "queued":
             self._update_queued(one, state)
@@ -205,8 +220,9 @@ class Tracker:
         job = state.jobs.get(one.comment)
         if job is not None and not job.is_over:
             one.phase, one.job_id, one.reason = "queued", job.id, job.reason
+            report_missing_claim(one, job)
         elif not folder.void():
-            return  # it was claimed just now
+            return  # it was claimed just now, or the disk is full
         elif job is not None:
             problem = folder.log_tail() or job.reason
             attempt.state = "refused"
@@ -232,21 +248,47 @@ class Tracker:
             return
         if not attempt.gpus:
             attempt.gpus = folder.gpus(self._nodes_of(attempt)) or ()
-        now_s = time.monotonic()
         job = state.jobs.get(one.comment)
         if state.began_s > one.changed_s and (job is None or job.is_over or job.is_pending):
             self._check_heartbeat(one, job)
+            stop_orphan(one, job, self._stale_s)
         elif job is not None:
-            one.job_id = job.id
-        self._send_signal(one, job, now_s)
+            one.job_id, one.unknown_s = job.id, math.inf
+            self._check_silence(one, job)
+        self._signals.resend(one, job)
 
     def _check_heartbeat(self, one: TrackedAttempt, job: SlurmJob | None) -> None:
         """End an attempt that Slurm does not run and that shows no sign of life."""
-        if one.folder.heartbeat_age_s() > self._stale_s:
-            one.attempt.exit = one.folder.exit()
-            one.attempt.state = "vanished" if one.attempt.exit is None else "ended"
-            if one.attempt.exit is None and job is not None and job.state == "NODE_FAIL":
-                one.attempt.failure = "node_lost"
+        attempt = one.attempt
+        if self._silence_s(one) > self._stale_s:
+            attempt.exit = one.folder.exit()
+            attempt.state = "vanished" if attempt.exit is None else "ended"
+            if attempt.exit is None:
+                attempt.failure = find_failure(job)
+
+    def _check_silence(self, one: TrackedAttempt, job: SlurmJob) -> None:
+        """Cancel a job that Slurm takes for running although its processes are gone for long.
+
+        slurmctld that was killed may have started the job anew, with a batch step that could not start.
+        """
+        now_s = time.monotonic()
+        if now_s - one.listened_s > self._stale_s:
+            one.listened_s = now_s
+            silent_s = self._silence_s(one)
+            if silent_s > SILENT * self._stale_s:
+                _logger.warning(
+                    "Slurm job %s (%s) has shown no sign of life for %.0f s; it is cancelled",
+                    job.id,
+                    one.comment,
+                    silent_s,
+                )
+                self._signals.cancel(one, job)
+
+    def _silence_s(self, one: TrackedAttempt) -> float:
+        """Return the seconds since the last heartbeat of an attempt on any of its nodes."""
+        nodes = self._nodes_of(one.attempt)
+        names = ["", *nodes] if len(nodes) > 1 else [""]
+        return min(one.folder.heartbeat_age_s(name) for name in names)
 
     def is_alive(self, attempt: AttemptRecord, node: int) -> bool:
         """Return whether a started attempt shows signs of life on a node, whatever Slurm takes it for."""
@@ -259,39 +301,7 @@ class Tracker:
     def send(self, attempt: AttemptRecord, signal: Literal["TERM", "USR1"], state: SlurmState) -> None:
         """Signal the batch step, now and until it is delivered."""
         one = self.tracked[attempt]
-        if signal == "USR1" or not one.signal:
-            if signal != one.signal:
-                one.signal_s = one.delivered_s = -1.0
-            one.signal = signal
-            one.folder.request("stop" if signal == "TERM" else "kill")
-            self._send_signal(one, state.jobs.get(one.comment), time.monotonic())
-
-    def _send_signal(self, one: TrackedAttempt, job: SlurmJob | None, now_s: float) -> None:
-        if not one.signal or job is None or job.is_over or one.attempt.state != "running":
-            return
-        if one.delivered_s < 0:
-            if one.signal_s < 0 or now_s - one.signal_s > _RESEND_S:
-                self._signal_batch_step(one, job.id, now_s)
-            return
-        grace_s = one.jobs[0].spec.grace_s if one.jobs and one.signal == "TERM" else 0.0
-        if (
-            one.jobs
-            and now_s - one.delivered_s > grace_s + _KILL_DELAY_S
-            and now_s - one.signal_s > _RESEND_S
-        ):
-            one.signal_s = now_s
-            self._threads.run(lambda: cancel_jobs([job.id]))
-
-    def _signal_batch_step(self, one: TrackedAttempt, job_id: str, now_s: float) -> None:
-        one.signal_s, signal = now_s, one.signal
-
-        def on_sent(result: Any) -> None:
-            if isinstance(result, Exception):
-                _logger.warning("SIG%s did not reach Slurm job %s: %s", signal, job_id, result)
-            elif one.signal == signal:
-                one.delivered_s = time.monotonic()
-
-        self._threads.run(lambda: signal_batch_step(job_id, signal), on_sent)
+        self._signals.send(one, signal, state.jobs.get(one.comment))
 
     def remove(self, attempt: AttemptRecord) -> None:
         """Forget an attempt; one that has not ended is ended, and one that has not started never starts."""
@@ -299,7 +309,8 @@ class Tracker:
         if attempt.state == "ended":
             self._ended_s[one.comment] = time.monotonic()
         elif one.phase != "waiting":
-            one.folder.void()
+            if not one.folder.void() and one.folder.claim() is None:
+                self._not_void.append(one.folder)
             if one.job_id and one.comment:
                 self._swept_s = -1.0  # look at the state again now
 
@@ -307,17 +318,26 @@ class Tracker:
         """Cancel the jobs of this service that Slurm has and that are of no interest any more."""
         if state.began_s <= self._swept_s:
             return
+        if self.problem and not any(one.retry_s for one in self.tracked.values()):
+            _logger.warning("files can be written again")
+            self.problem = ""
+        self._not_void = [one for one in self._not_void if not one.void() and one.claim() is None]
         now_s = self._swept_s = time.monotonic()
         wanted = {one.comment for one in self.tracked.values()}
         self._ended_s = {key: at_s for key, at_s in self._ended_s.items() if now_s - at_s < _ENDED_S}
-        stray = [
-            job.id
+        stray = {
+            job.id: comment
             for comment, job in state.jobs.items()
             if not job.is_over and comment not in wanted and comment not in self._ended_s
-        ]
+        }
         if stray:
             _logger.info("cancelling Slurm jobs %s, which are not needed any more", ", ".join(stray))
             self._threads.run(lambda: cancel_jobs(stray), _log_error)
+
+
+def _build_batch_script(folder: Path) -> str:
+    script = os.path.realpath(batch_step.__file__)
+    return build_script([sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(folder)])
 
 
 def _log_error(result: Any) -> None:
