@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.folder_layout import job_folder
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.slurm import batch_step
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
@@ -79,6 +80,7 @@ class Tracker:
         self._stale_s = MISSED * options.heartbeat_s
         self.tracked: dict[AttemptRecord, TrackedAttempt] = {}
         self._ended_s: dict[str, float] = {}  # by comment: attempts that were released after their end
+        self._spared: set[str] = set()  # comments of those that had ended before this process
         self._not_void: list[AttemptFolder] = []  # of attempts that were removed while the disk was full
         self._swept_s = -1.0
         self._signals = StepSignals(threads)
@@ -328,11 +330,21 @@ class Tracker:
         stray = {
             job.id: comment
             for comment, job in state.jobs.items()
-            if not job.is_over and comment not in wanted and comment not in self._ended_s
+            if not (job.is_over or comment in wanted or comment in self._ended_s or self._is_ending(comment))
         }
         if stray:
             _logger.info("cancelling Slurm jobs %s, which are not needed any more", ", ".join(stray))
             self._threads.run(lambda: cancel_jobs(stray), _log_error)
+
+    def _is_ending(self, comment: str) -> bool:
+        """Return whether an attempt of before this process has written its end; Slurm notices it soon."""
+        job, _, number = comment.removeprefix(self.prefix).rpartition(":")
+        folder = AttemptFolder(job_folder(self._root, job) / "attempts" / number)
+        if comment in self._spared or folder.exit() is None:
+            return False
+        self._spared.add(comment)
+        self._ended_s[comment] = time.monotonic()
+        return True
 
 
 def _build_batch_script(folder: Path) -> str:
