@@ -37,6 +37,8 @@ def describe_reason(view: ControllerView, job: JobRow) -> str:
     now_s = view.clock()
     if job.retry_at_s is not None and job.retry_at_s > now_s:
         return f"{job.message} It is retried in {format_seconds(job.retry_at_s - now_s)}.".strip()
+    if waits := view.engine_reason(job.id):
+        return waits
     reason = _wait_reason(view, job)
     if reason is Reason.TOO_BIG:
         unmet = find_unmet_requests(view, job.submission["spec"], job.submission["columns"])
@@ -63,6 +65,8 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     code = _wait_reason(view, job).name.lower() if waits else "held" if held else job.state.lower()
     if job.withheld and not held and (withheld := view.withheld_reason(job.id)) is not None:
         code = withheld.code
+    if waits and view.engine_reason(job.id):
+        code = "engine"
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
     fair_share, account_facts = explain_account(view, job.team, job.user)
     if step is not None and position is not None:

@@ -9,6 +9,7 @@ does not respond, nothing changes.
 
     not claimed, unknown to Slurm   declared void and submitted again
     not claimed, ended              refused, with the last line of its log
+    waits for a limit               refused, so that others get its GPUs, and tried again later
     claimed, not running in Slurm   vanished when its heartbeat has stopped
 """
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,14 +25,16 @@ from typing import Any, Literal
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.local.user_lookup import look_up_user, own_user
 from wattline.backend.engine.slurm import batch_step
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads
 from wattline.backend.engine.slurm.cluster_state import SlurmJob, SlurmState
 from wattline.backend.engine.slurm.commands import cancel_jobs, signal_batch_step, submit_script
 from wattline.backend.engine.slurm.heartbeat import MISSED
-from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
+from wattline.backend.engine.slurm.launcher import create_folders, user_variables, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
+from wattline.backend.engine.slurm.refusals import classify_refusal, describe_wait, find_limit
 from wattline.backend.engine.slurm.submission import (
     SlurmOptions,
     build_comment,
@@ -41,7 +43,7 @@ from wattline.backend.engine.slurm.submission import (
     find_shares,
     slurm_time_s,
 )
-from wattline.errors import Unreachable
+from wattline.errors import ConfigError, Unreachable
 
 _KILL_DELAY_S = 15.0  # from a signal to the batch step to the cancellation of the whole job
 _RESEND_S = 5.0  # of a signal that could not be delivered
@@ -65,7 +67,7 @@ class TrackedAttempt:
     job_id: str = ""  # as sbatch or squeue last reported it
     changed_s: float = 0.0  # Slurm's state must be newer than this to count
     submits: int = 0
-    reason: str = ""  # why Slurm lets it wait
+    limited_s: float = -1.0  # since when it waits for a limit of its account; -1: it does not
     signal: Literal["", "TERM", "USR1"] = ""  # to be sent to the batch step
     signal_s: float = -1.0  # when it was last sent; -1: never
     delivered_s: float = -1.0  # since when the batch step has it; -1: it has not
@@ -116,32 +118,36 @@ class Tracker:
         lead = jobs[0].spec
         shares = find_shares(self._node_list, attempt, lead.memory_gib)
         attempt.cpus = sum(share.cpus for share in shares)
+        options = self._options.for_job(lead.user, jobs[0].team)
         try:
+            user = look_up_user(lead.user)
             create_folders(self._root, attempt, jobs)
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             attempt.state, attempt.message = "refused", str(error)
             return
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
         one.changed_s = float("inf")  # until sbatch returns
         flags = build_flags(
             shares,
-            self._options,
+            options,
             name=f"wl-{lead.id}",
             comment=one.comment,
             output=str(attempt.folder / "slurm.log").replace("%", "%%"),
             time_s=slurm_time_s(lead.time_limit_s, lead.grace_s, self._node_list.max_time_s),
             after=self._find_predecessors(attempt, state),
+            user=user,
         )
         script = os.path.realpath(batch_step.__file__)
         text = build_script(
-            [sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(attempt.folder)]
+            [options.node_python, "-I", "-S", "-X", "utf8", script, os.path.realpath(attempt.folder)]
         )
+        variables = {} if user is None else user_variables(user)
         comment = one.comment
         written = replace(attempt)  # as it is now, for the thread
 
         def write_and_submit() -> str:
-            write_attempt(self._root, written, jobs, shares, self._options)
-            return submit_script(flags, text)
+            write_attempt(self._root, written, jobs, shares, options)
+            return submit_script(flags, text, variables)
 
         def on_answer(answer: Any) -> None:
             if one.comment == comment:
@@ -157,7 +163,17 @@ class Tracker:
             one.job_id = answer
             one.phase = "queued" if one.phase == "asked" else one.phase
         elif not isinstance(answer, Unreachable) and one.attempt.state == "queued" and one.folder.void():
-            one.attempt.state, one.attempt.message = "refused", str(answer)
+            self._refuse(one, str(answer))
+
+    def _refuse(self, one: TrackedAttempt, message: str) -> None:
+        """End an attempt that sbatch has refused; the account is named where it may be the cause."""
+        attempt = one.attempt
+        attempt.state, attempt.refusal = "refused", classify_refusal(message)
+        if attempt.refusal:
+            options = self._options.for_job(one.jobs[0].spec.user, one.jobs[0].team)
+            account = f"account {options.account}" if options.account else "its default account"
+            message = f"{message} (user {attempt.user or own_user()}, {account})"
+        attempt.message = message
 
     def _find_predecessors(self, attempt: AttemptRecord, state: SlurmState) -> list[str]:
         """Return the ids of earlier attempts at the same jobs that Slurm has not ended yet."""
@@ -171,7 +187,7 @@ class Tracker:
 
     def _comment(self, attempt: AttemptRecord) -> str:
         folder = attempt.folder
-        return build_comment(self._service, folder.parent.parent.name, int(folder.name))
+        return build_comment(self._service, folder.parent.parent.name, int(folder.name), attempt.user)
 
     def _nodes_of(self, attempt: AttemptRecord) -> list[str]:
         return [self._node_list.names[node] for node, _ in attempt.allocation]
@@ -198,13 +214,14 @@ class Tracker:
                 return  # the other nodes follow
             one.phase, one.job_id = "claimed", str(claim.get("job_id", one.job_id))
             one.changed_s = time.monotonic()  # an earlier state may show it as pending
-            attempt.state, attempt.gpus = "running", gpus or ()
+            attempt.state, attempt.gpus, attempt.message = "running", gpus or (), ""
             return
         if state.began_s <= one.changed_s:
             return
         job = state.jobs.get(one.comment)
         if job is not None and not job.is_over:
-            one.phase, one.job_id, one.reason = "queued", job.id, job.reason
+            one.phase, one.job_id = "queued", job.id
+            self._update_wait(one, job.reason)
         elif not folder.void():
             return  # it was claimed just now
         elif job is not None:
@@ -219,6 +236,21 @@ class Tracker:
         else:
             _logger.warning("Slurm does not know job %s (%s); it is submitted again", one.job_id, one.comment)
             self.submit(one, state)
+
+    def _update_wait(self, one: TrackedAttempt, reason: str) -> None:
+        """Note why Slurm lets an attempt wait; one that waits for a limit gives its GPUs back after a time.
+
+        Else it would hold GPUs that Slurm does not give to it, and that other jobs could use.
+        """
+        attempt, now_s = one.attempt, time.monotonic()
+        attempt.message, limit = describe_wait(reason), find_limit(reason)
+        if not limit:
+            one.limited_s = -1.0
+        elif one.limited_s < 0:
+            one.limited_s = now_s
+        elif now_s - one.limited_s > self._options.limit_wait_s and one.folder.void():
+            attempt.state, attempt.refusal = "refused", "limit"
+            attempt.message = f"Slurm let it wait for {limit} ({reason}), so its GPUs were given back"
 
     def _is_gone(self, one: TrackedAttempt, state: SlurmState) -> bool:
         job = state.jobs.get(one.comment)
