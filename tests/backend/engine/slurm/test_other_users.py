@@ -13,15 +13,19 @@ from typing import Any
 
 import pytest
 
+from support.controllers import open_client
 from support.slurm_cluster import SlurmCluster, require_slurm
 from support.slurm_database import DATABASE_PROGRAMS, create_user, delete_user
 from wattline.backend.engine.folder_layout import attempt_folders
 from wattline.backend.engine.slurm.accounts import AccountMap, SlurmAccount
+from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.checks import check_cluster
+from wattline.backend.engine.slurm.orders import write_orders
 from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.jobfile import read_document
 from wattline.service.controller import Controller
 from wattline.service.explain import describe_reason
+from wattline.service.job_logs import LogReader
 from wattline.service.storage.projection import JobRow
 
 pytestmark = [
@@ -72,9 +76,14 @@ class Service:
         self.folder = folder
         self.open()
 
-    def open(self) -> None:
+    def open(self, limit_wait_s: float = 3600.0) -> None:
         options = SlurmOptions(
-            "one", meter="none", heartbeat_s=0.5, accounts=ACCOUNTS, limit_wait_s=1.0, node_python=PYTHON
+            "main",
+            meter="none",
+            heartbeat_s=0.5,
+            accounts=ACCOUNTS,
+            limit_wait_s=limit_wait_s,
+            node_python=PYTHON,
         )
         self.controller = Controller(self.folder, slurm=options)
         self.controller.start()
@@ -154,15 +163,23 @@ def test_a_limit_of_the_account_is_the_reason_and_does_not_keep_gpus_from_others
     service: Service, cluster: SlurmCluster
 ) -> None:
     bobs = service.submit(BOB, "true", gpus=2)
-    service.until(lambda: service.reason(bobs).startswith("Slurm lets it wait"))
-    assert service.reason(bobs) == "Slurm lets it wait: a limit of its account (AssocGrpGRES)."
+    with open_client(service.controller) as client:
+        service.until(lambda: client.get(f"/api/v1/jobs/{bobs}").json()["reason"].startswith("Slurm lets"))
+        explanation = client.get(f"/api/v1/jobs/{bobs}/explain").json()
+    assert explanation["reason"] == "Slurm lets it wait: a limit of its account (AssocGrpGRES)."
+    assert explanation["code"] == "engine"
+    service.controller.stop()
+    service.open(limit_wait_s=0.5)
     service.until(lambda: service.job(bobs).retry_at_s)
     assert "for a limit of its account (AssocGrpGRES), so its GPUs were given back. It is retried" in (
         service.reason(bobs)
     )
     assert (service.job(bobs).state, service.job(bobs).kill_count) == ("PENDING", 0)
-    anns = service.submit(ANN, "true", gpus=2)
-    service.until(lambda: service.job(anns).state == "SUCCEEDED")
+    anns = service.submit(ANN, "id -u", gpus=4)  # all GPUs, on two nodes
+    service.until(lambda: service.job(anns).end_s)
+    (folder,) = attempt_folders(service.folder, anns)
+    logs = [(folder / f"rank{rank}.log").read_text() for rank in range(4)]
+    assert logs == [f"{create_user(ANN)}\n"] * 4
     service.until(lambda: not cluster.run("squeue", "-h").strip())
 
 
@@ -197,6 +214,27 @@ def test_a_job_with_a_comment_of_another_user_counts_for_nothing(
     service.until(lambda: poller.latest.began_s > polled_s)
     assert poller.latest.jobs[comment].user == ANN
     assert service.job(id).state == "RUNNING"
+
+
+def test_a_job_that_puts_links_into_its_folder_sees_and_changes_no_file_of_the_service(
+    service: Service,
+) -> None:
+    secret = service.folder / "secret"
+    secret.write_text("of the service\n")
+    secret.chmod(0o600)
+    names = "rank0.log slurm.log events.jsonl orders.json request heartbeat"
+    links = f"cd $WATTLINE_ATTEMPT; for n in {names}; do ln -sf {secret} $n; done; exec sleep 1000"
+    id = service.submit(ANN, links)
+    service.until(lambda: service.job(id).state == "RUNNING")
+    (folder,) = attempt_folders(service.folder, id)
+    service.until((folder / "orders.json").is_symlink)
+    assert b"".join(LogReader(folder / "rank0.log").read()) == b""
+    assert AttemptFolder(folder).log_tail() == ""
+    write_orders(folder, 200.0)
+    assert run_as(ANN, "cat", f"{folder}/orders.json").stdout == '{"cap_w": 200.0}'
+    service.controller.cancel(id)
+    service.until(lambda: service.job(id).state == "CANCELLED")
+    assert secret.read_text() == "of the service\n"
 
 
 def test_doctor_checks_the_jobs_of_a_user(cluster: SlurmCluster, service: Service) -> None:
