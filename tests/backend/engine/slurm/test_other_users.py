@@ -167,7 +167,7 @@ def test_a_limit_of_the_account_is_the_reason_and_does_not_keep_gpus_from_others
         service.until(lambda: client.get(f"/api/v1/jobs/{bobs}").json()["reason"].startswith("Slurm lets"))
         explanation = client.get(f"/api/v1/jobs/{bobs}/explain").json()
     assert explanation["reason"] == "Slurm lets it wait: a limit of its account (AssocGrpGRES)."
-    assert explanation["code"] == "engine"
+    assert (explanation["code"], explanation["expected"]) == ("engine", None)
     service.controller.stop()
     service.open(limit_wait_s=0.5)
     service.until(lambda: service.job(bobs).retry_at_s)

@@ -66,7 +66,11 @@ def _describe_containers(found: Sequence[str]) -> str:
     if find_container_runtime() == "pyxis":
         return "by Pyxis"
     count = sum(path != "none" for path in found)
-    return f"by Apptainer, on {count} of {len(found)} nodes" if count else "no: neither Pyxis nor Apptainer"
+    return (
+        f"by Apptainer, on {count} of {len(found)} nodes"
+        if count
+        else "not available: neither Pyxis nor Apptainer is installed"
+    )
 
 
 def report_nodes(
