@@ -19,20 +19,34 @@ PYXIS_FLAG = "--container-image"
 _PROGRAMS = ("apptainer", "singularity")
 # A step of its own on this node, beside that of the supervisor, with all its cores and GPUs. srun kills its
 # step when it gets a SIGTERM. So it is in a session of its own, and scancel sends the job's signal to the
-# step, which is found by its name.
+# step, which is found by its name, as soon as it exists. A wait that the signal interrupts has not the exit
+# code of the step, and is repeated; 127 means that an earlier one had it.
 _STEP = """\
-name="wl-$RANK"
-setsid srun --job-name="$name" --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 \\
-  --nodelist="$SLURMD_NODENAME" --export=ALL --input=none --unbuffered "$@" &
-child=$!
+name="wl-$RANK" child= stopping= code=127
 stop() {
-  for step in $(squeue -h -s -j "$SLURM_JOB_ID" -o %%i=%%j); do
-    [ "${step#*=}" != "$name" ] || scancel --signal=%(signal)s "${step%%%%=*}"
+  stopping=1
+  while [ -z "$child" ] || kill -0 "$child" 2>/dev/null; do
+    for step in $(squeue -h -s -j "$SLURM_JOB_ID" -o %%i=%%j 2>/dev/null); do
+      if [ "${step#*=}" = "$name" ] && scancel --signal=%(signal)s "${step%%%%=*}" 2>/dev/null; then
+        return
+      fi
+    done
+    [ -n "$child" ] || return
+    sleep 0.2
   done
 }
 trap stop %(signal)s
-while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
-exit "$code"
+setsid srun --job-name="$name" --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 \\
+  --nodelist="$SLURMD_NODENAME" --export=ALL --input=none --unbuffered "$@" &
+child=$!
+[ -z "$stopping" ] || stop
+while :; do
+  stopping=
+  wait "$child"
+  status=$?
+  [ "$status" = 127 ] || code=$status
+  [ -n "$stopping" ] || exit "$code"
+done
 """
 
 
