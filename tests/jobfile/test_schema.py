@@ -126,6 +126,36 @@ def test_fuse_is_off_auto_or_a_number(text: str, width: object) -> None:
         assert read_job(f"run: x\nfuse: {text}", "job.yaml").width == width
 
 
+def test_a_container_is_an_image_or_an_image_with_mounts() -> None:
+    job = read_job("run: x\ncontainer: docker://pytorch/pytorch:2.4", "job.yaml")
+    assert (job.container_image, job.container_mounts) == ("docker://pytorch/pytorch:2.4", ())
+    job = job_with(container={"image": "a.sif", "mounts": ["/data", "/x:/y:ro"]})
+    assert (job.container_image, job.container_mounts) == ("a.sif", ("/data", "/x:/y:ro"))
+    assert job_with().container_image == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("container: {}", 2, "container.image is missing, expected an image such as pytorch.sif"),
+        (
+            "container:\n  image: a.sif\n  mount: [/data]",
+            4,
+            "unknown key container.mount, expected one of image",
+        ),
+        (
+            "container:\n  image: a.sif\n  mounts: [data]",
+            4,
+            "container.mounts[0] is 'data', expected a list of",
+        ),
+        ("container: --bind", 2, "container is '--bind', expected an image"),
+        ("container: [a.sif]", 2, "container is a list, expected an image"),
+    ],
+)
+def test_a_wrong_container_is_refused_with_its_line(text: str, line: int, message: str) -> None:
+    assert read_error(f"run: x\n{text}").message.startswith(f"job.yaml:{line}: {message}")
+
+
 def test_words_that_older_yaml_reads_as_booleans_are_text() -> None:
     job = read_job("run: x\nelastic: yes\nteam: no\nname: 2024\nresources: {time: 12:30}", "job.yaml")
     assert job.elastic is True

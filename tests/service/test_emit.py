@@ -126,6 +126,41 @@ def test_a_manifest_is_a_job_and_is_labelled_as_not_run(tmp_path: Path, capsys: 
     assert manifest["spec"]["activeDeadlineSeconds"] == 600
 
 
+CONTAINER = {"image": "pytorch.sif", "mounts": ["/data:/mnt:ro"]}
+
+
+def test_a_container_is_run_by_apptainer_in_the_batch_script(tmp_path: Path, capsys: Capsys) -> None:
+    script = emit(capsys, "sbatch", str(write_job(tmp_path, container=CONTAINER)))
+    command = f"apptainer exec --nv --bind {tmp_path} --bind /data:/mnt:ro --pwd {tmp_path} pytorch.sif sh -c"
+    assert command in script
+
+
+def test_a_container_is_run_by_pyxis_where_srun_has_its_flags(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\necho '--container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}:/usr/bin:/bin")
+    script = emit(capsys, "sbatch", str(write_job(tmp_path, container=CONTAINER)))
+    mounts = f"{tmp_path}:{tmp_path},/data:/mnt:ro"
+    flags = f"--container-image=pytorch.sif --container-mounts={mounts} --container-workdir={tmp_path}"
+    assert f"srun {flags} bash -c" in script
+
+
+def test_a_manifest_has_the_container_of_the_job_file(tmp_path: Path, capsys: Capsys) -> None:
+    manifest = yaml.safe_load(emit(capsys, "k8s", str(write_job(tmp_path, container=CONTAINER))))
+    pod = manifest["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "pytorch.sif"
+    assert pod["containers"][0]["volumeMounts"] == [
+        {"name": "mount-0", "mountPath": "/mnt", "readOnly": True}
+    ]
+    assert pod["volumes"] == [{"name": "mount-0", "hostPath": {"path": "/data"}}]
+    text = emit(capsys, "k8s", str(write_job(tmp_path, container=CONTAINER)), "--image", "other:1")
+    assert "image: other:1" in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

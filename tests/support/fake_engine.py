@@ -49,6 +49,7 @@ class FakeEngine:
     """
 
     simulated, energy_method, runs_other_users, problem = True, "unmetered", False, ""
+    container_problem = "the engine has no processes"
 
     def __init__(self, root: Path, cluster: FakeCluster) -> None:
         self._root, self.cluster = root, cluster

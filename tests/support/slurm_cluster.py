@@ -26,6 +26,14 @@ from pathlib import Path
 
 import pytest
 
+from support.slurm_database import (
+    config_lines,
+    create_database,
+    database_command,
+    grant_access,
+    write_database_config,
+)
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun")
 DEADLINE_S = 60.0
 _PDEATHSIG = 1
@@ -76,9 +84,9 @@ PartitionName=two Nodes=n[1-2] MaxTime=INFINITE
 """
 
 
-def require_slurm() -> None:
-    """Skip the test where Slurm is not installed; under CI=true fail."""
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+def require_slurm(*more: str) -> None:
+    """Skip the test where Slurm, or one of *more* programs, is not installed; under CI=true fail."""
+    missing = [name for name in (*PROGRAMS, *more) if shutil.which(name) is None]
     if missing:
         message = f"{', '.join(missing)} are missing: type scripts/install-system-packages"
         if os.environ.get("CI") == "true":
@@ -89,12 +97,21 @@ def require_slurm() -> None:
 class SlurmCluster:
     """Nodes n1, n2 … with *gpus* GPUs each; *config* are more lines of slurm.conf.
 
+    With *database* there are slurmdbd and MariaDB, and associations and limits are enforced; needs root.
+
     The partitions main and urgent have all nodes, one and two have the first one and two.
     """
 
     def __init__(
-        self, nodes: int = 4, gpus: int = 2, *, kind: str = "a100", config: Sequence[str] = ()
+        self,
+        nodes: int = 4,
+        gpus: int = 2,
+        *,
+        kind: str = "a100",
+        config: Sequence[str] = (),
+        database: bool = False,
     ) -> None:
+        self._database = database
         self.nodes, self.gpus, self.kind, self._config = nodes, gpus, kind, config
         self.folder = Path()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -139,9 +156,12 @@ class SlurmCluster:
             (self.folder / name).mkdir(mode=0o755)
         for index in range(self.gpus):
             (self.folder / f"nvidia{index}").symlink_to("/dev/null")
-        self._write_config(_find_ports(self.nodes + 1))
+        port = _find_ports(self.nodes + 3)
+        self._write_config(port)
         try:
             self._start_munge()
+            if self._database:
+                self._start_database(port + self.nodes + 1)
             self.start_controller("-c")
             for number in range(1, self.nodes + 1):
                 self.start_node(f"n{number}")
@@ -152,7 +172,8 @@ class SlurmCluster:
 
     def stop(self) -> None:
         """End all jobs and daemons, and delete the folder."""
-        for name in sorted(self._daemons, key=lambda name: name == "munged"):
+        last = ["slurmdbd", "mariadbd", "munged"]
+        for name in sorted(self._daemons, key=lambda name: last.index(name) if name in last else -1):
             self._end(name)
         for pid in self._find_job_processes():
             with suppress(ProcessLookupError):
@@ -237,7 +258,9 @@ class SlurmCluster:
 
     def cancel_all(self) -> None:
         """Cancel all jobs, and wait until all nodes are idle again."""
-        self.run("scancel", "--user", str(os.getuid()))
+        jobs = self.run("squeue", "-h", "-o", "%A").split()
+        if jobs:
+            self._try_run("scancel", *jobs)
         self.wait_for(
             lambda: not self.run("squeue", "-h").strip() and set(self.states().values()) == {"idle"}
         )
@@ -257,6 +280,20 @@ class SlurmCluster:
             with suppress(AssertionError):  # it has come back by itself
                 self.run("scontrol", "update", f"NodeName={','.join(unusable)}", "State=RESUME")
         self.cancel_all()
+
+    def _start_database(self, port: int) -> None:
+        write_database_config(self.folder, port, port + 1)
+        create_database(self.folder)
+        self._spawn("mariadbd", *database_command(self.folder, port + 1))
+        self.wait_for(lambda: grant_access(self.folder))
+        self._spawn("slurmdbd", "slurmdbd", "-D")
+        self.wait_for(lambda: self._try_run("sacctmgr", "-i", "add", "cluster", "wattline"))
+
+    def _try_run(self, *command: str) -> bool:
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            self.run(*command, timeout_s=5.0)
+            return True
+        return False
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"
@@ -312,9 +349,12 @@ class SlurmCluster:
             "kind": self.kind,
             "cpus": 4 * self.gpus,
             "memory": 16_000 * self.gpus,
-            "more": "\n".join(self._config),
+            "more": "\n".join((*self._config, *self._database_lines(port))),
         }
         (self.folder / "slurm.conf").write_text(_CONFIG.format(**values))
+
+    def _database_lines(self, port: int) -> Sequence[str]:
+        return config_lines(self.folder, port + self.nodes + 1) if self._database else ()
 
     def _find_job_processes(self, node: str = "") -> set[int]:
         """Return the slurmstepd of this cluster, or of one node, and all processes below them."""

@@ -183,6 +183,15 @@ class RecurringSection(_Section):
         return None if self.target is None else Target.parse(self.target)
 
 
+class ContainerSection(_Section):
+    """Container image of a job, and folders of the host in it."""
+
+    image: f.Image = Field(description="an image such as pytorch.sif or docker://pytorch/pytorch:2.4")
+    mounts: f.Mounts = Field(
+        default=(), description="a list of absolute paths such as /data, /data:/inside or /data:/inside:ro"
+    )
+
+
 class DependencySection(_Section):
     """A job or a sweep that has to end first."""
 
@@ -205,6 +214,9 @@ class JobFile(_Section):
     name: f.Label = Field(default="", description="a name of at most 200 letters on one line")
     workdir: f.Folder | None = Field(default=None, description="an absolute path such as /home/me/project")
     env: f.Env = Field(default={}, description="environment variables such as {OMP_NUM_THREADS: 4}")
+    container: f.Image | ContainerSection | None = Field(
+        default=None, description="an image such as pytorch.sif, or {image: pytorch.sif, mounts: [/data]}"
+    )
     model: f.Line | None = Field(default=None, description="the name of a known workload such as resnet50")
     batch_size: f.Count | None = Field(default=None, description="a whole number above 0")
     resources: ResourcesSection = Field(
@@ -262,6 +274,16 @@ class JobFile(_Section):
         return split_command(self.run) if isinstance(self.run, str) else self.run
 
     @property
+    def container_image(self) -> str:
+        """Container image; empty: none."""
+        return self.container.image if isinstance(self.container, ContainerSection) else self.container or ""
+
+    @property
+    def container_mounts(self) -> tuple[str, ...]:
+        """Folders of the host in the container."""
+        return self.container.mounts if isinstance(self.container, ContainerSection) else ()
+
+    @property
     def dependencies(self) -> tuple[Dependency, ...]:
         """Jobs and sweeps that have to end first."""
         return list_dependencies(self)
@@ -279,7 +301,8 @@ class JobFile(_Section):
 
 _AS_WRITTEN: frozenset[Path] = frozenset(
     (
-        *((key,) for key in ("name", "run", "workdir", "env", "model", "team", "deadline", "matrix")),
+        *((key,) for key in ("name", "run", "workdir", "env", "container")),
+        *((key,) for key in ("model", "team", "deadline", "matrix")),
         *(("resources", "gpu_type"), ("checkpoint", "dir"), ("recurring", "group"), ("recurring", "target")),
     )
 )

@@ -113,7 +113,7 @@ class Controller:
         self._events: list[NewEvent] | None = None  # of the loop, to be written together; None: at once
         self.actions = JobActions(self.store, self.backend, self.clock)
         self._admission = Admission(self.store, self.backend, self.clock, self.actions.lock)
-        self._update_view(withheld_reason=self._admission.reason)
+        self._update_view(withheld_reason=self._admission.reason, engine_reason=self.backend.wait_reason)
         self._submitter = Submitter(self.store, self.backend, self.view)
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)

@@ -9,6 +9,7 @@ import math
 import shlex
 from typing import Any
 
+from wattline.backend.engine.container import build_apptainer_command, build_pyxis_flags
 from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
 from wattline.service.submission import Submission
@@ -17,11 +18,14 @@ _REQUEUE = 75
 _NOT_RUN = "# Written by wattline emit k8s; not run here: check it before you use it.\n"
 
 
-def build_sbatch_script(submission: Submission, licence: str = "", partition: str = "") -> str:
+def build_sbatch_script(
+    submission: Submission, licence: str = "", partition: str = "", runtime: str = ""
+) -> str:
     """Return a batch script with all flags in it; *licence* is the name of the licences that are watts.
 
     The job holds as many of these licences as its GPUs may draw, so that Slurm keeps a watt budget:
-    `Licenses=watts:40000` in slurm.conf.
+    `Licenses=watts:40000` in slurm.conf. With the *runtime* "pyxis" its flags run a job in its container,
+    else Apptainer does.
     """
     spec, gpus = submission.spec, int(submission.columns["gpus"])
     single = spec["config"] is not None or _starts_ranks(spec["command"])
@@ -32,13 +36,13 @@ def build_sbatch_script(submission: Submission, licence: str = "", partition: st
     for name, value in spec["env"].items():
         lines.append(f"export {name}={shlex.quote(value)}")
     lines += [f"cd {shlex.quote(spec['workdir'])} || exit 1", 'mkdir -p "$WATTLINE_CHECKPOINT_DIR"']
-    command = shlex.join(spec["command"])
+    step, command = _wrap_command(spec, runtime)
     if single:
-        lines.append(f"srun --ntasks=1 {command}")
+        lines.append(f"srun --ntasks=1 {step}{command}")
     else:
         lines += [
             "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
-            f"srun bash -c {shlex.quote(_RANK + command)}",
+            f"srun {step}bash -c {shlex.quote(_RANK + command)}",
         ]
     lines += [
         "code=$?",
@@ -48,6 +52,18 @@ def build_sbatch_script(submission: Submission, licence: str = "", partition: st
         "exit $code",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _wrap_command(spec: dict[str, Any], runtime: str) -> tuple[str, str]:
+    """Return the flags of srun for the container of a job, and its command, as words of a shell."""
+    command, folder = shlex.join(spec["command"]), spec["workdir"]
+    if not spec["image"]:
+        return "", command
+    mounts = [*([] if folder == "/" else [folder]), *spec["mounts"]]
+    if runtime == "pyxis":
+        return f"{shlex.join(build_pyxis_flags(spec['image'], mounts, folder))} ", command
+    words = build_apptainer_command("apptainer", spec["image"], mounts, folder)
+    return "", f"{shlex.join(words)} {command}"
 
 
 _RANK = (
@@ -143,7 +159,10 @@ def build_epilog(watts: float | None = None) -> str:
 
 
 def build_k8s_manifest(submission: Submission, image: str) -> str:
-    """Return a `batch/v1` Job as YAML: one pod with all GPUs of the job; it was not run."""
+    """Return a `batch/v1` Job as YAML: one pod with all GPUs of the job; it was not run.
+
+    *image* replaces the image of the job file.
+    """
     import yaml
 
     spec, gpus = submission.spec, int(submission.columns["gpus"])
@@ -160,19 +179,21 @@ def build_k8s_manifest(submission: Submission, image: str) -> str:
         "WATTLINE_CHECKPOINT_DIR": spec["checkpoint"] or "checkpoints",
         **({} if spec["power_w"] is None else {"WATTLINE_POWER_LIMIT_W": f"{spec['power_w']:g}"}),
     }
-    container = {
+    container: dict[str, Any] = {
         "name": "job",
-        "image": image,
+        "image": image or spec["image"],
         "command": list(spec["command"]),
         "workingDir": spec["workdir"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"limits": limits},
     }
-    pod = {
+    pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(spec["grace_s"]),
         "containers": [container],
     }
+    if spec["mounts"]:
+        container["volumeMounts"], pod["volumes"] = _list_volumes(spec["mounts"])
     kinds = str(submission.columns["gpu_kind"])
     labels = {"app.kubernetes.io/managed-by": "wattline", **({"wattline/gpu-kind": kinds} if kinds else {})}
     name = "".join(char if char.isalnum() else "-" for char in submission.name.casefold()).strip("-")[:52]
@@ -186,3 +207,15 @@ def build_k8s_manifest(submission: Submission, image: str) -> str:
         "spec": job,
     }
     return _NOT_RUN + yaml.safe_dump(document, sort_keys=False)
+
+
+def _list_volumes(mounts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the mounts of a container, and the folders of the node that they show."""
+    places, volumes = [], []
+    for number, mount in enumerate(mounts):
+        source, *rest = mount.split(":")
+        inside = rest[0] if rest and rest[0].startswith("/") else source
+        name = f"mount-{number}"
+        places.append({"name": name, "mountPath": inside, **({"readOnly": True} if "ro" in rest else {})})
+        volumes.append({"name": name, "hostPath": {"path": source}})
+    return places, volumes

@@ -37,6 +37,8 @@ def describe_reason(view: ControllerView, job: JobRow) -> str:
     now_s = view.clock()
     if job.retry_at_s is not None and job.retry_at_s > now_s:
         return f"{job.message} It is retried in {format_seconds(job.retry_at_s - now_s)}.".strip()
+    if waits := view.engine_reason(job.id):
+        return waits
     reason = _wait_reason(view, job)
     if reason is Reason.TOO_BIG:
         unmet = find_unmet_requests(view, job.submission["spec"], job.submission["columns"])
@@ -63,9 +65,14 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     code = _wait_reason(view, job).name.lower() if waits else "held" if held else job.state.lower()
     if job.withheld and not held and (withheld := view.withheld_reason(job.id)) is not None:
         code = withheld.code
+    in_engine = waits and bool(view.engine_reason(job.id))
+    if in_engine:
+        code = "engine"
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
     fair_share, account_facts = explain_account(view, job.team, job.user)
-    if step is not None and position is not None:
+    if in_engine:  # the policy takes it for started, so that no forecast is known
+        evidence.append("Its GPUs are reserved for it, and the engine has not started it yet.")
+    elif step is not None and position is not None:
         evidence += _queue_facts(view, step, position) if waits else _budget_facts(step, position)
         evidence += account_facts
         forecast = Forecast.from_queue(view, position)

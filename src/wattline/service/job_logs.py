@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattline.backend.engine.folder_layout import attempt_folders
+from wattline.backend.engine.user_files import open_file
 from wattline.errors import NotFound
 
 _BLOCK_BYTES = 1 << 16
@@ -87,7 +88,7 @@ class LogReader:
         at_end = True
         for inode, path in files:
             try:
-                with open(path, "rb") as file:
+                with open_file(path) as file:
                     at = file.seek(0, os.SEEK_END)
                     if count == 0:
                         self.position = LogPosition(inode, at)
@@ -121,7 +122,7 @@ class LogReader:
         files: dict[int, Path] = {}
         for path in (self.path, *rotated):
             try:
-                inode = path.stat().st_ino
+                inode = path.lstat().st_ino
             except OSError:
                 continue
             files.pop(inode, None)
@@ -132,7 +133,7 @@ class LogReader:
 def _read_at(path: Path, position: LogPosition) -> bytes | None:
     """Return the bytes from a position; None: the file under this name is another one."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
             if status.st_ino != position.inode or status.st_size < position.offset:
                 return None

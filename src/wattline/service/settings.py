@@ -1,4 +1,4 @@
-"""Settings of the service: the file `settings.toml`, with the table `[retention]`."""
+"""Settings of the service: the file `settings.toml`, with the tables `[retention]` and `[slurm]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wattline.backend.engine.slurm.accounts import NO_ACCOUNTS, AccountMap
 from wattline.errors import ConfigError, Conflict, did_you_mean
+from wattline.service.account_settings import parse_accounts
 from wattline.units import parse_gib, parse_seconds
 
 DAY_S = 86400.0
@@ -27,18 +29,27 @@ class RetentionSettings:
     archive: str = ""  # folder to which jobs are written before they are deleted; empty: none
 
 
+@dataclass(frozen=True)
+class ServiceSettings:
+    """The tables of a settings file."""
+
+    retention: RetentionSettings = RetentionSettings()
+    accounts: AccountMap = NO_ACCOUNTS
+
+
+_TABLES = ("retention", "slurm")
 _FIELDS = {"jobs": "jobs_s", "logs": "logs_s", "events": "events_s", "every": "every_s"}
 _KEYS = (*_FIELDS, "max_size", "archive")
 
 
-def read_settings(path: Path, required: bool = False) -> RetentionSettings:
+def read_settings(path: Path, required: bool = False) -> ServiceSettings:
     """Read a settings file; a missing one gives the defaults, unless it is *required*."""
     try:
         text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):  # the store refuses a folder that is none
         if required:
             raise ConfigError(f"{path}: no such file") from None
-        return RetentionSettings()
+        return ServiceSettings()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     try:
@@ -46,14 +57,16 @@ def read_settings(path: Path, required: bool = False) -> RetentionSettings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     for key in document:
-        if key != "retention":
+        if key not in _TABLES:
             raise ConfigError(
-                f"{path}: unknown key {key}, expected retention", did_you_mean(key, ["retention"])
+                f"{path}: unknown key {key}, expected one of {', '.join(_TABLES)}", did_you_mean(key, _TABLES)
             )
     table = document.get("retention", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: retention is {table!r}, expected a table [retention]")
-    return parse_retention(table, str(path))
+    return ServiceSettings(
+        parse_retention(table, str(path)), parse_accounts(document.get("slurm", {}), str(path))
+    )
 
 
 def parse_retention(table: Mapping[str, Any], where: str) -> RetentionSettings:

@@ -60,7 +60,7 @@ def check_own_user(user: str) -> None:
     if user not in ("", me):
         raise NotAllowed(
             f"jobs of user {user} cannot run: on Slurm this service runs all jobs as {me}",
-            f"start a service of {user}'s own",
+            f"start a service of {user}'s own, or this one as root",
         )
 
 
@@ -119,6 +119,8 @@ def _build_submission(
         "memory_gib": resources.memory_gib or 0.0,
         "config": None if script is None else _member_config(member.words, script),
         "max_joules": job.energy.budget_j,
+        "image": job.container_image,
+        "mounts": job.container_mounts,
     }
     columns = {
         "gpus": requested,

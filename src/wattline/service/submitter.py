@@ -80,6 +80,12 @@ class Submitter:
                 "so it cannot be enforced",
                 "leave out energy.budget",
             )
+        if job.container_image and self._backend.engine.container_problem:
+            raise Conflict(
+                f"container.image is {job.container_image!r}, and jobs cannot run in containers: "
+                f"{self._backend.engine.container_problem}",
+                "install Apptainer, or leave out container",
+            )
         if not self._backend.engine.runs_other_users:
             check_own_user(user)
         expected_s = None if job.recurring is None else self._store.mean_service_s(job.recurring.group)

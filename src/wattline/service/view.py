@@ -44,6 +44,7 @@ class ControllerView:
     step: LoopStep | None = None  # None: nothing was decided yet
     decision_s: float = 0.0  # duration of the last decision
     withheld_reason: Callable[[str], WithheldReason | None] = lambda job: None
+    engine_reason: Callable[[str], str] = lambda job: ""  # why the engine lets a job wait; empty: it does not
     problem: str = ""  # error that keeps the loop from deciding; empty: none
 
     @property

@@ -133,7 +133,7 @@ def test_a_refused_attempt_is_retried_and_counts_as_a_kill(tmp_path: Path) -> No
     harness.apply((START, 0, 0, 0, 1))
     ((kind, _, data),) = harness.reported
     assert (kind, data["kill_count"]) == ("retry", 1)
-    assert data["message"] == "It could not be started: the node is broken"
+    assert data["message"] == "It could not be started: the node is broken."
 
 
 def test_a_queued_attempt_on_a_lost_node_is_back_in_the_queue(tmp_path: Path) -> None:

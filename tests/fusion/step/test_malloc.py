@@ -16,7 +16,9 @@ from wattline.fusion.step import malloc  # noqa: E402
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
 
 
-def count_announcements(monkeypatch: pytest.MonkeyPatch, faults_per_step: int, *, is_kept: bool = False) -> int:
+def count_announcements(
+    monkeypatch: pytest.MonkeyPatch, faults_per_step: int, *, is_kept: bool = False
+) -> int:
     """Return the number of warnings in ten steps, during each of which so many pages are mapped."""
     faults = [0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.preemption import CheckpointWatch
 from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
+from wattline.backend.engine.user_files import create_file
 from wattline.core.events import LOST, NODE_BACK, NODE_LOST, PROTECTED, RAN, Event
 
 CHECK_INTERVAL_S = 1.0
@@ -118,7 +120,7 @@ class AttemptMonitor:
 
     def record_start(self, attempt: AttemptRecord, record: JobRecord, at_s: float) -> None:
         """Update a job that was started, and pass that on as an event."""
-        record.starts = attempt.number(record.id)
+        record.starts, record.refusals = attempt.number(record.id), 0
         record.first_start_s = at_s if math.isnan(record.first_start_s) else record.first_start_s
         data = {
             "attempt": record.starts,
@@ -208,4 +210,4 @@ class AttemptMonitor:
         else:
             attempt.leaving[job] = reason
             with suppress(OSError):  # the array's session looks for this file
-                (attempt.progress[job].path.parent / "cancel").touch()
+                os.close(create_file(attempt.progress[job].path.parent / "cancel"))

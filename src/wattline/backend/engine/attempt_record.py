@@ -38,7 +38,9 @@ class AttemptRecord:
     cap_w: float | None = None  # power limit of its GPUs, as the driver reports it; None: not known
     event_files: Mapping[str, Path] = field(default_factory=dict)  # by job
     exit: Exit | None = None
-    message: str = ""  # why it was refused
+    message: str = ""  # why it was refused, or why the engine lets it wait
+    refusal: Literal["", "limit", "final"] = ""  # *limit*: a later request may be granted; *final*: none will
+    user: str = ""  # user that its processes run as; empty: that of this process
     failure: Literal["", "reboot", "node_lost", "forgotten"] = ""  # why it vanished, if no fault of the job
 
     # Written by the backend.

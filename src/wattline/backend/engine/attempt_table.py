@@ -50,6 +50,10 @@ class AttemptTable:
         """Return the latest attempt of a job with processes, or None. Callable from any thread."""
         return next((one for one in reversed(self.attempts[:]) if one.started and job in one.jobs), None)
 
+    def find_queued(self, job: str) -> AttemptRecord | None:
+        """Return the attempt of a job that is not started yet, or None. Callable from any thread."""
+        return next((one for one in self.attempts[:] if one.state == "queued" and job in one.jobs), None)
+
     def of_any(self, jobs: Sequence[str]) -> list[AttemptRecord]:
         """Return all attempts that at least one of *jobs* is in, the oldest first."""
         return [attempt for attempt in self.attempts if not set(jobs).isdisjoint(attempt.jobs)]

@@ -134,6 +134,11 @@ class EngineBackend:
         energy = {"energy_j": self._exits.total_energy_j(record), "energy_method": self.engine.energy_method}
         return {**energy, **describe_attempt(self._attempts.find_started(job), job, self._queue.now_s)}
 
+    def wait_reason(self, job: str) -> str:
+        """Return why the engine lets a job wait that the policy has started; empty: it does not."""
+        attempt = self._attempts.find_queued(job)
+        return "" if attempt is None else attempt.message
+
     # -- the Backend protocol
 
     @property

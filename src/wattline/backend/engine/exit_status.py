@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
+from wattline.backend.engine.user_files import read_json
 
 REQUEUE = 75
 """Exit code of a job that has saved its work and wants to be started again (EX_TEMPFAIL)."""
@@ -35,12 +37,26 @@ class Exit:
     @classmethod
     def read(cls, path: Path) -> Exit | None:
         """Return the content of an exit.json; None: it is missing or invalid."""
+        values = read_json(path)
         try:
-            values = json.loads(path.read_bytes())
             named = {field.name: values[_FILE_KEYS.get(field.name, field.name)] for field in fields(cls)}
-            return cls(**{**named, "ranks": tuple(values["ranks"])})
-        except (OSError, ValueError, KeyError, TypeError):
+            exit = cls(**{**named, "ranks": tuple(values["ranks"])})
+        except (KeyError, TypeError):
             return None
+        return exit if exit._is_valid() else None
+
+    def _is_valid(self) -> bool:
+        """Return whether all values have their types; a user may have written the file."""
+        whole = (self.code, self.max_rss_bytes, self.log_lost_bytes)
+        seconds = (self.began_at, self.ended_at, self.seconds, self.cpu_seconds)
+        return (
+            all(type(value) is int for value in whole)
+            and all(type(value) in (int, float) and math.isfinite(value) for value in seconds)
+            and all(value is None or type(value) is str for value in (self.signal, self.sent_signal))
+            and self.end_request in (None, "stop", "kill", "timeout")
+            and type(self.oom) is bool
+            and type(self.message) is str
+        )
 
     @property
     def state(self) -> str:

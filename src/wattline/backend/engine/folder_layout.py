@@ -3,17 +3,19 @@
 jobs/ID/checkpoint/   what the job saves, over all attempts
 jobs/ID/attempts/1/   lease.json: allocation; launch.json, claim.json, exit.json: processes;
                       rank0.log, events.jsonl: output and progress
+jobs/ID/attempts/1.lease.json   allocation on Slurm, where the user of the job owns the folder of the attempt
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.job_spec import JobSpec
+from wattline.backend.engine.user_files import read_json as read_json
+from wattline.backend.engine.user_files import replace_file
 
 EVENTS = "events.jsonl"
 LOG = "rank0.log"
@@ -45,7 +47,8 @@ def checkpoint_folder(root: Path, spec: JobSpec) -> Path:
 def create_attempt_folder(root: Path, spec: JobSpec, owner: tuple[int, int] | None) -> Path:
     """Create the folder of the next attempt, with a file for the job's events.
 
-    *owner* (user id, group id) may write that file and the checkpoint folder; None: this process' user.
+    *owner* (user id, group id) may write that file and the checkpoint folder, which others cannot read; None:
+    this process' user.
     """
     earlier = attempt_folders(root, spec.id)
     number = 1 + (int(earlier[-1].name) if earlier else 0)
@@ -54,7 +57,7 @@ def create_attempt_folder(root: Path, spec: JobSpec, owner: tuple[int, int] | No
     events, checkpoint = folder / EVENTS, checkpoint_folder(root, spec)
     events.touch(0o644)
     if not spec.checkpoint:
-        checkpoint.mkdir(parents=True, exist_ok=True)
+        checkpoint.mkdir(mode=0o755 if owner is None else 0o700, parents=True, exist_ok=True)
         if owner is not None:
             os.chown(checkpoint, *owner)
     if owner is not None:  # files, never the folder: its owner could put links in the place of our files
@@ -64,27 +67,4 @@ def create_attempt_folder(root: Path, spec: JobSpec, owner: tuple[int, int] | No
 
 def write_json(path: Path, values: Any) -> None:
     """Replace a file atomically, and return when it is on the disk."""
-    replace_text(path, json.dumps(values))
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file atomically, and return when it is on the disk; a full disk keeps the old one."""
-    new = path.with_suffix(".new")
-    try:
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
-        raise
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; None: it is missing or invalid."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    replace_file(path, json.dumps(values).encode())

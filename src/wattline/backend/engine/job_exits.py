@@ -25,6 +25,7 @@ from wattline.core.events import FAILED, FINISHED, LOST, STOPPED
 from wattline.units import pluralize
 
 _RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)  # by number of kills
+_LIMIT_DELAYS_S = (30.0, 60.0, 120.0, 300.0, 600.0)  # by number of requests that a limit prevented
 
 OnEvent = Callable[[str, str, dict[str, Any]], None]
 """Called with the kind of an event, a job, and its data, from the thread that runs the loop.
@@ -74,9 +75,13 @@ class JobExits:
         """Handle an attempt that the engine could not start."""
         for job in list(attempt.jobs):
             self.leave(attempt, job)
-            message = f"It could not be started: {attempt.message}"
+            message = f"It could not be started: {attempt.message.removesuffix('.')}."
             record = self._queue.records[job]
-            if is_retried(record, "node_fail"):
+            if attempt.refusal == "final":
+                self.finish(record, "FAILED", message)
+            elif attempt.refusal == "limit":
+                self._wait_for_limit(record, message)
+            elif is_retried(record, "node_fail"):
                 self._retry_or_fail(record, "NODE_FAIL", message, None, None)
             else:
                 self.finish(record, "NODE_FAIL", message)
@@ -159,13 +164,29 @@ class JobExits:
         else:
             self._retry(record, message, exit, progress)
 
+    def _wait_for_limit(self, record: JobRecord, message: str) -> None:
+        """Take a job out of the queue that a limit keeps from starting; that does not count as a kill."""
+        delay_s = _LIMIT_DELAYS_S[min(record.refusals, len(_LIMIT_DELAYS_S) - 1)]
+        record.refusals += 1
+        self._delay(record, delay_s, message, None, None)
+
     def _retry(
         self, record: JobRecord, message: str, exit: Exit | None, progress: ProgressReader | None
     ) -> None:
         """Take the job out of the queue for a time that grows with its kills."""
         index = min(max(record.kill_count - 1, 0), len(_RETRY_DELAYS_S) - 1)
         delay_s = record.spec.retry_delay_s
-        record.retry_at_s = self._queue.now_s + (_RETRY_DELAYS_S[index] if delay_s is None else delay_s)
+        self._delay(record, _RETRY_DELAYS_S[index] if delay_s is None else delay_s, message, exit, progress)
+
+    def _delay(
+        self,
+        record: JobRecord,
+        delay_s: float,
+        message: str,
+        exit: Exit | None,
+        progress: ProgressReader | None,
+    ) -> None:
+        record.retry_at_s = self._queue.now_s + delay_s
         data = {
             **self.facts(record, progress, exit, message),
             "kill_count": record.kill_count,

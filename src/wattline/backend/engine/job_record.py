@@ -32,6 +32,7 @@ class JobRecord:
     yields: bool | None = None  # a stop made it save and exit with 75; None: it was never stopped
     startup_s: float = 0.0  # from the start of an attempt to its first report; 0: unknown
     crash: str = ""  # the signal of a program error that ended its last attempt soon after the start
+    refusals: int = 0  # requests to start it that a limit of the cluster prevented, since its last start
     row: int = -1  # in the current job table; -1: not in the queue
     base_fraction: float = 0.0  # completed when it was given that row
 

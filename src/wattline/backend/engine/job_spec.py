@@ -38,6 +38,8 @@ class JobSpec:
     min_runtime_s: float | None = None  # of an attempt before it may be; None: by its start-up
     retry_delay_s: float | None = None  # before each retry; None: it grows
     retry_on: tuple[str, ...] | None = None  # causes of `exit_policy`; None: the usual
+    image: str = ""  # of the container that it runs in; empty: none
+    mounts: tuple[str, ...] = ()  # folders in the container: /data, /data:/inside or /data:/inside:ro
     config: Mapping[str, Any] | None = None  # hyper-parameters of an array member; None: cannot be fused
 
     @classmethod
@@ -45,7 +47,7 @@ class JobSpec:
         """Build a spec from the output of `as_dict`."""
         tuples = {
             name: tuple(values[name])
-            for name in ("command", "batch_sizes", "retry_on")
+            for name in ("command", "batch_sizes", "retry_on", "mounts")
             if values.get(name) is not None
         }
         return cls(**{**values, **tuples})

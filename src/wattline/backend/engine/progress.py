@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wattline.backend.engine.user_files import open_file
 from wattline.profiler.cap_aim import CapMeasurement
 
 _MAX_BYTES = 1 << 20  # of one read
@@ -59,7 +60,7 @@ class ProgressReader:
     def read(self) -> bool:
         """Read new lines; return whether there were any."""
         try:
-            with open(self.path, "rb") as file:
+            with open_file(self.path) as file:
                 file.seek(self._offset)
                 block = file.read(_MAX_BYTES)
         except OSError:

@@ -48,6 +48,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def container_problem(self) -> str:
+        """The reason why jobs cannot run in containers here; empty: they can."""
+        ...
+
+    @property
     def energy_method(self) -> str:
         """Name of the energy measurement, as shown in reports; "unmetered": there is none."""
         ...

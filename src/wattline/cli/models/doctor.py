@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattline.cli.arguments import add_json_argument
 from wattline.cli.models.doctor_text import print_findings, print_slurm
@@ -18,6 +19,9 @@ from wattline.meter.caps.restore import RestoreResult, restore_orphaned_caps
 from wattline.meter.counter_renewal import measure_counter_periods
 from wattline.service.client import service_folder
 
+if TYPE_CHECKING:
+    from wattline.backend.engine.slurm.node_probe import SlurmFinding
+
 _METERS = ("nvml", "rapl", "zeusd")
 
 
@@ -28,13 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partition", default="", metavar="NAME", help="check a partition of Slurm, too, with a short job"
     )
     parser.add_argument("--dir", metavar="DIR", help="directory of the service, which all nodes must share")
+    parser.add_argument(
+        "--user", default="", metavar="NAME", help="check that jobs of this user run on Slurm, too (as root)"
+    )
+    parser.add_argument(
+        "--node-python", default="", metavar="PATH", help="Python on the nodes (default: this one)"
+    )
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Restore caps left behind by dead processes, then check everything and print the findings."""
-    from wattline.backend.engine.slurm.checks import check_cluster
-
     restored = restore_orphaned_caps()
     held = read_records(state_folder())
     meter = open_meter(args.meter)
@@ -47,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         meter.close()
     meters = [check_meter(kind) for kind in _METERS]
     tools = check_tools()
-    slurm = check_cluster(args.partition, service_folder(args.dir)) if args.partition else []
+    slurm = _check_slurm(args) if args.partition else []
     if args.json:
         print_json(
             {
@@ -63,6 +71,22 @@ def run(args: argparse.Namespace) -> int:
         print_findings(name, meters, gpus, restored, held, tools)
         print_slurm(slurm)
     return 0 if all(finding.works for finding in slurm) else 1
+
+
+def _check_slurm(args: argparse.Namespace) -> list[SlurmFinding]:
+    from wattline.backend.engine.slurm.accounts import NO_ACCOUNT
+    from wattline.backend.engine.slurm.checks import check_cluster
+    from wattline.service.settings import read_settings
+
+    folder = service_folder(args.dir)
+    accounts = read_settings(folder / "settings.toml").accounts
+    return check_cluster(
+        args.partition,
+        folder,
+        user=args.user,
+        account=accounts.find(args.user, "", NO_ACCOUNT),
+        python=args.node_python or sys.executable,
+    )
 
 
 def _encode_caps(

@@ -11,7 +11,7 @@ from wattline.meter.caps.record import CapRecord, record_path, state_folder
 from wattline.meter.caps.restore import RestoreResult
 
 if TYPE_CHECKING:
-    from wattline.backend.engine.slurm.checks import SlurmFinding
+    from wattline.backend.engine.slurm.node_probe import SlurmFinding
 
 _GPU_COLUMNS = ("gpu", "name", "kind", "draws", "cap", "range", "energy", "caps", "clocks")
 

@@ -26,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="sbatch: licences that are watts, as in Licenses=watts:40000 of slurm.conf",
     )
-    parser.add_argument("--image", default="", metavar="IMAGE", help="k8s: container image")
+    parser.add_argument(
+        "--image",
+        default="",
+        metavar="IMAGE",
+        help="k8s: container image (default: container of the job file)",
+    )
     parser.add_argument(
         "--watts", type=float, metavar="W", help="epilog: power limit of all GPUs, instead of each default"
     )
@@ -38,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_epilog(args)
     if not args.file:
         raise ConfigError(f"emit {args.target} needs a job file", f"wattline emit {args.target} JOB.yaml")
+    from wattline.backend.engine.slurm.commands import find_container_runtime
     from wattline.jobfile import read_job
     from wattline.service.emit import build_k8s_manifest, build_sbatch_script
     from wattline.service.submission import build_submissions
@@ -55,10 +61,12 @@ def run(args: argparse.Namespace) -> int:
             f"{args.file} is a sweep of {len(members)} jobs, and a script is for one",
             "leave out matrix, or submit it to a service",
         )
+    image = members[0].spec["image"]
     if args.target == "sbatch":
-        print(build_sbatch_script(members[0], args.licence, args.partition), end="")
-    elif not args.image:
-        raise ConfigError("a manifest needs a container image", "add --image IMAGE")
+        runtime = find_container_runtime() if image else ""
+        print(build_sbatch_script(members[0], args.licence, args.partition, runtime), end="")
+    elif not (args.image or image):
+        raise ConfigError("a manifest needs a container image", "add --image IMAGE, or container: IMAGE")
     else:
         print(build_k8s_manifest(members[0], args.image), end="")
     return 0

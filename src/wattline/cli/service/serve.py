@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from wattline.cli.output import notify
 from wattline.cli.service.job_text import pluralize
 from wattline.errors import BackendError, ConfigError, WattlineError
 from wattline.service.client import service_folder
-from wattline.service.settings import RetentionSettings, read_settings
+from wattline.service.settings import ServiceSettings, read_settings
 from wattline.service.startup_server import StartupServer
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--account", "NAME", "Slurm account of the jobs"),
         ("--qos", "NAME", "Slurm quality of service of the jobs"),
         ("--gpu-kind", "KIND", "kind of GPUs with a type in Slurm that is not in the library"),
+        ("--node-python", "PATH", "Python on the nodes of Slurm (default: that of the service)"),
     ):
         add(flag, default="", metavar=name, help=text)
     add(
@@ -102,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--settings",
         metavar="FILE",
-        help="settings in TOML, with the table [retention] (default: settings.toml in --dir)",
+        help="settings in TOML, with the tables [retention] and [slurm] (default: settings.toml in --dir)",
     )
     add(
         "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
@@ -119,13 +121,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops the service."""
     folder = service_folder(args.dir).resolve()
     own = args.settings is not None
-    retention = read_settings(Path(args.settings) if own else folder / "settings.toml", required=own)
+    settings = read_settings(Path(args.settings) if own else folder / "settings.toml", required=own)
     with StopSignals() as signals, _listen(args.host, args.port) as listener:
         with StartupServer(listener) as startup:
             models = _prepare(args, startup)
             signals.exits_at_once = False
             startup.progress = "restoring the state"
-            controller = _open_controller(folder, args, models, retention)
+            controller = _open_controller(folder, args, models, settings)
         try:
             controller.start()
             if not signals.received:
@@ -180,7 +182,7 @@ def _slurm_options(args: argparse.Namespace) -> SlurmOptions | None:
     """Return where Slurm runs the jobs; None: this machine does."""
     from wattline.backend.engine.slurm.submission import SlurmOptions
 
-    names = ("partition", "reservation", "account", "qos", "gpu_kind")
+    names = ("partition", "reservation", "account", "qos", "gpu_kind", "node_python")
     given = {name: getattr(args, name) for name in names if getattr(args, name)}
     if args.engine == "local":
         if given:
@@ -197,9 +199,11 @@ def _slurm_options(args: argparse.Namespace) -> SlurmOptions | None:
 
 
 def _open_controller(
-    folder: Path, args: argparse.Namespace, models: Models | None, retention: RetentionSettings
+    folder: Path, args: argparse.Namespace, models: Models | None, settings: ServiceSettings
 ) -> Controller:
     from wattline.service.controller import Controller
+
+    slurm = _slurm_options(args)
 
     try:
         return Controller(
@@ -209,8 +213,8 @@ def _open_controller(
             place=args.place,
             models=models,
             seed=args.seed,
-            retention=retention,
-            slurm=_slurm_options(args),
+            retention=settings.retention,
+            slurm=None if slurm is None else replace(slurm, accounts=settings.accounts),
         )
     except ConfigError as error:  # the arguments are valid, but not on this machine or not now
         raise BackendError(error.message, error.hint) from None

@@ -21,7 +21,7 @@ def test_jobs_are_found_by_the_prefix_of_their_comment() -> None:
             row("12+1", "RUNNING", "None", "n4", "ann", "wl:a:2:3"),
         ]
     )
-    jobs = parse_jobs(text, "wl:a:")
+    jobs = parse_jobs(text, "wl:a:", own="ann")
     assert {comment: (job.id, job.nodes) for comment, job in jobs.items()} == {
         "wl:a:1:1": ("7", "n1"),
         "wl:a:2:3": ("12", "n3"),
@@ -34,7 +34,19 @@ def test_of_two_jobs_with_one_comment_the_one_that_is_not_over_counts() -> None:
         row("4", "RUNNING", "None", "n1", "ann", "wl:a:1:1"),
     ]
     for text in ("\n".join(rows), "\n".join(reversed(rows))):
-        assert parse_jobs(text, "wl:a:")["wl:a:1:1"].id == "4"
+        assert parse_jobs(text, "wl:a:", own="ann")["wl:a:1:1"].id == "4"
+
+
+def test_a_job_counts_only_if_it_is_of_the_user_that_its_comment_names() -> None:
+    rows = [
+        row("5", "RUNNING", "None", "n1", "eve", "wl:a:1:1"),
+        row("6", "RUNNING", "None", "n1", "eve", "wl:a:2:1:bob"),
+        row("7", "RUNNING", "None", "n1", "bob", "wl:a:2:1:bob"),
+        row("8", "RUNNING", "None", "n1", "eve", "wl:a:2:1:bob"),
+        row("9", "RUNNING", "None", "n1", "bob", "wl:a:3:1"),
+    ]
+    found = parse_jobs("\n".join(rows), "wl:a:", own="ann")
+    assert {comment: job.id for comment, job in found.items()} == {"wl:a:2:1:bob": "7"}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +63,7 @@ def test_of_two_jobs_with_one_comment_the_one_that_is_not_over_counts() -> None:
     ],
 )
 def test_states_of_jobs(state: str, is_pending: bool, is_over: bool) -> None:
-    job = parse_jobs(row("1", state, "None", "", "ann", "wl:a:1:1"), "wl:a:")["wl:a:1:1"]
+    job = parse_jobs(row("1", state, "None", "", "ann", "wl:a:1:1"), "wl:a:", own="ann")["wl:a:1:1"]
     assert (job.is_pending, job.is_over) == (is_pending, is_over)
 
 

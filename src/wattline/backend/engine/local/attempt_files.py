@@ -71,9 +71,13 @@ def boot_id() -> str:
 
 def _write_new(path: str, values: dict[str, Any]) -> str:
     """Write a new file beside *path*, readable by its owner only: environments contain secrets."""
-    new = f"{path}.{os.getpid()}.new"
+    # A new name, which does not exist: another user may be able to create links in the folder.
+    new = f"{path}.{os.urandom(8).hex()}.new"
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            if os.geteuid() == 0:  # on Slurm the folder, and what is in it, is of the job's user
+                owner = os.stat(os.path.dirname(path) or ".")
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             file.write(json.dumps(values).encode())
             file.flush()
             os.fsync(file.fileno())

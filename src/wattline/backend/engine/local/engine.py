@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.container import find_apptainer
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.cgroups import ResourceLimits
@@ -70,6 +71,11 @@ class LocalEngine:
     def simulated(self) -> bool:
         """True if the GPUs are simulated."""
         return bool(self.machine.simulated)
+
+    @property
+    def container_problem(self) -> str:
+        """The reason why jobs cannot run in containers here; empty: Apptainer is installed."""
+        return "" if find_apptainer() else "Apptainer is not installed on this machine"
 
     @property
     def energy_method(self) -> str:

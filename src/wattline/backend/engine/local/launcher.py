@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from wattline.backend.engine.array_files import MEMBERS, write_array_files
 from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.container import find_apptainer, wrap_command
 from wattline.backend.engine.folder_layout import (
     EVENTS,
     LOG,
@@ -28,7 +28,7 @@ from wattline.backend.engine.local.gpu_allocator import EnergySplit
 from wattline.backend.engine.local.launch_file import Launch, User
 from wattline.backend.engine.local.machine import Machine
 from wattline.backend.engine.local.ranks import build_rank_environments
-from wattline.errors import ConfigError
+from wattline.backend.engine.local.user_lookup import look_up_user
 
 LEASE = "lease.json"
 
@@ -46,7 +46,7 @@ def launch(
     *energy* are the energy counters of its GPUs. Sets the attempt's folder, event files and cores.
     """
     lead = jobs[0].spec
-    user = _look_up_user(lead.user)
+    user = look_up_user(lead.user)
     owner = None if user is None else (user.uid, user.gid)
     folders = {job.id: create_attempt_folder(root, job.spec, owner) for job in jobs}
     folder = folders[lead.id]
@@ -55,6 +55,7 @@ def launch(
         memory = int(lead.memory_gib * 2**30) * len(attempt.gpus)
     prepared = limits.prepare(lead.id, cores, memory)
     command = lead.command if len(jobs) == 1 else write_array_files(root, jobs, folder, folders)
+    command = wrap_command(find_apptainer(), command, root, jobs)
     env, ranks = _build_environments(root, machine, jobs, attempt, folder, user)
     attempt.folder, attempt.cpus = folder, len(cores)
     attempt.event_files = {job: path / EVENTS for job, path in folders.items()}
@@ -193,17 +194,3 @@ def _member_folder(root: Path, job: str, lead: Path) -> Path:
         if folder == lead or lease.get("array") == str(lead.relative_to(root)):
             return folder
     return lead
-
-
-def _look_up_user(name: str) -> User | None:
-    """Return the account that a job runs as; None: that of this process."""
-    if not name or os.geteuid() != 0:
-        return None
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError(f"user {name!r} does not exist on this machine") from None
-    if entry.pw_uid == os.geteuid():
-        return None
-    groups = tuple(os.getgrouplist(name, entry.pw_gid))
-    return User(entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, name)

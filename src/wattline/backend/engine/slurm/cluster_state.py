@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from wattline.backend.engine.local.user_lookup import own_user
 from wattline.backend.engine.slurm.commands import run_command
 
 _SEPARATOR = "\x1f"  # of columns: no name or reason contains it
@@ -80,8 +81,13 @@ def read_state(prefix: str, partition: str, timeout_s: float) -> SlurmState:
     return SlurmState(began_s, time.monotonic(), parse_jobs(rows, prefix), parse_node_states(nodes))
 
 
-def parse_jobs(text: str, prefix: str) -> dict[str, SlurmJob]:
-    """Return the jobs by comment, of a heterogeneous job the first component."""
+def parse_jobs(text: str, prefix: str, own: str = "") -> dict[str, SlurmJob]:
+    """Return the jobs by comment, of a heterogeneous job the first component.
+
+    Any user can write any comment: a job counts only if it is of the user that its comment names, or, without
+    one, of the service's *own*; empty: that of this process.
+    """
+    own = own or own_user()
     jobs: dict[str, SlurmJob] = {}
     for line in text.split("\n"):
         if prefix not in line:
@@ -91,7 +97,8 @@ def parse_jobs(text: str, prefix: str) -> dict[str, SlurmJob]:
             continue
         job_id, state, reason, nodes, user, comment = columns
         lead, _, component = job_id.partition("+")
-        if component not in ("", "0"):
+        owner = comment.split(":")[4:] or [own]
+        if component not in ("", "0") or [user] != owner:
             continue
         job, known = SlurmJob(lead, state, reason, nodes, user, comment), jobs.get(comment)
         if known is None or (known.is_over, int(lead)) > (job.is_over, int(known.id)):

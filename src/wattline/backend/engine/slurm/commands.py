@@ -11,8 +11,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from wattline.errors import BackendError, ConfigError, Unreachable
+from wattline.backend.engine.container import PYXIS_FLAG, find_apptainer
+from wattline.errors import BackendError, ConfigError, Unreachable, WattlineError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun")
 TIMEOUT_S = 15.0
@@ -92,13 +94,21 @@ def check_installation() -> None:
         )
 
 
-def submit_script(flags: Sequence[str], script: str) -> str:
-    """Submit a batch script, and return Slurm's job id.
+def find_container_runtime() -> str:
+    """Return how jobs run in containers: "pyxis", the path of Apptainer here, or empty for not at all."""
+    with suppress(WattlineError):  # without slurm.conf srun has no plugins, and fails
+        if PYXIS_FLAG in run_command(["srun", "--help"]):
+            return "pyxis"
+    return find_apptainer()
+
+
+def submit_script(flags: Sequence[str], script: str, variables: Mapping[str, str] | None = None) -> str:
+    """Submit a batch script, and return Slurm's job id; *variables* replace those of this process.
 
     The job gets all variables of sbatch, which are few. For any other `--export` than ALL slurmd runs a login
     shell of the user to find more: with pyenv in its profile 200 jobs took minutes to start.
     """
-    basis = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    basis = {name: os.environ[name] for name in _PASSED if name in os.environ} | dict(variables or {})
     answer = run_command(["sbatch", "--parsable", "--export=ALL", *flags], text=script, basis=basis)
     return answer.strip().splitlines()[-1].partition(";")[0]
 

@@ -9,16 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
-from wattline.backend.engine.folder_layout import read_json, replace_text
+from wattline.backend.engine.folder_layout import read_json
+from wattline.backend.engine.user_files import replace_file
 
 UNMETERED = "unmetered"
+_MAX_NUMBER = 1e15  # joules or watts of one attempt
 
 
 def energy_file(node: str) -> str:
     """Return the name of the energy file of one node."""
     return f"energy.{node}.json"
+
+
+def read_energy(folder: Path, node: str) -> dict[str, Any]:
+    """Return method, joules and power_w of one node; None: not known. The job's user can write the file."""
+    row = read_json(folder / energy_file(node))
+    row = row if isinstance(row, dict) else {}
+    method = row.get("method")
+    numbers = {name: _read_number(row.get(name)) for name in ("joules", "power_w")}
+    return {"method": " ".join(method.split())[:100] if isinstance(method, str) else UNMETERED, **numbers}
+
+
+def _read_number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MAX_NUMBER else None  # type: ignore[operator, arg-type]
 
 
 class EnergyFiles:
@@ -41,14 +58,14 @@ class EnergyFiles:
             self._read(attempt)
 
     def _read(self, attempt: AttemptRecord) -> None:
-        rows = [read_json(attempt.folder / energy_file(self._names[node])) for node, _ in attempt.allocation]
-        methods = sorted({row["method"] for row in rows if isinstance(row, dict) and "method" in row})
-        metered = [row for row in rows if isinstance(row, dict) and row.get("joules") is not None]
+        rows = [read_energy(attempt.folder, self._names[node]) for node, _ in attempt.allocation]
+        methods = sorted({row["method"] for row in rows})
+        metered = [row for row in rows if row["joules"] is not None]
         if len(metered) < len(rows):
             joules = power_w = None  # a part of its GPUs is not counted
         else:
-            joules = sum(float(row["joules"]) for row in metered) / max(len(attempt.jobs), 1)
-            power_w = sum(float(row.get("power_w") or 0.0) for row in metered)
+            joules = sum(row["joules"] for row in metered) / max(len(attempt.jobs), 1)
+            power_w = sum(row["power_w"] or 0.0 for row in metered)
             self._note_method(methods)
         self._power[attempt] = power_w
         for job in attempt.jobs:
@@ -60,7 +77,7 @@ class EnergyFiles:
         if method and method != self.method:
             self.method = method
             with suppress(OSError):  # the disk is full: it is found again
-                replace_text(self._method_file, f"{method}\n")
+                replace_file(self._method_file, f"{method}\n".encode())
 
     def leave(self, attempt: AttemptRecord, job: str) -> float | None:
         """Return the joules of a job that leaves its attempt, and start its next one from zero."""

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
-from wattline.backend.engine.folder_layout import replace_text
 from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.protocol import GpuReading
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads, StatePoller
 from wattline.backend.engine.slurm.checks import check_kill_wait
 from wattline.backend.engine.slurm.cluster_state import read_state
-from wattline.backend.engine.slurm.commands import TIMEOUT_S, check_installation, read_config
+from wattline.backend.engine.slurm.commands import (
+    TIMEOUT_S,
+    check_installation,
+    find_container_runtime,
+    read_config,
+)
 from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
 from wattline.backend.engine.slurm.orders import write_orders
 from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
+from wattline.backend.engine.user_files import replace_file
 from wattline.core.nodes import Nodes
 from wattline.errors import BackendError
 from wattline.measurement.devices import device
@@ -39,11 +46,12 @@ class SlurmEngine:
     """
 
     simulated = False
-    runs_other_users = False
 
     def __init__(self, root: Path, options: SlurmOptions) -> None:
         check_installation()
+        options = replace(options, container=options.container or find_container_runtime())
         self._root = root
+        self._has_containers = bool(options.container)
         self._node_list = read_nodes(options.partition, options.gpu_kind)
         self._warn_about_settings()
         self._threads = CommandThreads()
@@ -64,6 +72,18 @@ class SlurmEngine:
     def nodes(self) -> Nodes:
         """The nodes of the partition that have GPUs."""
         return self._node_list.nodes
+
+    @property
+    def runs_other_users(self) -> bool:
+        """True as root, which submits with `sbatch --uid`."""
+        return os.geteuid() == 0
+
+    @property
+    def container_problem(self) -> str:
+        """The reason why jobs cannot run in containers; empty: Slurm has Pyxis, or Apptainer is installed."""
+        if self._has_containers:
+            return ""
+        return "srun has no flags of Pyxis, and Apptainer is not installed on the machine of the service"
 
     @property
     def energy_method(self) -> str:
@@ -267,5 +287,5 @@ def _read_service_id(root: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, f"{uuid.uuid4().hex[:12]}\n")
+        replace_file(path, f"{uuid.uuid4().hex[:12]}\n".encode())
         return path.read_text().strip()

@@ -15,6 +15,7 @@ from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES, device
 
 _MIN_MEM_MIB = 512
+_MAX_INDEX = 1024  # of a GPU of one node
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +115,11 @@ def parse_time_limit(text: str) -> float | None:
 
 def parse_indices(text: str) -> tuple[int, ...]:
     """Return the indices of a text such as 0-2,5; empty: it is not a list of indices."""
-    if not re.fullmatch(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*", text):
+    if not re.fullmatch(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?){0,1000}", text):
         return ()
-    pairs = (word.partition("-") for word in text.split(","))
-    return tuple(n for low, _, high in pairs for n in range(int(low), int(high or low) + 1))
+    pairs = [word.partition("-") for word in text.split(",")]
+    ranges = [range(int(low), int(high or low) + 1) for low, _, high in pairs]
+    return tuple(n for one in ranges for n in one) if all(one.stop <= _MAX_INDEX for one in ranges) else ()
 
 
 def host_share(node_list: NodeList, node: int, gpus: int, mcpus: int, mem_mib: int) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wattline.backend.engine.folder_layout import replace_text
 from wattline.backend.engine.slurm.energy_files import UNMETERED, energy_file
+from wattline.backend.engine.user_files import replace_file
 from wattline.errors import WattlineError
 from wattline.meter import open_meter
 from wattline.meter.energy_window import EnergyWindow
@@ -60,7 +60,7 @@ def main(text: str, node: str) -> None:
 def _write(node: str, values: dict[str, Any]) -> None:
     """Replace the energy file; while the disk is full the one before stays."""
     with suppress(OSError):
-        replace_text(Path(energy_file(node)), json.dumps(values))
+        replace_file(Path(energy_file(node)), json.dumps(values).encode())
 
 
 if __name__ == "__main__":

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattline.backend.engine.attempt_record import AttemptRecord
+from wattline.backend.engine.local.launch_file import User
+from wattline.backend.engine.local.user_lookup import own_user
+from wattline.backend.engine.slurm.accounts import NO_ACCOUNTS, AccountMap, SlurmAccount
 from wattline.backend.engine.slurm.node_list import NodeList, host_share
 
 _SLACK_S = 120.0  # between the supervisor's time limit and Slurm's
@@ -39,6 +43,10 @@ class SlurmOptions:
     gpu_kind: str = ""  # of GPUs with a type in Slurm that is not in the library
     meter: str = "auto"  # as each node opens it; none: energy is not metered
     heartbeat_s: float = 5.0  # between two signs of life of an attempt
+    accounts: AccountMap = NO_ACCOUNTS  # by user and team; *account* and *qos* are for all others
+    limit_wait_s: float = 30.0  # for a limit of the account, before the GPUs are given back
+    node_python: str = sys.executable  # on the nodes
+    container: str = ""  # as for `wrap_command`; empty: the engine looks for it
 
     def flags(self) -> list[str]:
         """Return the flags of sbatch."""
@@ -48,10 +56,18 @@ class SlurmOptions:
             *(f"--{key}={value}" for key, value in named.items() if value),
         ]
 
+    def for_job(self, user: str, team: str) -> SlurmOptions:
+        """Return the options with the account and QOS of a user's job; empty: of the service's own user."""
+        found = self.accounts.find(user or own_user(), team, SlurmAccount(self.account, self.qos))
+        return replace(self, account=found.account, qos=found.qos)
 
-def build_comment(service: str, job: str, attempt: int) -> str:
-    """Return the name by which an attempt is found in Slurm's queue; its ids may be reused."""
-    return f"wl:{service}:{job}:{attempt}"
+
+def build_comment(service: str, job: str, attempt: int, user: str = "") -> str:
+    """Return the name by which an attempt is found in Slurm's queue; its ids may be reused.
+
+    It ends with the *user* of the job unless that is the service's own: `parse_jobs` ignores others.
+    """
+    return f"wl:{service}:{job}:{attempt}" + (f":{user}" if user else "")
 
 
 def find_shares(node_list: NodeList, attempt: AttemptRecord, mem_gib_per_gpu: float = 0.0) -> list[NodeShare]:
@@ -80,10 +96,16 @@ def build_flags(
     output: str,
     time_s: float | None,
     after: Sequence[str] = (),
+    user: User | None = None,
 ) -> list[str]:
-    """Return the flags of sbatch; *after* are ids of Slurm jobs that must have ended before."""
+    """Return the flags of sbatch; *after* are ids of Slurm jobs that must have ended before.
+
+    *user* runs the job, which only root can request; None: that of this process.
+    """
     common = [
         *options.flags(),
+        *([] if user is None else [f"--uid={user.uid}", f"--gid={user.gid}"]),
+        "--chdir=/",
         f"--job-name={name}",
         f"--comment={comment}",
         "--no-requeue",

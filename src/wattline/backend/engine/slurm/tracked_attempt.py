@@ -27,7 +27,7 @@ class TrackedAttempt:
     retry_s: float = 0.0  # when its files are written again, after that has failed; 0: it has not
     is_folder_unused: bool = False  # its folder was created for a submission that did not happen
     submits: int = 0
-    reason: str = ""  # why Slurm lets it wait
+    limited_s: float = -1.0  # since when it waits for a limit of its account; -1: it does not
     signal: Literal["", "TERM", "USR1"] = ""  # to be sent to the batch step
     signal_s: float = -1.0  # when it was last sent; -1: never
     delivered_s: float = -1.0  # since when the batch step has it; -1: it has not

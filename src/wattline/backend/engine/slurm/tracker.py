@@ -9,6 +9,7 @@ does not respond, nothing changes.
 
     not claimed, unknown to Slurm   declared void and submitted again
     not claimed, ended              refused, with the last line of its log
+    waits for a limit               refused, so that others get its GPUs, and tried again later
     claimed, not running in Slurm   vanished when its heartbeat has stopped
     claimed, running, silent        cancelled when its heartbeat has stopped for long
     claimed, alive, unknown         stopped if it has a session, see `orphans`
@@ -22,7 +23,6 @@ import errno
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,15 +32,17 @@ from typing import Any, Literal
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.folder_layout import job_folder
 from wattline.backend.engine.job_record import JobRecord
+from wattline.backend.engine.local.user_lookup import look_up_user, own_user
 from wattline.backend.engine.slurm import batch_step
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads
 from wattline.backend.engine.slurm.cluster_state import SlurmJob, SlurmState
 from wattline.backend.engine.slurm.commands import cancel_jobs, find_own_jobs, submit_script
 from wattline.backend.engine.slurm.heartbeat import MISSED
-from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
+from wattline.backend.engine.slurm.launcher import create_folders, user_variables, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
 from wattline.backend.engine.slurm.orphans import find_failure, report_missing_claim, stop_orphan
+from wattline.backend.engine.slurm.refusals import classify_refusal, describe_wait, find_limit
 from wattline.backend.engine.slurm.step_signals import StepSignals
 from wattline.backend.engine.slurm.submission import (
     SlurmOptions,
@@ -51,7 +53,7 @@ from wattline.backend.engine.slurm.submission import (
     slurm_time_s,
 )
 from wattline.backend.engine.slurm.tracked_attempt import TrackedAttempt
-from wattline.errors import BackendError, Unreachable
+from wattline.errors import BackendError, ConfigError, Unreachable
 
 _ENDED_S = 30.0  # for Slurm to notice the end of a job that has written exit.json
 SILENT = 15
@@ -113,9 +115,14 @@ class Tracker:
         lead = jobs[0].spec
         shares = find_shares(self._node_list, attempt, lead.memory_gib)
         attempt.cpus = sum(share.cpus for share in shares)
+        options = self._options.for_job(lead.user, jobs[0].team)
         try:
+            user = look_up_user(lead.user)
             if not one.is_folder_unused or set(attempt.event_files) != {job.id for job in jobs}:
                 create_folders(self._root, attempt, jobs)
+        except ConfigError as error:
+            attempt.state, attempt.message = "refused", str(error)
+            return
         except OSError as error:
             self._on_not_written(one, error)
             return
@@ -123,23 +130,25 @@ class Tracker:
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
         one.changed_s = float("inf")  # until sbatch returns
         comment, before = one.comment, self._find_predecessors(attempt, state)
+        variables = {} if user is None else user_variables(user)
         written = replace(attempt)  # as it is now, for the thread
 
         def write_and_submit() -> str:
             try:
-                write_attempt(self._root, written, jobs, shares, self._options)
+                write_attempt(self._root, written, jobs, shares, options)
             except OSError as error:
                 raise NotWritten(f"{written.folder}: {error.strerror or error}") from error
             flags = build_flags(
                 shares,
-                self._options,
+                options,
                 name=f"wl-{lead.id}",
                 comment=comment,
                 output=str(written.folder / "slurm.log").replace("%", "%%"),
                 time_s=slurm_time_s(lead.time_limit_s, lead.grace_s, self._node_list.max_time_s),
                 after=find_own_jobs(before),
+                user=user,
             )
-            return submit_script(flags, _build_batch_script(written.folder))
+            return submit_script(flags, _build_batch_script(options.node_python, written.folder), variables)
 
         def on_answer(answer: Any) -> None:
             if one.comment == comment:
@@ -159,7 +168,17 @@ class Tracker:
             one.submits, one.is_folder_unused = one.submits - 1, True
             self._on_not_written(one, answer.__cause__)
         elif not isinstance(answer, Unreachable) and one.attempt.state == "queued" and one.folder.void():
-            one.attempt.state, one.attempt.message = "refused", str(answer)
+            self._refuse(one, str(answer))
+
+    def _refuse(self, one: TrackedAttempt, message: str) -> None:
+        """End an attempt that sbatch has refused; the account is named where it may be the cause."""
+        attempt = one.attempt
+        attempt.state, attempt.refusal = "refused", classify_refusal(message)
+        if attempt.refusal:
+            options = self._options.for_job(one.jobs[0].spec.user, one.jobs[0].team)
+            account = f"account {options.account}" if options.account else "its default account"
+            message = f"{message} (user {attempt.user or own_user()}, {account})"
+        attempt.message = message
 
     def _on_not_written(self, one: TrackedAttempt, error: OSError) -> None:
         """Let an attempt wait until there is space; after another error it is refused.
@@ -187,7 +206,7 @@ class Tracker:
 
     def _comment(self, attempt: AttemptRecord) -> str:
         folder = attempt.folder
-        return build_comment(self._service, folder.parent.parent.name, int(folder.name))
+        return build_comment(self._service, folder.parent.parent.name, int(folder.name), attempt.user)
 
     def _nodes_of(self, attempt: AttemptRecord) -> list[str]:
         return [self._node_list.names[node] for node, _ in attempt.allocation]
@@ -215,14 +234,15 @@ class Tracker:
                 return  # the other nodes follow
             one.phase, one.job_id = "claimed", str(claim.get("job_id", one.job_id))
             one.changed_s = time.monotonic()  # an earlier state may show it as pending
-            attempt.state, attempt.gpus = "running", gpus or ()
+            attempt.state, attempt.gpus, attempt.message = "running", gpus or (), ""
             return
         if state.began_s <= one.changed_s:
             return
         job = state.jobs.get(one.comment)
         if job is not None and not job.is_over:
-            one.phase, one.job_id, one.reason = "queued", job.id, job.reason
+            one.phase, one.job_id = "queued", job.id
             report_missing_claim(one, job)
+            self._update_wait(one, job.reason)
         elif not folder.void():
             return  # it was claimed just now, or the disk is full
         elif job is not None:
@@ -237,6 +257,21 @@ class Tracker:
         else:
             _logger.warning("Slurm does not know job %s (%s); it is submitted again", one.job_id, one.comment)
             self.submit(one, state)
+
+    def _update_wait(self, one: TrackedAttempt, reason: str) -> None:
+        """Note why Slurm lets an attempt wait; one that waits for a limit gives its GPUs back after a time.
+
+        Else it would hold GPUs that Slurm does not give to it, and that other jobs could use.
+        """
+        attempt, now_s = one.attempt, time.monotonic()
+        attempt.message, limit = describe_wait(reason), find_limit(reason)
+        if not limit:
+            one.limited_s = -1.0
+        elif one.limited_s < 0:
+            one.limited_s = now_s
+        elif now_s - one.limited_s > self._options.limit_wait_s and one.folder.void():
+            attempt.state, attempt.refusal = "refused", "limit"
+            attempt.message = f"Slurm let it wait for {limit} ({reason}), so its GPUs were given back"
 
     def _is_gone(self, one: TrackedAttempt, state: SlurmState) -> bool:
         job = state.jobs.get(one.comment)
@@ -338,7 +373,7 @@ class Tracker:
 
     def _is_ending(self, comment: str) -> bool:
         """Return whether an attempt of before this process has written its end; Slurm notices it soon."""
-        job, _, number = comment.removeprefix(self.prefix).rpartition(":")
+        job, number = comment.removeprefix(self.prefix).split(":")[:2]
         folder = AttemptFolder(job_folder(self._root, job) / "attempts" / number)
         if comment in self._spared or folder.exit() is None:
             return False
@@ -347,9 +382,9 @@ class Tracker:
         return True
 
 
-def _build_batch_script(folder: Path) -> str:
+def _build_batch_script(python: str, folder: Path) -> str:
     script = os.path.realpath(batch_step.__file__)
-    return build_script([sys.executable, "-I", "-S", "-X", "utf8", script, os.path.realpath(folder)])
+    return build_script([python, "-I", "-S", "-X", "utf8", script, os.path.realpath(folder)])
 
 
 def _log_error(result: Any) -> None:
