@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_record import JobRecord
-from wattline.backend.engine.protocol import GpuReading
+from wattline.backend.engine.protocol import GpuReading, HeldByOthers
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads, StatePoller
 from wattline.backend.engine.slurm.checks import check_kill_wait
@@ -20,6 +20,7 @@ from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
 from wattline.backend.engine.slurm.orders import write_orders
+from wattline.backend.engine.slurm.others_jobs import OthersJobs
 from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
 from wattline.core.nodes import Nodes
@@ -43,7 +44,8 @@ class SlurmEngine:
         check_installation()
         self._root = root
         self._node_list = read_nodes(options.partition, options.gpu_kind)
-        self._warn_about_settings()
+        config = read_config()
+        _warn_about_settings(config)
         self._threads = CommandThreads()
         self._tracker = Tracker(root, _read_service_id(root), self._node_list, options, self._threads)
         self._energy = EnergyFiles(root, self._node_list.names)
@@ -52,11 +54,8 @@ class SlurmEngine:
             lambda: read_state(self._tracker.prefix, options.partition, TIMEOUT_S), self._threads.wake
         )
         self._tracker.on_submit = self._poller.ask
-
-    def _warn_about_settings(self) -> None:
-        finding = check_kill_wait(read_config())
-        if not finding.works:
-            _logger.warning("Slurm's %s: %s", finding.name, finding.says)
+        counts_memory = "MEMORY" in config.get("SelectTypeParameters", "").upper()
+        self._others = OthersJobs(self._node_list, counts_memory=counts_memory)
 
     @property
     def nodes(self) -> Nodes:
@@ -196,14 +195,17 @@ class SlurmEngine:
     def node_changes(self) -> Sequence[tuple[int, bool]]:
         """Return the nodes that went down or came back.
 
-        A node that is drained counts as down when no attempt runs there any more.
+        A node that is drained counts as down when no attempt runs there any more, and so does one of which
+        others hold everything. One that Slurm's power saving has ended does not: Slurm boots it for a job.
         """
         state = self._poller.latest
+        self._others.update(state, self._tracker.shares)
+        self._tracker.share_list = self._others.share_list
         changes = []
         for row, name in enumerate(self._node_list.names):
             if state.is_unknown(name):
                 continue
-            is_down = self._is_lost(row) if state.is_down(name) else self._is_drained(row, name)
+            is_down = self._is_lost(row) if state.is_down(name) else self._is_closed(row, name)
             if is_down != (row in self._down):
                 (self._down.add if is_down else self._down.discard)(row)
                 changes.append((row, not is_down))
@@ -219,11 +221,17 @@ class SlurmEngine:
             self._tracker.is_alive(one, row) for one in self._attempts_on(row) if one.state == "running"
         )
 
-    def _is_drained(self, row: int, name: str) -> bool:
+    def _is_closed(self, row: int, name: str) -> bool:
+        if self._others.hold_all(row) and not self._attempts_on(row):
+            return True
         return self._poller.latest.is_drained(name) and not any(one.started for one in self._attempts_on(row))
 
     def _attempts_on(self, row: int) -> list[AttemptRecord]:
         return [one for one in self._tracker.tracked if any(node == row for node, _ in one.allocation)]
+
+    def held_by_others(self) -> Mapping[int, HeldByOthers]:
+        """Return by node what jobs hold that are not of this service."""
+        return self._others.held
 
     def power(self, node: int, on: bool) -> bool:
         """Return False: nodes are switched by Slurm's own power saving."""
@@ -242,6 +250,12 @@ class SlurmEngine:
         """End all threads; jobs run on."""
         self._poller.close()
         self._threads.close()
+
+
+def _warn_about_settings(config: Mapping[str, str]) -> None:
+    finding = check_kill_wait(config)
+    if not finding.works:
+        _logger.warning("Slurm's %s: %s", finding.name, finding.says)
 
 
 def _read_service_id(root: Path) -> str:

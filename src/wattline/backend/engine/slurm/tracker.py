@@ -34,6 +34,7 @@ from wattline.backend.engine.slurm.heartbeat import MISSED
 from wattline.backend.engine.slurm.launcher import create_folders, write_attempt
 from wattline.backend.engine.slurm.node_list import NodeList
 from wattline.backend.engine.slurm.submission import (
+    NodeShare,
     SlurmOptions,
     build_comment,
     build_flags,
@@ -88,6 +89,8 @@ class Tracker:
         self.tracked: dict[AttemptRecord, TrackedAttempt] = {}
         self._ended_s: dict[str, float] = {}  # by comment: attempts that were released after their end
         self._swept_s = -1.0
+        self.share_list = node_list  # with the cores and memory that an attempt without a request gets
+        self.shares: dict[str, Sequence[NodeShare]] = {}  # by comment, of attempts that were submitted
         self.on_submit: Callable[[], None] = lambda: None
 
     @property
@@ -107,6 +110,7 @@ class Tracker:
         one.comment = self._comment(attempt)
         one.job_id = str((one.folder.claim() or {}).get("job_id", ""))
         self.tracked[attempt] = one
+        self.shares[one.comment] = find_shares(self._node_list, attempt)
         attempt.gpus = one.folder.gpus(self._nodes_of(attempt)) or ()
 
     def submit(self, one: TrackedAttempt, state: SlurmState) -> None:
@@ -114,7 +118,7 @@ class Tracker:
         attempt = one.attempt
         jobs = [job for job in one.jobs if job.id in attempt.jobs]
         lead = jobs[0].spec
-        shares = find_shares(self._node_list, attempt, lead.memory_gib)
+        shares = find_shares(self.share_list, attempt, lead.memory_gib)
         attempt.cpus = sum(share.cpus for share in shares)
         try:
             create_folders(self._root, attempt, jobs)
@@ -122,6 +126,7 @@ class Tracker:
             attempt.state, attempt.message = "refused", str(error)
             return
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
+        self.shares[one.comment] = shares
         one.changed_s = float("inf")  # until sbatch returns
         flags = build_flags(
             shares,
@@ -296,6 +301,7 @@ class Tracker:
     def remove(self, attempt: AttemptRecord) -> None:
         """Forget an attempt; one that has not ended is ended, and one that has not started never starts."""
         one = self.tracked.pop(attempt)
+        self.shares.pop(one.comment, None)
         if attempt.state == "ended":
             self._ended_s[one.comment] = time.monotonic()
         elif one.phase != "waiting":
