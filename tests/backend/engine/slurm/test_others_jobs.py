@@ -7,6 +7,7 @@ import pytest
 from wattline.backend.engine.protocol import HeldByOthers
 from wattline.backend.engine.slurm.cluster_state import NodeUse, SlurmJob, SlurmState
 from wattline.backend.engine.slurm.node_list import NodeList, host_share
+from wattline.backend.engine.slurm.node_power import find_power_problem
 from wattline.backend.engine.slurm.others_jobs import OthersJobs
 from wattline.backend.engine.slurm.submission import NodeShare
 from wattline.cluster import nodes
@@ -91,3 +92,10 @@ def test_a_job_gets_no_more_cores_and_memory_for_its_gpus_than_others_leave() ->
     # 8 cores and 48 GiB are left for 4 GPUs; the proportional share of a GPU is 4 cores and 8 GiB.
     assert host_share(others.share_list, 0, 2, 0, 0) == (4, 16_384)
     assert host_share(others.share_list, 1, 2, 0, 0) == (8, 16_384)
+
+
+def test_nodes_are_switched_only_if_slurm_has_programs_and_a_time_for_that() -> None:
+    config = {"SuspendProgram": "/off", "ResumeProgram": "/on", "SuspendTime": "1000000 sec"}
+    assert find_power_problem(config) == ""
+    assert find_power_problem({**config, "SuspendProgram": "(null)"}) == "slurm.conf has no SuspendProgram"
+    assert "SuspendTime" in find_power_problem({**config, "SuspendTime": "NONE"})

@@ -19,6 +19,7 @@ from wattline.backend.engine.slurm.commands import TIMEOUT_S, check_installation
 from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
+from wattline.backend.engine.slurm.node_power import NodePower
 from wattline.backend.engine.slurm.orders import write_orders
 from wattline.backend.engine.slurm.others_jobs import OthersJobs
 from wattline.backend.engine.slurm.submission import SlurmOptions
@@ -56,6 +57,7 @@ class SlurmEngine:
         self._tracker.on_submit = self._poller.ask
         counts_memory = "MEMORY" in config.get("SelectTypeParameters", "").upper()
         self._others = OthersJobs(self._node_list, counts_memory=counts_memory)
+        self._power = NodePower(config, self._threads, self._poller.ask)
 
     @property
     def nodes(self) -> Nodes:
@@ -96,6 +98,8 @@ class SlurmEngine:
 
         Slurm gives each GPU to one job, so an attempt *beside* another one starts after it.
         """
+        for node, _ in attempt.allocation:
+            self._power.forget(self._node_list.names[node])  # Slurm boots it for the job
         self._tracker.add(attempt, jobs, [*after, *([beside] if beside is not None else [])])
         self._tracker.update(self._tracker.tracked[attempt], self._poller.latest)
 
@@ -203,8 +207,14 @@ class SlurmEngine:
         self._tracker.share_list = self._others.share_list
         changes = []
         for row, name in enumerate(self._node_list.names):
+            if self._power.take_back(name, state):
+                changes.append((row, True))
             if state.is_unknown(name):
                 continue
+            if self._power.is_switched(name):
+                if not state.is_down(name):
+                    continue
+                self._power.forget(name)
             is_down = self._is_lost(row) if state.is_down(name) else self._is_closed(row, name)
             if is_down != (row in self._down):
                 (self._down.add if is_down else self._down.discard)(row)
@@ -234,8 +244,10 @@ class SlurmEngine:
         return self._others.held
 
     def power(self, node: int, on: bool) -> bool:
-        """Return False: nodes are switched by Slurm's own power saving."""
-        return False
+        """Switch a node through Slurm's power saving; False: it is not set up, or a job is on the node."""
+        if not on and self._attempts_on(node):
+            return False
+        return self._power.switch(self._node_list.names[node], on, self._poller.latest)
 
     def wake_files(self) -> Sequence[int]:
         """Return the file that is readable when Slurm has answered."""
