@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.exit_status import Exit
 from wattline.backend.engine.folder_layout import EVENTS, create_attempt_folder
 from wattline.backend.engine.job_record import JobRecord
-from wattline.backend.engine.protocol import GpuReading
+from wattline.backend.engine.protocol import GpuReading, HeldByOthers
 from wattline.core.nodes import Nodes
 
 
@@ -32,6 +32,7 @@ class FakeCluster:
     nodes: Nodes
     processes: dict[Path, FakeProcess] = field(default_factory=dict)
     changes: list[tuple[int, bool]] = field(default_factory=list)  # of nodes, not reported yet
+    held_by_others: dict[int, HeldByOthers] = field(default_factory=dict)
 
     def lose_node(self, node: int) -> None:
         """Let a node go down with its processes, and come up again."""
@@ -183,6 +184,9 @@ class FakeEngine:
         """Return one change at a time, so that a node is down for one poll at least."""
         change, self.cluster.changes = self.cluster.changes[:1], self.cluster.changes[1:]
         return change
+
+    def held_by_others(self) -> Mapping[int, HeldByOthers]:
+        return dict(self.cluster.held_by_others)
 
     def power(self, node: int, on: bool) -> bool:
         self.calls.append(("power on" if on else "power off", (str(node),)))

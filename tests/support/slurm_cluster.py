@@ -181,9 +181,9 @@ class SlurmCluster:
         self._spawner.shutdown()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name: str, *flags: str) -> None:
         """Start the slurmd of a node."""
-        self._spawn(name, "slurmd", "-D", "-N", name)
+        self._spawn(name, "slurmd", "-D", "-N", name, *flags)
 
     def kill_node(self, name: str, *, with_jobs: bool = True) -> None:
         """Kill the slurmd of a node as if it lost power; without its jobs, they run on."""

@@ -49,6 +49,7 @@ COMMANDS = {
     "compare": Command("simulation.compare", "simulate several policies on one trace and compare them"),
     "report": Command("simulation.report", "report job times and energy from run logs"),
     "replay": Command("simulation.replay", "repeat the decisions of a run log and check that they are equal"),
+    "shadow": Command("simulation.shadow", "watch a live Slurm and report what a policy would have saved"),
     "fit": Command("models.fit", "fit models of speed and power to a table of measurements"),
     "profile": Command("models.profile", "measure how the speed of a command depends on cores and memory"),
     "predict": Command("models.predict", "predict speed, power and energy of a job, and what a cap saves"),

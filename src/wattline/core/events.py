@@ -17,6 +17,7 @@ NODE_LOST: Final = 6  # node number `job` is down
 NODE_BACK: Final = 7  # node number `job` is up again, or has booted
 METERED: Final = 8  # the cluster (`job` -1) or team number `job` has used `energy_j` since the start
 PROTECTED: Final = 9  # a running job has saved `steps` and is not stopped before `rate`; see `Event`
+CAPACITY: Final = 10  # others leave `steps` GPUs, `rate` cores and `energy_j` GiB of node number `job`
 EVENT_WORDS: Final = (
     "arrived",
     "ran",
@@ -28,12 +29,13 @@ EVENT_WORDS: Final = (
     "node_back",
     "metered",
     "protected",
+    "capacity",
 )
-WAKE_EVENTS: Final = frozenset((*range(METERED), PROTECTED))
+WAKE_EVENTS: Final = frozenset((*range(METERED), PROTECTED, CAPACITY))
 """Events that can end `Backend.wait`. With `METERED` added, the meter is read before each return."""
 LEASE_END_EVENTS: Final = (STOPPED, LOST, FINISHED, FAILED)
 """Events that end a lease and carry the energy that it has used."""
-START_EVENTS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK))
+START_EVENTS: Final = frozenset((ARRIVED, LOST, NODE_LOST, NODE_BACK, CAPACITY))
 """Events after which a waiting job may be able to start, other than those that free GPUs."""
 
 
@@ -43,7 +45,7 @@ class Event(NamedTuple):
     `job` is a row of `Jobs`, except for node events and `METERED`. `energy_j` is the energy of a lease that
     ended; watts for `RAN`; a meter reading for `METERED`. For `PROTECTED`, `rate` is the time before which
     the job is not stopped for others (inf: not before another event), and `energy_j` the time of its last
-    checkpoint (inf: a stop saves all that it has done).
+    checkpoint (inf: a stop saves all that it has done). `CAPACITY` replaces an earlier one of the same node.
     """
 
     verb: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,6 +51,12 @@ class Nodes(Table):
     def host_share(self) -> Ints:
         """Proportional share of one GPU in its host: rows as in `HOST_RESOURCES`, a column per node."""
         return self.host // self.gpus
+
+    def resize(self, rows: Ints, gpus: Ints, cpus: Floats, mem_gib: Floats) -> Nodes:
+        """Return the nodes with other GPUs, cores and memory in these *rows*."""
+        all_gpus, all_cpus, all_mem_gib = self.gpus.copy(), self.cpus.copy(), self.mem_gib.copy()
+        all_gpus[rows], all_cpus[rows], all_mem_gib[rows] = gpus, cpus, mem_gib
+        return replace(self, gpus=all_gpus, cpus=all_cpus, mem_gib=all_mem_gib)
 
     def accepted_kinds(self, gpu_kind: Labels) -> Ints:
         """Return for each row of *gpu_kind* a bit mask of the kinds of this cluster that it accepts."""

@@ -59,7 +59,7 @@ class Snapshot:
 
     now_s: float
     jobs: Jobs  # rows of a simulation beyond the queue's have not arrived yet: policies must not read them
-    nodes: Nodes
+    nodes: Nodes  # with the GPUs, cores and memory that jobs of others leave
     queue: Queue
     leases: Leases
     free_gpus: Ints  # GPUs per node without a lease; 0 on a node that is down

@@ -20,6 +20,7 @@ from wattline.core.actions import (
 )
 from wattline.core.events import (
     ARRIVED,
+    CAPACITY,
     EVENT_AT_S,
     EVENT_ENERGY_J,
     EVENT_JOB,
@@ -250,14 +251,16 @@ def advance_nodes(
     actions: Actions,
     events: Floats,
     now_s: float,
-) -> tuple[Ints, Floats, bool, bool]:
+) -> tuple[Ints, Floats, bool, bool, bool]:
     """Return the free GPUs and the idle time of each node, given the *planned* and the remaining *leases*.
 
-    Two flags follow: nodes were switched or changed between up and down, and the meter was read.
+    Three flags follow: nodes were switched or changed between up and down, the meter was read, and the
+    capacity of nodes has changed.
     """
     up = was_up.copy()
     switched = False
     metered = False
+    resized = False
     for a in range(actions.shape[0]):
         if actions[a, ACTION_VERB] == POWER_OFF:
             up[actions[a, ACTION_NODE]] = False
@@ -269,6 +272,8 @@ def advance_nodes(
             switched = True
         elif verb == METERED:
             metered = True
+        elif verb == CAPACITY:
+            resized = True
     free_gpus = np.zeros(len(node_gpus), dtype=np.int64)
     for n in range(len(node_gpus)):
         if up[n]:
@@ -287,4 +292,4 @@ def advance_nodes(
             idle_since_s[n] = now_s  # the jobs it was switched on for need time to start
         else:
             idle_since_s[n] = min(idle_since_s[n], now_s)
-    return free_gpus, idle_since_s, switched, metered
+    return free_gpus, idle_since_s, switched, metered, resized

@@ -16,6 +16,7 @@ import numpy as np
 from wattline.core.actions import ACTION_COLUMNS, ACTION_WORDS, POWER_OFF, START
 from wattline.core.events import (
     ARRIVED,
+    CAPACITY,
     EVENT_VERB,
     EVENT_WORDS,
     METERED,
@@ -189,7 +190,7 @@ class _LogBuilder:
             return Event(verb, subject, at_s)
         if verb == METERED:
             _check_index("team", subject, len(self.teams), first=-1)
-        elif verb in (NODE_LOST, NODE_BACK):
+        elif verb in (NODE_LOST, NODE_BACK, CAPACITY):
             _check_index("node", subject, len(self.log.nodes))
         else:
             self._check_job("job", subject)
@@ -199,6 +200,8 @@ class _LogBuilder:
                 for name in ("until_s", "saved_s")
             )
             return Event(verb, subject, at_s, _check_value("steps", data["steps"]), until_s, saved_s)
+        if verb == CAPACITY:
+            return Event(verb, subject, at_s, *(_check_value(name, data[name]) for name in _CAPACITY))
         names = ("steps", "rate", "watts" if verb == RAN else "energy_j")
         return Event(verb, subject, at_s, *(_check_value(name, data.get(name, 0.0)) for name in names))
 
@@ -247,6 +250,7 @@ _EVENTS, _ACTIONS, _REASONS = (
     {word: number for number, word in enumerate(words)}
     for words in (EVENT_WORDS, ACTION_WORDS, [reason.name.lower() for reason in REASONS])
 )
+_CAPACITY = ("gpus", "cpus", "mem_gib")
 _LABELS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status", "kind")
 _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("id", "name", "teams", "policy", *_LABELS), (str, "a word")),

@@ -20,6 +20,7 @@ import numpy as np
 from wattline.core.actions import ACTION_WORDS, POWER_OFF, RETUNE, START, STOP, Actions
 from wattline.core.events import (
     ARRIVED,
+    CAPACITY,
     EVENT_WORDS,
     METERED,
     NODE_BACK,
@@ -148,6 +149,8 @@ def _encode_event(event: Event, jobs: Jobs) -> dict[str, Any]:
     elif event.verb == PROTECTED:  # null: not before another event; a stop saves all steps
         until_s, saved_s = (v if math.isfinite(v) else None for v in (event.rate, event.energy_j))
         words.update(steps=event.steps, until_s=until_s, saved_s=saved_s)
+    elif event.verb == CAPACITY:
+        words.update(gpus=int(event.steps), cpus=event.rate, mem_gib=event.energy_j)
     elif event.verb not in (NODE_LOST, NODE_BACK):
         drawn = "watts" if event.verb == RAN else "energy_j"
         words.update(steps=event.steps, rate=event.rate, **{drawn: event.energy_j})

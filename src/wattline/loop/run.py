@@ -13,9 +13,10 @@ from wattline import __version__
 from wattline.core.actions import NO_ACTIONS, Actions
 from wattline.core.events import ARRIVED, METERED, START_EVENTS, WAKE_EVENTS, Event, Events, build_events
 from wattline.core.leases import Leases
+from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Backend, Models, Placer, Policy
-from wattline.core.queue import QUEUE_JOB, QUEUE_REASON
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB, QUEUE_REASON
 from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
@@ -33,6 +34,7 @@ from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
 _PERMANENT = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
+_TOO_BIG, _HELD_BY_OTHERS = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.HELD_BY_OTHERS)
 _MAX_IDLE_ROUNDS = 10_000  # idle rounds without progress before giving up
 _NO_REASONS = np.empty((0, 2), dtype=np.int64)
 
@@ -133,6 +135,8 @@ def iterate(
         placement = place(plan, state, models)
         if protected is not None:
             placement = restore_leases(placement, plan, state, protected)
+        if state.nodes is not nodes:
+            placement = _name_others(placement, state, nodes)
         actions = NO_ACTIONS
         changed = placement.leases is not state.leases or placement.powered_on is not None
         if changed or len(placement.reason) != len(state.queue):
@@ -197,6 +201,18 @@ def _can_never_start(placement: Placement, next_decision_s: float, state: Snapsh
     return (
         next_decision_s == math.inf and bool(state.usable.all()) and not np.isfinite(state.boot_done_s).any()
     )
+
+
+def _name_others(placement: Placement, state: Snapshot, nodes: Nodes) -> Placement:
+    """Return *placement* with its own reason for jobs that are too big only for what others leave."""
+    kinds = np.arange(len(nodes.kind.names))
+    room = np.bincount(nodes.kind.codes, nodes.gpus, len(kinds))
+    accepts = (state.queue.block[QUEUE_ACCEPTED_KINDS].astype(np.int64)[:, None] >> kinds) & 1 == 1
+    fits = (accepts & (state.queue.requested_gpus[:, None] <= room)).any(axis=1)
+    others = (placement.reason == _TOO_BIG) & fits
+    if not others.any():
+        return placement
+    return replace(placement, reason=np.where(others, _HELD_BY_OTHERS, placement.reason))
 
 
 def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:

@@ -16,9 +16,12 @@ from wattline.core.actions import (
     Actions,
 )
 from wattline.core.events import (
+    CAPACITY,
     EVENT_AT_S,
     EVENT_ENERGY_J,
     EVENT_JOB,
+    EVENT_RATE,
+    EVENT_STEPS,
     EVENT_VERB,
     METERED,
     NODE_BACK,
@@ -117,16 +120,12 @@ def advance(
         jobs.gpus,
         accepted_kinds,
     )
-    free_gpus, idle_since_s, switched, metered = advance_nodes(
-        snapshot.nodes.gpus,
-        snapshot.up,
-        snapshot.idle_since_s,
-        planned,
-        leases,
-        decision.actions,
-        events,
-        now_s,
-    )
+    nodes = snapshot.nodes
+    before = (snapshot.up, snapshot.idle_since_s, planned, leases, decision.actions, events, now_s)
+    free_gpus, idle_since_s, switched, metered, resized = advance_nodes(nodes.gpus, *before)
+    if resized:
+        nodes = _resize_nodes(nodes, events)
+        free_gpus, idle_since_s, *_ = advance_nodes(nodes.gpus, *before)
     up, boot_done_s = snapshot.up, snapshot.boot_done_s
     if switched:
         up, boot_done_s = _switch_nodes(snapshot, decision.actions, events)
@@ -139,7 +138,7 @@ def advance(
     return Snapshot(
         now_s,
         jobs,
-        snapshot.nodes,
+        nodes,
         Queue(block),
         Leases(leases),
         free_gpus,
@@ -167,6 +166,13 @@ def _switch_nodes(snapshot: Snapshot, actions: Actions, events: Events) -> tuple
     for column in (up, boot_done_s):
         column.setflags(write=False)
     return up, boot_done_s
+
+
+def _resize_nodes(nodes: Nodes, events: Events) -> Nodes:
+    """Return *nodes* with the capacities among *events*; of several for one node the last one counts."""
+    found = events[events[:, EVENT_VERB] == CAPACITY]
+    rows, gpus = (found[:, column].astype(np.int64) for column in (EVENT_JOB, EVENT_STEPS))
+    return nodes.resize(rows, gpus, found[:, EVENT_RATE], found[:, EVENT_ENERGY_J])
 
 
 def _add_readings(meter: MeterReadings, events: Events) -> MeterReadings:

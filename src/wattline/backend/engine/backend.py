@@ -27,12 +27,14 @@ from wattline.backend.engine.job_record import JobRecord
 from wattline.backend.engine.job_spec import AttemptSettings
 from wattline.backend.engine.job_status import describe_attempt
 from wattline.backend.engine.mailbox import Mailbox
+from wattline.backend.engine.node_capacity import NodeCapacity
 from wattline.backend.engine.power_samples import OnPower, PowerSampler
 from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.recurring_jobs import RecurringJobs
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions
 from wattline.core.events import (
     METERED,
+    NODE_BACK,
     NODE_LOST,
     STOPPED,
     WAKE_EVENTS,
@@ -47,7 +49,6 @@ from wattline.core.snapshot import Snapshot
 _REST = 4.0  # pause after a decision, as a multiple of its CPU time
 _MIN_REST_S, _MAX_REST_S = 0.02, 1.0
 
-_logger = logging.getLogger(__name__)
 # Without a handler of the application, warnings of a library must not appear on stderr.
 logging.getLogger("wattline").addHandler(logging.NullHandler())
 
@@ -82,6 +83,7 @@ class EngineBackend:
         self._mailbox = Mailbox()
         self._interrupted = False
         self._monitor = AttemptMonitor(self.root, engine, self._queue, self._attempts, self._exits, on_event)
+        self._capacity = NodeCapacity(engine, self._queue, self._attempts)
         self._power = PowerSampler(engine, on_power)
         self._caps = CapLimits(engine, self._queue, self._attempts, on_event)
         self._returned_s, self._returned_cpu_s = time.monotonic(), time.thread_time()
@@ -165,6 +167,7 @@ class EngineBackend:
                 self._interrupted = False
                 return math.inf, build_events()
             self._monitor.poll()
+            self._capacity.update()
             self._caps.apply_waiting()
             self._power.sample(self._queue.now_s)
             verbs = {event.verb for event in self._queue.events}
@@ -210,7 +213,7 @@ class EngineBackend:
                 request = (job, node, gpus, AttemptSettings(*settings[:4]))
                 starting.setdefault(group, []).append(request)
             elif verb in (POWER_OFF, POWER_ON) and not self.engine.power(node, verb == POWER_ON):
-                _logger.debug("node %d cannot be switched %s", node, "on" if verb == POWER_ON else "off")
+                self._queue.events.append(Event(NODE_BACK, node, self._queue.now_s))
         self._caps.retune(retunes)
         for requests in starting.values():
             self._start_group(requests)
@@ -286,6 +289,7 @@ class EngineBackend:
         leases = self._attempts.build_leases(records)
         now_s = self._queue.now_s
         self._queue.events += [Event(NODE_LOST, node, now_s) for node in sorted(self._monitor.nodes_down)]
+        self._capacity.report_all()
         state = build_initial_state(self.jobs, self.nodes, now_s, queued, leases, running, seed)
         return set_lease_starts(state, since_s)
 

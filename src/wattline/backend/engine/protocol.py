@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,15 @@ class GpuReading:
     power_w: float | None  # mean since the reading before, by its energy counter; None: it cannot be read
     cap_w: float | None
     jobs: tuple[str, ...] = ()  # with processes on it
+
+
+@dataclass(frozen=True)
+class HeldByOthers:
+    """Resources of a node that jobs hold which this engine has not started."""
+
+    gpus: int = 0
+    cpus: float = 0.0
+    mem_gib: float = 0.0
 
 
 class Engine(Protocol):
@@ -168,8 +177,19 @@ class Engine(Protocol):
         """
         ...
 
+    def held_by_others(self) -> Mapping[int, HeldByOthers]:
+        """Return by node what jobs hold that this engine has not started; empty: it has the nodes alone.
+
+        A node of which others hold everything is down by `node_changes` unless an attempt is there.
+        """
+        ...
+
     def power(self, node: int, on: bool) -> bool:
-        """Switch a node on or off; False: this engine cannot."""
+        """Switch a node on or off; False: this engine cannot, and the node stays as it is.
+
+        When a node that was switched on is up, `node_changes` reports it, and likewise if it could not be
+        switched off after all.
+        """
         ...
 
     # -- time

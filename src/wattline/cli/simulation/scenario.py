@@ -100,20 +100,7 @@ class SimulationCase:
             trace = replace(trace, jobs=trace.jobs.take(np.array(self._find_team_jobs(trace))))
         check_teams(self.budgets, trace.jobs, self.trace)
         check_owners(self.read_quotas(), trace.jobs, self.trace)
-        return replace(trace, jobs=self._set_checkpoints(trace.jobs))
-
-    def _set_checkpoints(self, jobs: Jobs) -> Jobs:
-        """Return *jobs* with the checkpoints of the command line where the trace has none of its own."""
-        if self.min_runtime_s:
-            jobs = replace(jobs, min_runtime_s=np.maximum(jobs.min_runtime_s, self.min_runtime_s))
-        if self.checkpoint_s is None:
-            return jobs
-        usual = (jobs.checkpoint_s == 0) & (jobs.preemptible == PREEMPTIBLE_ALWAYS)
-        return replace(
-            jobs,
-            checkpoint_s=np.where(jobs.checkpoint_s == 0, self.checkpoint_s, jobs.checkpoint_s),
-            preemptible=np.where(usual, PREEMPTIBLE_ONCE_SAVED, jobs.preemptible),
-        )
+        return replace(trace, jobs=set_checkpoints(trace.jobs, self.checkpoint_s, self.min_runtime_s))
 
     def _find_team_jobs(self, trace: Trace) -> list[bool]:
         in_team = [word == self.team for word in trace.jobs.team.words()]
@@ -186,3 +173,17 @@ class SimulationCase:
         cpu_s = time.process_time() - start_s
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return log, {"cpu_s": round(cpu_s, 4), "peak_rss_mb": round(peak_mb, 1)}
+
+
+def set_checkpoints(jobs: Jobs, checkpoint_s: float | None, min_runtime_s: float) -> Jobs:
+    """Return *jobs* with the checkpoints of the command line where they have none of their own."""
+    if min_runtime_s:
+        jobs = replace(jobs, min_runtime_s=np.maximum(jobs.min_runtime_s, min_runtime_s))
+    if checkpoint_s is None:
+        return jobs
+    usual = (jobs.checkpoint_s == 0) & (jobs.preemptible == PREEMPTIBLE_ALWAYS)
+    return replace(
+        jobs,
+        checkpoint_s=np.where(jobs.checkpoint_s == 0, checkpoint_s, jobs.checkpoint_s),
+        preemptible=np.where(usual, PREEMPTIBLE_ONCE_SAVED, jobs.preemptible),
+    )

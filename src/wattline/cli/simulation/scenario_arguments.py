@@ -35,7 +35,8 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--quantum", type=seconds, metavar="T", help="decide only every T, as in 300s (default: at any event)"
     )
-    _add_overhead_arguments(parser)
+    add_stop_arguments(parser)
+    _add_fault_arguments(parser)
     add(
         "--quota",
         action="append",
@@ -61,8 +62,8 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the times lost at restarts and the rates of failures."""
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the times lost at restarts, and the checkpoints of jobs."""
     add, seconds = parser.add_argument, with_unit(parse_seconds)
     add(
         "--restart-cost",
@@ -93,6 +94,11 @@ def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="time for which a job that was started is not stopped for others (default 0s)",
     )
+
+
+def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the rates of failures."""
+    add, seconds = parser.add_argument, with_unit(parse_seconds)
     add(
         "--node-mtbf",
         type=seconds,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattline.backend.engine.slurm.cluster_state import SlurmState, parse_jobs, parse_node_states
+from wattline.backend.engine.slurm.cluster_state import NodeUse, SlurmState, parse_jobs, parse_nodes
 
 SEPARATOR = "\x1f"
 
@@ -77,7 +77,8 @@ def test_states_of_jobs(state: str, is_pending: bool, is_over: bool) -> None:
         ("down*", "down"),
         ("down", "down"),
         ("fail", "down"),
-        ("powering_down", "down"),
+        ("powering_down", ""),
+        ("idle%", ""),
         ("drained", "drained"),
         ("draining@", "drained"),
         ("drained*", "drained"),
@@ -86,6 +87,36 @@ def test_states_of_jobs(state: str, is_pending: bool, is_over: bool) -> None:
     ],
 )
 def test_states_of_nodes(state: str, kind: str) -> None:
-    view = SlurmState(node_states=parse_node_states(row("n1", state)))
+    states, _ = parse_nodes(node_row(state))
+    view = SlurmState(node_states=states)
     found = {"down": view.is_down("n1"), "drained": view.is_drained("n1"), "unknown": view.is_unknown("n1")}
     assert [name for name, is_so in found.items() if is_so] == ([kind] if kind else [])
+
+
+def node_row(state: str, cpus: str = "0/16/0/16", mem_mib: str = "0", gres: str = "gpu:0") -> str:
+    return f"{'n1':<64}{state:<32}{cpus:<40}{mem_mib:<24}{gres:<512}"
+
+
+def test_the_resources_that_jobs_hold_on_a_node_are_read() -> None:
+    _, use = parse_nodes(node_row("mixed", "6/10/0/16", "12000", "gpu:a100:3(IDX:0-1,5),shard:0"))
+    assert use == {"n1": NodeUse(3, 6, 12_000)}
+
+
+@pytest.mark.parametrize(
+    ("state", "power"),
+    [
+        ("idle", "on"),
+        ("allocated", "on"),
+        ("down*", "on"),
+        ("idle~", "off"),
+        ("idle%", "off"),
+        ("idle!", "off"),
+        ("powered_down", "off"),
+        ("powering_down", "off"),
+        ("idle#", "booting"),
+        ("mixed#", "booting"),
+        ("powering_up", "booting"),
+    ],
+)
+def test_states_of_power_saving(state: str, power: str) -> None:
+    assert SlurmState(node_states={"n1": state}).power_state("n1") == power

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from wattline.backend.engine.local.cgroups import ResourceLimits
 from wattline.backend.engine.local.gpu_allocator import GpuAllocator
 from wattline.backend.engine.local.launcher import launch, read_lease, update_lease
 from wattline.backend.engine.local.machine import Machine
-from wattline.backend.engine.protocol import GpuReading
+from wattline.backend.engine.protocol import GpuReading, HeldByOthers
 from wattline.core.nodes import Nodes
 from wattline.errors import MeterError, WattlineError
 from wattline.meter.gpu_names import name_gpu_kind
@@ -322,6 +322,10 @@ class LocalEngine:
     def node_changes(self) -> Sequence[tuple[int, bool]]:
         """Return nothing: this machine is up as long as this code runs."""
         return ()
+
+    def held_by_others(self) -> Mapping[int, HeldByOthers]:
+        """Return nothing: processes that are not jobs hold no GPUs as far as this engine knows."""
+        return {}
 
     def power(self, node: int, on: bool) -> bool:
         """Return False: this machine cannot be switched off."""

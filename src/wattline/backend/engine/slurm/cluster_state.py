@@ -6,17 +6,24 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from wattline.backend.engine.local.user_lookup import own_user
 from wattline.backend.engine.slurm.commands import run_command
+from wattline.backend.engine.slurm.node_list import count_gpus
 
 _SEPARATOR = "\x1f"  # of columns: no name or reason contains it
 _JOB_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%k"))
-_NODE_FORMAT = _SEPARATOR.join(("%N", "%T"))
+_NODE_COLUMNS = {"NodeList": 64, "StateLong": 32, "CPUsState": 40, "AllocMem": 24, "GresUsed": 512}
+_NODE_FORMAT = ",".join(f"{name}:{width}" for name, width in _NODE_COLUMNS.items())
+_POWER_FLAGS = {"~": "off", "%": "off", "!": "off", "#": "booting"}  # at the end of a state of sinfo
+_POWER_WORDS = {"powered_down": "off", "powering_down": "off", "power_down": "off"} | dict.fromkeys(
+    ("powering_up", "power_up", "powered_up"), "booting"
+)
 _PENDING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _ACTIVE = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"))
 # "unknown" is not among them: so are all nodes for a moment after a start of slurmctld.
-_DOWN = frozenset(("down", "fail", "error", "inval", "future", "powered_down", "powering_down"))
+_DOWN = frozenset(("down", "fail", "error", "inval", "future"))
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,15 @@ class SlurmJob:
 
 
 @dataclass(frozen=True)
+class NodeUse:
+    """Resources of a node that jobs hold."""
+
+    gpus: int = 0
+    cpus: int = 0
+    mem_mib: int = 0
+
+
+@dataclass(frozen=True)
 class SlurmState:
     """The jobs by comment and the states of nodes, as of a time between *began_s* and *ended_s*.
 
@@ -53,6 +69,7 @@ class SlurmState:
     ended_s: float = -1.0
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
     node_states: Mapping[str, str] = field(default_factory=dict)
+    node_use: Mapping[str, NodeUse] = field(default_factory=dict)
 
     def is_down(self, node: str) -> bool:
         """Return whether Slurm takes a node and its jobs for lost."""
@@ -61,6 +78,11 @@ class SlurmState:
     def is_unknown(self, node: str) -> bool:
         """Return whether slurmctld has not heard from a node yet."""
         return base_state(self.node_states.get(node, "")) in ("", "unknown", "unk")
+
+    def power_state(self, node: str) -> str:
+        """Return off, booting or on: Slurm's power saving ends and boots nodes, which are not lost then."""
+        state = self.node_states.get(node, "").casefold()
+        return _POWER_WORDS.get(base_state(state)) or _POWER_FLAGS.get(state[-1:], "on")
 
     def is_drained(self, node: str) -> bool:
         """Return whether a node accepts no new jobs; those that run there go on."""
@@ -77,8 +99,9 @@ def read_state(prefix: str, partition: str, timeout_s: float) -> SlurmState:
     """Ask Slurm for all jobs with comments that start with *prefix*, also ended ones, and for node states."""
     began_s = time.monotonic()
     rows = run_command(["squeue", "-h", "-t", "all", "-p", partition, "-o", _JOB_FORMAT], timeout_s)
-    nodes = run_command(["sinfo", "-h", "-N", "-p", partition, "-o", _NODE_FORMAT], timeout_s)
-    return SlurmState(began_s, time.monotonic(), parse_jobs(rows, prefix), parse_node_states(nodes))
+    nodes = run_command(["sinfo", "-h", "-N", "-p", partition, "-O", _NODE_FORMAT], timeout_s)
+    states, use = parse_nodes(nodes)
+    return SlurmState(began_s, time.monotonic(), parse_jobs(rows, prefix), states, use)
 
 
 def parse_jobs(text: str, prefix: str, own: str = "") -> dict[str, SlurmJob]:
@@ -106,7 +129,18 @@ def parse_jobs(text: str, prefix: str, own: str = "") -> dict[str, SlurmJob]:
     return jobs
 
 
-def parse_node_states(text: str) -> dict[str, str]:
-    """Return the state of each node."""
-    pairs = (line.split(_SEPARATOR) for line in text.splitlines() if _SEPARATOR in line)
-    return {pair[0]: pair[1] for pair in pairs}
+def parse_nodes(text: str) -> tuple[dict[str, str], dict[str, NodeUse]]:
+    """Return the state of each node, and the resources of it that jobs hold."""
+    states, use = {}, {}
+    places = list(pairwise(accumulate(_NODE_COLUMNS.values(), initial=0)))
+    for line in text.splitlines():
+        name, state, cpus, mem_mib, gres = (line[start:end].strip() for start, end in places)
+        if name:
+            states[name] = state
+            allocated = cpus.partition("/")[0]  # of allocated/idle/other/total
+            use[name] = NodeUse(
+                count_gpus(gres),
+                int(allocated) if allocated.isdecimal() else 0,
+                int(mem_mib) if mem_mib.isdecimal() else 0,
+            )
+    return states, use

@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 from wattline.backend.engine.container import PYXIS_FLAG, find_apptainer
 from wattline.errors import BackendError, ConfigError, Unreachable, WattlineError
@@ -32,6 +33,20 @@ _GONE_CODES = (2017 % 256, 2021 % 256)  # ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_
 _SEPARATOR = "\x1f"  # of columns: no comment contains it
 
 
+_READS = (("squeue",), ("sinfo",), ("sacct",), ("scontrol", "show"))
+_only_reading: ContextVar[bool] = ContextVar("_only_reading", default=False)
+
+
+@contextmanager
+def only_reading() -> Iterator[None]:
+    """Refuse within this block, and in this thread, every command that could change something in Slurm."""
+    token = _only_reading.set(True)
+    try:
+        yield
+    finally:
+        _only_reading.reset(token)
+
+
 class SlurmRefused(BackendError):
     """Slurm has read the request and refused it."""
 
@@ -50,6 +65,8 @@ def run_command(
     Raises `Unreachable` if slurmctld did not respond, so that it may or may not have done the request, and
     `SlurmRefused` with Slurm's own sentence otherwise.
     """
+    if _only_reading.get() and not any(tuple(command[: len(words)]) == words for words in _READS):
+        raise BackendError(f"{' '.join(command[:2])} could change something in Slurm, expected to only read")
     env = {**basis, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(

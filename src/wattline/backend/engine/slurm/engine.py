@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from wattline.backend.engine.attempt_record import AttemptRecord
 from wattline.backend.engine.job_record import JobRecord
-from wattline.backend.engine.protocol import GpuReading
+from wattline.backend.engine.protocol import GpuReading, HeldByOthers
 from wattline.backend.engine.slurm.attempt_folder import AttemptFolder
 from wattline.backend.engine.slurm.background import CommandThreads, StatePoller
 from wattline.backend.engine.slurm.checks import check_kill_wait
@@ -26,7 +26,9 @@ from wattline.backend.engine.slurm.commands import (
 from wattline.backend.engine.slurm.energy_files import EnergyFiles
 from wattline.backend.engine.slurm.launcher import read_attempt, update_settings
 from wattline.backend.engine.slurm.node_list import read_nodes
+from wattline.backend.engine.slurm.node_power import NodePower
 from wattline.backend.engine.slurm.orders import write_orders
+from wattline.backend.engine.slurm.others_jobs import OthersJobs
 from wattline.backend.engine.slurm.submission import SlurmOptions
 from wattline.backend.engine.slurm.tracker import Tracker
 from wattline.backend.engine.user_files import replace_file
@@ -53,7 +55,8 @@ class SlurmEngine:
         self._root = root
         self._has_containers = bool(options.container)
         self._node_list = read_nodes(options.partition, options.gpu_kind)
-        self._warn_about_settings()
+        config = read_config()
+        _warn_about_settings(config)
         self._threads = CommandThreads()
         self._tracker = Tracker(root, _read_service_id(root), self._node_list, options, self._threads)
         self._energy = EnergyFiles(root, self._node_list.names)
@@ -62,11 +65,9 @@ class SlurmEngine:
             lambda: read_state(self._tracker.prefix, options.partition, TIMEOUT_S), self._threads.wake
         )
         self._tracker.on_submit = self._poller.ask
-
-    def _warn_about_settings(self) -> None:
-        finding = check_kill_wait(read_config())
-        if not finding.works:
-            _logger.warning("Slurm's %s: %s", finding.name, finding.says)
+        counts_memory = "MEMORY" in config.get("SelectTypeParameters", "").upper()
+        self._others = OthersJobs(self._node_list, counts_memory=counts_memory)
+        self._power = NodePower(config, self._threads, self._poller.ask)
 
     @property
     def nodes(self) -> Nodes:
@@ -121,6 +122,8 @@ class SlurmEngine:
 
         Slurm gives each GPU to one job, so an attempt *beside* another one starts after it.
         """
+        for node, _ in attempt.allocation:
+            self._power.forget(self._node_list.names[node])  # Slurm boots it for the job
         self._tracker.add(attempt, jobs, [*after, *([beside] if beside is not None else [])])
         self._tracker.update(self._tracker.tracked[attempt], self._poller.latest)
 
@@ -232,14 +235,23 @@ class SlurmEngine:
     def node_changes(self) -> Sequence[tuple[int, bool]]:
         """Return the nodes that went down or came back.
 
-        A node that is drained counts as down when no attempt runs there any more.
+        A node that is drained counts as down when no attempt runs there any more, and so does one of which
+        others hold everything. One that Slurm's power saving has ended does not: Slurm boots it for a job.
         """
         state = self._poller.latest
+        self._others.update(state, self._tracker.shares)
+        self._tracker.share_list = self._others.share_list
         changes = []
         for row, name in enumerate(self._node_list.names):
+            if self._power.take_back(name, state):
+                changes.append((row, True))
             if state.is_unknown(name):
                 continue
-            is_down = self._is_lost(row) if state.is_down(name) else self._is_drained(row, name)
+            if self._power.is_switched(name):
+                if not state.is_down(name):
+                    continue
+                self._power.forget(name)
+            is_down = self._is_lost(row) if state.is_down(name) else self._is_closed(row, name)
             if is_down != (row in self._down):
                 (self._down.add if is_down else self._down.discard)(row)
                 changes.append((row, not is_down))
@@ -255,15 +267,23 @@ class SlurmEngine:
             self._tracker.is_alive(one, row) for one in self._attempts_on(row) if one.state == "running"
         )
 
-    def _is_drained(self, row: int, name: str) -> bool:
+    def _is_closed(self, row: int, name: str) -> bool:
+        if self._others.hold_all(row) and not self._attempts_on(row):
+            return True
         return self._poller.latest.is_drained(name) and not any(one.started for one in self._attempts_on(row))
 
     def _attempts_on(self, row: int) -> list[AttemptRecord]:
         return [one for one in self._tracker.tracked if any(node == row for node, _ in one.allocation)]
 
+    def held_by_others(self) -> Mapping[int, HeldByOthers]:
+        """Return by node what jobs hold that are not of this service."""
+        return self._others.held
+
     def power(self, node: int, on: bool) -> bool:
-        """Return False: nodes are switched by Slurm's own power saving."""
-        return False
+        """Switch a node through Slurm's power saving; False: it is not set up, or a job is on the node."""
+        if not on and self._attempts_on(node):
+            return False
+        return self._power.switch(self._node_list.names[node], on, self._poller.latest)
 
     def wake_files(self) -> Sequence[int]:
         """Return the file that is readable when Slurm has answered."""
@@ -278,6 +298,12 @@ class SlurmEngine:
         """End all threads; jobs run on."""
         self._poller.close()
         self._threads.close()
+
+
+def _warn_about_settings(config: Mapping[str, str]) -> None:
+    finding = check_kill_wait(config)
+    if not finding.works:
+        _logger.warning("Slurm's %s: %s", finding.name, finding.says)
 
 
 def _read_service_id(root: Path) -> str:

@@ -45,6 +45,7 @@ from wattline.backend.engine.slurm.orphans import find_failure, report_missing_c
 from wattline.backend.engine.slurm.refusals import classify_refusal, describe_wait, find_limit
 from wattline.backend.engine.slurm.step_signals import StepSignals
 from wattline.backend.engine.slurm.submission import (
+    NodeShare,
     SlurmOptions,
     build_comment,
     build_flags,
@@ -87,6 +88,8 @@ class Tracker:
         self._swept_s = -1.0
         self._signals = StepSignals(threads)
         self.problem = ""  # why attempts cannot be written; empty: they can
+        self.share_list = node_list  # with the cores and memory that an attempt without a request gets
+        self.shares: dict[str, Sequence[NodeShare]] = {}  # by comment, of attempts that were submitted
         self.on_submit: Callable[[], None] = lambda: None
 
     @property
@@ -106,6 +109,7 @@ class Tracker:
         one.comment = self._comment(attempt)
         one.job_id = str((one.folder.claim() or {}).get("job_id", ""))
         self.tracked[attempt] = one
+        self.shares[one.comment] = find_shares(self._node_list, attempt)
         attempt.gpus = one.folder.gpus(self._nodes_of(attempt)) or ()
 
     def submit(self, one: TrackedAttempt, state: SlurmState) -> None:
@@ -113,7 +117,7 @@ class Tracker:
         attempt = one.attempt
         jobs = [job for job in one.jobs if job.id in attempt.jobs]
         lead = jobs[0].spec
-        shares = find_shares(self._node_list, attempt, lead.memory_gib)
+        shares = find_shares(self.share_list, attempt, lead.memory_gib)
         attempt.cpus = sum(share.cpus for share in shares)
         options = self._options.for_job(lead.user, jobs[0].team)
         try:
@@ -128,6 +132,7 @@ class Tracker:
             return
         one.is_folder_unused = False
         one.comment, one.phase, one.submits = self._comment(attempt), "asked", one.submits + 1
+        self.shares[one.comment] = shares
         one.changed_s = float("inf")  # until sbatch returns
         comment, before = one.comment, self._find_predecessors(attempt, state)
         variables = {} if user is None else user_variables(user)
@@ -343,6 +348,7 @@ class Tracker:
     def remove(self, attempt: AttemptRecord) -> None:
         """Forget an attempt; one that has not ended is ended, and one that has not started never starts."""
         one = self.tracked.pop(attempt)
+        self.shares.pop(one.comment, None)
         if attempt.state == "ended":
             self._ended_s[one.comment] = time.monotonic()
         elif one.phase != "waiting":
