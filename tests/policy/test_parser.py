@@ -1,7 +1,12 @@
 import pytest
 
 from wattline import policy as p
+from wattline.cluster import nodes
+from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
+from wattline.loop.state import build_empty_state
+from wattline.models.library import library
+from wattline.placement.parser import parse_placer
 from wattline.policy.parser import list_stages, parse_policy
 
 
@@ -39,3 +44,12 @@ def test_every_order_can_be_named() -> None:
     assert set(p.ORDERS) <= set(list_stages())
     for name in p.ORDERS:
         parse_policy(name)
+
+
+@pytest.mark.parametrize("place", ["pack", "tune", "buddy", "optimum", "pack+power"])
+@pytest.mark.parametrize("text", ["fifo", "las+demand", "keep+demand+fuse+cap", "powerflow", "andreas"])
+def test_a_policy_decides_without_jobs(text: str, place: str) -> None:
+    # A service decides also when nodes change before its first job has come.
+    state = build_empty_state(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("a100", count=2, gpus=8))
+    plan = parse_policy(text)(state, library())
+    assert len(parse_placer(place)(plan, state, library()).leases) == 0

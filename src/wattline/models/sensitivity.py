@@ -34,6 +34,7 @@ _MIN_MEMORY_STEP = (
 )
 _SPEEDS = 24
 _EXACT = 1e-9
+_NO_HOST = np.empty((len(HOST_RESOURCES), 0), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +107,13 @@ def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Sensitivity:
     return Sensitivity(
         node_shape=shape,
         point_sets=np.ascontiguousarray(number[class_of, :, 0]),
-        spread_sets=np.ascontiguousarray(number[class_of, :, 1:].reshape(len(class_of), -1)),
+        spread_sets=np.ascontiguousarray(
+            number[class_of, :, 1:].reshape(len(class_of), shapes * MAX_EXTRA_NODES)
+        ),
         set_start=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        host=np.ascontiguousarray(np.concatenate([host for host, _ in parts], axis=1)),
-        speed=np.concatenate([speed for _, speed in parts]),
+        # A service without jobs decides, too: a node may be lost meanwhile.
+        host=np.ascontiguousarray(np.concatenate([_NO_HOST, *(host for host, _ in parts)], axis=1)),
+        speed=np.concatenate([np.empty(0), *(speed for _, speed in parts)]),
     )
 
 
