@@ -12,12 +12,13 @@ from wattline.core.jobs import PREEMPTIBLE_ALWAYS, Jobs
 from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.trace.field_parser import Chunk
+from wattline.trace.recorded import MISSING, RECORDED_COLUMNS, RecordedSchedule
 from wattline.trace.row_reader import Report
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """Parsed columns before they become `Jobs`.
+    """Parsed columns before they become `Jobs` and their `RecordedSchedule`.
 
     Work is *duration_s*, or *steps* of *step_s*; None: unknown.
     """
@@ -49,6 +50,15 @@ class Draft:
     preemptible: Ints | None = None
     checkpoint_s: Floats | None = None
     min_runtime_s: Floats | None = None
+    start_s: Floats | None = None
+    end_s: Floats | None = None
+    time_limit_s: Floats | None = None
+    partition: Labels | None = None
+    qos: Labels | None = None
+    name: Labels | None = None
+    array: Labels | None = None
+    nodes: Labels | None = None
+    requeues: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -103,14 +113,24 @@ def qualify_ids(draft: Draft, stem: str) -> Draft:
 
 def shift_to_first_submission(draft: Draft) -> Draft:
     """Return *draft* with its clock at zero at the first submission."""
-    start_s = draft.submit_s.min()
-    deadline_s = None if draft.deadline_s is None else draft.deadline_s - start_s
-    return replace(draft, submit_s=draft.submit_s - start_s, deadline_s=deadline_s)
+    first_s = draft.submit_s.min()
+    times = {name: getattr(draft, name) for name in ("submit_s", "deadline_s", "start_s", "end_s")}
+    return replace(draft, **{name: time - first_s for name, time in times.items() if time is not None})
 
 
 def build_jobs(draft: Draft) -> Jobs:
     """Return the jobs in order of submission."""
-    return Jobs.of(**{field.name: getattr(draft, field.name) for field in fields(Draft)})
+    names = (field.name for field in fields(Draft) if field.name not in RECORDED_COLUMNS)
+    return Jobs.of(**{name: getattr(draft, name) for name in names})
+
+
+def build_recorded(draft: Draft) -> RecordedSchedule | None:
+    """Return the recorded schedule, row by row that of `build_jobs`; None if nothing of it is known."""
+    columns = {name: getattr(draft, name) for name in RECORDED_COLUMNS}
+    if all(column is None for column in columns.values()):
+        return None
+    order = np.argsort(draft.submit_s, kind="stable")  # as `Jobs.of` sorts
+    return RecordedSchedule.of(len(draft), columns).take(order)
 
 
 def _select_rows(draft: Draft, keep: Bools) -> Draft:
@@ -133,7 +153,7 @@ def _concatenate_column(name: str, parts: Sequence[Draft]) -> Any:
     if isinstance(known[0], Labels):
         filled = [Labels.repeat("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
         return _concatenate_labels(filled)
-    missing = {"deadline_s": np.inf, "preemptible": PREEMPTIBLE_ALWAYS}.get(name, 0)
+    missing = {"deadline_s": np.inf, "preemptible": PREEMPTIBLE_ALWAYS, **MISSING}.get(name, 0)
     blank = known[0].dtype
     return np.concatenate(
         [np.full(n, missing, blank) if c is None else c for c, n in zip(columns, sizes, strict=True)]

@@ -14,9 +14,11 @@ import numpy as np
 
 from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
+from wattline.trace.clock_parser import parse_clock, parse_limit
 
 GPUS = "a whole number of GPUs, at least 1"
 SECONDS = "a number of seconds, at least 0"
+CLOCK = "seconds or [D-]HH:MM:SS"
 MOMENT = "a time such as 2024-05-31 13:45:00"
 _LARGEST = 1e12  # largest count; products of two counts still fit into 64 bits
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,6 +120,21 @@ class Chunk:
         values = np.array([moment(word) for word in words])
         good = np.isfinite(values) | np.array([word == "NaT" for word in words], dtype=np.bool_)
         return self._reject_invalid(name, values, good, MOMENT)
+
+    def durations(self, name: str, missing: Sequence[str] = ()) -> Floats:
+        """Return a column of durations, as seconds or [D-]HH:MM:SS; *missing* words become nan."""
+        words = Labels.of(self.words(name))
+        by_word = np.array([math.nan if w in missing else parse_clock(w) for w in words.names])
+        good = np.isfinite(by_word) | np.array([w in missing for w in words.names], dtype=np.bool_)
+        return self._reject_invalid(name, by_word[words.codes], good[words.codes], CLOCK)
+
+    def limits(self, name: str, unit_s: float = 1.0) -> Floats:
+        """Return a column of time limits, those without colon in *unit_s*; inf: unlimited, nan: unknown."""
+        words = Labels.of(self.words(name))
+        by_word = np.array([parse_limit(word) for word in words.names])
+        plain = np.array([word.strip().replace(".", "", 1).isdecimal() for word in words.names], np.bool_)
+        values = np.where(plain, unit_s * by_word, by_word)[words.codes]
+        return self._reject_invalid(name, values, values != -1.0, f"{CLOCK}, or UNLIMITED")
 
     def ids(self, name: str) -> list[str]:
         """Return a column of job ids, none empty."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattline.core.jobs import Jobs
+from wattline.core.table import Rows
 from wattline.errors import TraceError
 from wattline.trace.builder import (
     Draft,
     build_jobs,
+    build_recorded,
     concatenate_drafts,
     drop_bad_rows,
     drop_duplicate_ids,
@@ -23,6 +25,7 @@ from wattline.trace.builder import (
 from wattline.trace.file_source import ArchiveMember, TraceFile, open_trace_file
 from wattline.trace.format import Format
 from wattline.trace.formats.registry import FORMATS, find_format, recognise_format
+from wattline.trace.recorded import RecordedSchedule
 from wattline.trace.row_reader import Report
 from wattline.trace.synthetic import parse_parameters, synth
 
@@ -33,6 +36,7 @@ class Trace:
 
     *sha256* is that of the file's bytes as they are on disk (of the parameters for `synth`). *skipped*
     are the bad rows; *ignored* counts rows that are right but no GPU jobs, or that never started.
+    *recorded* is the schedule that the file records, row by row that of *jobs*; None: it has none.
     """
 
     jobs: Jobs
@@ -41,6 +45,12 @@ class Trace:
     sha256: str
     skipped: tuple[TraceError, ...] = ()
     ignored: int = 0
+    recorded: RecordedSchedule | None = None
+
+    def take(self, rows: Rows) -> Trace:
+        """Return the trace of the jobs in *rows* only."""
+        recorded = None if self.recorded is None else self.recorded.take(rows)
+        return replace(self, jobs=self.jobs.take(rows), recorded=recorded)
 
 
 def read_trace(path: str | os.PathLike[str], format: str | None = None, skip_bad: bool = False) -> Jobs:
@@ -65,8 +75,10 @@ def read(path: str | os.PathLike[str], format: str | None = None, skip_bad: bool
     draft, ignored = _read_drafts(source, members, chosen, skipped.append if skip_bad else _raise)
     if len(draft) == 0:
         raise _build_empty_error(text, skipped, ignored)
-    jobs = build_jobs(shift_to_first_submission(draft) if chosen.wall_clock else draft)
-    return Trace(jobs, chosen.name, source.name, source.sha256, tuple(skipped), ignored)
+    if chosen.wall_clock:
+        draft = shift_to_first_submission(draft)
+    jobs, recorded = build_jobs(draft), build_recorded(draft)
+    return Trace(jobs, chosen.name, source.name, source.sha256, tuple(skipped), ignored, recorded)
 
 
 def _build_synthetic(text: str) -> Trace:

@@ -97,7 +97,7 @@ class SimulationCase:
             models, kinds = self.read_models(), parse_cluster(self.cluster).kind.names
             trace = replace(trace, jobs=assign_drawn_models(trace.jobs, models, kinds, self.seed))
         if self.team is not None:
-            trace = replace(trace, jobs=trace.jobs.take(np.array(self._find_team_jobs(trace))))
+            trace = trace.take(np.array(self._find_team_jobs(trace)))
         check_teams(self.budgets, trace.jobs, self.trace)
         check_owners(self.read_quotas(), trace.jobs, self.trace)
         return replace(trace, jobs=self._set_checkpoints(trace.jobs))

@@ -26,6 +26,9 @@ def _draft(chunk: Chunk) -> Draft:
         team=chunk.labels("vc"),
         user=chunk.labels("user"),
         status=chunk.labels("state"),
+        start_s=start_s,
+        end_s=end_s,
+        nodes=chunk.labels("node_num"),
     )
 
 

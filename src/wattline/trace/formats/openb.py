@@ -43,6 +43,9 @@ def _draft(chunk: Chunk) -> Draft:
         duration_s=deleted_s - started_s,
         gpu_kind=chunk.labels("gpu_spec"),
         status=chunk.labels("pod_phase"),
+        start_s=started_s,
+        end_s=deleted_s,
+        qos=chunk.labels("qos"),
     )
 
 

@@ -46,11 +46,14 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _of_sample(chunk: Chunk) -> Draft:
+    start_s, duration_s = chunk.seconds("start_s"), chunk.seconds("duration_s")
     return Draft(
         id=chunk.ids("task"),
-        submit_s=chunk.seconds("start_s"),
+        submit_s=start_s,
         gpus=chunk.gpus("gpus"),
-        duration_s=chunk.seconds("duration_s"),
+        duration_s=duration_s,
+        start_s=start_s,
+        end_s=start_s + duration_s,
     )
 
 
@@ -70,6 +73,8 @@ def _of_table(chunk: Chunk) -> Draft:
         gpu_kind=_kind(chunk),
         key=chunk.labels("group"),
         status=chunk.labels("status"),
+        start_s=start_s,
+        end_s=end_s,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,17 +55,57 @@ def _draft(chunk: Chunk) -> Draft:
     chunk.ignore(np.array(["." in word for word in chunk.words(identity)], dtype=np.bool_))
     submit_s = chunk.moments("Submit", missing=())
     gpus, kind = _gpus(chunk)
+    start_s, end_s, duration_s = _times_s(chunk, submit_s)
     return Draft(
         id=chunk.ids(identity),
         submit_s=submit_s,
         gpus=gpus,
-        duration_s=_durations_s(chunk, submit_s),
+        duration_s=duration_s,
         team=chunk.labels("Account"),
         user=chunk.labels("User"),
         gpu_kind=kind,
         key=_keys(chunk),
         status=_states(chunk),
+        start_s=start_s,
+        end_s=end_s,
+        **_recorded(chunk),
     )
+
+
+def _recorded(chunk: Chunk) -> dict[str, Any]:
+    """Return the columns of the recorded schedule except its times."""
+    return {
+        "time_limit_s": _time_limits_s(chunk),
+        "partition": chunk.labels("Partition"),
+        "qos": chunk.labels("QOS"),
+        "name": chunk.labels("JobName"),
+        "array": _arrays(chunk),
+        "nodes": chunk.labels("NodeList" if chunk.has("NodeList") else "NNodes"),
+        "requeues": chunk.whole("Restarts", "a whole number", 0, {"": 0.0}) if chunk.has("Restarts") else None,
+    }
+
+
+def _time_limits_s(chunk: Chunk) -> Floats | None:
+    """Return the time limits; TimelimitRaw is in minutes."""
+    if chunk.has("TimelimitRaw"):
+        return chunk.limits("TimelimitRaw", unit_s=60.0)
+    return chunk.limits("Timelimit", unit_s=60.0) if chunk.has("Timelimit") else None
+
+
+def _arrays(chunk: Chunk) -> Labels | None:
+    """Return the ids of job arrays: 12 of the task 12_3."""
+    if not chunk.has("JobID"):
+        return None
+    return Labels.of(word.partition("_")[0] if "_" in word else "" for word in chunk.words("JobID"))
+
+
+def _times_s(chunk: Chunk, submit_s: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return start, end and duration; what the columns do not say follows from the others, else nan."""
+    unknown = np.full(len(chunk), np.nan)
+    duration_s = _durations_s(chunk, submit_s)
+    start_s = _moments(chunk, "Start") if chunk.has("Start") else unknown
+    end_s = _moments(chunk, "End") if chunk.has("End") else start_s + duration_s
+    return start_s, end_s, duration_s
 
 
 def _durations_s(chunk: Chunk, submit_s: Floats) -> Floats:

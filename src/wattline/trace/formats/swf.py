@@ -1,7 +1,7 @@
 """The Standard Workload Format 2.2: eighteen numbers per job, -1 for unknown.
 
 Processors are taken for GPUs: those requested, else those allocated. A job runs under an executable
-number; together with the user it says which jobs recur.
+number; together with the user it says which jobs recur. The requested time is the time limit.
 """
 
 from __future__ import annotations
@@ -49,15 +49,23 @@ def _draft(chunk: Chunk) -> Draft:
     run_s = chunk.numbers("run_s", "a number of seconds, at least 0, or -1", low=-1.0)
     chunk.ignore(run_s == -1)
     chunk.reject((run_s < 0) & (run_s > -1), lambda row: f"run_s is {run_s[row]}, expected at least 0, or -1")
+    wait_s = chunk.numbers("wait_s", "a number of seconds, or -1")
+    limit_s = chunk.numbers("requested_s", "a number of seconds, or -1")
+    submit_s = chunk.seconds("submit_s")
+    start_s = np.where(wait_s < 0, np.nan, submit_s + wait_s)
     return Draft(
         id=chunk.ids("job"),
-        submit_s=chunk.seconds("submit_s"),
+        submit_s=submit_s,
         gpus=_gpus(chunk),
         duration_s=np.maximum(run_s, 0.0),
         team=_known(chunk, "queue"),
         user=_known(chunk, "user"),
         key=_keys(chunk),
         status=Labels.of(_STATUS.get(word, "") for word in chunk.words("status")),
+        start_s=start_s,
+        end_s=start_s + np.maximum(run_s, 0.0),
+        time_limit_s=np.where(limit_s <= 0, np.nan, limit_s),
+        partition=_known(chunk, "partition"),
     )
 
 
