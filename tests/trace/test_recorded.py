@@ -60,8 +60,8 @@ def test_a_trace_without_records_has_no_schedule(tmp_path: Path) -> None:
 
 
 def test_helios_and_its_likes_keep_start_and_end(tmp_path: Path) -> None:
-    header = "job_id,user,gpu_num,cpu_num,node_num,type,state,submit_time,start_time,end_time,duration,queue\n"
-    row = "a,u,8,4,1,pretrain,COMPLETED,2023-04-01 00:00:10,2023-04-01 00:00:15,2023-04-01 00:00:45,30,5\n"
+    header = "job_id,user,gpu_num,node_num,type,state,submit_time,start_time,end_time,duration,queue\n"
+    row = "a,u,8,1,pretrain,COMPLETED,2023-04-01 00:00:10,2023-04-01 00:00:15,2023-04-01 00:00:45,30,5\n"
     recorded = schedule(trace(tmp_path, header + row))
     assert (recorded.start_s.tolist(), recorded.end_s.tolist()) == ([5.0], [35.0])
     assert recorded.nodes.words() == ["1"]
@@ -79,9 +79,7 @@ def test_philly_spans_its_attempts_and_counts_those_before_the_last(tmp_path: Pa
 
 
 def test_swf_waits_and_requested_times_are_kept_and_may_be_unknown(tmp_path: Path) -> None:
-    rows = (
-        "1 100 20 60 4 -1 -1 4 3600 -1 1 3 1 9 1 5 -1 -1\n2 110 -1 60 4 -1 -1 4 -1 -1 1 3 1 9 1 -1 -1 -1\n"
-    )
+    rows = "1 100 20 60 4 -1 -1 4 3600 -1 1 3 1 9 1 5 -1 -1\n2 110 -1 60 4 -1 -1 4 -1 -1 1 3 1 9 1 -1 -1 -1\n"
     recorded = schedule(trace(tmp_path, "; Version: 2.2\n" + rows))
     assert recorded.start_s[0] == 120.0
     assert recorded.end_s[0] == 180.0

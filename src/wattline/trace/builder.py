@@ -12,6 +12,7 @@ from wattline.core.jobs import PREEMPTIBLE_ALWAYS, Jobs
 from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
 from wattline.trace.field_parser import Chunk
+from wattline.trace.read_counts import ReadCounts
 from wattline.trace.recorded import MISSING, RECORDED_COLUMNS, RecordedSchedule
 from wattline.trace.row_reader import Report
 
@@ -70,14 +71,17 @@ def seconds_per_step(chunk: Chunk, steps: Floats, duration_s: Floats, field: str
     return np.maximum(duration_s, 1e-9) / np.maximum(steps, 1.0)
 
 
-def drop_bad_rows(chunk: Chunk, draft: Draft, report: Report) -> tuple[Draft, Ints]:
-    """Return the rows of *draft* that are jobs, and their lines; report the bad rows in order."""
+def drop_bad_rows(chunk: Chunk, draft: Draft, report: Report) -> tuple[Draft, Ints, ReadCounts]:
+    """Return the rows of *draft* that are jobs, their lines, and counts; report the bad rows in order."""
     keep = ~chunk.ignored
     for row in sorted(chunk.problems):
         if not chunk.ignored[row]:
             keep[row] = False
             report(TraceError(chunk.label, int(chunk.line[row]) or None, chunk.problems[row]))
-    return (draft, chunk.line) if keep.all() else (_select_rows(draft, keep), chunk.line[keep])
+    dropped = {reason: int(rows.sum()) for reason, rows in chunk.ignored_by.items()}
+    repaired = {what: int((rows & keep).sum()) for what, rows in chunk.repaired_by.items()}
+    counts = ReadCounts(repaired={what: count for what, count in repaired.items() if count}, dropped=dropped)
+    return (draft, chunk.line, counts) if keep.all() else (select_rows(draft, keep), chunk.line[keep], counts)
 
 
 def drop_duplicate_ids(label: str, draft: Draft, line: Ints, report: Report) -> Draft:
@@ -92,7 +96,7 @@ def drop_duplicate_ids(label: str, draft: Draft, line: Ints, report: Report) -> 
             problem = f"id {name!r} is already used in line {seen[name]}, expected unique ids"
             report(TraceError(label, int(line[row]) or None, problem))
         seen.setdefault(name, int(line[row]))
-    return _select_rows(draft, keep)
+    return select_rows(draft, keep)
 
 
 def concatenate_drafts(parts: Sequence[Draft]) -> Draft:
@@ -133,7 +137,9 @@ def build_recorded(draft: Draft) -> RecordedSchedule | None:
     return RecordedSchedule.of(len(draft), columns).take(order)
 
 
-def _select_rows(draft: Draft, keep: Bools) -> Draft:
+def select_rows(draft: Draft, keep: Bools) -> Draft:
+    """Return the rows of *draft* where *keep* is true."""
+
     def select(column: Any) -> Any:
         if isinstance(column, list):
             return [value for value, stays in zip(column, keep.tolist(), strict=True) if stays]

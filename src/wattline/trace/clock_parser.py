@@ -12,7 +12,7 @@ _UNKNOWN = frozenset(("", "unknown", "partition_limit", "invalid", "none", "n/a"
 
 
 def parse_clock(word: str) -> float:
-    """Return the seconds of `[D-]HH:MM:SS`, `D-HH[:MM]`, `MM:SS` or a number of seconds; nan: none of them."""
+    """Return the seconds of `[D-]HH:MM:SS`, `D-HH[:MM]`, `MM:SS` or a number of seconds; nan: it is none."""
     text = word.strip()
     if minutes := _MINUTES.fullmatch(text):
         return 60.0 * int(minutes[1]) + float(minutes[2])
@@ -24,10 +24,7 @@ def parse_clock(word: str) -> float:
 
 
 def parse_limit(word: str) -> float:
-    """Return the seconds of a time limit like `parse_clock`; inf: unlimited, nan: unknown, -1: no limit at all.
-
-    A word that is neither a limit nor one for unlimited or unknown gives -1.
-    """
+    """Return the seconds of a time limit like `parse_clock`; inf: unlimited, nan: unknown, -1: it is none."""
     text = word.strip().casefold()
     if text in _UNKNOWN:
         return math.nan

@@ -19,9 +19,7 @@ from wattline.trace.formats.plain_csv import PREEMPTIBLE_WORDS, RECORDED_WORDS, 
 from wattline.trace.recorded import RecordedSchedule
 
 
-def write_trace(
-    jobs: Jobs, path: str | os.PathLike[str], recorded: RecordedSchedule | None = None
-) -> None:
+def write_trace(jobs: Jobs, path: str | os.PathLike[str], recorded: RecordedSchedule | None = None) -> None:
     """Write *jobs* as the format `csv`, compressed if *path* ends in .gz; reading gives equal jobs.
 
     *recorded* is their recorded schedule. Columns with default values only are left out.

@@ -123,7 +123,7 @@ def _draft(chunk: Chunk) -> Draft:
         chunk.numbers(name, "a number of seconds", missing={"nan": math.nan})
         for name in ("start_s", "end_s", "duration_s")
     )
-    chunk.ignore(np.isnan(duration_s))
+    chunk.ignore(np.isnan(duration_s), "without an attempt that began and ended")
     submit_s = chunk.moments("submitted_time", missing=())
     return Draft(
         id=chunk.ids("jobid"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS
 from wattline.errors import TraceError
+from wattline.measurement.gpu_names import find_gpu_kinds
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
 from wattline.trace.file_source import ArchiveMember
@@ -56,7 +57,7 @@ def _check_header(label: str, header: tuple[str, ...]) -> None:
     for name in header:
         if name not in (*COLUMNS, *ALIASES):
             near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
-            hint = f"the columns are: {', '.join(COLUMNS)}"
+            hint = f"the columns are: {', '.join(COLUMNS)}; --columns reads any other table"
             raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
     for alias, name in ALIASES.items():
         if {alias, name} <= set(header):
@@ -81,7 +82,8 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _labels(chunk: Chunk) -> dict[str, Any]:
-    return {name: chunk.labels(_column_name(chunk, name)) for name in WORDS}
+    words = {name: chunk.labels(_column_name(chunk, name)) for name in WORDS}
+    return words | {"gpu_kind": chunk.kinds("gpu_kind", resolve=find_gpu_kinds)}
 
 
 def _column_name(chunk: Chunk, name: str) -> str:

@@ -47,7 +47,7 @@ def _fields(line: str) -> list[str]:
 
 def _draft(chunk: Chunk) -> Draft:
     run_s = chunk.numbers("run_s", "a number of seconds, at least 0, or -1", low=-1.0)
-    chunk.ignore(run_s == -1)
+    chunk.ignore(run_s == -1, "without a run time")
     chunk.reject((run_s < 0) & (run_s > -1), lambda row: f"run_s is {run_s[row]}, expected at least 0, or -1")
     wait_s = chunk.numbers("wait_s", "a number of seconds, or -1")
     limit_s = chunk.numbers("requested_s", "a number of seconds, or -1")
@@ -75,7 +75,8 @@ def _gpus(chunk: Chunk) -> Ints:
     allocated: Floats = chunk.whole("allocated_procs", expected, low=-1).astype(np.float64)
     gpus = np.where(requested > 0, requested, allocated)
     # 0 of both is a job that was never placed, as many cancelled ones are; unknown of both is no job at all.
-    chunk.ignore((requested == 0) & (allocated <= 0) | (requested < 0) & (allocated == 0))
+    never_placed = (requested == 0) & (allocated <= 0) | (requested < 0) & (allocated == 0)
+    chunk.ignore(never_placed, "without processors")
     chunk.reject(gpus < 0, lambda row: f"requested_procs and allocated_procs are -1, expected {GPUS}")
     return np.maximum(gpus, 1.0).astype(np.int64)
 
