@@ -1,4 +1,4 @@
-"""Which column of a table holds what: as given with `--columns`, else guessed from names and values."""
+"""Mapping of a table's columns: as given with `--columns`, else guessed from names and values."""
 
 from __future__ import annotations
 

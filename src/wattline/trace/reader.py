@@ -16,6 +16,7 @@ from wattline.trace.builder import (
     Draft,
     build_jobs,
     build_recorded,
+    compact_labels,
     concatenate_drafts,
     drop_bad_rows,
     drop_duplicate_ids,
@@ -124,6 +125,8 @@ def read(
     draft, counts = _read_drafts(source, members, chosen, skipped.append if skip_bad else _raise)
     if len(draft) == 0:
         raise _build_empty_error(text, skipped, counts)
+    name, sha256 = source.name, source.sha256
+    del source, members  # the text, before the columns are copied
     origin_s = float(draft.submit_s.min()) if chosen.wall_clock else None
     if chosen.wall_clock:
         draft = shift_to_first_submission(draft)
@@ -133,8 +136,8 @@ def read(
     return Trace(
         jobs,
         chosen.name,
-        source.name,
-        source.sha256,
+        name,
+        sha256,
         tuple(skipped),
         counts,
         recorded,
@@ -184,7 +187,9 @@ def _build_unrecognised_error(path: str, source: TraceFile) -> TraceError:
         try:
             find_columns(source.members[0], {})
         except TraceError as error:
-            return TraceError(path, None, f"{problem}; as a table: {error.problem}", error.hint)
+            return TraceError(
+                path, None, f"{problem}; as a table: {error.problem}", f"{hint}; or {error.hint}"
+            )
     return TraceError(path, None, problem, hint)
 
 
@@ -206,16 +211,18 @@ def _read_drafts(
         draft, more = _read_member(member, format, report)
         counts += more
         parts.append(qualify_ids(draft, member.stem) if source.packed else draft)
-    return concatenate_drafts(parts), counts
+    return parts[0] if len(parts) == 1 else concatenate_drafts(parts), counts
 
 
 def _read_member(member: ArchiveMember, format: Format, report: Report) -> tuple[Draft, ReadCounts]:
     parts, lines, counts = [], [], ReadCounts()
+    words: dict[str, str] = {}
     for chunk in format.chunks(member, report):
         draft, line, more = drop_bad_rows(chunk, format.draft(chunk), report)
-        parts.append(draft)
+        parts.append(compact_labels(draft, words))
         lines.append(line)
         counts += more
+    words.clear()
     if not parts:
         return Draft([], np.empty(0), np.empty(0, dtype=np.int64)), counts
     draft, line = concatenate_drafts(parts), np.concatenate(lines)

@@ -120,7 +120,7 @@ def test_a_wait_gives_the_start(tmp_path: Path) -> None:
 def test_a_column_that_could_be_one_of_several_is_refused(tmp_path: Path) -> None:
     error = problem(tmp_path, "submit_time,arrival,duration,gpus\n1,2,3,4\n")
     assert "submit could be any of the columns submit_time, arrival" in error.problem
-    assert error.hint == "choose one, as in --columns submit=submit_time"
+    assert error.hint.endswith("or choose one, as in --columns submit=submit_time")
     chosen = trace(tmp_path, "submit_time,arrival,duration,gpus\n1,2,3,4\n", "submit=arrival")
     assert chosen.jobs.submit_s.tolist() == [2.0]
 

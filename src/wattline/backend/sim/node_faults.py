@@ -1,4 +1,4 @@
-"""When simulated nodes are down: random failures with repair, and outages on recorded dates."""
+"""Times at which simulated nodes are down: random failures with repair, and recorded outages."""
 
 from __future__ import annotations
 
