@@ -1,4 +1,4 @@
-"""What `sacct --json` prints, as the columns of its text: an object with a list of jobs.
+"""Jobs of `sacct --json` as the columns of its text: an object with a list of jobs.
 
 Numbers are plain (Slurm 22.05), or objects with set, infinite and number (since 23.02).
 """
