@@ -38,6 +38,7 @@ class ColumnMapping:
     units_s: Mapping[str, float] = field(default_factory=dict)
     dates: frozenset[str] = frozenset()  # times that are dates; the others are numbers
     wall_clock: bool = False  # times count since 1970, or are dates
+    guessed: frozenset[str] = frozenset()  # what was not named by the user
 
     def has(self, target: str) -> bool:
         """Return whether a column holds *target*."""
@@ -77,7 +78,7 @@ def resolve_columns(
     table = {name: [row[i] for row in rows if i < len(row)] for i, name in enumerate(names)}
     columns, units = _check_given(label, table, given)
     for target in TARGETS:
-        if target not in columns:
+        if target not in columns and target != "priority":  # of which smaller ones may go first
             guessed = _guess_column(label, target, table, columns)
             if guessed:
                 columns[target] = guessed
@@ -91,7 +92,8 @@ def resolve_columns(
         if clock in _EPOCH_UNITS and units[target] == 1.0:
             units[target] = _EPOCH_UNITS[clock][1]
     dates = frozenset(target for target, clock in clocks.items() if clock == DATES)
-    return ColumnMapping(columns, units, dates, clocks.get("submit", RELATIVE) != RELATIVE)
+    wall_clock = clocks.get("submit", RELATIVE) != RELATIVE
+    return ColumnMapping(columns, units, dates, wall_clock, frozenset(columns) - set(given))
 
 
 def is_complete(columns: Mapping[str, str]) -> bool:

@@ -111,6 +111,20 @@ def test_a_share_of_a_gpu_is_a_whole_one_and_announced(tmp_path: Path) -> None:
     assert list(found.counts.repaired.values()) == [1]
 
 
+def test_ids_that_repeat_are_numbered_unless_the_user_named_them(tmp_path: Path) -> None:
+    text = "job,submit,gpus,runtime\ntrain,0,1,9\ntrain,1,1,9\ntest,2,1,9\n"
+    found = trace(tmp_path, text)
+    assert found.jobs.id.tolist() == ["train", "train#2", "test"]
+    assert found.counts.repaired == {"with an id that appears before, numbered": 1}
+    assert "id 'train' is already used in line 2" in problem(tmp_path, text, "id=job").problem
+
+
+def test_a_priority_is_read_only_if_it_is_named(tmp_path: Path) -> None:
+    text = "submit,gpus,runtime,priority\n0,1,9,5\n"
+    assert trace(tmp_path, text).jobs.priority.tolist() == [0.0]
+    assert trace(tmp_path, text, "priority=priority").jobs.priority.tolist() == [5.0]
+
+
 def test_a_wait_gives_the_start(tmp_path: Path) -> None:
     found = trace(tmp_path, "submit,gpus,runtime,queue_time\n10,1,9,5\n").recorded
     assert found is not None

@@ -6,6 +6,7 @@ column's name ends with, or [D-]HH:MM:SS. Instead of a duration, start and end a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from wattline.trace.column_mapping import ColumnMapping, resolve_columns
 from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, SHARED_GPU, WITHOUT_GPUS, Chunk
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
+from wattline.trace.read_counts import ReadCounts
 from wattline.trace.row_reader import Report
 from wattline.trace.table_rows import find_table, require_table
 
@@ -49,7 +51,24 @@ def build_table_format(mapping: ColumnMapping) -> Format:
         return table.chunks(member, report)
 
     draft = partial(_draft, mapping=mapping)
-    return replace(TABLE, chunks=chunks, draft=draft, wall_clock=mapping.wall_clock)
+    join = _number_repeated_ids if "id" in mapping.guessed else None
+    return replace(TABLE, chunks=chunks, draft=draft, wall_clock=mapping.wall_clock, join=join)
+
+
+def _number_repeated_ids(draft: Draft, line: Ints) -> tuple[Draft, Ints, ReadCounts]:
+    """Return *draft* with ids made unique: a column that was taken for ids may hold names."""
+    if len(set(draft.id)) == len(draft):
+        return draft, line, ReadCounts()
+    seen: Counter[str] = Counter()
+    ids = []
+    for name in draft.id:
+        seen[name] += 1
+        ids.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    repeated = len(draft) - len(seen)
+    if len(set(ids)) < len(ids):
+        ids = [str(row) for row in range(len(draft))]
+    counts = ReadCounts(repaired={"with an id that appears before, numbered": repeated})
+    return replace(draft, id=ids), line, counts
 
 
 def _recognises(head: Head) -> bool:
