@@ -15,6 +15,7 @@ from wattline.core.nodes import Nodes
 from wattline.core.table import Labels
 from wattline.errors import ConfigError, did_you_mean
 from wattline.measurement.devices import device
+from wattline.measurement.gpu_names import resolve_gpu_kind
 from wattline.units import parse_gib, parse_mib_s
 
 _MAX_COUNTS = {"count": 1_000_000, "gpus": 65_536, "rack_size": 1_000_000}
@@ -61,7 +62,7 @@ def nodes(
     for key, value in (*watts.items(), ("boot_s", boot_s), ("storage_mib_s", storage_mib_s)):
         if not 0 <= value < float("inf"):
             raise ConfigError(f"{kind}: {key} must be at least 0 and finite, got {value}")
-    count, kind = int(count), kind.casefold()
+    count, kind = int(count), resolve_gpu_kind(kind)
     names = np.empty(count, dtype=np.object_)
     names[:] = [f"{name or kind}-{n}" for n in range(count)]
     return Nodes(

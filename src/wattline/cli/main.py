@@ -47,6 +47,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "simulate": Command("simulation.simulate", "simulate one policy on a trace"),
     "compare": Command("simulation.compare", "simulate several policies on one trace and compare them"),
+    "anonymise": Command(
+        "simulation.anonymise", "write a trace that can be shared, without names", ("anonymize",)
+    ),
     "report": Command("simulation.report", "report job times and energy from run logs"),
     "replay": Command("simulation.replay", "repeat the decisions of a run log and check that they are equal"),
     "shadow": Command("simulation.shadow", "watch a live Slurm and report what a policy would have saved"),

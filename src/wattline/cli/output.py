@@ -100,11 +100,13 @@ def confirm(question: str, hint: str) -> bool:
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def warn_skipped_rows(trace: Trace) -> None:
-    """Print how many rows of *trace* were left out, and why."""
-    if trace.ignored:
-        are = "is not a GPU job" if trace.ignored == 1 else "are not GPU jobs"
-        notify(f"{trace.name}: left out {pluralize(trace.ignored, 'row')} that {are} or never ran")
+def warn_skipped_rows(trace: Trace, can_name_columns: bool = True) -> None:
+    """Print guessed columns of *trace*, and how many rows were left out, joined or repaired, and why."""
+    if trace.columns is not None:
+        change = "; change them with --columns" if can_name_columns else ""
+        notify(f"columns: {trace.columns}{change}")
+    if trace.counts.rows > trace.counts.jobs or trace.counts.repaired:
+        notify(f"{trace.name}: {trace.counts}")
     if trace.skipped:
         broken = pluralize(len(trace.skipped), "broken row")
         notify(f"{trace.name}: skipped {broken}; first: {trace.skipped[0].message}")

@@ -8,9 +8,10 @@ three quarters of its limit. No power or speed curve of the kinds with *source* 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattline.errors import ConfigError, did_you_mean
+from wattline.measurement.gpu_names import MIG_SLICES, find_mig_slice, resolve_gpu_kind
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,34 @@ def find_max_cap_w(kind: str) -> float:
 
 
 def device(name: str) -> Device:
-    """Return the built-in device of that name (any case)."""
-    found = DEVICES.get(name.casefold())
+    """Return the built-in device of that name, in any spelling that `gpu_names` knows.
+
+    A MIG slice such as `a100-1g.5gb` draws its share of the whole GPU; its power limit cannot be set.
+    """
+    kind = resolve_gpu_kind(name)
+    found = DEVICES.get(kind) or _build_mig_slice(kind)
     if found is None:
         raise ConfigError(
             f"unknown GPU kind {name!r}, expected one of {', '.join(DEVICES)}",
             hint=did_you_mean(name.casefold(), DEVICES),
         )
     return found
+
+
+def _build_mig_slice(kind: str) -> Device | None:
+    slice_of = find_mig_slice(kind)
+    if slice_of is None or slice_of[0] not in DEVICES:
+        return None
+    whole, slices, mem_gb = DEVICES[slice_of[0]], slice_of[2], slice_of[3]
+    share = min(slices / MIG_SLICES.get(whole.name, 7), 1.0)
+    return replace(
+        whole,
+        name=kind,
+        idle_w=share * whole.idle_w,
+        busy_w=share * whole.busy_w,
+        max_w=share * whole.max_w,
+        min_cap_w=share * whole.max_w,
+        mem_gib=float(mem_gb),
+        measured="",
+        source=f"the share of {slices} of {MIG_SLICES.get(whole.name, 7)} slices of the {whole.name}",
+    )

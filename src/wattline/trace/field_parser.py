@@ -7,17 +7,25 @@ expected, and are dropped (or raised) once the chunk is complete.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
 from wattline.core.table import Bools, Floats, Ints, Labels
 from wattline.errors import TraceError
+from wattline.measurement.gpu_names import resolve_gpu_kinds
+from wattline.trace.clock_parser import parse_clock, parse_limit
 
 GPUS = "a whole number of GPUs, at least 1"
 SECONDS = "a number of seconds, at least 0"
+CLOCK = "seconds or [D-]HH:MM:SS"
 MOMENT = "a time such as 2024-05-31 13:45:00"
+WITHOUT_GPUS = "without GPUs"
+NEVER_STARTED = "never started"
+NOT_ENDED = "not ended"
+SHARED_GPU = "with a share of a GPU, counted as a whole one"
+_MOST_S = 1e11  # a date in seconds is below, one in milliseconds above: 1973 to the year 5138
 _LARGEST = 1e12  # largest count; products of two counts still fit into 64 bits
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = len("2024-05-31 13:45:00")
@@ -44,6 +52,8 @@ class Chunk:
         self.problems = {} if problems is None else problems
         self._unsplit = list(self.problems)  # rows that could not be split: always bad
         self.ignored: Bools = np.zeros(len(line), dtype=np.bool_)
+        self.ignored_by: dict[str, Bools] = {}  # reason -> rows; a row has one reason
+        self.repaired_by: dict[str, Bools] = {}  # what was repaired -> rows
 
     def __len__(self) -> int:
         return len(self.line)
@@ -62,6 +72,22 @@ class Chunk:
     def labels(self, name: str) -> Labels | None:
         """Return a column of repeated words; None if the column does not exist."""
         return Labels.of(self.texts[name]) if name in self.texts else None
+
+    def kinds(
+        self,
+        name: str,
+        missing: Collection[str] = ("",),
+        resolve: Callable[[str], str] = resolve_gpu_kinds,
+    ) -> Labels | None:
+        """Return a column of GPU kinds as *resolve* names them; None if the column does not exist.
+
+        Several kinds are separated by |. *missing* words stand for any kind.
+        """
+        if name not in self.texts:
+            return None
+        words = Labels.of(self.texts[name])
+        kinds = ["" if word in missing else resolve(word) for word in words.names]
+        return Labels.of(kinds[code] for code in words.codes.tolist())
 
     def numbers(
         self,
@@ -100,13 +126,14 @@ class Chunk:
     def gpus_or_none(self, name: str) -> Ints:
         """Return a column of GPU counts, where 0 means that the job needs none: such rows are ignored."""
         values = self.whole(name, "a whole number of GPUs, at least 0", low=0, missing={"": 0.0})
-        self.ignore(values == 0)
+        self.ignore(values == 0, WITHOUT_GPUS)
         return np.maximum(values, 1)
 
-    def moments(self, name: str, missing: Sequence[str] = ("",)) -> Floats:
+    def moments(self, name: str, missing: Sequence[str] = ("",), epoch: bool = False) -> Floats:
         """Return a column of wall-clock times as seconds since 1970 (UTC unless it says otherwise).
 
-        *missing* words become nan and are no error.
+        *missing* words become nan and are no error. With *epoch*, numbers are seconds since 1970, or
+        milliseconds if they are too many for seconds.
         """
         words = ["NaT" if word in missing else word for word in self.words(name)]
         if all(map(_plain, words)):
@@ -115,9 +142,26 @@ class Chunk:
                 return np.where(np.isnat(stamps), np.nan, stamps.astype(np.int64).astype(np.float64))
             except ValueError:  # the slow way finds out which
                 pass
-        values = np.array([moment(word) for word in words])
+        values = np.array([_epoch_or_moment(word) for word in words] if epoch else [*map(moment, words)])
         good = np.isfinite(values) | np.array([word == "NaT" for word in words], dtype=np.bool_)
         return self._reject_invalid(name, values, good, MOMENT)
+
+    def durations(self, name: str, missing: Sequence[str] = (), unit_s: float = 1.0) -> Floats:
+        """Return a column of durations, numbers in *unit_s* or [D-]HH:MM:SS; *missing* words become nan."""
+        words = Labels.of(self.words(name))
+        by_word = np.array([math.nan if w in missing else parse_clock(w) for w in words.names])
+        plain = np.array([":" not in w and "-" not in w for w in words.names], np.bool_)
+        by_word = np.where(plain, unit_s * by_word, by_word)
+        good = np.isfinite(by_word) | np.array([w in missing for w in words.names], dtype=np.bool_)
+        return self._reject_invalid(name, by_word[words.codes], good[words.codes], CLOCK)
+
+    def limits(self, name: str, unit_s: float = 1.0) -> Floats:
+        """Return a column of time limits, those without colon in *unit_s*; inf: unlimited, nan: unknown."""
+        words = Labels.of(self.words(name))
+        by_word = np.array([parse_limit(word) for word in words.names])
+        plain = np.array([word.strip().replace(".", "", 1).isdecimal() for word in words.names], np.bool_)
+        values = np.where(plain, unit_s * by_word, by_word)[words.codes]
+        return self._reject_invalid(name, values, values != -1.0, f"{CLOCK}, or UNLIMITED")
 
     def ids(self, name: str) -> list[str]:
         """Return a column of job ids, none empty."""
@@ -146,10 +190,18 @@ class Chunk:
             if row not in self.problems:
                 self.problems[row] = problem(row)
 
-    def ignore(self, rows: Bools) -> None:
-        """Note that rows are right but no GPU jobs."""
-        self.ignored |= rows
-        self.ignored[self._unsplit] = False
+    def ignore(self, rows: Bools, reason: str) -> None:
+        """Note that rows are right but no GPU jobs, and why; the first reason of a row stands."""
+        new = rows & ~self.ignored
+        new[self._unsplit] = False
+        if new.any():
+            self.ignored = self.ignored | new
+            self.ignored_by[reason] = self.ignored_by.get(reason, new) | new
+
+    def repair(self, rows: Bools, what: str) -> None:
+        """Note that something of these rows was completed or approximated."""
+        if rows.any():
+            self.repaired_by[what] = self.repaired_by.get(what, rows) | rows
 
     def _reject_invalid(self, name: str, values: Floats, good: Bools, expected: str) -> Floats:
         if good.all():
@@ -169,6 +221,19 @@ def _number(word: str | float) -> float:
         return float(word)
     except ValueError:
         return math.nan
+
+
+def parse_moment(word: str) -> float:
+    """Return the seconds of a number, or since 1970 of a date; nan if it is neither."""
+    value = _number(word)
+    return value if math.isfinite(value) else moment(word)
+
+
+def _epoch_or_moment(word: str) -> float:
+    if not word.replace(".", "", 1).isdecimal():
+        return moment(word)
+    value = float(word)
+    return value / 1000 if value > _MOST_S else value
 
 
 def moment(word: str) -> float:

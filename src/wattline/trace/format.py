@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from wattline.core.table import Ints
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
 from wattline.trace.file_source import ArchiveMember
+from wattline.trace.read_counts import ReadCounts
 from wattline.trace.row_reader import Report
 
 _HEAD_BYTES = 1 << 16
@@ -43,7 +45,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Format:
-    """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start."""
+    """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start.
+
+    *join* joins rows with one id that are runs of one job; None: an id that appears twice is an error.
+    """
 
     name: str
     says: str
@@ -51,6 +56,7 @@ class Format:
     chunks: Callable[[ArchiveMember, Report], Iterator[Chunk]]
     draft: Callable[[Chunk], Draft]
     wall_clock: bool = False
+    join: Callable[[Draft, Ints], tuple[Draft, Ints, ReadCounts]] | None = None
 
 
 def header_has(*names: str) -> Callable[[Head], bool]:

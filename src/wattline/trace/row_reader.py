@@ -43,6 +43,27 @@ def split_lines(
     yield from _chunks(member.label, rows, _count_one_line, names)
 
 
+def parsed_lines(
+    member: ArchiveMember, report: Report, parse: Callable[[str], list[str]], names: Sequence[str]
+) -> Iterator[Chunk]:
+    """Yield chunks of a text with one row per line; *parse* raises `ValueError` with what is wrong."""
+    numbered = ((n, line) for n, line in enumerate(_text(member, report), 1) if line.strip())
+    first = 0
+    while block := list(islice(numbered, _ROWS)):
+        rows: list[list[str]] = []
+        problems: dict[int, str] = {}
+        for row, (_, line) in enumerate(block):
+            try:
+                rows.append(parse(line))
+            except ValueError as problem:
+                problems[row] = str(problem)
+                rows.append([""] * len(names))
+        lines = np.array([number for number, _ in block], dtype=np.int64)
+        texts: dict[str, Sequence[str]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        yield Chunk(member.label, first, lines, texts, problems)
+        first += len(block)
+
+
 def _text(member: ArchiveMember, report: Report) -> io.TextIOWrapper:
     """Return the text as a stream; report lines that are not UTF-8 and leave them blank."""
     data = member.data

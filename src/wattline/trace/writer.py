@@ -15,15 +15,16 @@ import numpy as np
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, Jobs
 from wattline.core.table import Floats
 from wattline.errors import InputError
-from wattline.trace.formats.plain_csv import PREEMPTIBLE_WORDS, WORDS
+from wattline.trace.formats.plain_csv import PREEMPTIBLE_WORDS, RECORDED_WORDS, WORDS
+from wattline.trace.recorded import RecordedSchedule
 
 
-def write_trace(jobs: Jobs, path: str | os.PathLike[str]) -> None:
+def write_trace(jobs: Jobs, path: str | os.PathLike[str], recorded: RecordedSchedule | None = None) -> None:
     """Write *jobs* as the format `csv`, compressed if *path* ends in .gz; reading gives equal jobs.
 
-    Columns with default values only are left out.
+    *recorded* is their recorded schedule. Columns with default values only are left out.
     """
-    columns = _columns(jobs)
+    columns = _columns(jobs) | ({} if recorded is None else _recorded_columns(recorded))
     text = _text(columns, csv.QUOTE_MINIMAL)
     if "\r" in text:  # which Python before 3.13 leaves unquoted, so that it would end the row
         text = _text(columns, csv.QUOTE_ALL)
@@ -77,6 +78,24 @@ def _columns(jobs: Jobs) -> dict[str, Iterable[Any]]:
         columns["checkpoint_s"] = ["never" if v < 0 else "stop" if v == 0 else word for v, word in words]
     if jobs.min_runtime_s.any():
         columns["min_runtime_s"] = _format_exactly(jobs.min_runtime_s)
+    return columns
+
+
+def _recorded_columns(recorded: RecordedSchedule) -> dict[str, Iterable[Any]]:
+    columns: dict[str, Iterable[Any]] = {}
+    for name in ("start_s", "end_s"):
+        if np.isfinite(times := getattr(recorded, name)).any():
+            columns[name] = _format_exactly(np.where(np.isnan(times), np.inf, times))
+    if not np.isnan(limit_s := recorded.time_limit_s).all():
+        words = _format_exactly(np.where(np.isnan(limit_s), np.inf, limit_s))
+        unlimited = np.isposinf(limit_s).tolist()
+        columns["time_limit_s"] = ["inf" if u else word for u, word in zip(unlimited, words, strict=True)]
+    for name in RECORDED_WORDS:
+        words = getattr(recorded, name).words()
+        if any(words):
+            columns[name] = words
+    if recorded.requeues.any():
+        columns["requeues"] = recorded.requeues.tolist()
     return columns
 
 

@@ -15,9 +15,9 @@ import pytest
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import MeterError
 from wattline.measurement.devices import DEVICES
-from wattline.meter import gpu_names, open_meter
+from wattline.measurement.gpu_names import FAMILIES, find_gpu_kind
+from wattline.meter import open_meter
 from wattline.meter.drivers.nvml import NvmlGpu
-from wattline.meter.gpu_names import find_gpu_kind
 from wattline.meter.visible_devices import select_visible_devices
 
 LIST_GPUS = (
@@ -250,7 +250,7 @@ def test_without_cuda_visible_devices_all_gpus_are_visible() -> None:
 
 
 def test_every_kind_has_limits_of_its_own_and_a_source_or_a_measurement() -> None:
-    assert set(DEVICES) == set(gpu_names._FAMILIES)
+    assert set(DEVICES) == set(FAMILIES)
     added = [device for device in DEVICES.values() if device.source]
     assert len(added) == 10
     assert all(device.idle_w < device.busy_w <= device.max_w for device in added)

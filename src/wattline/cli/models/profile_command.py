@@ -16,7 +16,7 @@ from wattline.cli.models.profile_result import ProfileResult, format_cores, form
 from wattline.cli.models.profile_state import ProfileHeader, ProfileState
 from wattline.cli.output import check_writable, notify, print_error, print_json, progress_bar
 from wattline.errors import ConfigError
-from wattline.meter.gpu_names import find_gpu_kind
+from wattline.measurement.gpu_names import find_gpu_kind
 from wattline.profiler.core_sweep import CoreSweep
 from wattline.profiler.cpu_limits import CpuLimits, limit_cpus
 from wattline.profiler.run import NoSteps, Patience, ProfiledJob, format_command, measure_speed

@@ -18,6 +18,18 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = with_unit(parse_seconds)
     add("--trace", required=True, metavar="FILE", help="trace file, or synth[:count=1000,seed=0,...]")
     add("--format", metavar="NAME", help="format of the trace (default: detected from its content)")
+    add(
+        "--columns",
+        metavar="C",
+        help="columns of a table, as in submit=arrival_s,duration=service_sec,gpus=gpu_count; also start,"
+        " end, wait, time_limit, id, user, team, model, kind, name (default: guessed from names and values)",
+    )
+    add(
+        "--drop-running",
+        action="store_true",
+        help="leave out jobs that were still running when the trace was recorded (default: they end with the"
+        " work that they had done)",
+    )
     add("--skip-bad", action="store_true", help="skip and count broken rows (default: stop at the first)")
     add("--team", metavar="NAME", help="simulate only the jobs of this team or virtual cluster")
     add(
@@ -105,6 +117,12 @@ def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
         default=math.inf,
         metavar="T",
         help="mean time between failures of a node (default: nodes never fail)",
+    )
+    add(
+        "--outages",
+        metavar="FILE",
+        help="recorded outages of nodes to replay: a table with node, down_s and up_s, or the output of"
+        " sacctmgr show event -P",
     )
     add(
         "--job-failure",

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
+from wattline.measurement.gpu_names import find_gpu_kind
 from wattline.meter.drivers.options import check_cap
-from wattline.meter.gpu_names import find_gpu_kind
 from wattline.meter.neighbours import select_others
 from wattline.meter.power_sampler import PowerIntegrator
 from wattline.meter.protocol import Gpu

@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from wattline.errors import ConfigError, MeterError, NotPermitted
+from wattline.measurement.gpu_names import find_gpu_kind
 from wattline.meter.drivers.nvml import NvmlMeter
 from wattline.meter.drivers.options import check_cap, parse_options, parse_whole_number
-from wattline.meter.gpu_names import find_gpu_kind
 from wattline.meter.power_sampler import PowerIntegrator
 from wattline.meter.protocol import Gpu
 from wattline.meter.visible_devices import select_visible_devices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattline.trace.builder import Draft
-from wattline.trace.field_parser import SECONDS, Chunk
+from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, SECONDS, Chunk
 from wattline.trace.format import Format, header_has
 from wattline.trace.row_reader import delimited
 
@@ -15,7 +15,8 @@ _NEVER = ("", "None", "NaT", "nan")
 def _draft(chunk: Chunk) -> Draft:
     submit_s = chunk.moments("submit_time", missing=())
     start_s, end_s = chunk.moments("start_time", _NEVER), chunk.moments("end_time", _NEVER)
-    chunk.ignore(np.isnan(start_s) | np.isnan(end_s))
+    chunk.ignore(np.isnan(start_s), NEVER_STARTED)
+    chunk.ignore(np.isnan(end_s), NOT_ENDED)
     chunk.not_before("start_time", start_s, "submit_time", submit_s)
     chunk.not_before("end_time", end_s, "start_time", start_s)
     return Draft(
@@ -26,6 +27,9 @@ def _draft(chunk: Chunk) -> Draft:
         team=chunk.labels("vc"),
         user=chunk.labels("user"),
         status=chunk.labels("state"),
+        start_s=start_s,
+        end_s=end_s,
+        nodes=chunk.labels("node_num"),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
-from wattline.trace.field_parser import Chunk
+from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, SHARED_GPU, Chunk
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head, header_has
 from wattline.trace.row_reader import Report, delimited
@@ -33,16 +33,22 @@ def _draft(chunk: Chunk) -> Draft:
     created_s, started_s, deleted_s = (
         chunk.numbers(name, "a number of seconds, at least 0", 0.0, missing={"": np.nan}) for name in _TIMES
     )
-    chunk.ignore(np.isnan(created_s) | np.isnan(started_s) | np.isnan(deleted_s))
+    chunk.ignore(np.isnan(created_s) | np.isnan(started_s), NEVER_STARTED)
+    chunk.ignore(np.isnan(deleted_s), NOT_ENDED)
     chunk.not_before("scheduled_time", started_s, "creation_time", created_s)
     chunk.not_before("deletion_time", deleted_s, "scheduled_time", started_s)
+    milli = chunk.numbers("gpu_milli", "thousandths of a GPU, at least 0", 0.0, missing={"": 0.0})
+    chunk.repair((milli > 0) & (milli < 1000), SHARED_GPU)
     return Draft(
         id=chunk.ids("name"),
         submit_s=created_s,
         gpus=chunk.gpus_or_none("num_gpu"),
         duration_s=deleted_s - started_s,
-        gpu_kind=chunk.labels("gpu_spec"),
+        gpu_kind=chunk.kinds("gpu_spec"),
         status=chunk.labels("pod_phase"),
+        start_s=started_s,
+        end_s=deleted_s,
+        qos=chunk.labels("qos"),
     )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wattline.core.table import Ints, Labels
+from wattline.core.table import Ints
 from wattline.trace.builder import Draft
-from wattline.trace.field_parser import Chunk
+from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, SHARED_GPU, WITHOUT_GPUS, Chunk
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
@@ -46,11 +46,14 @@ def _draft(chunk: Chunk) -> Draft:
 
 
 def _of_sample(chunk: Chunk) -> Draft:
+    start_s, duration_s = chunk.seconds("start_s"), chunk.seconds("duration_s")
     return Draft(
         id=chunk.ids("task"),
-        submit_s=chunk.seconds("start_s"),
+        submit_s=start_s,
         gpus=chunk.gpus("gpus"),
-        duration_s=chunk.seconds("duration_s"),
+        duration_s=duration_s,
+        start_s=start_s,
+        end_s=start_s + duration_s,
     )
 
 
@@ -58,7 +61,8 @@ def _of_table(chunk: Chunk) -> Draft:
     missing = {"": np.nan}
     start_s = chunk.numbers("start_time", "a number of seconds", 0.0, missing=missing)
     end_s = chunk.numbers("end_time", "a number of seconds", 0.0, missing=missing)
-    chunk.ignore(np.isnan(start_s) | np.isnan(end_s))
+    chunk.ignore(np.isnan(start_s), NEVER_STARTED)
+    chunk.ignore(np.isnan(end_s), NOT_ENDED)
     chunk.not_before("end_time", end_s, "start_time", start_s)
     names = zip(chunk.ids("job_name"), chunk.ids("task_name"), strict=True)
     return Draft(
@@ -67,24 +71,20 @@ def _of_table(chunk: Chunk) -> Draft:
         gpus=_gpus(chunk),
         duration_s=end_s - start_s,
         user=chunk.labels("user"),
-        gpu_kind=_kind(chunk),
+        gpu_kind=chunk.kinds("gpu_type", missing=("", "MISC")),  # MISC: too rare to name
         key=chunk.labels("group"),
         status=chunk.labels("status"),
+        start_s=start_s,
+        end_s=end_s,
     )
 
 
 def _gpus(chunk: Chunk) -> Ints:
     instances = chunk.whole("inst_num", "a whole number of instances, at least 1", 1, {"": 1.0})
     percent = chunk.numbers("plan_gpu", "hundredths of a GPU, at least 0", 0.0, 1e8, {"": 0.0})
-    chunk.ignore(percent == 0)
+    chunk.ignore(percent == 0, WITHOUT_GPUS)
+    chunk.repair(percent % 100 != 0, SHARED_GPU)
     return instances * np.maximum(1, np.ceil(percent / 100.0)).astype(np.int64)
-
-
-def _kind(chunk: Chunk) -> Labels | None:
-    """MISC stands for kinds too rare to name: any will do."""
-    if not chunk.has("gpu_type"):
-        return None
-    return Labels.of("" if kind == "MISC" else kind for kind in chunk.words("gpu_type"))
 
 
 PAI = Format(

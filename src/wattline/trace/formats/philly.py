@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,17 @@ from wattline.trace.row_reader import Report
 _WORDS = ("jobid", "vc", "user", "status", "submitted_time")
 _JOB_ID = re.compile(r'"jobid"\s*:')
 _NEVER = (None, "", "None")
+
+
+class _Runs(NamedTuple):
+    """Sum of the attempts of a job; nan: there are none."""
+
+    gpus: int = 0
+    duration_s: float = math.nan
+    start_s: float = math.nan  # of the first
+    end_s: float = math.nan  # of the last
+    nodes: str = ""  # of the last
+    requeues: int = -1
 
 
 def _recognises(head: Head) -> bool:
@@ -65,45 +76,54 @@ def _lines(text: str, count: int) -> Ints:
 
 
 def _chunk(label: str, entries: list[Any], line: Ints) -> Chunk:
-    """Return the jobs as columns of words; what a job's attempts amount to is in two made-up columns."""
+    """Return the jobs as columns of words; what its attempts amount to is in those of `_Runs`."""
     problems: dict[int, str] = {}
-    columns: dict[str, list[str]] = {name: [] for name in (*_WORDS, "gpus", "duration_s")}
+    columns: dict[str, list[str]] = {name: [] for name in (*_WORDS, *_Runs._fields)}
     for row, entry in enumerate(entries):
-        gpus, duration_s = 1, math.nan
+        runs = _Runs(1)
         if not isinstance(entry, dict) or not isinstance(entry.get("attempts"), list):
             problems[row] = f"job {row + 1} of the list has no list of attempts"
             entry = {}
         else:
             try:
-                gpus, duration_s = _amount(entry["attempts"])
+                runs = _add_attempts(entry["attempts"])
             except (ValueError, TypeError, KeyError, AttributeError) as problem:
                 problems[row] = str(problem) if type(problem) is ValueError else "its attempts make no sense"
         for name in _WORDS:
             value = entry.get(name)
             columns[name].append("" if value is None else str(value))
-        columns["gpus"].append(str(gpus))
-        columns["duration_s"].append(str(duration_s))
+        for name, amount in zip(_Runs._fields, runs, strict=True):
+            columns[name].append(str(amount))
     return Chunk(label, 0, line, dict(columns), problems)
 
 
-def _amount(attempts: list[dict[str, Any]]) -> tuple[int, float]:
-    """GPUs and seconds of all attempts that began and ended; nan seconds when there are none."""
-    most_gpus, total_s = 0, math.nan
+def _add_attempts(attempts: list[dict[str, Any]]) -> _Runs:
+    """Return what all attempts that began and ended amount to."""
+    runs = _Runs()
     for attempt in attempts:
         start, end = attempt.get("start_time"), attempt.get("end_time")
         if start in _NEVER or end in _NEVER:
             continue
-        lasted_s = moment(end) - moment(start)
-        if not lasted_s >= 0:
+        start_s, end_s = moment(start), moment(end)
+        if not end_s >= start_s:
             raise ValueError(f"end_time is {end!r}, expected a time not before start_time, {start!r}")
-        total_s = lasted_s + (0.0 if math.isnan(total_s) else total_s)
-        most_gpus = max(most_gpus, sum(len(node["gpus"]) for node in attempt["detail"]))
-    return most_gpus, total_s
+        runs = _Runs(
+            max(runs.gpus, sum(len(node["gpus"]) for node in attempt["detail"])),
+            end_s - start_s + (0.0 if math.isnan(runs.duration_s) else runs.duration_s),
+            start_s if math.isnan(runs.start_s) else min(start_s, runs.start_s),
+            end_s if math.isnan(runs.end_s) else max(end_s, runs.end_s),
+            ",".join(str(node.get("ip", "")) for node in attempt["detail"]),
+            runs.requeues + 1,
+        )
+    return runs
 
 
 def _draft(chunk: Chunk) -> Draft:
-    duration_s = chunk.numbers("duration_s", "a number of seconds", missing={"nan": math.nan})
-    chunk.ignore(np.isnan(duration_s))
+    start_s, end_s, duration_s = (
+        chunk.numbers(name, "a number of seconds", missing={"nan": math.nan})
+        for name in ("start_s", "end_s", "duration_s")
+    )
+    chunk.ignore(np.isnan(duration_s), "without an attempt that began and ended")
     submit_s = chunk.moments("submitted_time", missing=())
     return Draft(
         id=chunk.ids("jobid"),
@@ -113,6 +133,10 @@ def _draft(chunk: Chunk) -> Draft:
         team=chunk.labels("vc"),
         user=chunk.labels("user"),
         status=chunk.labels("status"),
+        start_s=start_s,
+        end_s=end_s,
+        nodes=chunk.labels("nodes"),
+        requeues=np.maximum(chunk.whole("requeues", "a number of attempts", -1), 0),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS
 from wattline.errors import TraceError
+from wattline.measurement.gpu_names import find_gpu_kinds
 from wattline.trace.builder import Draft
 from wattline.trace.field_parser import Chunk
 from wattline.trace.file_source import ArchiveMember
@@ -19,12 +20,14 @@ from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
 WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
+RECORDED_WORDS = ("partition", "qos", "name", "array", "nodes")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
     *("priority", "batch"),
     *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib", "always_fuse"),
     *WORDS,
     *("preemptible", "checkpoint_s", "min_runtime_s"),
+    *("start_s", "end_s", "time_limit_s", *RECORDED_WORDS, "requeues"),
 )
 """The columns there are, in the order in which `write_trace` writes them."""
 
@@ -54,7 +57,7 @@ def _check_header(label: str, header: tuple[str, ...]) -> None:
     for name in header:
         if name not in (*COLUMNS, *ALIASES):
             near = get_close_matches(name, COLUMNS, 1, cutoff=0.0)[0]
-            hint = f"the columns are: {', '.join(COLUMNS)}"
+            hint = f"the columns are: {', '.join(COLUMNS)}; --columns reads any other table"
             raise TraceError(label, 1, f"unknown column {name!r}, did you mean {near!r}?", hint)
     for alias, name in ALIASES.items():
         if {alias, name} <= set(header):
@@ -74,11 +77,13 @@ def _draft(chunk: Chunk) -> Draft:
         **_work(chunk),
         **_requests(chunk),
         **_labels(chunk),
+        **_recorded(chunk),
     )
 
 
 def _labels(chunk: Chunk) -> dict[str, Any]:
-    return {name: chunk.labels(_column_name(chunk, name)) for name in WORDS}
+    words = {name: chunk.labels(_column_name(chunk, name)) for name in WORDS}
+    return words | {"gpu_kind": chunk.kinds("gpu_kind", resolve=find_gpu_kinds)}
 
 
 def _column_name(chunk: Chunk, name: str) -> str:
@@ -139,6 +144,26 @@ def _checkpoints(chunk: Chunk) -> dict[str, Any]:
     if chunk.has("min_runtime_s"):
         expected = "a number of seconds, at least 0, or nothing"
         columns["min_runtime_s"] = chunk.numbers("min_runtime_s", expected, low=0.0, missing={"": 0.0})
+    return columns
+
+
+def _recorded(chunk: Chunk) -> dict[str, Any]:
+    """Return the columns of the recorded schedule; those of times may be empty."""
+    columns: dict[str, Any] = {name: chunk.labels(name) for name in RECORDED_WORDS}
+    for name in ("start_s", "end_s"):
+        if chunk.has(name):
+            columns[name] = chunk.numbers(name, "a number of seconds, or nothing", missing={"": math.nan})
+    if chunk.has("start_s"):
+        submit_s = chunk.numbers("submit_s", "a number of seconds")
+        chunk.not_before("start_s", columns["start_s"], "submit_s", submit_s)
+    if chunk.has("start_s", "end_s"):
+        chunk.not_before("end_s", columns["end_s"], "start_s", columns["start_s"])
+    if chunk.has("time_limit_s"):
+        expected = "a number of seconds above 0, inf (unlimited), or nothing"
+        none = {"": math.nan, "inf": math.inf}
+        columns["time_limit_s"] = chunk.numbers("time_limit_s", expected, low=_ABOVE_0, missing=none)
+    if chunk.has("requeues"):
+        columns["requeues"] = chunk.whole("requeues", "a whole number, at least 0", 0, {"": 0.0})
     return columns
 
 

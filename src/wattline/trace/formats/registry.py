@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from wattline.errors import ConfigError
 from wattline.trace.format import Format, Head
+from wattline.trace.formats.any_table import TABLE
 from wattline.trace.formats.gavel import GAVEL
 from wattline.trace.formats.helios import HELIOS
 from wattline.trace.formats.itp import ITP
@@ -22,7 +23,7 @@ from wattline.trace.formats.synergy import SYNERGY
 
 _STRICTEST_FIRST = (
     *(PHILLY, PHILLY_CSV, HELIOS, PAI, OPENB, MURI, ITP, POLLUX, SACCT, GAVEL, SWF, SYNERGY),
-    PLAIN_CSV,
+    *(PLAIN_CSV, TABLE),
 )
 
 FORMATS: dict[str, Format] = {format.name: format for format in _STRICTEST_FIRST}

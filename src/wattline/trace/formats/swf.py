@@ -1,7 +1,7 @@
 """The Standard Workload Format 2.2: eighteen numbers per job, -1 for unknown.
 
 Processors are taken for GPUs: those requested, else those allocated. A job runs under an executable
-number; together with the user it says which jobs recur.
+number; together with the user it says which jobs recur. The requested time is the time limit.
 """
 
 from __future__ import annotations
@@ -47,17 +47,25 @@ def _fields(line: str) -> list[str]:
 
 def _draft(chunk: Chunk) -> Draft:
     run_s = chunk.numbers("run_s", "a number of seconds, at least 0, or -1", low=-1.0)
-    chunk.ignore(run_s == -1)
+    chunk.ignore(run_s == -1, "without a run time")
     chunk.reject((run_s < 0) & (run_s > -1), lambda row: f"run_s is {run_s[row]}, expected at least 0, or -1")
+    wait_s = chunk.numbers("wait_s", "a number of seconds, or -1")
+    limit_s = chunk.numbers("requested_s", "a number of seconds, or -1")
+    submit_s = chunk.seconds("submit_s")
+    start_s = np.where(wait_s < 0, np.nan, submit_s + wait_s)
     return Draft(
         id=chunk.ids("job"),
-        submit_s=chunk.seconds("submit_s"),
+        submit_s=submit_s,
         gpus=_gpus(chunk),
         duration_s=np.maximum(run_s, 0.0),
         team=_known(chunk, "queue"),
         user=_known(chunk, "user"),
         key=_keys(chunk),
         status=Labels.of(_STATUS.get(word, "") for word in chunk.words("status")),
+        start_s=start_s,
+        end_s=start_s + np.maximum(run_s, 0.0),
+        time_limit_s=np.where(limit_s <= 0, np.nan, limit_s),
+        partition=_known(chunk, "partition"),
     )
 
 
@@ -67,7 +75,8 @@ def _gpus(chunk: Chunk) -> Ints:
     allocated: Floats = chunk.whole("allocated_procs", expected, low=-1).astype(np.float64)
     gpus = np.where(requested > 0, requested, allocated)
     # 0 of both is a job that was never placed, as many cancelled ones are; unknown of both is no job at all.
-    chunk.ignore((requested == 0) & (allocated <= 0) | (requested < 0) & (allocated == 0))
+    never_placed = (requested == 0) & (allocated <= 0) | (requested < 0) & (allocated == 0)
+    chunk.ignore(never_placed, "without processors")
     chunk.reject(gpus < 0, lambda row: f"requested_procs and allocated_procs are -1, expected {GPUS}")
     return np.maximum(gpus, 1.0).astype(np.int64)
 

@@ -12,7 +12,8 @@ from wattline.backend.engine.slurm.commands import SlurmRefused, parse_records, 
 from wattline.cluster import join_nodes, nodes
 from wattline.core.nodes import Nodes
 from wattline.errors import ConfigError
-from wattline.measurement.devices import DEVICES, device
+from wattline.measurement.devices import device
+from wattline.measurement.gpu_names import find_gpu_kind
 
 _MIN_MEM_MIB = 512
 _MAX_INDEX = 1024  # of a GPU of one node
@@ -80,12 +81,10 @@ def _build_node(record: Mapping[str, str], gpu_kind: str) -> Nodes:
 
 
 def _find_kind(gres: str, gpu_kind: str, name: str) -> str:
-    kind = (re.search(r"gpu:([A-Za-z][\w.-]*)", gres) or ["", ""])[1].casefold()
-    if kind in DEVICES:
-        return kind
-    short = next((known for known in DEVICES if known in re.split(r"[-_]", kind)), "")
-    if short:
-        return short
+    kind = (re.search(r"gpu:([A-Za-z][\w.-]*)", gres) or ["", ""])[1]
+    known = find_gpu_kind(kind)
+    if known:
+        return known
     if not gpu_kind:
         raise ConfigError(
             f"node {name} has GPUs of the type {kind or '(none)'!r}, which is not in the library",
