@@ -8,7 +8,7 @@ restart. Half of the jobs are elastic. During a run the service is killed three 
 nodes with all processes, one of which comes back. Judged are
 
     the files             each number exactly once, in order: nothing lost, and no two attempts at once
-    jobcomp of Slurm      the last attempt of each job that counted COMPLETED, and no other
+    jobcomp of Slurm      the last attempt of each job COMPLETED, and no other
     scontrol of Slurm     sampled all the time: no GPU of a node in two running jobs
 
 The run log of Wattline is not read. The command exits with 1 if one of these does not hold.
@@ -40,9 +40,10 @@ COUNT = """
 file=$1 last=$2
 lines() { if [ -e $file ]; then wc -l < $file; else echo 0; fi; }
 if [ "${RANK:-0}" != 0 ]; then while [ $(lines) -lt $last ]; do sleep 2; done; exit 0; fi
+echo $SLURM_JOB_ID >> $file.attempts
 number=$(lines)
 while [ $number -lt $last ]; do
-  sleep 1; number=$((number + 1)); echo $number $SLURM_JOB_ID >> $file
+  sleep 1; number=$((number + 1)); echo $number >> $file
 done
 """
 GPUS = (1, 1, 1, 2, 2, 4, 8, 16)
@@ -137,7 +138,7 @@ def expand_nodes(text: str) -> list[str]:
 
 def expand_numbers(text: str) -> list[int]:
     """Return the numbers in 1-2,5."""
-    pairs = (part.partition("-") for part in text.split(","))
+    pairs = (part.partition("-") for part in text.split(",") if part)  # a job that ends has no GPU left
     return [n for low, _, high in pairs for n in range(int(low), int(high or low) + 1)]
 
 
@@ -195,15 +196,19 @@ def kill_things(cluster: SlurmCluster, service: KilledService, count: int) -> li
     return killed
 
 
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file; none: it does not exist."""
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def judge(cluster: SlurmCluster, jobs: dict[str, tuple[Path, int]], sampler: GpuSampler) -> list[str]:
     """Return what is wrong, by the files of jobs and by Slurm's records."""
     wrong = [f"{gpu} was in two running jobs" for gpu in sampler.shared]
     attempts = 0
     ended = {row["JobId"]: row["JobState"] for row in cluster.completed_jobs}
     for job, (path, last) in jobs.items():
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        numbers = [int(line[0]) for line in lines]
-        ids = list(dict.fromkeys(line[1] for line in lines))  # of Slurm, in order
+        numbers = [int(line) for line in read_lines(path)]
+        ids = read_lines(path.with_suffix(".attempts"))  # of Slurm, in order
         attempts += len(ids)
         if numbers != list(range(1, last + 1)):
             wrong.append(f"job {job} counted {numbers}, expected 1 to {last}")
@@ -211,7 +216,7 @@ def judge(cluster: SlurmCluster, jobs: dict[str, tuple[Path, int]], sampler: Gpu
         if states[-1:] != ["COMPLETED"] or "COMPLETED" in states[:-1]:
             wrong.append(f"the attempts of job {job} ended as {states}, expected COMPLETED of the last only")
     records = Counter(ended.values())
-    print(f"  {attempts} attempts that counted, of {len(jobs)} jobs; jobcomp: {dict(records)}")
+    print(f"  {attempts} attempts began, of {len(jobs)} jobs; jobcomp: {dict(records)}")
     print(f"  {sampler.samples} samples of scontrol, at most {sampler.most_gpus} GPUs in use")
     return wrong
 

@@ -52,7 +52,8 @@ def test_jobs_that_never_save_run_one_after_the_other(tmp_path: Path) -> None:
     with run_controller(tmp_path, GPUS, policy=LAS) as controller, open_client(controller) as client:
         both = [submit(controller, "sleep", "4", more="resources: {gpus: 2}") for _ in range(2)]
         wait_until(lambda: client.get(f"/api/v1/jobs/{both[0]}").json()["state"] == "RUNNING")
-        first = wait_until(lambda: client.get(f"/api/v1/jobs/{both[0]}").json())
+        wait_until(lambda: client.get(f"/api/v1/jobs/{both[0]}").json()["protection"])
+        first = client.get(f"/api/v1/jobs/{both[0]}").json()
         assert first["protection"] == "not before it has saved a checkpoint"
         assert (first["preemptible"], first["saved_progress"]) == (None, None)
         rows = [wait_until_over(controller, job) for job in both]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,7 +51,8 @@ def test_a_job_that_has_written_its_end_before_a_restart_is_left_to_slurm(
 ) -> None:
     folder = tmp_path / "jobs" / "7" / "attempts" / "1"
     folder.mkdir(parents=True)
-    values = {field.name: 0 for field in fields(Exit)} | {"ranks": []}
-    (folder / EXIT).write_text(json.dumps({_FILE_KEYS.get(key, key): value for key, value in values.items()}))
+    ended = Exit(0, None, None, None, False, "", 1.0, 2.0, 1.0, 0, 0.0, 0, ())
+    values = {_FILE_KEYS.get(key, key): value for key, value in asdict(ended).items()}
+    (folder / EXIT).write_text(json.dumps(values))
     sweep(tmp_path)
     assert cancelled == []
