@@ -23,6 +23,7 @@ class Reason(Enum):
     USER_GPU_QUOTA = "Its user runs on as many GPUs as the user's quota allows."
     TEAM_HOUR_QUOTA = "Its team has used the GPU hours that its quota allows in seven days."
     USER_HOUR_QUOTA = "Its user has used the GPU hours that the user's quota allows in seven days."
+    NO_KIND = "The cluster has no GPU of the kinds that it accepts."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)

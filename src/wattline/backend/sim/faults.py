@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 
 
@@ -56,3 +57,11 @@ class Faults:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.job_failure < 1:
             raise ConfigError(f"job_failure must be at least 0 and below 1, got {self.job_failure}")
+
+
+def list_limits(limit_s: Floats | None, count: int) -> list[float]:
+    """Return the time limit of each job as a list; inf: none."""
+    if limit_s is None:
+        return [math.inf] * count
+    limits: list[float] = np.where(np.isnan(limit_s), np.inf, limit_s).tolist()
+    return limits
