@@ -1,4 +1,4 @@
-"""The assumed speed of jobs whose scaling is not known."""
+"""The assumed speed of jobs of unknown scaling."""
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ def test_each_reason_has_its_sentence() -> None:
     assert "as job 1: It requests more GPUs" in too_big
 
 
-def test_nothing_is_said_where_all_jobs_run() -> None:
+def test_there_is_no_note_where_all_jobs_run() -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[5])
     digest = digest_log(simulate(jobs, fifo), Blocks((0.0,), ""))
     assert describe_never_started(jobs, np.ones(1, dtype=np.bool_), digest, nodes("v100")) == ()

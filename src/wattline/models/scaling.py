@@ -1,4 +1,4 @@
-"""How the speed of a job of unknown model changes with its number of GPUs: an assumption with a name."""
+"""Assumed speed of jobs of unknown model on other numbers of GPUs than they requested."""
 
 from __future__ import annotations
 

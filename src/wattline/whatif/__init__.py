@@ -1,1 +1,1 @@
-"""What other policies would have done with the jobs that a cluster has run; see docs/whatif.md."""
+"""Studies of other policies on the jobs that a cluster has run; see docs/whatif.md."""

@@ -1,4 +1,4 @@
-"""What a policy would have changed for teams, and for one user."""
+"""Changes that a policy would have made for teams, and for one user."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from wattline.whatif.text import (
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0}
 
 
-class _Section(NamedTuple):
+class _AnswerPart(NamedTuple):
     title: str
     notes: list[str]
     columns: Sequence[str] = ()
@@ -69,27 +69,27 @@ def render_answer(answer: WhatIf, plotly: str) -> str:
     )
 
 
-def _list_sections(answer: WhatIf) -> list[_Section]:
+def _list_sections(answer: WhatIf) -> list[_AnswerPart]:
     sections = []
     header, rows = list_schedule_rows(answer)
     if rows:
         notes = [] if answer.reproduction is None else describe_reproduction(answer.reproduction)
-        sections.append(_Section("The recorded schedule", notes, header, rows))
+        sections.append(_AnswerPart("The recorded schedule", notes, header, rows))
     for number, world in enumerate(answer.worlds):
         header, rows = list_policy_rows(world)
         title = f"Policies on {name_world(world)}"
-        sections.append(_Section(title, describe_world(world, answer), header, rows, f"front-{number}"))
+        sections.append(_AnswerPart(title, describe_world(world, answer), header, rows, f"front-{number}"))
     policies = [row.policy for row in answer.worlds[0].rows[1:]]
     if answer.teams and policies:
         header, rows = list_owner_rows(answer.teams, policies, "team")
         note = "Mean JCT in the baseline, and that of each policy over it: below 1 is sooner."
-        sections.append(_Section("Teams", [note], header, rows))
+        sections.append(_AnswerPart("Teams", [note], header, rows))
     if answer.user is not None and policies:
         title = f"Jobs of {answer.user.name}"
-        sections.append(_Section(title, describe_user(answer.user, policies)))
-    sections.append(_Section("Sweeps and recurring jobs", format_potential(answer.potential).split("\n")))
+        sections.append(_AnswerPart(title, describe_user(answer.user, policies)))
+    sections.append(_AnswerPart("Sweeps and recurring jobs", format_potential(answer.potential).split("\n")))
     sections.append(
-        _Section(
+        _AnswerPart(
             "Assumptions",
             ["What the result depends on and the records do not say, and what a pessimistic value changes."],
             ("assumption", "value", "meaning", "how much it matters"),

@@ -25,7 +25,7 @@ _SLOWDOWN = 1.1  # that tuning may cost
 
 @dataclass(frozen=True)
 class Potential:
-    """What sweeps and recurring jobs could save; shares are of the GPU hours of all counted jobs.
+    """Possible savings of sweeps and recurring jobs; shares are of the GPU hours of all counted jobs.
 
     Savings are ranges: the lower end is no gain at all, because nothing is known of these jobs; the upper end
     is what the stated model gives.

@@ -1,4 +1,4 @@
-"""How much an assumption matters: the change of mean JCT and energy under its pessimistic value."""
+"""Weight of an assumption: the change of mean JCT and energy under its pessimistic value."""
 
 from __future__ import annotations
 

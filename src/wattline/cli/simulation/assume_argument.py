@@ -22,7 +22,7 @@ WATTS = ("kind", "limit")
 
 @dataclass(frozen=True)
 class Assumed:
-    """What `--assume` names, and the defaults of what it does not."""
+    """Assumptions named by `--assume`, and the defaults of the others."""
 
     scaling: Scaling = REQUEST
     watts: str = "kind"

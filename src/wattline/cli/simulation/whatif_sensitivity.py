@@ -26,7 +26,7 @@ class Simulated(Protocol):
 
     @property
     def case(self) -> SimulationCase:
-        """How it is simulated."""
+        """Its simulation."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What policies see of the work of jobs, apart from the truth that the simulator runs."""
+"""Work of jobs as policies see it, apart from the truth that the simulator runs."""
 
 from __future__ import annotations
 

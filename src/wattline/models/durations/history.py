@@ -22,8 +22,8 @@ class History:
     """Median duration of the last five jobs that ended in the most specific group with at least two.
 
     The groups, from the most specific: user and recurrence key; user, name and GPUs; user and name; user and
-    GPUs; user; team; all jobs. A column that is empty for a job makes no group of it. After Tsafrir, Etsion
-    and Feitelson (TPDS 2007), who take the mean of the last two jobs of a user.
+    GPUs; user; team; all jobs. A column that is empty for a job makes no group of it. Tsafrir,
+    Etsion and Feitelson (TPDS 2007) take the mean of the last two jobs of a user.
     """
 
     name = "history"
