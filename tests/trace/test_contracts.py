@@ -131,6 +131,33 @@ class TestSacct(TraceContract):
     broken = text.replace("00:03:00|120", "00:00:30|120")
 
 
+class TestSacctFixedWidth(TestSacct):
+    text = "\n".join(
+        f"{a:>8} {b:>19} {c:>19} {d:>19} {e:>20} "
+        for a, b, c, d, e in (
+            ("JobID", "Submit", "Start", "End", "AllocTRES"),
+            ("-" * 8, "-" * 19, "-" * 19, "-" * 19, "-" * 20),
+            ("1", "2026-01-01T00:00:00", "2026-01-01T00:01:00", "2026-01-01T00:02:00", "cpu=8,gres/gpu=2"),
+            ("2", "2026-01-01T00:00:05", "2026-01-01T00:01:00", "2026-01-01T00:03:00", "cpu=8,gres/gpu=1"),
+        )
+    )
+    broken, line = text.replace("00:03:00", "00:00:30"), 4
+
+
+class TestTable(TraceContract):
+    format, jobs, line = "table", 2, 3
+    text = "job;arrival_s;service_sec;gpu_count\na;10;00:01:00;2\nb;5;120;1\n"
+    broken = text.replace("b;5;120;1", "b;5;soon;1") + "c;6;7;1\n"
+
+
+class TestJsonLines(TraceContract):
+    format, jobs, line = "table", 2, 2
+    text = (
+        '{"id": 1, "submit": 0, "runtime": 60, "gpus": 2}\n{"id": 2, "submit": 5, "runtime": 6, "gpus": 1}\n'
+    )
+    broken = text.replace('"gpus": 1', '"gpus": -1')
+
+
 class TestSynergy(TraceContract):
     format, jobs, line = "synergy", 2, 2
     text = "0,alexnet,307,8176,1\n1,gnmt,353,204160,1\n"

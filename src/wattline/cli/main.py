@@ -48,6 +48,9 @@ COMMANDS = {
     "simulate": Command("simulation.simulate", "simulate one policy on a trace"),
     "compare": Command("simulation.compare", "simulate several policies on one trace and compare them"),
     "whatif": Command("simulation.whatif", "show what other policies would have done with recorded jobs"),
+    "anonymise": Command(
+        "simulation.anonymise", "write a trace that can be shared, without names", ("anonymize",)
+    ),
     "report": Command("simulation.report", "report job times and energy from run logs"),
     "replay": Command("simulation.replay", "repeat the decisions of a run log and check that they are equal"),
     "fit": Command("models.fit", "fit models of speed and power to a table of measurements"),

@@ -102,6 +102,8 @@ def confirm(question: str, hint: str) -> bool:
 
 def warn_skipped_rows(trace: Trace) -> None:
     """Print how many rows of *trace* were left out, joined or repaired, and why."""
+    if trace.columns is not None:
+        notify(f"columns: {trace.columns}; change them with --columns")
     if trace.counts.rows > trace.counts.jobs or trace.counts.repaired:
         notify(f"{trace.name}: {trace.counts}")
     if trace.skipped:

@@ -99,14 +99,15 @@ def drop_duplicate_ids(label: str, draft: Draft, line: Ints, report: Report) -> 
     return select_rows(draft, keep)
 
 
-def concatenate_drafts(parts: Sequence[Draft]) -> Draft:
-    """Return all rows of *parts* in order; fill a column that only some parts have."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: dict[str, Any] = {}
-    for field in fields(Draft):
-        columns[field.name] = _concatenate_column(field.name, parts)
-    return Draft(**columns)
+def concatenate_drafts(parts: list[Draft]) -> Draft:
+    """Return all rows of *parts* in order; fill a column that only some parts have. Empties *parts*.
+
+    The columns of the parts are freed one by one, so that not all rows exist twice.
+    """
+    sizes = [len(part) for part in parts]
+    pieces: dict[str, list[Any]] = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Draft)}
+    parts.clear()
+    return Draft(**{f.name: _concatenate_column(f.name, pieces.pop(f.name), sizes) for f in fields(Draft)})
 
 
 def qualify_ids(draft: Draft, stem: str) -> Draft:
@@ -148,14 +149,26 @@ def select_rows(draft: Draft, keep: Bools) -> Draft:
     return Draft(**{field.name: select(getattr(draft, field.name)) for field in fields(Draft)})
 
 
-def _concatenate_column(name: str, parts: Sequence[Draft]) -> Any:
-    columns = [getattr(part, name) for part in parts]
+def compact_labels(draft: Draft, words: dict[str, str]) -> Draft:
+    """Return *draft* with smaller columns of words, to be kept until `concatenate_drafts`.
+
+    Each word exists once in *words*, which all parts share; codes have two bytes.
+    """
+    compact: dict[str, Any] = {}
+    for field in fields(Draft):
+        column = getattr(draft, field.name)
+        if isinstance(column, Labels) and len(column.names) <= np.iinfo(np.int16).max:
+            names = tuple(words.setdefault(name, name) for name in column.names)
+            compact[field.name] = Labels(column.codes.astype(np.int16), names)
+    return replace(draft, **compact)
+
+
+def _concatenate_column(name: str, columns: Sequence[Any], sizes: Sequence[int]) -> Any:
     known = [column for column in columns if column is not None]
     if not known:
         return None
     if isinstance(known[0], list):
         return [value for column in columns for value in column]
-    sizes = [len(part) for part in parts]
     if isinstance(known[0], Labels):
         filled = [Labels.repeat("", n) if c is None else c for c, n in zip(columns, sizes, strict=True)]
         return _concatenate_labels(filled)

@@ -26,6 +26,8 @@ def parse_clock(word: str) -> float:
 def parse_limit(word: str) -> float:
     """Return the seconds of a time limit like `parse_clock`; inf: unlimited, nan: unknown, -1: it is none."""
     text = word.strip().casefold()
+    if text.endswith("+"):  # cut off by a narrow column: 365-00:00+, Partition+
+        text = next((name for name in (*_UNKNOWN, *_UNLIMITED) if name.startswith(text[:-1])), text[:-1])
     if text in _UNKNOWN:
         return math.nan
     if text in _UNLIMITED:

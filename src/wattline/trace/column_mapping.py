@@ -1,10 +1,10 @@
-"""Which column of a table holds what: as given with `--columns`, else guessed from names and values."""
+"""Mapping of a table's columns: as given with `--columns`, else guessed from names and values."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattline.errors import ConfigError, TraceError, did_you_mean
@@ -135,17 +135,26 @@ def _guess_column(label: str, target: str, table: Mapping[str, list[str]], taken
 
 
 def _fits(target: str, values: Sequence[str]) -> bool:
-    """Return whether *values* can be those of *target*."""
-    known = [value.strip() for value in values if value.strip().casefold() not in _EMPTY]
+    """Return whether most of *values* can be those of *target*."""
     if target in TIMES:
-        return all(not math.isnan(parse_moment(value)) for value in known)
+        return _most(values, lambda value: not math.isnan(parse_moment(value)))
     if target == "time_limit":
-        return all(parse_limit(value) != -1.0 for value in known)
+        return _most(values, lambda value: parse_limit(value) != -1.0)
     if target in SPANS:
-        return all(not math.isnan(parse_clock(value)) for value in known)
+        return _most(values, lambda value: not math.isnan(parse_clock(value)))
     if target in ("gpus", "priority"):
-        return all(_is_number(value) for value in known)
-    return target != "kind" or not known or not all(_is_number(value) for value in known)
+        return _most(values, _is_number)
+    return target != "kind" or not _list_known(values) or not _most(values, _is_number)
+
+
+def _list_known(values: Sequence[str]) -> list[str]:
+    return [value.strip() for value in values if value.strip().casefold() not in _EMPTY]
+
+
+def _most(values: Sequence[str], is_good: Callable[[str], bool]) -> bool:
+    """Return whether more than half of the known values are good; a bad one is found when it is read."""
+    known = _list_known(values)
+    return not known or 2 * sum(map(is_good, known)) > len(known)
 
 
 def _is_number(text: str) -> bool:
@@ -166,11 +175,11 @@ def _find_clocks(label: str, columns: Mapping[str, str], table: Mapping[str, lis
     """Return the clock of each time: relative, dates, or the unit of a count since 1970."""
     clocks: dict[str, str] = {}
     for target in TIMES:
-        known = [v for v in table.get(columns.get(target, ""), ()) if v.strip().casefold() not in _EMPTY]
-        if known and not all(map(_is_number, known)):
+        known = _list_known(table.get(columns.get(target, ""), ()))
+        if known and not _most(known, _is_number):
             clocks[target] = DATES
         elif known:
-            least = min(abs(float(value)) for value in known)
+            least = min(abs(float(value)) for value in known if _is_number(value))
             units = (unit for unit, (bound, _) in _EPOCH_UNITS.items() if least > bound)
             clocks[target] = next(units, RELATIVE)
     relative = [target for target, clock in clocks.items() if clock == RELATIVE]

@@ -16,6 +16,7 @@ from wattline.trace.builder import (
     Draft,
     build_jobs,
     build_recorded,
+    compact_labels,
     concatenate_drafts,
     drop_bad_rows,
     drop_duplicate_ids,
@@ -27,6 +28,7 @@ from wattline.trace.file_source import ArchiveMember, TraceFile, open_trace_file
 from wattline.trace.format import Format, Head
 from wattline.trace.formats.any_table import TABLE, build_table_format, find_columns
 from wattline.trace.formats.registry import FORMATS, find_format, recognise_format
+from wattline.trace.formats.sacct import RUNNING
 from wattline.trace.read_counts import BROKEN, ReadCounts, describe_counts
 from wattline.trace.recorded import RecordedSchedule
 from wattline.trace.row_reader import Report
@@ -41,7 +43,8 @@ class Trace:
     *sha256* is that of the file's bytes as they are on disk (of the parameters for `synth`). *skipped*
     are the bad rows; *counts* says what became of all rows of the file.
     *recorded* is the schedule that the file records, row by row that of *jobs*; None: it has none.
-    *columns* are those of a file in the format `table`.
+    *columns* are those of a file in the format `table`. *origin_s* is time 0 in seconds since 1970, where
+    the file has dates.
     """
 
     jobs: Jobs
@@ -52,6 +55,7 @@ class Trace:
     counts: ReadCounts = field(default_factory=ReadCounts)
     recorded: RecordedSchedule | None = None
     columns: ColumnMapping | None = None
+    origin_s: float | None = None
 
     @property
     def ignored(self) -> int:
@@ -62,6 +66,19 @@ class Trace:
         """Return the trace of the jobs in *rows* only."""
         recorded = None if self.recorded is None else self.recorded.take(rows)
         return replace(self, jobs=self.jobs.take(rows), recorded=recorded)
+
+    def drop_running(self) -> Trace:
+        """Return the trace without jobs that were still running when it was recorded, with their count."""
+        if self.recorded is None:
+            return self
+        running = np.isfinite(self.recorded.start_s) & np.isnan(self.recorded.end_s)
+        if not running.any():
+            return self
+        repaired = {what: count for what, count in self.counts.repaired.items() if what != RUNNING}
+        dropped = {**self.counts.dropped, "still running": int(running.sum())}
+        jobs = self.counts.jobs - int(running.sum())
+        counts = replace(self.counts, jobs=jobs, repaired=repaired, dropped=dropped)
+        return replace(self.take(~running), counts=counts)
 
 
 def read_trace(
@@ -108,12 +125,25 @@ def read(
     draft, counts = _read_drafts(source, members, chosen, skipped.append if skip_bad else _raise)
     if len(draft) == 0:
         raise _build_empty_error(text, skipped, counts)
+    name, sha256 = source.name, source.sha256
+    del source, members  # the text, before the columns are copied
+    origin_s = float(draft.submit_s.min()) if chosen.wall_clock else None
     if chosen.wall_clock:
         draft = shift_to_first_submission(draft)
     jobs, recorded = build_jobs(draft), build_recorded(draft)
     broken = {BROKEN: len(skipped)} if skipped else {}
     counts += ReadCounts(jobs=len(jobs), dropped=broken)
-    return Trace(jobs, chosen.name, source.name, source.sha256, tuple(skipped), counts, recorded, mapping)
+    return Trace(
+        jobs,
+        chosen.name,
+        name,
+        sha256,
+        tuple(skipped),
+        counts,
+        recorded,
+        mapping,
+        origin_s,
+    )
 
 
 def _build_synthetic(text: str) -> Trace:
@@ -157,7 +187,9 @@ def _build_unrecognised_error(path: str, source: TraceFile) -> TraceError:
         try:
             find_columns(source.members[0], {})
         except TraceError as error:
-            return TraceError(path, None, f"{problem}; as a table: {error.problem}", error.hint)
+            return TraceError(
+                path, None, f"{problem}; as a table: {error.problem}", f"{hint}; or {error.hint}"
+            )
     return TraceError(path, None, problem, hint)
 
 
@@ -179,16 +211,18 @@ def _read_drafts(
         draft, more = _read_member(member, format, report)
         counts += more
         parts.append(qualify_ids(draft, member.stem) if source.packed else draft)
-    return concatenate_drafts(parts), counts
+    return parts[0] if len(parts) == 1 else concatenate_drafts(parts), counts
 
 
 def _read_member(member: ArchiveMember, format: Format, report: Report) -> tuple[Draft, ReadCounts]:
     parts, lines, counts = [], [], ReadCounts()
+    words: dict[str, str] = {}
     for chunk in format.chunks(member, report):
         draft, line, more = drop_bad_rows(chunk, format.draft(chunk), report)
-        parts.append(draft)
+        parts.append(compact_labels(draft, words))
         lines.append(line)
         counts += more
+    words.clear()
     if not parts:
         return Draft([], np.empty(0), np.empty(0, dtype=np.int64)), counts
     draft, line = concatenate_drafts(parts), np.concatenate(lines)

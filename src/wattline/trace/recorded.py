@@ -32,7 +32,7 @@ class RecordedSchedule(Table):
     @classmethod
     def of(cls, count: int, columns: Mapping[str, Any]) -> RecordedSchedule:
         """Build *count* rows from *columns*; a column that is missing or None is unknown."""
-        filled = {name: columns.get(name) for name in RECORDED_COLUMNS}
+        filled: dict[str, Any] = {name: columns.get(name) for name in RECORDED_COLUMNS}
         for name, value in filled.items():
             if value is None:
                 words = name not in MISSING

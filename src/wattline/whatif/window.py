@@ -115,4 +115,5 @@ def _cut(trace: Trace, window: Window) -> tuple[Trace, Bools, Bools]:
         steps=np.where(running[rows], left_s[rows] / part.jobs.step_s, part.jobs.steps),
     )
     cut_recorded = None if part.recorded is None else part.recorded.shift(-begin_s)
-    return replace(part, jobs=moved, recorded=cut_recorded), (running | waiting)[rows], running[rows]
+    cut = replace(part, jobs=moved, recorded=cut_recorded, origin_s=part.origin_s + begin_s)
+    return cut, (running | waiting)[rows], running[rows]

@@ -128,7 +128,7 @@ def test_pai_table_reads_with_and_without_header(tmp_path: Path) -> None:
         assert found.jobs.gpus.tolist() == [3, 6]
         assert found.jobs.duration_s.tolist() == [60.0, 1.0]
         assert found.jobs.submit_s.tolist() == [100.0, 150.0]
-        assert found.jobs.gpu_kind.words() == ["T4", ""]
+        assert found.jobs.gpu_kind.words() == ["t4", ""]
         assert found.jobs.key.words() == ["", ""]
 
 
@@ -154,7 +154,7 @@ def test_openb_ignores_pods_without_gpu_or_schedule(tmp_path: Path) -> None:
     assert found.ignored == 2
     assert found.jobs.submit_s.tolist() == [10.0]
     assert found.jobs.duration_s.tolist() == [80.0]
-    assert found.jobs.gpu_kind.words() == ["T4|P100"]
+    assert found.jobs.gpu_kind.words() == ["t4|p100"]
 
 
 def test_openb_without_times_says_so(tmp_path: Path) -> None:

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.jobs import Jobs
+from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.errors import ConfigError
+
+_MOST_ATTEMPTS = 10_000.0  # for one checkpoint; with an hour of repair each, more than a year
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Faults:
     *node_repair_s*. Its jobs fall back to their last checkpoint. A job checkpoints every *checkpoint_s*
     of running and when the group on its GPUs changes. Each attempt of a job fails with probability
     *job_failure* at a random point of its remaining steps; after *retries* more attempts the job has FAILED.
+    *outages* are (node, down_s, up_s): times at which nodes are down for sure; up_s may be inf.
     """
 
     node_mtbf_s: float = math.inf
@@ -50,6 +55,7 @@ class Faults:
     job_failure: float = 0.0
     retries: int = 3
     checkpoint_s: float = 1800.0
+    outages: tuple[tuple[int, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("node_mtbf_s", "node_repair_s", "checkpoint_s"):
@@ -57,6 +63,31 @@ class Faults:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if not 0 <= self.job_failure < 1:
             raise ConfigError(f"job_failure must be at least 0 and below 1, got {self.job_failure}")
+        for node, down_s, up_s in self.outages:
+            if node < 0 or not -math.inf < down_s <= up_s:
+                raise ConfigError(
+                    f"outage of node {node} from {down_s} to {up_s}, expected an end not before"
+                )
+
+    def check_progress(self, jobs: Jobs, nodes: Nodes) -> None:
+        """Raise `ConfigError` if nodes fail so often that a job would practically never finish.
+
+        A job must run from one checkpoint to the next without a failure of any of its nodes. On k nodes
+        for t seconds it does so once in exp(k·t / node_mtbf_s) attempts.
+        """
+        if math.isinf(self.node_mtbf_s) or not len(jobs):
+            return
+        every_s = np.where(jobs.checkpoint_s == 0, self.checkpoint_s, jobs.checkpoint_s)
+        every_s = np.minimum(np.where(every_s < 0, np.inf, every_s), jobs.duration_s)
+        spans = np.ceil(jobs.gpus / nodes.gpus.max()) * every_s
+        worst = int(np.argmax(spans))
+        least_s = float(spans[worst]) / math.log(_MOST_ATTEMPTS)
+        if self.node_mtbf_s < least_s:
+            raise ConfigError(
+                f"nodes fail every {self.node_mtbf_s:g} s on average, so job {jobs.id[worst]} never ends:"
+                f" it needs {every_s[worst]:g} s without a failure of its nodes",
+                f"a time between failures of at least {math.ceil(least_s)} s, or checkpoints more often",
+            )
 
 
 def list_limits(limit_s: Floats | None, count: int) -> list[float]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
+from wattline.backend.sim import node_faults
 from wattline.backend.sim.checkpoints import SimCheckpoints
 from wattline.backend.sim.faults import Faults, Overheads, list_limits
+from wattline.backend.sim.node_faults import NodeFaults
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, STOP, Actions
@@ -115,14 +117,17 @@ class Sim:
         self._team_j = [0.0] * len(self.jobs.team.names)
         self._pending: list[float] = []  # events not yet returned, EVENT_COLUMNS numbers each
         self._power = PowerDraw(self.nodes, self._arrivals_s[0] if count else 0.0)
-        self._node_rng = [np.random.default_rng((self.seed, n)) for n in range(len(self.nodes))]
-        self._up = [True] * len(self.nodes)
         self._boots = [0] * len(self.nodes)  # number of times each node was switched off
         self._boot_s: list[float] = self.nodes.boot_s.tolist()
-        self._missed_failure_s: dict[int, float] = {}  # failures that fell into a time when the node was off
-        if math.isfinite(self.faults.node_mtbf_s):
-            for node in range(len(self.nodes)):
-                self._schedule_failure(node, self._arrivals_s[0] if count else 0.0)
+        self.faults.check_progress(self.jobs, self.nodes)
+        self._node_faults = NodeFaults(
+            self.faults,
+            len(self.nodes),
+            self.seed,
+            self._ends,
+            self._boundary,
+            self._arrivals_s[0] if count else 0.0,
+        )
         if self.initial_state is not None:
             self._continue_from(self.initial_state)
 
@@ -245,7 +250,10 @@ class Sim:
         overheads = {
             k: v if isinstance(v, float | int) else "per job" for k, v in vars(self.overheads).items()
         }
-        faults = {k: v for k, v in asdict(self.faults).items() if math.isfinite(v)}
+        numbers = {k: v for k, v in vars(self.faults).items() if k != "outages"}
+        faults = {k: v for k, v in numbers.items() if math.isfinite(v)}
+        if self.faults.outages:
+            faults["outages"] = len(self.faults.outages)
         return {
             "backend": "sim",
             "truth": str(self.truth),
@@ -401,43 +409,30 @@ class Sim:
             return math.inf
         return float(run.saved + where * (self._total[job] - run.saved))
 
-    def _schedule_failure(self, node: int, last_s: float, from_s: float = -math.inf) -> None:
-        """Schedule the next failure of a node after the one at *last_s*, but not before *from_s*."""
-        while True:
-            wait_s = self._node_rng[node].exponential(self.faults.node_mtbf_s)
-            last_s = float(self._boundary(np.float64(last_s + wait_s)))
-            if last_s >= from_s:
-                break
-        heappush(self._ends, (last_s, -1 - node, 0))
-
-    def _change_node(self, node: int, boot: int) -> None:
-        """Handle a node that has booted, fails, or is repaired."""
+    def _change_node(self, node: int, code: int) -> None:
+        """Handle a node that has booted, fails, is repaired, or begins or ends an outage."""
         now_s = self._now_s
-        if boot > 0:
-            if boot == self._boots[node]:
-                self._power.set_up(node, now_s)
-                self._pending += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
-                if node in self._missed_failure_s:
-                    self._schedule_failure(node, self._missed_failure_s.pop(node), now_s)
-            return
-        if self._power.is_off(node):
-            # The schedule of failures continues from here when the node is up again.
-            self._missed_failure_s[node] = now_s
-            return
-        if not self._up[node]:
-            self._up[node] = True
+        if code > 0:
+            if code != self._boots[node]:
+                return
             self._power.set_up(node, now_s)
             self._pending += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
-            self._schedule_failure(node, now_s)
-            return
+            change = self._node_faults.boot(node, now_s)
+        else:
+            change = self._node_faults.change(node, code, now_s, self._power.is_off(node))
+        if change == node_faults.BACK:
+            self._power.set_up(node, now_s)
+            self._pending += (NODE_BACK, node, now_s, 0.0, 0.0, 0.0)
+        elif change == node_faults.LOST:
+            self._lose_node(node)
+
+    def _lose_node(self, node: int) -> None:
+        """Take a node down; its jobs fall back to their last checkpoint."""
         changed: dict[int, bool] = {}  # unused: a group is lost as a whole
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
             self._fail_lease(LOST, job, self._runs[job], changed)
-        self._up[node] = False
-        self._power.set_down(node, now_s)
-        self._pending += (NODE_LOST, node, now_s, 0.0, 0.0, 0.0)
-        back_s = float(self._boundary(np.float64(now_s + self.faults.node_repair_s)))
-        heappush(self._ends, (back_s, -1 - node, 0))
+        self._power.set_down(node, self._now_s)
+        self._pending += (NODE_LOST, node, self._now_s, 0.0, 0.0, 0.0)
 
     def _switch_off(self, node: int) -> None:
         """Switch an idle node off; `loop.check` guarantees that nothing runs there."""

@@ -53,6 +53,9 @@ def compare_policies(args: argparse.Namespace) -> int:
     log_paths = [_log_path(args.logs, case) if args.logs else None for case in cases]
     check_writable(args.html, *log_paths)
     warn_skipped_rows(trace)
+    for message in cases[0].describe_outages(trace):
+        notify(message)
+    trace = replace(trace, recorded=None)  # nothing is compared with it
     with (
         progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, args)) as update,
         SimulationPool(trace, args.jobs, update) as pool,
@@ -64,7 +67,7 @@ def compare_policies(args: argparse.Namespace) -> int:
         write_html(args.html, comparison)
         notify(f"page: {args.html}")
     if args.json:
-        data = comparison.as_dict()
+        data = {**comparison.as_dict(), "read": trace.counts.as_dict()}
         for row, case, result in zip(data["reports"], cases, results, strict=True):
             row.update(policy=case.policy, policy_exact=row["policy"], left=result.unfinished, **result.cost)
         print_json(data)

@@ -39,6 +39,9 @@ from wattline.policy.knobs import has_knob, insert_quota, set_knob
 from wattline.reports.assumptions import CLAIRVOYANT, Assumption, list_assumptions, with_limit_watts
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
+from wattline.trace.outages import read_outages
+from wattline.trace.read_counts import describe_counts
+from wattline.units import pluralize
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class SimulationCase:
     durations: str = CLAIRVOYANT
     start_s: float = 0.0  # time that each start takes
     kill_at_limit: bool = False
+    columns: str | None = None
+    drop_running: bool = False
+    outages: str | None = None
 
     @classmethod
     def from_arguments(cls, args: argparse.Namespace, policy: str) -> SimulationCase:
@@ -104,11 +110,16 @@ class SimulationCase:
             assume=tuple(args.assume),
             durations=args.durations or CLAIRVOYANT,
             kill_at_limit=args.kill_at_limit,
+            columns=args.columns,
+            drop_running=args.drop_running,
+            outages=args.outages,
         )
 
     def read_trace(self) -> Trace:
         """Read the trace, draw models if asked to, and keep only the jobs of `team` if there is one."""
-        trace = read_any_trace(self.trace, self.format, self.skip_bad)
+        trace = read_any_trace(self.trace, self.format, self.skip_bad, self.columns)
+        if self.drop_running:
+            trace = trace.drop_running()
         if self.draw_models:  # before jobs are left out, so that a job gets the same model with any team
             models, kinds = self.read_models(), parse_cluster(self.cluster).kind.names
             trace = replace(trace, jobs=assign_drawn_models(trace.jobs, models, kinds, self.seed))
@@ -192,6 +203,27 @@ class SimulationCase:
             raise ConfigError(f"--pue {self.pue:g} needs a price of energy", hint="add --price")
         return None if self.price is None else parse_price(self.price, self.pue)
 
+    def read_faults(self, trace: Trace) -> Faults:
+        """Return the failures of nodes and jobs, with the recorded outages if there are any."""
+        outages: tuple[tuple[int, float, float], ...] = ()
+        if self.outages is not None:
+            names = parse_cluster(self.cluster).name.tolist()
+            outages, _ = read_outages(self.outages).match(names, trace.origin_s)
+        return Faults(node_mtbf_s=self.node_mtbf_s, job_failure=self.job_failure, outages=outages)
+
+    def describe_outages(self, trace: Trace) -> list[str]:
+        """Return messages about the recorded outages: their counts, and how nodes were matched."""
+        if self.outages is None:
+            return []
+        outages = read_outages(self.outages)
+        _, how = outages.match(parse_cluster(self.cluster).name.tolist(), trace.origin_s)
+        counts = outages.counts
+        nodes = pluralize(len(set(outages.node.words())), "node")
+        text = f"{self.outages}: {pluralize(counts.jobs, 'outage')} of {nodes}"
+        if counts.dropped:
+            text += f"; left out {describe_counts(counts.dropped)}"
+        return [text, how] if how else [text]
+
     def build_policy_and_placer(self) -> tuple[Policy, Placer]:
         """Return the policy, with budgets, price and eta where it has them, and the placer."""
         policy, place = parse_policy_and_placer(self.policy, self.place, self.backfill)
@@ -216,7 +248,7 @@ class SimulationCase:
             overheads=Overheads(
                 start_s=self.start_s, restart_s=self.restart_s + self.start_s, rescale_s=self.rescale_s
             ),
-            faults=Faults(node_mtbf_s=self.node_mtbf_s, job_failure=self.job_failure),
+            faults=self.read_faults(trace),
             seed=self.seed,
             limit_s=self._find_limits(trace),
         )

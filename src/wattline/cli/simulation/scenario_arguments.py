@@ -42,6 +42,18 @@ def add_world_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     seconds = with_unit(parse_seconds)
     add("--format", metavar="NAME", help="format of the trace (default: detected from its content)")
+    add(
+        "--columns",
+        metavar="C",
+        help="columns of a table, as in submit=arrival_s,duration=service_sec,gpus=gpu_count; also start,"
+        " end, wait, time_limit, id, user, team, model, kind, name (default: guessed from names and values)",
+    )
+    add(
+        "--drop-running",
+        action="store_true",
+        help="leave out jobs that were still running when the trace was recorded (default: they end with the"
+        " work that they had done)",
+    )
     add("--skip-bad", action="store_true", help="skip and count broken rows (default: stop at the first)")
     add("--team", metavar="NAME", help="simulate only the jobs of this team or virtual cluster")
     add_decision_arguments(parser)
@@ -119,6 +131,12 @@ def _add_overhead_arguments(parser: argparse.ArgumentParser) -> None:
         "--kill-at-limit",
         action="store_true",
         help="kill a job that reaches its recorded time limit, as Slurm does (default: it ends its work)",
+    )
+    add(
+        "--outages",
+        metavar="FILE",
+        help="recorded outages of nodes to replay: a table with node, down_s and up_s, or the output of"
+        " sacctmgr show event -P",
     )
     add(
         "--job-failure",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from wattline.cli.arguments import add_output_arguments
 from wattline.cli.compile_progress import announce_compilation
@@ -56,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
     warn_no_fusion_keys(case.policy, trace.jobs)
     check_writable(args.log, args.html)
     warn_skipped_rows(trace)
+    for message in case.describe_outages(trace):
+        notify(message)
+    trace = replace(trace, recorded=None)  # nothing is compared with it
     last_submit_s = float(trace.jobs.submit_s[-1])
     with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
         log, cost = case.run(trace, lambda now_s, _: update(now_s))
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         notify(f"page: {args.html}")
     if args.json:
         identity = {"policy": args.policy, "policy_exact": result.policy, "left": unfinished}
-        print_json({**result.as_dict(), **identity, **cost})
+        print_json({**result.as_dict(), **identity, **cost, "read": trace.counts.as_dict()})
     else:
         print(result)
         notify(

@@ -55,6 +55,8 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
     cases = _build_cases(args)
     trace = cases[0].read_trace()
     warn_skipped_rows(trace)
+    for message in cases[0].describe_outages(trace):
+        notify(message)
     if args.durations is None:
         durations = "limit" if has_limits(trace) else "history"
         cases = [replace(case, durations=durations) for case in cases]

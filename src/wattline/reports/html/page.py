@@ -165,7 +165,7 @@ def _format_backend(comparison: Comparison, row: int) -> str:
         return backend
     header = comparison.plot_data[row].header
     faults = dict(header.get("faults") or {})
-    if "node_mtbf_s" not in faults and not faults.get("job_failure"):
+    if "node_mtbf_s" not in faults and not faults.get("job_failure") and not faults.get("outages"):
         faults = {}  # repair times do not matter where nothing fails
     settings = {"quantum_s": header.get("quantum_s"), **dict(header.get("overheads") or {}), **faults}
     text = ", ".join(f"{name} {value}" for name, value in settings.items() if value not in (None, 0, 0.0))

@@ -79,6 +79,7 @@ def _draft(chunk: Chunk, mapping: ColumnMapping) -> Draft:
         chunk.not_before(columns["end"], end_s, columns["start"], start_s)
     gpus = _gpus(chunk, columns["gpus"])
     duration_s = _durations_s(chunk, mapping, start_s, end_s)
+    words: dict[str, Any] = {target: chunk.labels(columns[target]) for target in _LABELS if target in columns}
     if end_s is None and start_s is not None:
         end_s = start_s + duration_s
     return Draft(
@@ -93,7 +94,7 @@ def _draft(chunk: Chunk, mapping: ColumnMapping) -> Draft:
         start_s=start_s,
         end_s=end_s,
         time_limit_s=_limits_s(chunk, mapping),
-        **{target: chunk.labels(columns[target]) for target in _LABELS if target in columns},
+        **words,
     )
 
 
@@ -128,8 +129,8 @@ def _gpus(chunk: Chunk, text: str) -> Ints:
     factors = [
         chunk.numbers(name, expected, 0.0, 1e6, none) for name in _split_product(text, tuple(chunk.texts))
     ]
-    gpus = np.prod(factors, axis=0)
-    whole = np.ceil(gpus)
+    gpus: Floats = np.prod(factors, axis=0)
+    whole: Floats = np.ceil(gpus)
     chunk.ignore(gpus == 0, WITHOUT_GPUS)
     chunk.repair(gpus != whole, SHARED_GPU)
     return np.maximum(whole, 1.0).astype(np.int64)

@@ -29,7 +29,7 @@ _NEVER = (None, "", "None")
 
 
 class _Runs(NamedTuple):
-    """What the attempts of a job amount to; nan: there are none."""
+    """Sum of the attempts of a job; nan: there are none."""
 
     gpus: int = 0
     duration_s: float = math.nan

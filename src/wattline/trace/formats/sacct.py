@@ -17,7 +17,7 @@ import numpy as np
 from wattline.core.table import Bools, Floats, Labels
 from wattline.errors import TraceError
 from wattline.trace.builder import Draft
-from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, Chunk
+from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, WITHOUT_GPUS, Chunk
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.formats.sacct_gpus import COLUMNS, read_gpus
@@ -29,6 +29,10 @@ _UNKNOWN = ("", "Unknown", "None", "N/A")
 _KEY = ("SubmitLine", "WorkDir", "JobName")
 _STATES = ("OUT_OF_MEMORY", "BOOT_FAIL", "NODE_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "SUSPENDED")
 _OPEN = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"))
+_CALL = (
+    "sacct -a -X -D -P -o JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Start,End,ElapsedRaw,"
+    "Timelimit,NNodes,NodeList,ReqTRES,AllocTRES,JobName,WorkDir,SubmitLine"
+)
 _HOUR_S = 3600.0
 
 RUNNING = "still running, with the work done so far"
@@ -51,6 +55,8 @@ def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
 
 
 def _check_header(label: str, header: set[str]) -> None:
+    if "Submit" not in header:
+        raise TraceError(label, 1, "the column Submit is missing", f"export with {_CALL}")
     if header.isdisjoint(COLUMNS):
         raise TraceError(
             label,
@@ -67,9 +73,10 @@ def _draft(chunk: Chunk) -> Draft:
     chunk.ignore(_contains(chunk, identity, "."), "job steps")
     if chunk.has("JobID"):
         chunk.repair(_contains(chunk, "JobID", "+"), HET_JOB)
-    gpus, kind = read_gpus(chunk)
+    gpus, kind, without = read_gpus(chunk)
     states = _states(chunk)
     times = _read_times(chunk, states)
+    chunk.ignore(without, WITHOUT_GPUS)
     return Draft(
         id=_ids(chunk, identity),
         submit_s=times.submit_s,
@@ -119,7 +126,8 @@ def _read_times(chunk: Chunk, states: Labels | None) -> _Times:
     )
     elapsed_s = _elapsed_s(chunk)
     is_open, waits = _have_state(chunk, states, _OPEN), _have_state(chunk, states, {"PENDING"})
-    chunk.ignore(waits, NEVER_STARTED)
+    lasted_s = np.where(np.isnan(elapsed_s), end_s - start_s, elapsed_s)
+    chunk.ignore(waits | (~is_open & _is_never_allocated(chunk, states, lasted_s)), NEVER_STARTED)
     if chunk.has("Start"):
         chunk.ignore(np.isnan(start_s), NEVER_STARTED)
         chunk.not_before("Start", start_s, "Submit", submit_s)
@@ -134,6 +142,14 @@ def _read_times(chunk: Chunk, states: Labels | None) -> _Times:
     not_ended = np.isnan(end_s) if chunk.has("End") else is_open
     chunk.repair(not_ended & ~np.isnan(duration_s), RUNNING)
     return _Times(submit_s, start_s, end_s, duration_s)
+
+
+def _is_never_allocated(chunk: Chunk, states: Labels | None, lasted_s: Floats) -> Bools:
+    """Return which jobs were cancelled while they waited: Slurm gives them a start, but no resources."""
+    at_once: Bools = (lasted_s == 0) & _have_state(chunk, states, {"CANCELLED"})
+    if chunk.has("AllocTRES"):
+        return at_once & np.array([not word for word in chunk.words("AllocTRES")], dtype=np.bool_)
+    return at_once
 
 
 def _have_state(chunk: Chunk, states: Labels | None, wanted: Collection[str]) -> Bools:

@@ -21,15 +21,19 @@ _PER_NODE = "with GPUs from ReqGRES, times the number of nodes"
 _MOST = 9  # digits of a count
 
 
-def read_gpus(chunk: Chunk) -> tuple[Ints, Labels]:
-    """Return GPUs and their kinds; ignore jobs without GPUs, reject lists that are cut off or unreadable."""
+def read_gpus(chunk: Chunk) -> tuple[Ints, Labels, Bools]:
+    """Return GPUs, their kinds, and which jobs have none; ignore those that have other resources.
+
+    Reject lists that are cut off or unreadable. A job without any resources may not have started.
+    """
     gpus = np.zeros(len(chunk), dtype=np.int64)
     kinds = np.full(len(chunk), "", dtype=np.object_)
-    unreadable = np.zeros(len(chunk), dtype=np.bool_)
+    unreadable, listed = np.zeros((2, len(chunk)), dtype=np.bool_)
     for name in COLUMNS:
         if not chunk.has(name):
             continue
         lists = Labels.of(chunk.words(name))
+        listed |= np.array([text != "" for text in lists.names], dtype=np.bool_)[lists.codes]
         parsed = [_parse(text) for text in lists.names]
         bad = np.array([isinstance(result, str) for result in parsed], dtype=np.bool_)[lists.codes]
         bad &= (gpus == 0) & ~chunk.ignored
@@ -42,11 +46,12 @@ def read_gpus(chunk: Chunk) -> tuple[Ints, Labels]:
             counts = counts * _count_nodes(chunk, new)
         gpus = np.where(new, counts, gpus)
         kinds[new] = np.array([kind for _, kind in found], dtype=np.object_)[lists.codes][new]
-    chunk.ignore((gpus == 0) & ~unreadable, WITHOUT_GPUS)
+    none = (gpus == 0) & ~unreadable
+    chunk.ignore(none & listed, WITHOUT_GPUS)
     kind = Labels.of(kinds.tolist())
     sliced = [any(find_mig_slice(word) for word in name.split("|")) for name in kind.names]
     chunk.repair(np.array(sliced, dtype=np.bool_)[kind.codes], _MIG)
-    return np.maximum(gpus, 1), kind
+    return np.maximum(gpus, 1), kind, none
 
 
 def _reject(
@@ -74,7 +79,8 @@ def _parse(text: str) -> tuple[int, str] | str:
         return "cut off, expected the whole list: use sacct -P, or a wider column as in AllocTRES%80"
     if _NUMBERED.fullmatch(text):
         return "expected names of resources as in gres/gpu=2, not their numbers"
-    bare, typed = 0, {}
+    bare = 0
+    typed: dict[str, int] = {}
     for item in re.sub(r"\([^)]*\)", "", text).split(","):
         name, equals, count = item.strip().partition("=")
         words = re.sub(r"^gres[/:]", "", name).split(":")

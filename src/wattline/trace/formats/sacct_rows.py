@@ -51,7 +51,9 @@ def find_shape(head: Head) -> SacctShape | None:
 
 
 def _is_sacct(names: Sequence[str]) -> bool:
-    return "Submit" in names and ("JobID" in names or "JobIDRaw" in names)
+    if "JobID" not in names and "JobIDRaw" not in names:
+        return False
+    return "Submit" in names or {"JobName", "Partition", "State"} <= set(names)  # the latter by default
 
 
 def _separated(header: str, names: list[str], delimiter: str) -> SacctShape:
