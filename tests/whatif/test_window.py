@@ -1,6 +1,7 @@
 """Parts of a trace, other loads, and the jobs that count."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.trace import RecordedSchedule, Trace
-from wattline.whatif.window import Window, prepare_trace
+from wattline.whatif.window import Window, parse_window_time, prepare_trace
 
 
 def build() -> Trace:
@@ -56,6 +57,17 @@ def test_a_higher_load_brings_the_submissions_together() -> None:
     assert prepared.jobs.deadline_s[3] == 45  # as long after its submission as before
     assert prepared.trace.recorded is not None
     assert not prepared.trace.recorded.has_times
+
+
+def test_times_are_dates_or_counted_from_the_first_submission() -> None:
+    dated = replace(build(), origin_s=1_767_225_600.0)  # 2026-01-01, UTC
+    assert parse_window_time("7d", build()) == 7 * 86_400
+    assert parse_window_time("2026-01-03", dated) == 2 * 86_400
+    assert parse_window_time("2026-01-01T01:00:00", dated) == 3600
+    with pytest.raises(ConfigError, match="has no dates"):
+        parse_window_time("2026-01-03", build())
+    with pytest.raises(ConfigError, match="is no time"):
+        parse_window_time("soon", dated)
 
 
 def test_a_window_without_jobs_is_refused() -> None:

@@ -11,6 +11,8 @@ from wattline.core.jobs import Jobs
 from wattline.core.table import Bools, Floats
 from wattline.errors import ConfigError
 from wattline.trace import Trace
+from wattline.trace.field_parser import moment
+from wattline.units import parse_seconds
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,21 @@ class Window:
         for name in ("from_s", "warmup_s", "cooldown_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+
+
+def parse_window_time(text: str, trace: Trace) -> float:
+    """Return the seconds after the first submission that *text* means: `7d`, or a date as in the records."""
+    try:
+        return parse_seconds(text)
+    except ValueError:
+        since_1970_s = moment(text)
+    if math.isnan(since_1970_s):
+        raise ConfigError(f"{text!r} is no time, expected 7d after the first submission, or 2026-01-31")
+    if trace.origin_s is None:
+        raise ConfigError(
+            f"{text}: {trace.name} has no dates, expected a time after the first submission, 7d"
+        )
+    return since_1970_s - trace.origin_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,5 +132,6 @@ def _cut(trace: Trace, window: Window) -> tuple[Trace, Bools, Bools]:
         steps=np.where(running[rows], left_s[rows] / part.jobs.step_s, part.jobs.steps),
     )
     cut_recorded = None if part.recorded is None else part.recorded.shift(-begin_s)
-    cut = replace(part, jobs=moved, recorded=cut_recorded, origin_s=part.origin_s + begin_s)
+    origin_s = None if part.origin_s is None else part.origin_s + begin_s
+    cut = replace(part, jobs=moved, recorded=cut_recorded, origin_s=origin_s)
     return cut, (running | waiting)[rows], running[rows]

@@ -31,7 +31,7 @@ def answer(records: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict
     from wattline.cli import main
 
     page = tmp_path_factory.mktemp("page") / "whatif.html"
-    words = ["whatif", *records, "--policies", "fifo,las,srtf", "--user", "user-1", "--html", str(page)]
+    words = ["whatif", *records, "--policies", "fifo,sjf,srtf", "--user", "user-1", "--html", str(page)]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main([*words, "--json"]) == 0
@@ -60,7 +60,7 @@ def test_the_recorded_schedule_is_a_row_of_its_own(answer: dict[str, Any]) -> No
 def test_policies_are_compared_with_the_reproduction(answer: dict[str, Any]) -> None:
     (world,) = answer["worlds"]
     rows = {row["policy"]: row for row in world["policies"]}
-    assert list(rows) == ["reproduction", "fifo", "las", "srtf"]
+    assert list(rows) == ["reproduction", "fifo", "sjf", "srtf"]
     assert rows["reproduction"]["jct_ratio"]["value"] == 1
     assert rows["fifo"]["jct_ratio"]["value"] == pytest.approx(1, rel=1e-6)
     better = rows["srtf"]["jct_ratio"]
@@ -84,7 +84,7 @@ def test_every_assumption_states_how_much_it_matters(answer: dict[str, Any]) -> 
 def test_teams_and_the_user_see_their_own_change(answer: dict[str, Any]) -> None:
     assert sum(team["jobs"] for team in answer["teams"]) == 300
     assert answer["user"]["name"] == "user-1"
-    assert set(answer["user"]["policies"]) == {"fifo", "las", "srtf"}
+    assert set(answer["user"]["policies"]) == {"fifo", "sjf", "srtf"}
 
 
 def test_the_page_holds_all_parts_and_loads_nothing(answer: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ def test_the_page_holds_all_parts_and_loads_nothing(answer: dict[str, Any]) -> N
 
 
 def test_the_text_fits_into_80_columns(capsys: pytest.CaptureFixture[str], records: list[str]) -> None:
-    code, out, _ = run_command(capsys, "whatif", *records, "--policies", "las", "pollux")
+    code, out, _ = run_command(capsys, "whatif", *records, "--policies", "srtf", "--to", "8d")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     for text in (
@@ -118,12 +118,12 @@ def test_worlds_are_swept_and_windows_leave_jobs_out(
     capsys: pytest.CaptureFixture[str], records: list[str]
 ) -> None:
     found = run_json_command(
-        capsys, "whatif", *records, "--cluster", "8xv100:4", "--load", "0.8,1.2", "--policies", "las",
-        "--seeds", "2", "--node-mtbf", "2d", "--warmup", "6h", "--cooldown", "6h",
+        capsys, "whatif", *records, "--cluster", "8xv100:4", "--load", "0.8,1.2", "--policies", "srtf",
+        "--seeds", "2", "--job-failure", "0.1", "--warmup", "6h", "--cooldown", "6h", "--to", "6d",
     )  # fmt: skip
     worlds = [(world["cluster"], world["load"]) for world in found["worlds"]]
     assert worlds == [(CLUSTER, 0.8), (CLUSTER, 1.2), ("8xv100:4", 0.8), ("8xv100:4", 1.2)]
-    assert 0 < found["counted"] < found["jobs"] == 300
+    assert 0 < found["counted"] < found["jobs"] < 300
     (low, _, wide, _) = (world["policies"][0]["jct_mean_s"] for world in found["worlds"])
     assert wide < low
 

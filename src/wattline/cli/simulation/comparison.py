@@ -55,7 +55,8 @@ def compare_policies(args: argparse.Namespace) -> int:
     warn_skipped_rows(trace)
     for message in cases[0].describe_outages(trace):
         notify(message)
-    trace = replace(trace, recorded=None)  # nothing is compared with it
+    if not cases[0].needs_records:
+        trace = replace(trace, recorded=None)  # nothing is compared with it
     with (
         progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, args)) as update,
         SimulationPool(trace, args.jobs, update) as pool,

@@ -129,6 +129,11 @@ class SimulationCase:
         check_owners(self.read_quotas(), trace.jobs, self.trace)
         return replace(trace, jobs=self.set_checkpoints(trace.jobs))
 
+    @property
+    def needs_records(self) -> bool:
+        """True if the run reads limits or names that the trace records."""
+        return self.durations != CLAIRVOYANT or self.kill_at_limit
+
     def _find_limits(self, trace: Trace) -> Floats | None:
         """Return the time limits at which jobs are killed; None: they are not."""
         if not self.kill_at_limit:

@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     warn_skipped_rows(trace)
     for message in case.describe_outages(trace):
         notify(message)
-    trace = replace(trace, recorded=None)  # nothing is compared with it
+    if not case.needs_records:
+        trace = replace(trace, recorded=None)  # nothing is compared with it
     last_submit_s = float(trace.jobs.submit_s[-1])
     with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
         log, cost = case.run(trace, lambda now_s, _: update(now_s))

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=non_negative_int, default=0, metavar="N", help="first seed (default 0)")
     add("--seeds", type=positive_int, default=1, metavar="N", help="number of seeds to average (default 1)")
     add("--load", type=_loads, default=(1.0,), metavar="L", help="loads relative to the trace: 0.8,1.0,1.2")
-    add("--from", dest="from_s", type=seconds, default=0.0, metavar="T", help=_TIME.format("begin"))
-    add("--to", dest="to_s", type=seconds, default=math.inf, metavar="T", help=_TIME.format("end"))
+    add("--from", dest="window_from", metavar="T", help=_TIME.format("begin"))
+    add("--to", dest="window_to", metavar="T", help=_TIME.format("end"))
     add("--warmup", type=seconds, default=0.0, metavar="T", help=_EDGE.format("first"))
     add("--cooldown", type=seconds, default=0.0, metavar="T", help=_EDGE.format("last"))
     add(
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-_TIME = "{} of the part to simulate, as time after the first submission: 7d"
+_TIME = "{} of the part to simulate: 2026-01-31, or 7d after the first submission"
 _EDGE = "simulate, but do not count, jobs submitted in the {} T"
 
 

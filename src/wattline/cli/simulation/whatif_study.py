@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,7 @@ from wattline.whatif.owners import compare_owners
 from wattline.whatif.recurrence import estimate_potential
 from wattline.whatif.reproduction import has_enough_records, list_candidates
 from wattline.whatif.result import PolicyRow, WhatIf, World, average_metrics
-from wattline.whatif.window import PreparedTrace, Window, prepare_trace
+from wattline.whatif.window import PreparedTrace, Window, parse_window_time, prepare_trace
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Contestant:
 
 def answer_question(args: argparse.Namespace) -> WhatIf:
     """Simulate what *args* ask for and return the answer."""
-    window = Window(args.from_s, args.to_s, args.warmup, args.cooldown)
     cases = _build_cases(args)
     trace = cases[0].read_trace()
+    window = _read_window(args, trace)
     warn_skipped_rows(trace)
     for message in cases[0].describe_outages(trace):
         notify(message)
@@ -114,6 +115,13 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
             *describe_never_started(prepared.jobs, prepared.counted, baseline, nodes),
         ),
     )
+
+
+def _read_window(args: argparse.Namespace, trace: Trace) -> Window:
+    """Return the part of *trace* to simulate; a begin before the first submission is that."""
+    begin_s = 0.0 if args.window_from is None else max(0.0, parse_window_time(args.window_from, trace))
+    end_s = math.inf if args.window_to is None else parse_window_time(args.window_to, trace)
+    return Window(begin_s, end_s, args.warmup, args.cooldown)
 
 
 def split_policies(words: Sequence[str]) -> list[str]:
