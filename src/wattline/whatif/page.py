@@ -21,10 +21,10 @@ from wattline.reports.text import format_seconds
 from wattline.whatif.result import PolicyRow, WhatIf, World
 from wattline.whatif.text import (
     describe_effect,
+    describe_potential,
     describe_reproduction,
     describe_user,
     describe_world,
-    format_potential,
     list_owner_rows,
     list_policy_rows,
     list_schedule_rows,
@@ -87,7 +87,7 @@ def _list_sections(answer: WhatIf) -> list[_AnswerPart]:
     if answer.user is not None and policies:
         title = f"Jobs of {answer.user.name}"
         sections.append(_AnswerPart(title, describe_user(answer.user, policies)))
-    sections.append(_AnswerPart("Sweeps and recurring jobs", format_potential(answer.potential).split("\n")))
+    sections.append(_AnswerPart("Sweeps and recurring jobs", describe_potential(answer.potential)))
     sections.append(
         _AnswerPart(
             "Assumptions",
@@ -122,7 +122,8 @@ def build_front_figure(world: World, answer: WhatIf) -> dict[str, Any]:
                 "marker": {"size": 14, "symbol": "star", "color": "#7F7F7F"},
             }
         )  # fmt: skip
-    x_range, y_range = choose_range(x), choose_range(y)
+    x_range = choose_range([*x, *_list_ends(traces, "x")])
+    y_range = choose_range([*y, *_list_ends(traces, "y")])
     return {
         "data": traces,
         "layout": build_layout(
@@ -133,6 +134,12 @@ def build_front_figure(world: World, answer: WhatIf) -> dict[str, Any]:
             yaxis=build_axis(format_axis_title(f"mean JCT ({unit})", y_range), range=list(y_range)),
         ),
     }  # fmt: skip
+
+
+def _list_ends(traces: Sequence[dict[str, Any]], axis: str) -> list[float]:
+    """Return both ends of the bars along an *axis*."""
+    bars = [(trace[axis][0], trace[f"error_{axis}"]) for trace in traces if f"error_{axis}" in trace]
+    return [end for value, bar in bars for end in (value - bar["arrayminus"][0], value + bar["array"][0])]
 
 
 def _build_point(

@@ -26,7 +26,7 @@ def format_answer(answer: WhatIf) -> str:
     """Return all parts of *answer*, separated by empty lines."""
     parts = [_format_title(answer), _format_recorded(answer)]
     parts += [_format_world(world, answer) for world in answer.worlds]
-    parts += [_format_owners(answer), format_potential(answer.potential)]
+    parts += [_format_owners(answer), "\n".join(map(wrap, describe_potential(answer.potential)))]
     parts += [_format_assumptions(answer), "\n".join(wrap(note) for note in answer.notes)]
     return "\n\n".join(part for part in parts if part)
 
@@ -102,7 +102,9 @@ def describe_error(error: ReproductionError) -> str:
 
 def format_change(share: float) -> str:
     """Return a relative change as `+3.2 %`; `-` for nan."""
-    return f"{100 * share:+.1f} %" if math.isfinite(share) else "-"
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:+.1f} %" if abs(share) >= 0.0005 else "0.0 %"
 
 
 def format_ratio(ratio: Ratio) -> str:
@@ -214,12 +216,10 @@ def _format_owners(answer: WhatIf) -> str:
     return "\n\n".join(parts)
 
 
-def format_potential(p: Potential) -> str:
+def describe_potential(p: Potential) -> list[str]:
     """Return what fusion and tuning could save, or that the trace does not say which jobs belong together."""
     if not p.known:
-        return wrap(
-            "sweeps and recurring jobs: unknown, the trace has neither SubmitLine nor JobName nor arrays"
-        )
+        return ["sweeps and recurring jobs: unknown, the trace has neither SubmitLine nor JobName nor arrays"]
     fusion = (
         f"sweeps: {p.sweep_jobs:,} jobs in {p.sweeps:,} sweeps, {format_percent(p.sweep_share)} of the GPU"
         f" hours; fused they would save 0 to {format_percent(p.fusion_saves)} of all GPU hours (assumed:"
@@ -230,7 +230,7 @@ def format_potential(p: Potential) -> str:
         f" {format_percent(p.recurring_share)} of the GPU hours; a power limit that costs at most 10 % of"
         f" speed would save 0 to {format_percent(p.tuning_saves)} of the energy of all GPUs (default law)"
     )
-    return f"{wrap(fusion)}\n{wrap(tuning)}"
+    return [fusion, tuning]
 
 
 def describe_effect(assumption: Assumption) -> str:

@@ -23,6 +23,7 @@ from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report
 
 _FAR_FROM_ZERO = 0.8  # smallest over largest value from which an axis need not start at 0
+_LEAST_SPAN = 0.05  # of the largest value, so that equal runs do not seem to differ
 _WIDTH, _HEIGHT = 1090, 340  # pixels of the plot in a window of 1280; labels are placed for these
 
 
@@ -113,7 +114,9 @@ def choose_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values, default=0.0), max(values, default=1.0)
     if 0 <= low <= _FAR_FROM_ZERO * high:
         return 0.0, 1.14 * high or 1.0
-    margin = 0.14 * (high - low) or 0.1 * abs(high) or 1.0
+    margin = 0.14 * (high - low)
+    short = (_LEAST_SPAN * abs(high) or 1.0) - (high - low + 2 * margin)
+    margin += max(short, 0.0) / 2
     return low - margin, high + margin
 
 

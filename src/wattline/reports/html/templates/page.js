@@ -28,7 +28,7 @@ function themed(layout) {
 // Labels beside points are placed for a wide window; in a narrow one a legend replaces them.
 function narrowed(layout) {
   if (innerWidth >= 700) return layout;
-  const result = { ...layout, margin: { ...layout.margin, l: 48, r: 10 } };
+  const result = { ...layout, font: { ...layout.font, size: 11 }, margin: { ...layout.margin, l: 48, r: 10 } };
   if (!layout.meta?.legendWhereNarrow) return result;
   return { ...result, annotations: [], showlegend: true, legend: { orientation: "h", y: -0.25 } };
 }
