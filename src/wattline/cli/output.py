@@ -100,10 +100,11 @@ def confirm(question: str, hint: str) -> bool:
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def warn_skipped_rows(trace: Trace) -> None:
-    """Print how many rows of *trace* were left out, joined or repaired, and why."""
+def warn_skipped_rows(trace: Trace, can_name_columns: bool = True) -> None:
+    """Print guessed columns of *trace*, and how many rows were left out, joined or repaired, and why."""
     if trace.columns is not None:
-        notify(f"columns: {trace.columns}; change them with --columns")
+        change = "; change them with --columns" if can_name_columns else ""
+        notify(f"columns: {trace.columns}{change}")
     if trace.counts.rows > trace.counts.jobs or trace.counts.repaired:
         notify(f"{trace.name}: {trace.counts}")
     if trace.skipped:

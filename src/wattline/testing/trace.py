@@ -10,6 +10,7 @@ import pytest
 
 from wattline.errors import TraceError
 from wattline.trace import read
+from wattline.trace.read_counts import BROKEN
 
 
 class TraceContract:
@@ -35,6 +36,8 @@ class TraceContract:
         assert (np.diff(trace.jobs.submit_s) >= 0).all()
         assert (trace.jobs.gpus > 0).all()
         assert len(set(trace.jobs.id.tolist())) == self.jobs
+        assert trace.counts.jobs == self.jobs
+        assert trace.recorded is None or len(trace.recorded) == self.jobs
 
     def test_a_gzipped_trace_reads_the_same(self, tmp_path: Path) -> None:
         """Check that a gzipped file has the same jobs."""
@@ -50,4 +53,6 @@ class TraceContract:
             read(path, format=self.format)
         assert caught.value.line == self.line
         assert str(path) in caught.value.message
-        assert [bad.line for bad in read(path, self.format, skip_bad=True).skipped] == [self.line]
+        rest = read(path, self.format, skip_bad=True)
+        assert [bad.line for bad in rest.skipped] == [self.line]
+        assert rest.counts.dropped[BROKEN] == 1

@@ -36,6 +36,37 @@ JobID|JobIDRaw|JobName|User|State|Submit|Start|End|Elapsed|Timelimit|NodeList|Re
 |billing=1,cpu=1,gres/gpu=1,mem=1000M,node=1|billing=1,cpu=1,gres/gpu=1,mem=1000M,node=1
 """
 
+TRES = '[{"type": "cpu", "name": null, "id": 1, "count": 1}, {"type": "energy", "name": null, "id": 3,'
+TRES += ' "count": null}, {"type": "gres", "name": "gpu", "id": 1001, "count": 2}]'
+
+
+def json_job(number: int, array: str, state: str, times: str, allocated: str, limit: str = "10") -> str:
+    """Return a job as `sacct --json` has it, without the parts that are not read."""
+    return (
+        f'{{"account": "root", "allocation_nodes": 1, "array": {array}, "association": {{"user": "root"}},'
+        f' "het": {{"job_id": 0, "job_offset": null}}, "job_id": {number}, "name": "sweep", "nodes": "n1",'
+        f' "partition": "main", "qos": "normal", "state": {{"current": {state}, "reason": "None"}},'
+        f' "time": {{{times}, "submission": 1794932188, "limit": {limit}}}, "working_directory": "/tmp",'
+        f' "tres": {{"allocated": {allocated}, "requested": {TRES}}}, "user": "root", "steps": []}}'
+    )
+
+
+ALONE = '{"job_id": 0, "task": null, "task_id": null}'
+JSON = (
+    '{"meta": {"Slurm": {"release": "22.05.8"}}, "errors": [], "jobs": [\n'
+    + ",\n".join(
+        (
+            json_job(
+                *(1, '{"job_id": 1, "task": null, "task_id": 2}', '"COMPLETED"'),
+                *('"elapsed": 1, "start": 1794932188, "end": 1794932189', TRES),
+            ),
+            json_job(2, ALONE, '"RUNNING"', '"elapsed": 6, "start": 1794932188, "end": 0', TRES, "525600"),
+            json_job(3, ALONE, '"CANCELLED"', '"elapsed": 0, "start": null, "end": 1794932192', "[]", "null"),
+        )
+    )
+    + "]}"
+)
+
 FIXED = """\
 JobID             State              Submit               Start                 End TimelimitR  Timelimit\
                                 AllocTRES
@@ -89,6 +120,32 @@ def test_columns_of_fixed_width_may_be_cut_off_in_header_and_limit(tmp_path: Pat
     limited = trace(tmp_path, days.replace("TimelimitR ", "ReservedXX ")).recorded
     assert limited is not None
     assert limited.time_limit_s.tolist() == [31_536_000.0, np.inf, 86_400.0]
+
+
+def test_json_has_the_same_jobs(tmp_path: Path) -> None:
+    found = trace(tmp_path, JSON)
+    assert found.format == "sacct"
+    assert found.jobs.id.tolist() == ["1", "2"]
+    assert found.jobs.gpus.tolist() == [2, 2]
+    assert found.jobs.duration_s.tolist() == [1.0, 6.0]
+    assert found.recorded is not None
+    assert found.recorded.array.words() == ["1", ""]
+    assert found.recorded.time_limit_s.tolist() == [600.0, 31_536_000.0]
+    assert np.isnan(found.recorded.end_s[1])
+    assert found.counts.dropped == {"never started": 1}
+    newer = JSON.replace('"RUNNING"', '["RUNNING"]').replace(
+        '"limit": 525600', '"limit": {"set": true, "infinite": true, "number": 0}'
+    )
+    recorded = trace(tmp_path, newer).recorded
+    assert recorded is not None
+    assert recorded.time_limit_s.tolist() == [600.0, np.inf]
+
+
+def test_json_that_is_cut_short_or_odd_is_a_trace_error(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="not the output of sacct --json"):
+        trace(tmp_path, JSON[:-5])
+    with pytest.raises(TraceError, match="job 1 of the list cannot be read"):
+        trace(tmp_path, '{"meta": {}, "jobs": [{"job_id": 1}]}')
 
 
 @pytest.mark.parametrize(

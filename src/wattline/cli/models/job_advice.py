@@ -41,7 +41,7 @@ def print_advice(args: argparse.Namespace) -> int:
 def _read_jobs(args: argparse.Namespace, models: WorkloadModels, cluster: Nodes) -> Jobs:
     if _is_trace(args.what):
         trace = read_trace(args.what)
-        warn_skipped_rows(trace)
+        warn_skipped_rows(trace, can_name_columns=False)
         return trace.jobs
     for kind in cluster.kind.names:
         find_workload(models, args.what, kind)  # raises for an unknown model, with similar names

@@ -21,6 +21,7 @@ from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, WITHOUT_GPUS, 
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.formats.sacct_gpus import COLUMNS, read_gpus
+from wattline.trace.formats.sacct_json import is_sacct_json, read_json
 from wattline.trace.formats.sacct_rows import find_shape
 from wattline.trace.requeued import join_runs
 from wattline.trace.row_reader import Report, split_lines
@@ -41,11 +42,14 @@ CLOCK_CHANGE = "with an end corrected for a change of the clock"
 
 
 def _recognises(head: Head) -> bool:
-    return find_shape(head) is not None
+    return find_shape(head) is not None or is_sacct_json(head)
 
 
 def _chunks(member: ArchiveMember, report: Report) -> Iterator[Chunk]:
-    shape = find_shape(Head.of(member.data))
+    head = Head.of(member.data)
+    if is_sacct_json(head):
+        return read_json(member)
+    shape = find_shape(head)
     if shape is None:
         raise TraceError(
             member.label, 1, "expected a header with Submit and JobID or JobIDRaw, as sacct -P prints it"
