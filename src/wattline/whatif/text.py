@@ -79,7 +79,7 @@ def describe_reproduction(reproduction: Reproduction) -> list[str]:
     """Return sentences about how the reproduction was found and how far it is from the records."""
     tried = len(reproduction.candidates)
     delay = reproduction.start_delay_s
-    starts = f"; each start takes {format_seconds(delay)}, as measured there" if delay > 0 else ""
+    starts = f"; each start takes {format_seconds(delay)}, as fitted there" if delay > 0 else ""
     return [
         f"reproduced by {reproduction.scheduler}: the best of {tried} on the first half of the jobs{starts}",
         f"error on the second half: {describe_error(reproduction.second)}",
@@ -236,7 +236,7 @@ def describe_potential(p: Potential) -> list[str]:
 def describe_effect(assumption: Assumption) -> str:
     """Return what the pessimistic value of an assumption would change."""
     if assumption.name == "start":
-        return "measured, not assumed"
+        return "fitted to the records, not assumed"
     if not assumption.pessimistic:
         return "this is the pessimistic value"
     if assumption.effect is None:

@@ -62,7 +62,7 @@ def check_assumptions(
             assumption = replace(assumption, effect=describe_change(assumption.pessimistic, base, then))
         checked.append(assumption)
     if case.start_s > 0:
-        says = f"each start takes {format_seconds(case.start_s)}, as measured in the records"
+        says = f"each start takes {format_seconds(case.start_s)}, as fitted to the records"
         checked.append(Assumption("start", f"{case.start_s:g}s", says))
     return tuple(checked)
 

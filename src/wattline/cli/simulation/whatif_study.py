@@ -14,7 +14,7 @@ from wattline.cli.simulation.assume_argument import has_limits
 from wattline.cli.simulation.policy_argument import warn_fixed_sizes
 from wattline.cli.simulation.pool import SimulationPool
 from wattline.cli.simulation.scenario import SimulationCase
-from wattline.cli.simulation.whatif_calibration import Calibration, calibrate
+from wattline.cli.simulation.whatif_calibration import START_PARTS, Calibration, calibrate
 from wattline.cli.simulation.whatif_runs import (
     WorldRun,
     build_blocks,
@@ -66,7 +66,7 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
     prepared = prepare_trace(trace, window)
     worlds = [(cluster, load) for cluster in args.cluster for load in args.load]
     can_calibrate = has_enough_records(prepared.trace)
-    tried = len(list_candidates(prepared.trace)) if can_calibrate else 0
+    tried = len(list_candidates(prepared.trace)) + len(START_PARTS) if can_calibrate else 0
     runs = (
         tried
         + len(worlds) * args.seeds * (len(cases) + int(can_calibrate))
