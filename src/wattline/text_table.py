@@ -43,3 +43,36 @@ def build_table(
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def format_narrow_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[int] = (),
+    width: int = 80,
+) -> list[str]:
+    """Return a table of at most *width* columns of text: what does not fit follows as further tables.
+
+    Each of them begins with the first column, and an empty line precedes it. Columns with an empty title
+    stay beside the column before them, as do those titled `x`, the ratio of that column.
+    """
+    sizes = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    groups: list[list[int]] = []
+    for number in range(1, len(header)):
+        if header[number] in ("", "x") and groups:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    parts: list[list[int]] = [[0]]
+    for group in groups:
+        together = [*parts[-1], *group]
+        if len(parts[-1]) > 1 and sum(sizes[n] for n in together) + 2 * (len(together) - 1) > width:
+            parts.append([0, *group])
+        else:
+            parts[-1] = together
+    lines: list[str] = []
+    for part in parts:
+        chosen = [n for n, column in enumerate(part) if column in right]
+        lines += [""] if lines else []
+        lines += format_table([header[n] for n in part], [[row[n] for n in part] for row in rows], chosen)
+    return lines

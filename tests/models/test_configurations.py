@@ -12,6 +12,7 @@ from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.models.configurations import CAP_LEVELS, build_configurations
 from wattline.models.library import library
+from wattline.models.scaling import LINEAR
 from wattline.models.trace_model import TraceModels
 
 NODES = wl.nodes("a100", count=4)
@@ -21,7 +22,7 @@ def test_sizes_are_powers_of_two_and_the_request_within_bounds() -> None:
     jobs = Jobs.of(
         submit_s=[0] * 4, gpus=[3, 8, 4, 1], duration_s=[1] * 4, min_gpus=[2, 8, 0, 0], max_gpus=[8, 8, 16, 0]
     )
-    ways = build_configurations(TraceModels(), jobs, NODES)
+    ways = build_configurations(TraceModels(scaling=LINEAR), jobs, NODES)
     found = [ways.gpus[s, : ways.size_count[s]].tolist() for s in ways.job_class[:, 0]]
     assert found == [[2, 3, 4, 8], [8], [1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]]
 
@@ -53,7 +54,7 @@ def test_jobs_of_one_class_share_a_row_and_others_do_not() -> None:
 def test_every_kind_of_gpu_has_its_own_ways() -> None:
     nodes = join_nodes(wl.nodes("a100", count=1), wl.nodes("t4", count=1, gpus=2))
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
-    ways = build_configurations(TraceModels(), jobs, nodes)
+    ways = build_configurations(TraceModels(scaling=LINEAR), jobs, nodes)
     fast, slow = ways.job_class[0].tolist()
     assert ways.gpus[fast, : ways.size_count[fast]].tolist() == [1, 2, 4, 8]
     assert ways.gpus[slow, : ways.size_count[slow]].tolist() == [1, 2]
@@ -68,7 +69,9 @@ def test_of_nodes_that_differ_idle_gpus_draw_the_least_and_all_else_the_most() -
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
     for first, second in ((one, other), (other, one)):
         ways = build_configurations(
-            TraceModels(), jobs, join_nodes(wl.nodes("a100", **first), wl.nodes("a100", **second))
+            TraceModels(scaling=LINEAR),
+            jobs,
+            join_nodes(wl.nodes("a100", **first), wl.nodes("a100", **second)),
         )
         assert (ways.idle_w[0], ways.static_w[0], ways.watts[0, 0, -1]) == (10.0, 900.0 / 8, 300.0)
 
@@ -91,5 +94,5 @@ def test_a_larger_batch_is_chosen_only_where_it_is_faster_and_allowed(
 
 def test_the_same_question_is_answered_once() -> None:
     jobs = Jobs.of(submit_s=[0], gpus=[1], duration_s=[1])
-    models = TraceModels()
+    models = TraceModels(scaling=LINEAR)
     assert build_configurations(models, jobs, NODES) is build_configurations(models, jobs, NODES)

@@ -56,10 +56,16 @@ def job(hours: float = 1.0, due_h: float = np.inf, **more: object) -> Jobs:
 
 def test_jobs_with_time_run_frugally_and_urgent_jobs_run_fast() -> None:
     relaxed = simulate(
-        job(1, 20.0, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
+        job(1, 20.0, late_per_h=[50.0], max_gpus=[4]),
+        p.Andreas(),
+        nodes=wl.nodes("v100", gpus=4),
+        place=Power(),
     )
     pressed = simulate(
-        job(1, 0.35, late_per_h=[50.0]), p.Andreas(), nodes=wl.nodes("v100", gpus=4), place=Power()
+        job(1, 0.35, late_per_h=[50.0], max_gpus=[4]),
+        p.Andreas(),
+        nodes=wl.nodes("v100", gpus=4),
+        place=Power(),
     )
     assert finish_times(pressed)["a"] <= 0.35 * 3600
     assert finish_times(relaxed)["a"] > finish_times(pressed)["a"]

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from wattline.core.actions import NO_ACTIONS, Actions
+from wattline.core.actions import (
+    ACTION_GPUS,
+    ACTION_JOB,
+    ACTION_NODE,
+    ACTION_VERB,
+    ACTION_WORDS,
+    NO_ACTIONS,
+    POWER_OFF,
+    POWER_ON,
+    START,
+    Actions,
+)
 from wattline.core.events import WAKE_EVENTS, Events, build_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -78,8 +89,23 @@ class Replay:
         then: Round = self._rounds[self._at]
         if not np.array_equal(then.actions, self._applied):
             raise PlanError(
-                f"at {then.now_s} s the decision has {len(self._applied)} actions "
-                f"{self._applied.tolist()[:3]}, expected the {len(then.actions)} of the log "
-                f"{then.actions.tolist()[:3]}",
+                f"at {then.now_s:g} s the decision is {self._describe(self._applied)}, "
+                f"expected that of the log: {self._describe(then.actions)}",
                 hint="replay needs the policy, placer, models and seed of the log's header",
             )
+
+    def _describe(self, actions: Actions) -> str:
+        """Return *actions* in words, at most three of them: `start job 7 on 4 GPUs of v100-0`."""
+        if not len(actions):
+            return "to change nothing"
+        words = [self._describe_one(action) for action in actions[:3].tolist()]
+        more = f" and {len(actions) - 3} more" if len(actions) > 3 else ""
+        return f"{', '.join(words)}{more}"
+
+    def _describe_one(self, action: list[int]) -> str:
+        verb, job, node = (action[column] for column in (ACTION_VERB, ACTION_JOB, ACTION_NODE))
+        word, name = ACTION_WORDS[verb].replace("_", " "), self._log.nodes.name[node]
+        if verb in (POWER_OFF, POWER_ON):
+            return f"{word} {name}"
+        where = f" on {action[ACTION_GPUS]} GPUs of {name}" if verb == START else ""
+        return f"{word} job {self._log.jobs.id[job]}{where}"

@@ -47,6 +47,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "simulate": Command("simulation.simulate", "simulate one policy on a trace"),
     "compare": Command("simulation.compare", "simulate several policies on one trace and compare them"),
+    "whatif": Command("simulation.whatif", "show what other policies would have done with recorded jobs"),
     "anonymise": Command(
         "simulation.anonymise", "write a trace that can be shared, without names", ("anonymize",)
     ),

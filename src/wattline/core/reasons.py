@@ -24,6 +24,7 @@ class Reason(Enum):
     TEAM_HOUR_QUOTA = "Its team has used the GPU hours that its quota allows in seven days."
     USER_HOUR_QUOTA = "Its user has used the GPU hours that the user's quota allows in seven days."
     HELD_BY_OTHERS = "GPUs that it needs are held by jobs that Wattline did not start."
+    NO_KIND = "The cluster has no GPU of the kinds that it accepts."
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)

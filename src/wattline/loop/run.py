@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,12 +29,15 @@ from wattline.loop.protection import find_protected_rows, keep_leases, restore_l
 from wattline.loop.reconcile import reconcile, switch_nodes
 from wattline.loop.runlog import Log
 from wattline.loop.state import Decision, advance, build_empty_decision, build_empty_state
+from wattline.models.durations.estimates import DurationEstimates, EstimateBuilder
 from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
 _PERMANENT = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
-_TOO_BIG, _HELD_BY_OTHERS = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.HELD_BY_OTHERS)
+_TOO_BIG, _NO_KIND, _HELD_BY_OTHERS = (
+    REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_KIND, Reason.HELD_BY_OTHERS)
+)
 _MAX_IDLE_ROUNDS = 10_000  # idle rounds without progress before giving up
 _NO_REASONS = np.empty((0, 2), dtype=np.int64)
 
@@ -62,6 +65,8 @@ def run(
     progress: Callable[[float, int], None] | None = None,
     initial_state: Snapshot | None = None,
     quotas: Quotas | None = None,
+    durations: EstimateBuilder | None = None,
+    assumptions: Sequence[Mapping[str, Any]] = (),
 ) -> Log:
     """Run *policy* and *place* on *backend* until all jobs have ended; return the log.
 
@@ -69,6 +74,8 @@ def run(
     (of energy, for reports) go into the header of the log. *progress* is called every 512 decisions with the
     time and their number. *initial_state* is the state to start from, see `iterate`. *quotas* limit users and
     teams if the policy has the stage `quota`; None: those of *initial_state*, or of a replayed log.
+    *durations* builds the estimates that policies see instead of the true durations; None: they see the
+    truth. *assumptions* go into the header.
     """
     models = TraceModels() if models is None else models
     place = Pack() if place is None else place
@@ -79,17 +86,22 @@ def run(
         backend.jobs,
         backend.nodes,
     )
+    if assumptions:
+        log.header["assumptions"] = [dict(assumption) for assumption in assumptions]
+    estimates = None if durations is None else durations(backend.jobs)
     now_s = 0.0
     if initial_state is not None:
         now_s = initial_state.now_s
         log.append(now_s, *build_first_round(initial_state))
-    steps = iterate(backend, policy, models, place, initial_state or seed, quotas)
+    steps = iterate(backend, policy, models, place, initial_state or seed, quotas, estimates)
     for number, step in enumerate(steps, 1):
         now_s = step.state.now_s
         log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
         if progress is not None and number % 512 == 0:
             progress(now_s, number)
     log.jobs = backend.jobs
+    if estimates is not None:
+        log.header["durations"] = estimates.describe()
     log.append(now_s, backend.close(), NO_ACTIONS, _NO_REASONS)
     return log
 
@@ -101,14 +113,16 @@ def iterate(
     place: Placer,
     initial_state: Snapshot | int = 0,
     quotas: Quotas | None = None,
+    estimates: DurationEstimates | None = None,
 ) -> Iterator[LoopStep]:
     """Iterate over the steps of the loop; the loop continues when the next step is requested.
 
     *initial_state* is the state to start from, with jobs that have arrived and leases that are held; or the
     seed of an empty one. *quotas* replace those of the state. GPU time of users and teams is recorded if the
-    state has a record to go on from, or the policy needs one.
+    state has a record to go on from, or the policy needs one. With *estimates*, which only a backend with a
+    constant table of jobs can have, policies and placers see those instead of the true work.
     """
-    jobs, nodes = backend.jobs, backend.nodes
+    jobs, nodes = backend.jobs if estimates is None else estimates.jobs, backend.nodes
     accepts = nodes.accepted_kinds(jobs.gpu_kind)
     state = (
         initial_state
@@ -124,10 +138,14 @@ def iterate(
         now_s, events = backend.wait(next_decision_s, wake)
         if now_s == math.inf:
             break  # no event can come any more: the remaining jobs can never run
-        if backend.jobs is not jobs:  # jobs were submitted to a service
+        if estimates is not None:
+            estimates.observe(events)
+        elif backend.jobs is not jobs:  # jobs were submitted to a service
             jobs = backend.jobs
             accepts = nodes.accepted_kinds(jobs.gpu_kind)
         state = advance(state, decision, now_s, events, jobs, accepts)
+        if estimates is not None:
+            estimates.extend(state)
         models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
         protected = find_protected_rows(plan, state)
@@ -225,4 +243,6 @@ def _find_new_reasons(state: Snapshot, placement: Placement) -> Ints:
         return _NO_REASONS
     held = np.empty((len(rows), 2), dtype=np.int64)
     held[:, 0], held[:, 1] = block[QUEUE_JOB, rows], reason[rows]
+    # Policies and placers count GPUs of accepted kinds: none at all is too few for any job.
+    held[(held[:, 1] == _TOO_BIG) & (block[QUEUE_ACCEPTED_KINDS, rows] == 0), 1] = _NO_KIND
     return held

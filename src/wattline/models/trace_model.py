@@ -20,6 +20,7 @@ from wattline.errors import ConfigError
 from wattline.measurement.devices import DEVICES
 from wattline.models.array_speed import ArrayModel, max_array_width
 from wattline.models.power.throttle import Throttle
+from wattline.models.scaling import REQUEST, Scaling
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ class TraceModels:
     Spanning nodes divides the speed by *span_penalty*. Two jobs packed on the same GPUs run at
     *packed* of their own speed each, three at two thirds of that, and so on. 0.6 is a cautious
     value for pairs: time slicing alone gives 0.5, and pairs that do not compete for all resources exceed it.
-    Fused jobs follow *array*. The speed is proportional to the number of GPUs. Under a power cap the defaults
-    of `wattline.models.power.throttle` for the device apply; for larger batches see `batch_efficiency`, for
-    host resources `host_limited_rate`.
+    Fused jobs follow *array*. How the speed depends on the number of GPUs is not in a trace: *scaling* is
+    assumed. Under a power cap the defaults of `wattline.models.power.throttle` for the device apply; for
+    larger batches see `batch_efficiency`, for host resources `host_limited_rate`.
     """
 
     span_penalty: float = 1.0
     packed: float = 0.6
     array: ArrayModel = field(default_factory=ArrayModel)
+    scaling: Scaling = REQUEST
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
@@ -48,15 +50,16 @@ class TraceModels:
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """Return the speed of each grant relative to the trace, see `wattline.core.protocols.Models`."""
-        speed = grants.gpus / jobs.gpus[grants.job]
+        requested, most = jobs.gpus[grants.job], jobs.max_gpus[grants.job]
+        speed = self.scaling.speed(grants.gpus, requested, most)
         if self.span_penalty != 1.0:
             speed = np.where(grants.nodes > 1, speed / self.span_penalty, speed)
         if grants.members.max(initial=1) > 1:
             speed = speed * self.sharing_speed(grants.members, grants.fused)
         if grants.batch.any():
-            requested = np.maximum(jobs.batch[grants.job], 1)
-            larger = np.where(grants.batch > 0, grants.batch / requested, 1.0)
-            speed = speed * larger * batch_efficiency(jobs.noise[grants.job], requested, larger * requested)
+            usual = np.maximum(jobs.batch[grants.job], 1)
+            larger = np.where(grants.batch > 0, grants.batch / usual, 1.0)
+            speed = speed * larger * batch_efficiency(jobs.noise[grants.job], usual, larger * usual)
         if grants.cap_w.any():
             speed = speed * _capped_rate(grants)
         if grants.host.any():

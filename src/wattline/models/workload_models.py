@@ -231,7 +231,7 @@ class WorkloadModels:
 
     def _take_measured(self, jobs: Jobs, grants: Grants) -> tuple[Ints, _ConfigurationRows]:
         """Return the positions of grants with a measured model, and their rows."""
-        index = _workload_indices(self, jobs, grants.kind.names)[grants.job, grants.kind.codes]
+        index = find_workload_indices(self, jobs, grants.kind.names)[grants.job, grants.kind.codes]
         here = np.flatnonzero(index >= 0)
         if len(here) < len(index):
             grants = grants.take(here)
@@ -378,7 +378,7 @@ class _ConfigurationRows:
 
 
 @lru_cache(maxsize=16)
-def _workload_indices(models: WorkloadModels, jobs: Jobs, kinds: tuple[str, ...]) -> Ints:
+def find_workload_indices(models: WorkloadModels, jobs: Jobs, kinds: tuple[str, ...]) -> Ints:
     """Return the workload index of each job on each of *kinds*, or else on a kind it accepts; -1: none."""
     width = len(jobs.gpu_kind.names)
     pairs, code = np.unique(jobs.model.codes * width + jobs.gpu_kind.codes, return_inverse=True)

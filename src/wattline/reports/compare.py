@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wattline.errors import ConfigError
 from wattline.loop.runlog import Log
+from wattline.reports.assumptions import format_assumptions
 from wattline.reports.data.pareto_front import mark_pareto_front
 from wattline.reports.data.plot_data import PlotData, build_plot_data
 from wattline.reports.equal_energy import EtaSweep, MatchedComparison, format_matches
 from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_money, format_percent, format_seconds
-from wattline.text_table import format_table
+from wattline.text_table import format_narrow_table
 
 RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j", "cost")
 """Metrics reported as ratios to the first run; less is better in all of them."""
@@ -28,7 +30,7 @@ _COLUMNS = {
     "cost": ("cost", format_money),
 }
 
-_INPUTS = ("trace", "jobs", "cluster")  # ratios compare policies only where these are equal
+_INPUTS = ("trace", "team", "jobs", "cluster")  # ratios compare policies only where these are equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,12 @@ class Comparison:
         """Those of trace, jobs and cluster that differ between runs."""
         return tuple(name for name in _INPUTS if len({getattr(r, name) for r in self.reports}) > 1)
 
+    @property
+    def assumptions(self) -> tuple[Mapping[str, Any], ...]:
+        """The assumptions of all runs, each once."""
+        found = {(a["name"], a["value"]): a for r in self.reports for a in r.assumptions}
+        return tuple(found.values())
+
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison for JSON: reports, and in the same order their ratios and Pareto marks."""
         requested: dict[str, Any] = {} if self.sweep is None else {"front": self.sweep.as_rows()}
@@ -71,6 +79,7 @@ class Comparison:
             "ratios": {name: [finite_or_none(v) for v in values] for name, values in self.ratios.items()},
             "pareto": list(self.pareto_front),
             "differs": list(self.differing_inputs),
+            "assumptions": [dict(assumption) for assumption in self.assumptions],
             **requested,
         }
 
@@ -79,15 +88,27 @@ class Comparison:
         has_price = any(math.isfinite(r.cost) for r in self.reports)
         columns = {name: column for name, column in _COLUMNS.items() if name != "cost" or has_price}
         titles = (title for name, _ in columns.values() for title in (name, "x"))
-        header = ("policy", *titles, "GPUs held", "stops", "")
+        due = any(r.deadline_jobs for r in self.reports)
+        header = (
+            "policy",
+            *titles,
+            "",
+            "mean wait",
+            "p99 wait",
+            *(("late",) if due else ()),
+            "held",
+            "stops",
+        )
         rows = []
         for i, r in enumerate(self.reports):
             cells = [run_names[i]]
             for name, (_, format_value) in columns.items():
                 cells += (format_value(getattr(r, name)), _format_ratio(ratios[name][i]))
-            mark = "*" if self.pareto_front[i] else ""
-            rows.append((*cells, format_percent(r.gpu_utilisation), f"{r.preemptions:,}", mark))
-        lines = format_table(header, rows, right=range(1, len(header) - 1))
+            cells += ("*" if self.pareto_front[i] else "",)
+            cells += (format_seconds(r.wait_mean_s), format_seconds(r.wait_p99_s))
+            cells += (f"{r.deadline_misses:,}",) if due else ()
+            rows.append((*cells, format_percent(r.gpu_utilisation), f"{r.preemptions:,}"))
+        lines = format_narrow_table(header, rows, right=range(1, len(header)))
         parts = ["\n".join((*lines, *self._list_notes(run_names)))]
         parts += [] if self.equal_energy is None else [format_matches(self.equal_energy, "energy_j")]
         parts += [] if self.equal_jct is None else [format_matches(self.equal_jct, "jct_mean_s")]
@@ -100,14 +121,24 @@ class Comparison:
             notes.append("*: no other run is better in both energy and mean JCT")
         if not self.differing_inputs:
             first = self.reports[0]
-            notes.append(f"{first.jobs:,} jobs, offered load {format_percent(first.offered_load)}")
+            of = f" of team {first.team}" if first.team else ""
+            notes.append(f"{first.jobs:,} jobs{of}, offered load {format_percent(first.offered_load)}")
         methods = sorted({r.energy_method for r in self.reports})
         notes.append(f"energy: {'; '.join(methods)}")
         if prices := sorted({r.price for r in self.reports if r.price}):
             notes.append(f"cost: energy at {'; '.join(prices)}, and what jobs pay for being late")
+        if any(r.deadline_jobs for r in self.reports):
+            notes.append("late: jobs that missed their deadline")
+        notes += [
+            f"{name}: durations by {r.estimate_error}"
+            for name, r in zip(run_names, self.reports, strict=True)
+            if r.estimate_error
+        ]
+        if self.assumptions:
+            notes.append(f"assumed: {format_assumptions(self.assumptions)}")
         if self.differing_inputs:
             notes.append(f"beware: these runs differ in {', '.join(self.differing_inputs)}")
-        return notes
+        return [line for note in notes for line in textwrap.wrap(note, 80, subsequent_indent="  ")]
 
 
 def compare(*runs: Log | PlotData | Report) -> Comparison:

@@ -9,7 +9,7 @@ from typing import Any
 from wattline.reports.knob_search import KnobMatch, Metric
 from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_percent, format_seconds
-from wattline.text_table import format_table
+from wattline.text_table import format_narrow_table, format_table
 
 MATCH_COLUMNS = (
     "baseline",
@@ -124,7 +124,7 @@ class MatchedComparison:
 def format_matches(rows: Sequence[MatchedComparison], metric: Metric) -> str:
     """Return *rows*, the runs matched in *metric*, as lines of text."""
     columns = MATCH_COLUMNS
-    lines = format_table(columns, [row.cells for row in rows], right=range(1, len(columns) - 1))
+    lines = format_narrow_table(columns, [row.cells for row in rows], right=range(1, len(columns) - 1))
     return "\n".join((format_match_title(rows, metric), *lines, *list_match_notes(rows, metric)))
 
 

@@ -24,6 +24,7 @@ from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
 from wattline.models.array_speed import has_fusion_key
+from wattline.models.durations.errors import measure_errors
 from wattline.reports.bill import compute_bill
 from wattline.reports.data.energy import break_down_energy
 from wattline.reports.data.job_outcomes import JobOutcomes, collect_job_outcomes
@@ -109,6 +110,10 @@ class Report:
     ftf_p99: float
     ftf_max: float
 
+    team: str = ""  # the only team of the trace that was simulated; "" = all
+    assumptions: tuple[Mapping[str, Any], ...] = ()  # name, value, says, effect; see `reports.assumptions`
+    estimate_error: str = ""  # of durations, where the policy had estimates; "" = it knew them
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; numbers that are not finite are None."""
         return {field.name: finite_or_none(getattr(self, field.name)) for field in fields(self)}
@@ -175,7 +180,18 @@ def _describe_run(log: Log) -> dict[str, Any]:
         "backend": str(header.get("backend", "")),
         "nodes": len(log.nodes),
         "gpus": int(log.nodes.gpus.sum()),
+        "team": str((trace.get("team") if isinstance(trace, Mapping) else "") or ""),
+        "assumptions": tuple(header.get("assumptions") or ()),
+        "estimate_error": _describe_estimates(log),
     }
+
+
+def _describe_estimates(log: Log) -> str:
+    durations = log.header.get("durations")
+    if durations is None:
+        return ""
+    estimate_s = np.array(durations["estimate_s"][: len(log.jobs)], dtype=np.float64)  # None becomes nan
+    return f"{durations['name']}, {measure_errors(estimate_s, log.jobs.duration_s[: len(estimate_s)])}"
 
 
 def format_cluster(nodes: Nodes) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from wattline import units
+from wattline.reports.assumptions import format_assumptions
 from wattline.reports.summary import Report
 
 _BAR_WIDTH = 24
@@ -16,7 +18,8 @@ def format_report(report: Report) -> str:
     r = report
     lines = [
         f"{r.policy}, placed by {r.place}, seed {r.seed}",
-        _format_line("cluster", f"{r.cluster}, {r.gpus:,} GPUs" + (f"; trace {r.trace}" if r.trace else "")),
+        _format_line("cluster", f"{r.cluster}, {r.gpus:,} GPUs"),
+        _format_line("trace", r.trace + (f", only team {r.team}" if r.team else "")) if r.trace else "",
         _format_line("jobs", _format_counts(r)),
         _format_line("JCT", _format_percentiles(r, "jct", ("mean", "p50", "p90", "p99", "max"))),
         _format_line("waiting", _format_percentiles(r, "wait", ("mean", "p50", "p90", "p99"))),
@@ -35,6 +38,8 @@ def format_report(report: Report) -> str:
         _format_line("cost", _format_cost(r)) if math.isfinite(r.cost) or r.tardiness_cost else "",
         _format_line("optimality", _format_gaps(r)) if math.isfinite(r.gap_mean) or r.gap_unknown else "",
         _format_line("slowdown", _format_slowdown(r)),
+        _format_line("estimates", r.estimate_error) if r.estimate_error else "",
+        _format_line("assumed", format_assumptions(r.assumptions)) if r.assumptions else "",
     ]
     return "\n".join(line for line in lines if line)
 
@@ -79,7 +84,12 @@ def format_money(value: float) -> str:
 
 
 def _format_line(name: str, text: str) -> str:
-    return f"  {name:<12}{text}"
+    """Return one entry of a report, wrapped to 80 columns."""
+    first, rest = f"  {name:<12}", " " * 14
+    wrapped = textwrap.wrap(
+        text, 80, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(wrapped) or first.rstrip()
 
 
 def _format_counts(r: Report) -> str:
@@ -90,7 +100,7 @@ def _format_counts(r: Report) -> str:
 
 
 def _format_percentiles(r: Report, name: str, keys: Sequence[str]) -> str:
-    return "   ".join(f"{key} {format_seconds(getattr(r, f'{name}_{key}_s')):<8}" for key in keys).rstrip()
+    return " ".join(f"{key} {format_seconds(getattr(r, f'{name}_{key}_s'))}," for key in keys).rstrip(",")
 
 
 def _format_energy_parts(r: Report) -> str:

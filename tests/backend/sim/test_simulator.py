@@ -10,7 +10,17 @@ from wattline import policy as p
 from wattline.backend.sim.faults import Faults, Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import nodes
-from wattline.core.events import FAILED, FINISHED, LOST, METERED, NODE_BACK, NODE_LOST
+from wattline.core.events import (
+    EVENT_AT_S,
+    EVENT_JOB,
+    EVENT_VERB,
+    FAILED,
+    FINISHED,
+    LOST,
+    METERED,
+    NODE_BACK,
+    NODE_LOST,
+)
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.loop.run import run
@@ -161,3 +171,15 @@ def test_rounds_of_any_length_come_to_an_end(quantum_s: float) -> None:
     jobs = Jobs.of(submit_s=[0, 3, 50], gpus=[1, 1, 2], duration_s=[10, 3.33, 9])
     log = simulate(jobs, p.Las(1.0), gpus=2, quantum_s=quantum_s, faults=Faults(job_failure=0.3, retries=1))
     assert count(log, FINISHED) + count(log, FAILED) == 3
+
+
+def test_an_attempt_that_reaches_its_time_limit_is_killed() -> None:
+    jobs = Jobs.of(submit_s=[0, 0, 0], gpus=[1, 1, 1], duration_s=[100, 100, 100])
+    sim = Sim(jobs, nodes("v100", gpus=1), limit_s=np.array([50.0, 100.0, np.nan]))
+    log = run(sim, p.fifo)
+    ends = {
+        int(event[EVENT_JOB]): (int(event[EVENT_VERB]), float(event[EVENT_AT_S]))
+        for event in log.events
+        if event[EVENT_VERB] in (FINISHED, FAILED)
+    }
+    assert ends == {0: (FAILED, 50.0), 1: (FINISHED, 150.0), 2: (FINISHED, 250.0)}

@@ -20,7 +20,8 @@ def test_with_the_library_jobs_draw_what_was_measured_of_their_model(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     log = str(tmp_path / "run.jsonl")
-    as_asked = run_json_command(capsys, "simulate", *SYNTH, "--policy", "powerflow")
+    perfect = ("--assume", "scaling=linear")
+    as_asked = run_json_command(capsys, "simulate", *SYNTH, "--policy", "powerflow", *perfect)
     measured = run_json_command(
         capsys, "simulate", *SYNTH, "--policy", "powerflow", "--models", "library", "--log", log
     )

@@ -20,6 +20,7 @@ from wattline.core.table import Labels
 from wattline.loop.run import run
 from wattline.models import TraceModels
 from wattline.models.library import library
+from wattline.models.scaling import LINEAR
 from wattline.placement import Pack
 from wattline.policy import Afs, Cap, Pollux, chain
 from wattline.policy.elastic.capacity import build_capacity, plan_from_sizes
@@ -28,6 +29,7 @@ from wattline.testing.laws import check_energy_totals, check_no_oversubscription
 
 MODELS = ("resnet50", "vgg16", "bert", "gpt2", "deepspeech2", "unheard of", "")
 ELASTIC = (Afs(quantum_s=60.0), Afs("known"), Pollux(), chain(Pollux(), Cap()), chain(Afs("known"), Cap(1.0)))
+SCALES = TraceModels(scaling=LINEAR)
 
 
 @st.composite
@@ -122,13 +124,13 @@ def test_after_a_node_is_lost_the_rest_is_shared(policy: Policy) -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", count=2, gpus=4))
     half = replace(state, up=np.array([True, False]), free_gpus=np.array([4, 0]))
     for snapshot, gpus in ((state, 8), (half, 4)):
-        leases = Pack("none")(policy(snapshot, TraceModels()), snapshot, TraceModels()).leases
+        leases = Pack("none")(policy(snapshot, SCALES), snapshot, SCALES).leases
         assert leases.gpus.sum() == gpus
 
 
 def test_jobs_that_keep_their_size_come_first_then_the_largest() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["1"] * 4, [1e4] * 4), nodes("v100", gpus=16))
-    capacity = replace(build_capacity(state, TraceModels(), None, batches=False), held=np.array([0, 0, 2, 0]))
+    capacity = replace(build_capacity(state, SCALES, None, batches=False), held=np.array([0, 0, 2, 0]))
     plan = plan_from_sizes(state, capacity, np.array([0, 2, 1, -1]), None)
     assert plan.row.tolist() == [2, 1, 0, 3]
     assert plan.gpus.tolist() == [2, 4, 1, 1]

@@ -10,6 +10,7 @@ import numpy as np
 
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
+from wattline.core.table import Floats
 from wattline.errors import ConfigError
 
 _MOST_ATTEMPTS = 10_000.0  # for one checkpoint; with an hour of repair each, more than a year
@@ -87,3 +88,11 @@ class Faults:
                 f" it needs {every_s[worst]:g} s without a failure of its nodes",
                 f"a time between failures of at least {math.ceil(least_s)} s, or checkpoints more often",
             )
+
+
+def list_limits(limit_s: Floats | None, count: int) -> list[float]:
+    """Return the time limit of each job as a list; inf: none."""
+    if limit_s is None:
+        return [math.inf] * count
+    limits: list[float] = np.where(np.isnan(limit_s), np.inf, limit_s).tolist()
+    return limits

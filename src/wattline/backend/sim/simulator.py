@@ -11,7 +11,7 @@ import numpy as np
 
 from wattline.backend.sim import node_faults
 from wattline.backend.sim.checkpoints import SimCheckpoints
-from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.faults import Faults, Overheads, list_limits
 from wattline.backend.sim.node_faults import NodeFaults
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
@@ -63,6 +63,7 @@ class _Run:
     above_idle_w: float = 0.0  # its share of their power above idle
     energy_j: float = 0.0
     fails_at: float = math.inf  # step at which this attempt fails
+    killed_s: float = math.inf  # time at which this attempt reaches its time limit
     saves_at_stop: bool = True
     protected_until_s: float = -math.inf  # the policy may not stop it before
 
@@ -74,6 +75,8 @@ class Sim:
     With *quantum_s*, decisions, arrivals and completions happen at its multiples only, and a job does a
     whole number of steps per quantum, as in published round-based simulators. Otherwise nothing is computed
     between events. *initial_state* is a snapshot to continue from, with the first rows of *jobs* as queue.
+    *limit_s* are time limits: an attempt that holds GPUs for so long is killed and its job has FAILED, as
+    in Slurm, where a requeued job begins a new limit.
     """
 
     jobs: Jobs
@@ -84,6 +87,7 @@ class Sim:
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
     initial_state: Snapshot | None = None
+    limit_s: Floats | None = None  # inf or nan: none
 
     def __post_init__(self) -> None:
         if self.quantum_s is not None and not self.quantum_s > 0:
@@ -107,6 +111,7 @@ class Sim:
         self._whole: list[bool] = self.jobs.whole.tolist()
         self._checkpoints = SimCheckpoints(self.jobs, self.faults.checkpoint_s)
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
+        self._limit_s = list_limits(self.limit_s, count)
         self._speeds = TrueSpeeds(self.truth, self.jobs, self.nodes)
         self._team: list[int] = self.jobs.team.codes.tolist()
         self._team_j = [0.0] * len(self.jobs.team.names)
@@ -311,7 +316,9 @@ class Sim:
         """End an attempt at its last step, or at the step at which it fails."""
         run = self._runs[job]
         changed: dict[int, bool] = {}
-        if run.fails_at >= self._total[job]:
+        if self._now_s >= run.killed_s and self._steps(run, self._now_s) < self._total[job] * (1 - 1e-9):
+            self._fail_lease(FAILED, job, run, changed)
+        elif run.fails_at >= self._total[job]:
             self._finish_lease(FINISHED, job, run, self._total[job], changed)
         else:
             self._failures[job] += 1
@@ -337,6 +344,8 @@ class Sim:
             if run.rate == 0.0:
                 fresh, cost_s = True, self._start_cost(job, run)
                 run.ready_s = now_s + cost_s
+                if self._limit_s[job] < math.inf:
+                    run.killed_s = float(self._boundary(np.float64(now_s + self._limit_s[job])))
                 if self.faults.job_failure > 0:
                     run.fails_at = self._draw_failure(job, run)
                 reached = run.saved
@@ -353,7 +362,7 @@ class Sim:
             if fresh or (changed[job] and run.saves_at_stop):
                 run.checkpoints_from_s = run.progress_at_s
             version = versions[job] = versions[job] + 1
-            heappush(ends, (end_s, job, version))
+            heappush(ends, (min(end_s, run.killed_s), job, version))
             pending += (RAN, job, run.progress_at_s, run.base, run.rate, run.watts)
             if checkpoints.is_reported[job]:
                 if fresh:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from wattline.cli.output import check_writable, notify, print_json, progress_bar, warn_skipped_rows
 from wattline.cli.simulation.equal_energy import find_case_with_eta, match_other_cases, sweep_eta
-from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
+from wattline.cli.simulation.policy_argument import warn_fixed_sizes, warn_no_fusion_keys
 from wattline.cli.simulation.pool import SimulationPool
-from wattline.cli.simulation.scenario import SimulationCase
+from wattline.cli.simulation.scenario import SimulationCase, measure_peak_memory
 from wattline.cli.simulation.unfinished import (
     UnfinishedCounts,
     count_unfinished,
     describe_budget_limit,
+    describe_impossible,
     explain_nothing_started,
 )
 from wattline.errors import ConfigError
@@ -40,7 +41,7 @@ class SimulatedPolicy(NamedTuple):
 
 def compare_policies(args: argparse.Namespace) -> int:
     """Simulate the policies of *args*, print the comparison and return the exit code."""
-    texts = [*args.policy, *(_built_in_policies(args.models) if args.policies == "all" else ())]
+    texts = [*args.policy, *((*ORDERS, *ELASTIC) if args.policies == "all" else ())]
     if not texts:
         raise ConfigError("no policy given", hint="--policy fifo --policy las, or --policies all")
     cases = [SimulationCase.from_arguments(args, text) for text in dict.fromkeys(texts)]
@@ -54,7 +55,8 @@ def compare_policies(args: argparse.Namespace) -> int:
     warn_skipped_rows(trace)
     for message in cases[0].describe_outages(trace):
         notify(message)
-    trace = replace(trace, recorded=None)  # nothing is compared with it
+    if not cases[0].needs_records:
+        trace = replace(trace, recorded=None)  # nothing is compared with it
     with (
         progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, args)) as update,
         SimulationPool(trace, args.jobs, update) as pool,
@@ -79,15 +81,10 @@ def compare_policies(args: argparse.Namespace) -> int:
     return _report_unfinished(cases, results, trace)
 
 
-def _built_in_policies(models: str | None) -> tuple[str, ...]:
-    """Return the built-in policies; elastic ones only with models of how jobs scale."""
-    return ORDERS if models is None else (*ORDERS, *ELASTIC)
-
-
 def _check_cases(cases: Sequence[SimulationCase]) -> None:
     """Parse all policies before the first run, and warn of missing budgets and models."""
     for case in cases:
-        warn_assumed_scaling(case.policy, case.models)
+        warn_fixed_sizes(case.policy, case.models, case.assume)
     can_hold = [has_knob(case.build_policy_and_placer()[0], "budgets") for case in cases]
     if not cases[0].budgets or all(can_hold):
         return
@@ -140,14 +137,21 @@ def _report_unfinished(
         message = describe_budget_limit(result.unfinished, result.digest.report.jobs, case.budgets)
         if message:
             notify(f"{case.policy}: {message}")
-    return 0
+    impossible = [describe_impossible(result.unfinished, result.digest.report.jobs) for result in results]
+    for case, message in zip(cases, impossible, strict=True):
+        if message and len(set(impossible)) > 1:
+            notify("\n".join(f"{case.policy}: {line}" for line in message.splitlines()))
+    if len(set(impossible)) == 1 and impossible[0]:
+        notify(impossible[0])
+    return 4 if any(impossible) else 0
 
 
 def _simulate_case(trace: Trace, case: SimulationCase, log_path: str | None) -> SimulatedPolicy:
     log, cost = case.run(trace)
     if log_path:
         write_log(log, log_path)
-    return SimulatedPolicy(build_plot_data(log), cost, count_unfinished(log))
+    digest = build_plot_data(log)
+    return SimulatedPolicy(digest, cost | measure_peak_memory(), count_unfinished(log))
 
 
 def _log_path(logs: str, case: SimulationCase) -> str:

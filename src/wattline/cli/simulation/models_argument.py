@@ -9,17 +9,21 @@ from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
 from wattline.models.library import library, load_models
 from wattline.models.model_assignment import assign_models
+from wattline.models.scaling import REQUEST, Scaling
 from wattline.models.trace_model import TraceModels
 from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
 
 
-def read_models(text: str | None, span_penalty: float) -> TraceModels | WorkloadModels | SynergyModels:
+def read_models(
+    text: str | None, span_penalty: float, scaling: Scaling = REQUEST
+) -> TraceModels | WorkloadModels | SynergyModels:
     """Return the models that *text* names: `library`, `synergy`, or a file of `fit --out`.
 
-    None: only the durations of the trace, which also serve jobs of unknown models.
+    None: only the durations of the trace, which also serve jobs of unknown models. *scaling* is assumed of
+    these.
     """
-    from_trace = TraceModels(span_penalty=span_penalty)
+    from_trace = TraceModels(span_penalty=span_penalty, scaling=scaling)
     if text is None:
         return from_trace
     if text == "synergy":

@@ -60,10 +60,14 @@ def check_owners(quotas: Quotas, jobs: Jobs, trace: str) -> None:
             )
 
 
-def warn_assumed_scaling(policy: str, models: str | None) -> None:
-    """Print what is assumed if *policy* changes the GPUs of jobs and there are no models of them."""
-    if models is None and _stage_names(policy) & {*ELASTIC, *DEADLINE}:
-        notify(f"{policy}: without --models, speed is assumed to be proportional to the number of GPUs")
+def warn_fixed_sizes(policy: str, models: str | None, assume: Sequence[str]) -> None:
+    """Print that *policy* gives no job more GPUs than it asked for, if nothing is known of their scaling."""
+    names_scaling = any(text.startswith("scaling=") for text in assume)
+    if models is None and not names_scaling and _stage_names(policy) & {*ELASTIC, *DEADLINE}:
+        notify(
+            f"{policy}: no job gets more GPUs than it asks for, because how jobs scale is not known;"
+            " --models library, or --assume scaling=linear, changes that"
+        )
 
 
 def warn_no_fusion_keys(policy: str, jobs: Jobs) -> None:

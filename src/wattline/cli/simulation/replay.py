@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay the log; the first different action raises an error."""
     progress = announce_compilation()
     from wattline.backend.replay import Replay
+    from wattline.cli.simulation.assume_argument import parse_assumed, read_logged_estimates
     from wattline.cli.simulation.models_argument import read_models
     from wattline.cli.simulation.policy_argument import check_teams, parse_policy_and_placer
     from wattline.energy.budgets import parse_budget
@@ -50,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
     again = run_loop(
         backend,
         policy,
-        read_models(args.models, args.span_penalty),
+        read_models(args.models, args.span_penalty, parse_assumed(args.assume).scaling),
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
         price=price,
         initial_state=backend.initial_state,
+        durations=read_logged_estimates(log.header),
     )
     result = {"log": args.log_file, "rounds": len(again), "actions": len(again.actions), "same": True}
     if args.json:

@@ -13,12 +13,20 @@ import numpy as np
 
 from wattline.backend.sim.faults import Faults, Overheads
 from wattline.backend.sim.simulator import Sim
+from wattline.cli.simulation.assume_argument import (
+    Assumed,
+    build_estimates,
+    has_limits,
+    parse_assumed,
+)
 from wattline.cli.simulation.models_argument import assign_drawn_models, read_models
 from wattline.cli.simulation.policy_argument import check_owners, check_teams, parse_policy_and_placer
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED, Jobs
+from wattline.core.nodes import Nodes
 from wattline.core.protocols import Placer, Policy
 from wattline.core.quotas import Quotas, parse_quota
+from wattline.core.table import Floats
 from wattline.energy.budgets import Budget, parse_budget
 from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
@@ -28,6 +36,7 @@ from wattline.models.trace_model import TraceModels
 from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
 from wattline.policy.knobs import has_knob, insert_quota, set_knob
+from wattline.reports.assumptions import CLAIRVOYANT, Assumption, list_assumptions, with_limit_watts
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 from wattline.trace.outages import read_outages
@@ -63,6 +72,10 @@ class SimulationCase:
     seed: int
     eta: float | None = None  # replaces that of the policy
     quotas: tuple[str, ...] = ()
+    assume: tuple[str, ...] = ()
+    durations: str = CLAIRVOYANT
+    start_s: float = 0.0  # time that each start takes
+    kill_at_limit: bool = False
     columns: str | None = None
     drop_running: bool = False
     outages: str | None = None
@@ -94,6 +107,9 @@ class SimulationCase:
             pue=args.pue,
             seed=args.seed,
             quotas=tuple(args.quota),
+            assume=tuple(args.assume),
+            durations=args.durations or CLAIRVOYANT,
+            kill_at_limit=args.kill_at_limit,
             columns=args.columns,
             drop_running=args.drop_running,
             outages=args.outages,
@@ -113,6 +129,19 @@ class SimulationCase:
         check_owners(self.read_quotas(), trace.jobs, self.trace)
         return replace(trace, jobs=set_checkpoints(trace.jobs, self.checkpoint_s, self.min_runtime_s))
 
+    @property
+    def needs_records(self) -> bool:
+        """True if the run reads limits or names that the trace records."""
+        return self.durations != CLAIRVOYANT or self.kill_at_limit
+
+    def _find_limits(self, trace: Trace) -> Floats | None:
+        """Return the time limits at which jobs are killed; None: they are not."""
+        if not self.kill_at_limit:
+            return None
+        if trace.recorded is None or not has_limits(trace):
+            raise ConfigError(f"--kill-at-limit: {trace.name} records no time limits")
+        return trace.recorded.time_limit_s + self.start_s
+
     def _find_team_jobs(self, trace: Trace) -> list[bool]:
         in_team = [word == self.team for word in trace.jobs.team.words()]
         if any(in_team):
@@ -126,7 +155,31 @@ class SimulationCase:
 
     def read_models(self) -> TraceModels | WorkloadModels | SynergyModels:
         """Return the models, which both the simulator and the policy use."""
-        return read_models(self.models, self.span_penalty)
+        return read_models(self.models, self.span_penalty, self.read_assumed().scaling)
+
+    def read_assumed(self) -> Assumed:
+        """Parse the assumptions that were named."""
+        return parse_assumed(self.assume)
+
+    def read_nodes(self) -> Nodes:
+        """Return the nodes of the cluster, with the watts that are assumed."""
+        nodes = parse_cluster(self.cluster)
+        return with_limit_watts(nodes) if self.read_assumed().watts == "limit" else nodes
+
+    def list_assumptions(self, trace: Trace) -> tuple[Assumption, ...]:
+        """Return what the result of this simulation of *trace* depends on besides its inputs."""
+        assumed = self.read_assumed()
+        return list_assumptions(
+            trace.jobs,
+            self.read_nodes(),
+            self.read_models(),
+            scaling=assumed.scaling,
+            watts=assumed.watts,
+            restart_s=self.restart_s,
+            checkpoint_s=self.checkpoint_s,
+            span_penalty=self.span_penalty,
+            durations=self.durations,
+        )
 
     def read_budgets(self) -> tuple[Budget, ...]:
         """Parse the budgets."""
@@ -177,16 +230,19 @@ class SimulationCase:
     def run(
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
-        """Simulate; return the run log, and the CPU time and peak memory of this process."""
+        """Simulate; return the run log, and the CPU time of the run."""
         models = self.read_models()
         sim = Sim(
             trace.jobs,
-            parse_cluster(self.cluster),
+            self.read_nodes(),
             truth=models,
             quantum_s=self.quantum_s,
-            overheads=Overheads(restart_s=self.restart_s, rescale_s=self.rescale_s),
+            overheads=Overheads(
+                start_s=self.start_s, restart_s=self.restart_s + self.start_s, rescale_s=self.rescale_s
+            ),
             faults=self.read_faults(trace),
             seed=self.seed,
+            limit_s=self._find_limits(trace),
         )
         trace_header = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
         policy, place = self.build_policy_and_placer()
@@ -201,10 +257,15 @@ class SimulationCase:
             price=self.read_price(),
             progress=progress,
             quotas=self.read_quotas(),
+            durations=build_estimates(self.durations, trace),
+            assumptions=[assumption.as_dict() for assumption in self.list_assumptions(trace)],
         )
-        cpu_s = time.process_time() - start_s
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return log, {"cpu_s": round(cpu_s, 4), "peak_rss_mb": round(peak_mb, 1)}
+        return log, {"cpu_s": round(time.process_time() - start_s, 4)}
+
+
+def measure_peak_memory() -> dict[str, float]:
+    """Return the largest memory that this process has had so far; call it after the report was made."""
+    return {"peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
 
 
 def set_checkpoints(jobs: Jobs, checkpoint_s: float | None, min_runtime_s: float) -> Jobs:

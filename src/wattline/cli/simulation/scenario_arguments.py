@@ -8,6 +8,7 @@ import math
 from wattline.cli.arguments import non_negative_int, number, with_unit
 from wattline.units import parse_seconds
 
+CLUSTER_HELP = "nodes, as in 16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file"
 NEVER = -1.0
 """Value of `--checkpoint-interval never`."""
 
@@ -15,8 +16,31 @@ NEVER = -1.0
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all arguments of a simulation except the policy."""
     add = parser.add_argument
-    seconds = with_unit(parse_seconds)
     add("--trace", required=True, metavar="FILE", help="trace file, or synth[:count=1000,seed=0,...]")
+    add("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
+    add_world_arguments(parser)
+    add_durations_argument(parser, "clairvoyant")
+    add(
+        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
+    )
+
+
+def add_durations_argument(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Add `--durations`; *default* None: the time limits if they are recorded, else history."""
+    shown = "limit if time limits are recorded, else history" if default is None else default
+    parser.add_argument(
+        "--durations",
+        choices=("clairvoyant", "limit", "history"),
+        default=default,
+        help="what policies know of a job that has not ended: its true duration (clairvoyant), its time"
+        f" limit, or an estimate from the jobs of its user that ended before (history) (default {shown})",
+    )
+
+
+def add_world_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a simulation besides trace, cluster, policy, durations and seed."""
+    add = parser.add_argument
+    seconds = with_unit(parse_seconds)
     add("--format", metavar="NAME", help="format of the trace (default: detected from its content)")
     add(
         "--columns",
@@ -32,12 +56,6 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--skip-bad", action="store_true", help="skip and count broken rows (default: stop at the first)")
     add("--team", metavar="NAME", help="simulate only the jobs of this team or virtual cluster")
-    add(
-        "--cluster",
-        required=True,
-        metavar="C",
-        help="nodes, as in 16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file",
-    )
     add_decision_arguments(parser)
     add(
         "--draw-models",
@@ -68,9 +86,6 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="X",
         help="power usage effectiveness: kWh paid for each kWh used (default 1)",
-    )
-    add(
-        "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
     )
 
 
@@ -119,6 +134,11 @@ def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
         help="mean time between failures of a node (default: nodes never fail)",
     )
     add(
+        "--kill-at-limit",
+        action="store_true",
+        help="kill a job that reaches its recorded time limit, as Slurm does (default: it ends its work)",
+    )
+    add(
         "--outages",
         metavar="FILE",
         help="recorded outages of nodes to replay: a table with node, down_s and up_s, or the output of"
@@ -165,6 +185,15 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="models of speed and power: library, or a file written by fit --out"
         " (default: the durations of the trace)",
+    )
+    add(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="A",
+        help="assumption about jobs of unknown model (repeatable): scaling=request (no faster on more GPUs"
+        " than they ask for; the default), scaling=linear, scaling=amdahl:0.9; watts=kind (default) or"
+        " watts=limit",
     )
     add(
         "--budget",

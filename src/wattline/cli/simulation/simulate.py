@@ -35,11 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate, print the report and write the files asked for."""
     progress = announce_compilation()
-    from wattline.cli.simulation.policy_argument import warn_assumed_scaling, warn_no_fusion_keys
-    from wattline.cli.simulation.scenario import SimulationCase
+    from wattline.cli.simulation.policy_argument import warn_fixed_sizes, warn_no_fusion_keys
+    from wattline.cli.simulation.scenario import SimulationCase, measure_peak_memory
     from wattline.cli.simulation.unfinished import (
         count_unfinished,
         describe_budget_limit,
+        describe_impossible,
         explain_nothing_started,
     )
     from wattline.loop.log_writer import write_log
@@ -51,18 +52,20 @@ def run(args: argparse.Namespace) -> int:
     case = SimulationCase.from_arguments(args, args.policy)
     if case.budgets and not has_knob(case.build_policy_and_placer()[0], "budgets"):
         raise build_budget_error(args.policy)
-    warn_assumed_scaling(case.policy, case.models)
+    warn_fixed_sizes(case.policy, case.models, case.assume)
     trace = case.read_trace()
     warn_no_fusion_keys(case.policy, trace.jobs)
     check_writable(args.log, args.html)
     warn_skipped_rows(trace)
     for message in case.describe_outages(trace):
         notify(message)
-    trace = replace(trace, recorded=None)  # nothing is compared with it
+    if not case.needs_records:
+        trace = replace(trace, recorded=None)  # nothing is compared with it
     last_submit_s = float(trace.jobs.submit_s[-1])
     with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
         log, cost = case.run(trace, lambda now_s, _: update(now_s))
     result, unfinished = report(log), count_unfinished(log)
+    cost |= measure_peak_memory()
     if args.log:
         write_log(log, args.log)
         notify(f"log: {args.log}")
@@ -82,4 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return 4
     if message := describe_budget_limit(unfinished, result.jobs, case.budgets):
         notify(message)
+    if message := describe_impossible(unfinished, result.jobs):
+        notify(message)
+        return 4
     return 0

@@ -20,6 +20,7 @@ from wattline.models.configurations import build_configurations
 from wattline.placement.power import Power
 
 _BUDGET_REASONS = (Reason.NEVER_IN_BUDGET, Reason.OVER_BUDGET)
+_IMPOSSIBLE = (Reason.TOO_BIG, Reason.NO_KIND, Reason.NO_NODE)
 
 UnfinishedCounts = dict[str, int]
 """Number of unfinished jobs by the name of the reason they wait for, as run logs write it."""
@@ -44,11 +45,22 @@ def describe_budget_limit(unfinished: UnfinishedCounts, jobs: int, budgets: Sequ
     return f"{count:,} of {jobs:,} jobs were left unfinished by the budget {' and '.join(budgets)}: {reason}"
 
 
+def describe_impossible(unfinished: UnfinishedCounts, jobs: int) -> str:
+    """Describe how many of *jobs* can never run on this cluster, and why; empty if all can."""
+    lines = []
+    for reason in _IMPOSSIBLE:
+        if count := unfinished.get(reason.name.lower(), 0):
+            can = "job can" if count == 1 else "jobs can"
+            lines.append(f"{count:,} of {jobs:,} {can} never run: {reason.value}")
+    return "\n".join(lines)
+
+
 def explain_nothing_started(unfinished: UnfinishedCounts, jobs: Jobs, case: SimulationCase) -> str:
     """Describe why no job could start, and the power that the smallest one needs."""
     count, reason = _count_over_budget(unfinished)
     if not count:
-        return "no job could start on this cluster"
+        impossible = describe_impossible(unfinished, len(jobs))
+        return f"no job could start on {case.cluster}" + (f"\n{impossible}" if impossible else "")
     nodes, (_, place) = parse_cluster(case.cluster), case.build_policy_and_placer()
     idle_w = float(nodes.idle_node_w.sum())
     if isinstance(place, Power):  # one node must be on, the others may be off

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from wattline.reports.summary import Report
+
+class EnergyAndJct(Protocol):
+    """Figures of a run of which less is better."""
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of the cluster."""
+        ...
+
+    @property
+    def jct_mean_s(self) -> float:
+        """Mean JCT."""
+        ...
 
 
-def mark_pareto_front(reports: Sequence[Report]) -> tuple[bool, ...]:
+def mark_pareto_front(reports: Sequence[EnergyAndJct]) -> tuple[bool, ...]:
     """Return for each run if no other run beats it in both figures; False where energy or JCT is nan."""
     energy_j = np.array([r.energy_j for r in reports], dtype=np.float64)
     jct_s = np.array([r.jct_mean_s for r in reports], dtype=np.float64)

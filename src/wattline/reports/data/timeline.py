@@ -14,7 +14,7 @@ from wattline.reports.data.job_outcomes import JobOutcomes
 from wattline.reports.data.lease_intervals import LeaseIntervals
 from wattline.reports.data.node_states import BOOTING, OFF, UP, NodeStateChanges
 
-_AT_S, _WAITING, _HELD, _FREE, _PARTLY_FREE, _POWER_W = range(6)
+_AT_S, _WAITING, _HELD, _FREE, _PARTLY_FREE, _POWER_W, _PARTLY_USED = range(7)
 
 # Kinds of changes. Those of one moment are applied in this order, so that a lease that continues in
 # another group never seems to have ended.
@@ -31,6 +31,7 @@ class Timeline(Table):
     free: Floats  # free GPUs of nodes that are up
     partly_free: Floats  # free GPUs of nodes that are used in part
     power_w: Floats  # of the whole cluster
+    partly_used: Floats  # nodes that are used in part
 
 
 def build_timeline(
@@ -147,11 +148,11 @@ def _apply_changes(
     open_rows = np.zeros(jobs, dtype=np.int64)  # open leases of each job; two while one continues as another
     draws_w = np.zeros(jobs)
     total_w, rest_w = 0.0, 0.0
-    now = np.zeros(6)
+    now = np.zeros(7)
     for n in range(len(gpus)):
         now[_FREE] += gpus[n]
         total_w, rest_w = _add_compensated(total_w, rest_w, base_w[n] + gpus[n] * idle_w[n])
-    table = np.empty((6, len(at_s)))
+    table = np.empty((7, len(at_s)))
     used = 0
     for k in range(len(order)):
         c = order[k]
@@ -167,6 +168,7 @@ def _apply_changes(
         else:
             n = node[c]
             now[_PARTLY_FREE] -= _count_partly_free(state[n], held[n], gpus[n])
+            now[_PARTLY_USED] -= _count_partly_free(state[n], held[n], gpus[n]) > 0
             now[_FREE] -= _count_free(state[n], held[n], gpus[n])
             before_w = _node_power_w(state[n], gpus[n] - held[n], base_w[n], idle_w[n], off_w[n], boot_w[n])
             if kind[c] == _NODE_CHANGED:
@@ -185,6 +187,7 @@ def _apply_changes(
             total_w, rest_w = _add_compensated(total_w, rest_w, after_w)
             total_w, rest_w = _add_compensated(total_w, rest_w, -before_w)
             now[_PARTLY_FREE] += _count_partly_free(state[n], held[n], gpus[n])
+            now[_PARTLY_USED] += _count_partly_free(state[n], held[n], gpus[n]) > 0
             now[_FREE] += _count_free(state[n], held[n], gpus[n])
         if k + 1 == len(order) or at_s[order[k + 1]] != at_s[c]:
             now[_AT_S] = at_s[c]
@@ -195,9 +198,13 @@ def _apply_changes(
 
 
 def compute_fragmentation(timeline: Timeline) -> float:
-    """Return the mean share of free GPUs that are on partly used nodes, while GPUs are free and jobs wait."""
+    """Return the mean share of free GPUs that are on partly used nodes, while GPUs are free and jobs wait.
+
+    The free GPUs of one partly used node are together: only where there are several they count as scattered.
+    """
     lasts_s = np.diff(timeline.at_s)
     free, partly_free = timeline.free[:-1], timeline.partly_free[:-1]
     counts = (free > 0) & (timeline.waiting[:-1] > 0)
     total_s = float(lasts_s[counts].sum())
-    return float((partly_free[counts] / free[counts]) @ lasts_s[counts]) / total_s if total_s > 0 else 0.0
+    scattered = np.where(timeline.partly_used[:-1] > 1, partly_free, 0.0)
+    return float((scattered[counts] / free[counts]) @ lasts_s[counts]) / total_s if total_s > 0 else 0.0

@@ -8,7 +8,7 @@ from html import escape
 
 from wattline.reports.data.plot_data import PlotData
 from wattline.reports.figures.style import pick_colour
-from wattline.reports.figures.tradeoff import Tradeoff, build_tradeoff
+from wattline.reports.figures.tradeoff import Tradeoff, build_tradeoff, format_axis_title
 from wattline.reports.summary import Report
 
 _WIDTH, _HEIGHT = 900, 420
@@ -67,12 +67,12 @@ def _draw_grid(plot: Tradeoff) -> Iterator[str]:
         y = _y(plot, value)
         yield f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="{_GRID}"/>'
         yield _format_text(_LEFT - 8, y + 5, f"{value:g}", "end", _SOFT)
-    yield _format_text(
-        _LEFT + _WIDE / 2, _HEIGHT - 16, f"energy of the cluster ({plot.energy_unit})", "middle", _INK
-    )
+    energy = format_axis_title(f"energy of the cluster ({plot.energy_unit})", plot.energy_range)
+    yield _format_text(_LEFT + _WIDE / 2, _HEIGHT - 16, energy, "middle", _INK)
     middle = _TOP + _HIGH / 2
     rotation = f'transform="rotate(-90 22 {middle:g})"'
-    yield _format_text(22, middle, f"mean JCT ({plot.jct_unit})", "middle", _INK, rotation)
+    jct = format_axis_title(f"mean JCT ({plot.jct_unit})", plot.jct_range)
+    yield _format_text(22, middle, jct, "middle", _INK, rotation)
 
 
 def _draw_front(plot: Tradeoff) -> Iterator[str]:

@@ -22,6 +22,8 @@ from wattline.reports.figures.style import (
 from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report
 
+_FAR_FROM_ZERO = 0.8  # smallest over largest value from which an axis need not start at 0
+_LEAST_SPAN = 0.05  # of the largest value, so that equal runs do not seem to differ
 _WIDTH, _HEIGHT = 1090, 340  # pixels of the plot in a window of 1280; labels are placed for these
 
 
@@ -61,7 +63,7 @@ def build_tradeoff(
     )
     unit_s, jct_unit = choose_time_unit(max((r.jct_mean_s for r in shown), default=0.0))
     points = [(r.energy_kwh / unit_kwh, r.jct_mean_s / unit_s) for r in shown]
-    x_range, y_range = _pad_range([x for x, _ in points]), _pad_range([y for _, y in points])
+    x_range, y_range = choose_range([x for x, _ in points]), choose_range([y for _, y in points])
     pixels = [(width * _locate(x, x_range), height * (1 - _locate(y, y_range))) for x, y in points]
     run_points, run_pixels = points[: len(rows)], pixels[: len(rows)]
     energy, jct = [x for x, _ in run_points], [y for _, y in run_points]
@@ -107,11 +109,20 @@ def _cover_line(points: Sequence[tuple[float, float]]) -> list[Box]:
     return [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
 
 
-def _pad_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range of *values* with a margin; it need not include 0, because differences matter."""
+def choose_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of *values* with a margin, from 0 on unless all values are far from 0 and close."""
     low, high = min(values, default=0.0), max(values, default=1.0)
-    margin = 0.14 * (high - low) or 0.1 * abs(high) or 1.0
+    if 0 <= low <= _FAR_FROM_ZERO * high:
+        return 0.0, 1.14 * high or 1.0
+    margin = 0.14 * (high - low)
+    short = (_LEAST_SPAN * abs(high) or 1.0) - (high - low + 2 * margin)
+    margin += max(short, 0.0) / 2
     return low - margin, high + margin
+
+
+def format_axis_title(text: str, shown: tuple[float, float]) -> str:
+    """Return the title of an axis, which says so if the axis does not start at 0."""
+    return text if shown[0] == 0 else f"{text}, not from 0"
 
 
 def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = None) -> dict[str, Any]:
@@ -123,16 +134,16 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = No
         "x": [plot.energy[k] for k in plot.front], "y": [plot.jct[k] for k in plot.front],
         "line": {"color": "#7F7F7F", "width": 1.5, "dash": "dot", "shape": "hv"},
     }  # fmt: skip
-    dots = {
-        "type": "scatter", "mode": "markers", "text": [escape(name) for name in plot.name],
-        "x": list(plot.energy), "y": list(plot.jct),
-        "marker": {
-            "size": 12, "color": [pick_colour(i) for i in plot.number],
-            "symbol": [pick_symbol(i) for i in plot.number],
-        },
-        "hovertemplate": f"%{{text}}<br>%{{x:.4~g}} {plot.energy_unit}, "
-        f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
-    }  # fmt: skip
+    dots = [
+        {
+            "type": "scatter", "mode": "markers", "name": escape(plot.name[k]),
+            "x": [plot.energy[k]], "y": [plot.jct[k]],
+            "marker": {"size": 12, "color": pick_colour(number), "symbol": pick_symbol(number)},
+            "hovertemplate": f"{escape(plot.name[k])}<br>%{{x:.4~g}} {plot.energy_unit}, "
+            f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
+        }
+        for k, number in enumerate(plot.number)
+    ]  # fmt: skip
     notes = [
         {
             "x": plot.energy[k], "y": plot.jct[k], "text": escape(plot.name[k]), "font": {"size": 13},
@@ -141,11 +152,16 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = No
         for k, spot in enumerate(plot.label)
     ]  # fmt: skip
     return {
-        "data": [line, *_build_sweep_trace(plot, sweep), dots],
+        "data": [line, *_build_sweep_trace(plot, sweep), *dots],
         "layout": build_layout(
-            420, showlegend=False, annotations=notes,
-            xaxis=build_axis(f"energy of the cluster ({plot.energy_unit})", range=list(plot.energy_range)),
-            yaxis=build_axis(f"mean JCT ({plot.jct_unit})", range=list(plot.jct_range)),
+            420, showlegend=False, annotations=notes, meta={"legendWhereNarrow": True},
+            xaxis=build_axis(
+                format_axis_title(f"energy of the cluster ({plot.energy_unit})", plot.energy_range),
+                range=list(plot.energy_range),
+            ),
+            yaxis=build_axis(
+                format_axis_title(f"mean JCT ({plot.jct_unit})", plot.jct_range), range=list(plot.jct_range)
+            ),
         ),
     }  # fmt: skip
 

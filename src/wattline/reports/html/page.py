@@ -83,6 +83,7 @@ def render_page(comparison: Comparison, plotly: str) -> str:
             _describe_matches(rows, metric) for rows, metric in _list_matches(comparison) if rows is not None
         ],
         plots=_list_plots(comparison, figures),
+        assumptions=[(a["name"], a["value"], a["says"]) for a in comparison.assumptions],
     )
 
 
@@ -146,14 +147,16 @@ def _list_facts(comparison: Comparison) -> list[tuple[str, str]]:
     rows = [
         ("policy" if len(reports) == 1 else "policies", [r.policy for r in reports]),
         ("trace", [r.trace or "not named" for r in reports]),
+        ("team", [f"only the jobs of {r.team}" if r.team else "" for r in reports]),
         ("jobs", [f"{r.jobs:,}, offered load {format_percent(r.offered_load)}" for r in reports]),
         ("cluster", [f"{r.cluster}: {r.nodes:,} nodes, {r.gpus:,} GPUs" for r in reports]),
         ("backend", [_format_backend(comparison, i) for i in range(len(reports))]),
         ("placement", [r.place for r in reports]),
         ("seed", [str(r.seed) for r in reports]),
         ("energy", [r.energy_method for r in reports]),
+        ("durations", [r.estimate_error for r in reports]),
     ]
-    return [(name, " · ".join(dict.fromkeys(values))) for name, values in rows]
+    return [(name, " · ".join(filter(None, dict.fromkeys(values)))) for name, values in rows]
 
 
 def _format_backend(comparison: Comparison, row: int) -> str:

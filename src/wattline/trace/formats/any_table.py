@@ -109,7 +109,7 @@ def _draft(chunk: Chunk, mapping: ColumnMapping) -> Draft:
         priority=chunk.numbers(columns["priority"], "a number", missing=dict.fromkeys(_UNKNOWN, 0.0))
         if mapping.has("priority")
         else None,
-        gpu_kind=chunk.kinds(columns.get("kind", ""), _UNKNOWN),
+        gpu_kind=chunk.kinds(columns.get("kind", ""), (*_UNKNOWN, "any", "Any", "ANY")),
         start_s=start_s,
         end_s=end_s,
         time_limit_s=_limits_s(chunk, mapping),

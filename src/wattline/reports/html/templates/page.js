@@ -25,9 +25,17 @@ function themed(layout) {
   return result;
 }
 
+// Labels beside points are placed for a wide window; in a narrow one a legend replaces them.
+function narrowed(layout) {
+  if (innerWidth >= 700) return layout;
+  const result = { ...layout, font: { ...layout.font, size: 11 }, margin: { ...layout.margin, l: 48, r: 10 } };
+  if (!layout.meta?.legendWhereNarrow) return result;
+  return { ...result, annotations: [], showlegend: true, legend: { orientation: "h", y: -0.25 } };
+}
+
 function draw(place, name) {
   const figure = figures[name];
-  return Plotly.react(place, figure.data, themed(figure.layout), SETTINGS);
+  return Plotly.react(place, figure.data, themed(narrowed(figure.layout)), SETTINGS);
 }
 
 function drawAll() {
@@ -46,4 +54,5 @@ if (chooser) {
   });
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+matchMedia("(max-width: 699px)").addEventListener("change", drawAll);
 drawAll().then(() => { document.body.dataset.ready = "yes"; });
