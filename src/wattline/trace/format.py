@@ -43,7 +43,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Format:
-    """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start."""
+    """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start.
+
+    *timed_on* is the GPU kind for which its durations were predicted; "": they were recorded, on any kind.
+    """
 
     name: str
     says: str
@@ -51,6 +54,7 @@ class Format:
     chunks: Callable[[ArchiveMember, Report], Iterator[Chunk]]
     draft: Callable[[Chunk], Draft]
     wall_clock: bool = False
+    timed_on: str = ""
 
 
 def header_has(*names: str) -> Callable[[Head], bool]:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     again = run_loop(
         backend,
         policy,
-        read_models(args.models, args.span_penalty),
+        read_models(args.models, args.span_penalty, (log.header["trace"] or {}).get("format", "")),
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],
