@@ -76,6 +76,10 @@ class TestPollux(PolicyContract):
     policy = p.Pollux()
 
 
+class TestPolluxThatExplores(PolicyContract):
+    policy = p.Pollux(explore=2.0)
+
+
 class TestCap(PolicyContract):
     policy = p.Cap()
 
