@@ -1,6 +1,7 @@
 """Places in the queues of Tiresias, by hand and against the authors' simulator."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,20 +35,22 @@ def read_workload(path: Path) -> Jobs:
     )
 
 
-def test_a_running_job_keeps_its_place_in_a_queue() -> None:
-    # "a" is demoted at 100 and waits for "b", which is demoted at 200 and then goes behind "a". When "c" has
-    # ended, "a" runs, and "b", submitted before "d", would be stopped for nothing.
+def test_a_demoted_job_goes_behind_those_that_wait_and_a_stopped_one_before_them() -> None:
+    # "a" is demoted at 100, "b" at 200; "c" stops "a" at 250, which then goes on before "b".
     jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 50, 250], gpus=[1, 1, 1], duration_s=[300, 300, 20])
     log = simulate(jobs, p.Tiresias(thresholds_gpu_s=(100.0,), promote=0.0, quantum_s=1))
     assert finish_times(log) == {"c": 270, "a": 420, "b": 620}
 
 
-def test_a_job_that_comes_back_to_a_queue_does_not_stop_the_one_that_runs_there() -> None:
-    # Both are past the threshold at 200. "a" was submitted first, so it stops "b" only by submission.
-    jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 10, 20], gpus=[1, 1, 1], duration_s=[500, 500, 50])
-    running = simulate(jobs, p.Tiresias((100.0,), promote=0.0, quantum_s=1))
-    submission = simulate(jobs, p.Tiresias((100.0,), promote=0.0, quantum_s=1, within="submission"))
-    assert (running.actions[:, 0] == STOP).sum() <= (submission.actions[:, 0] == STOP).sum()
+def test_a_job_that_waits_does_not_stop_one_that_runs_in_its_queue() -> None:
+    # "c" stops "a" at 160, and "b" fits beside it. At 180 "a" was submitted first, but "b" runs.
+    jobs = Jobs.of(id=["a", "b", "c"], submit_s=[0, 10, 160], gpus=[2, 1, 1], duration_s=[500, 300, 20])
+    running = p.Tiresias((100.0,), promote=0.0, quantum_s=1)
+    log = simulate(jobs, running, gpus=2, place=Pack("greedy"))
+    other = simulate(jobs, replace(running, within="submission"), gpus=2, place=Pack("greedy"))
+    assert finish_times(log) == {"c": 180, "b": 360, "a": 800}
+    assert finish_times(other)["b"] > 360
+    assert (log.actions[:, 0] == STOP).sum() < (other.actions[:, 0] == STOP).sum()
 
 
 def test_tiresias_gives_the_mean_of_the_authors_simulator_with_its_clock_corrected(data: Path) -> None:
