@@ -51,6 +51,7 @@ lint: .venv/.ok-test
 # Every figure of benchmarks/record.md; needs the public data.
 bench: .venv/.ok-test
 	$(BIN)/python benchmarks/anchors.py
+	$(BIN)/python benchmarks/references.py
 	$(BIN)/python benchmarks/held_out.py
 	$(BIN)/python benchmarks/queueing.py
 	$(BIN)/python benchmarks/allocator.py

@@ -389,3 +389,19 @@ def test_learning_does_not_change_the_earlier_models() -> None:
     )
     assert speed(MODELS, JOBS, 0, 2, on=2) == before
     assert max_relative_error([before], [1.0]) > 0.02
+
+
+def test_a_job_is_as_fast_on_each_kind_as_the_source_of_its_trace_measured() -> None:
+    timed = replace(wattline.library(), timed_on="v100")
+    jobs = Jobs.of(submit_s=[0], gpus=[1], steps=[1000], step_s=[0.5], model=["ResNet-50"], batch=[64])
+    row, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+
+    def speed(models: WorkloadModels, kind: str) -> float:
+        return float(models.speed(jobs, Grants.of(row, one, kind=kind))[0])
+
+    assert speed(timed, "v100") == pytest.approx(1.0)
+    assert speed(timed, "k80") < speed(timed, "p100") < 1.0
+    fast = timed.predict("gavel/ResNet-50", "v100", gpus=1, batch=64).samples_s
+    slow = timed.predict("gavel/ResNet-50", "k80", gpus=1, batch=64).samples_s
+    assert speed(timed, "k80") == pytest.approx(float(slow[0] / fast[0]))
+    assert speed(wattline.library(), "k80") == speed(wattline.library(), "v100") == pytest.approx(1.0)

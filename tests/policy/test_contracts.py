@@ -38,6 +38,10 @@ class TestTiresias(PolicyContract):
     policy = p.Tiresias(thresholds_gpu_s=(100.0, 1000.0), promote=2.0)
 
 
+class TestTiresiasBySubmission(PolicyContract):
+    policy = p.Tiresias(thresholds_gpu_s=(100.0, 1000.0), promote=2.0, within="submission")
+
+
 class TestFtf(PolicyContract):
     policy = p.Ftf(quantum_s=60.0)
 
@@ -70,6 +74,10 @@ class TestAfsWithKnownLengths(PolicyContract):
 
 class TestPollux(PolicyContract):
     policy = p.Pollux()
+
+
+class TestPolluxThatExplores(PolicyContract):
+    policy = p.Pollux(explore=2.0)
 
 
 class TestCap(PolicyContract):

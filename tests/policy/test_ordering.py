@@ -112,7 +112,7 @@ def test_gpus_of_another_kind_do_not_change_the_order(policy: Policy) -> None:
 
 def test_tiresias_takes_back_a_promotion_in_time() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 4000], gpus=[1, 1], duration_s=[60000, 200000])
-    policy = p.Tiresias()
+    policy = p.Tiresias(within="submission")
 
     def asked_every_quantum(snapshot: Snapshot, models: Models) -> Plan:
         return decide_again(policy(snapshot, models), snapshot.now_s + policy.quantum_s)
@@ -148,6 +148,7 @@ def test_gandiva_keeps_a_pair_until_one_of_it_ends() -> None:
         (lambda: p.Las(quantum_s=math.nan), "quantum_s must be at least 1"),
         (lambda: p.Tiresias(thresholds_gpu_s=(5.0, 3.0)), "must rise"),
         (lambda: p.Tiresias(promote=-1.0), "promote must be at least 0"),
+        (lambda: p.Tiresias(within="start"), "within must be one of running, submission, got 'start'"),
         (lambda: p.Gandiva(slice_s=0.1), "slice_s must be at least 1"),
         (lambda: p.chain(), "chain got no stages, expected at least one"),
         (lambda: Pack("sometimes"), "backfill must be one of none, easy, greedy"),  # type: ignore[arg-type]

@@ -40,6 +40,7 @@ class Plan:
     # Class of each entry for a policy that chooses the number of GPUs: those of a smaller one are admitted
     # first. None: that policy chooses. Only ordering needs none.
     precedence: Ints | None = None
+    note: object | None = None  # a value that the policy finds as `Snapshot.note` at its next decision
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)

@@ -70,6 +70,7 @@ class Snapshot:
     seed: int = 0  # random choices depend on this and now_s only
     usage: Usage | None = None  # GPU time of users and teams; None: not recorded in this run
     quotas: Quotas = NO_QUOTAS
+    note: object | None = None  # `Plan.note` of the last decision; None at first, and after a restart
 
     @property
     def usable(self) -> Bools:

@@ -179,6 +179,7 @@ class _LogBuilder:
             np.array(actions, dtype=np.int64).reshape(-1, ACTION_COLUMNS),
             np.array(held, dtype=np.int64).reshape(-1, 2),
             _read_gap(data),
+            always=True,
         )
 
     def _read_event(self, data: dict[str, Any], line: int) -> Event:

@@ -96,7 +96,8 @@ def run(
     steps = iterate(backend, policy, models, place, initial_state or seed, quotas, estimates)
     for number, step in enumerate(steps, 1):
         now_s = step.state.now_s
-        log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
+        has_note = step.plan.note is not None
+        log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap, has_note)
         if progress is not None and number % 512 == 0:
             progress(now_s, number)
     log.jobs = backend.jobs
@@ -132,7 +133,7 @@ def iterate(
     state = state if quotas is None else replace(state, quotas=quotas)
     if state.usage is None and getattr(policy, "needs_usage", False):
         state = replace(state, usage=Usage.empty(state.now_s))
-    decision = build_empty_decision(state)
+    decision, note = build_empty_decision(state), state.note
     next_decision_s, wake, idle_rounds = -math.inf if len(state.queue) else math.inf, WAKE_EVENTS, 0
     while not (len(state.queue) == 0 and backend.is_idle()):
         now_s, events = backend.wait(next_decision_s, wake)
@@ -146,8 +147,11 @@ def iterate(
         state = advance(state, decision, now_s, events, jobs, accepts)
         if estimates is not None:
             estimates.extend(state)
+        if note is not state.note:
+            state = replace(state, note=note)
         models = models.observe(events, jobs, decision.placement.leases, nodes)
         plan = policy(state, models)
+        note = plan.note
         protected = find_protected_rows(plan, state)
         plan = plan if protected is None else keep_leases(plan, state, protected)
         placement = place(plan, state, models)

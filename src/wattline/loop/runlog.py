@@ -48,10 +48,19 @@ class Log:
         self._gap = array("d")
 
     def append(
-        self, now_s: float, events: Events, actions: Actions, held: Ints, gap: float = math.nan
+        self,
+        now_s: float,
+        events: Events,
+        actions: Actions,
+        held: Ints,
+        gap: float = math.nan,
+        always: bool = False,
     ) -> None:
-        """Add one round; a round without events, actions and new wait reasons is not stored."""
-        if not len(events) and not len(actions) and not len(held):
+        """Add one round; one without events, actions and new wait reasons only if *always*.
+
+        The next decision of a policy that leaves a note depends on rounds without them, too.
+        """
+        if not always and not len(events) and not len(actions) and not len(held):
             return
         self._now_s.append(now_s)
         self._events.frombytes(events.tobytes())

@@ -32,10 +32,14 @@ class WorkloadModels:
 
     A workload is found by its model's name in any spelling ("ResNet-50" is "resnet50"), or by "source/name"
     if several sources measured it; earlier entries of *workloads* take precedence.
+
+    *timed_on* is the GPU kind on which jobs take the time of their trace. A job is then faster or slower on
+    another kind by the ratio that the same source measured. "": unknown, all kinds are equally fast.
     """
 
     workloads: tuple[Workload, ...]
     fallback: TraceModels = field(default_factory=TraceModels)
+    timed_on: str = ""
 
     alike: ClassVar[bool] = True  # see `wattline.core.protocols.Models`
 
@@ -139,7 +143,7 @@ class WorkloadModels:
         if len(here) < len(grants):
             speed[:] = self.fallback.speed(jobs, grants)
         if len(here):
-            requested = self._build_rows(jobs, granted.job, granted.index, granted.requested_gpus, None)
+            requested = self._build_requested_rows(jobs, granted)
             gain = self._predict_rows(granted)[0] / self._predict_rows(requested)[0]
             if grants.batch.any():
                 gain = gain * batch_efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
@@ -210,7 +214,7 @@ class WorkloadModels:
         if (np.abs(rate * jobs.step_s[job] / self.speed(jobs, grants) - 1.0) <= LEARNING_THRESHOLD).all():
             return self
         here, granted = self._take_measured(jobs, grants)
-        requested = self._build_rows(jobs, granted.job, granted.index, granted.requested_gpus, None)
+        requested = self._build_requested_rows(jobs, granted)
         # The trace gives the step time as requested; the ratio of other configurations to it is learnt.
         useful = rate[here] * jobs.step_s[granted.job]
         useful = useful / batch_efficiency(jobs.noise[granted.job], requested.batch, granted.batch)
@@ -236,6 +240,13 @@ class WorkloadModels:
         if len(here) < len(index):
             grants = grants.take(here)
         return here, self._build_rows(jobs, grants.job, index[here], grants.gpus, grants)
+
+    def _build_requested_rows(self, jobs: Jobs, granted: _ConfigurationRows) -> _ConfigurationRows:
+        """Build the rows in which jobs take the time of their trace."""
+        index = granted.index
+        if self.timed_on:
+            index = find_workload_indices(self, jobs, (self.timed_on,))[granted.job, 0]
+        return self._build_rows(jobs, granted.job, index, granted.requested_gpus, None)
 
     def _build_rows(
         self, jobs: Jobs, job: Ints, index: Ints, gpus: Ints, grants: Grants | None
@@ -358,7 +369,7 @@ class _ConfigurationRows:
 
     def equals(self, other: _ConfigurationRows) -> Bools:
         """Return a mask of the rows with the same configuration in *other*."""
-        names = ("gpus", "nodes", "batch", "cap_w", "cpus", "mem_gib", "read_mib_s", "fuse")
+        names = ("index", "gpus", "nodes", "batch", "cap_w", "cpus", "mem_gib", "read_mib_s", "fuse")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return np.asarray(np.logical_and.reduce([(a == b) | ((a != a) & (b != b)) for a, b in pairs]))
 
@@ -386,7 +397,14 @@ def find_workload_indices(models: WorkloadModels, jobs: Jobs, kinds: tuple[str, 
     for row, pair in enumerate(pairs.tolist()):
         name, accepts = divmod(pair, width)
         model = jobs.model.names[name].partition("(")[0].strip()
+        timed = models._find_index(model, models.timed_on) if model and models.timed_on else None
         for column, kind in enumerate(kinds):
+            if timed is not None:
+                # Ratios between kinds are those of one source; without one the kinds are equally fast.
+                own = models.workloads[timed]
+                same = models._find_index(f"{own.source.name}/{own.model}", kind) if kind else timed
+                table[row, column] = timed if same is None else same
+                continue
             for gpu in (*filter(None, (kind, *jobs.gpu_kind.names[accepts].split("|"))), ""):
                 index = models._find_index(model, gpu.strip()) if model else None
                 if index is not None:

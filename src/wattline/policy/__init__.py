@@ -11,6 +11,7 @@ from wattline.policy.elastic.pollux import Pollux
 from wattline.policy.elastic.powerflow import PowerFlow
 from wattline.policy.first_principle import FirstPrinciple
 from wattline.policy.gandiva import Gandiva
+from wattline.policy.gavel.policy import Gavel
 from wattline.policy.multi_resource import drf, tetris
 from wattline.policy.ordering import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
 from wattline.policy.stages.batch import Batch
@@ -42,6 +43,7 @@ __all__ = [
     "Ftf",
     "Fuse",
     "Gandiva",
+    "Gavel",
     "Las",
     "Pollux",
     "PowerFlow",

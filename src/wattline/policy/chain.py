@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -84,6 +84,7 @@ def reorder(
         node=None if plan.node is None else plan.node[order],
         gap=plan.gap,
         precedence=None if plan.precedence is None else plan.precedence[order],
+        note=plan.note,
     )
 
 
@@ -182,6 +183,7 @@ def decide_again(plan: Plan, at_s: float) -> Plan:
         plan.node,
         plan.gap,
         plan.precedence,
+        plan.note,
     )
 
 
@@ -194,7 +196,10 @@ class Chain:
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
         for stage in self.stages:
+            note = None if plan is None else plan.note
             plan = stage(snapshot, models, plan)
+            if note is not None and plan.note is None:
+                plan = replace(plan, note=note)
         return plan_as_requested(snapshot) if plan is None else plan
 
     @property

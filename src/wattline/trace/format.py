@@ -48,6 +48,7 @@ class Format:
     """One trace format. *wall_clock*: its times are dates or epochs, not seconds from a start.
 
     *join* joins rows with one id that are runs of one job; None: an id that appears twice is an error.
+    *timed_on* is the GPU kind for which its durations were predicted; "": they were recorded, on any kind.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Format:
     draft: Callable[[Chunk], Draft]
     wall_clock: bool = False
     join: Callable[[Draft, Ints], tuple[Draft, Ints, ReadCounts]] | None = None
+    timed_on: str = ""
 
 
 def header_has(*names: str) -> Callable[[Head], bool]:

@@ -115,3 +115,47 @@ def test_bad_models_arguments_are_explained(
         code, out, err = run_command(capsys, *command, *SYNTH, *words)
         assert (code, out) == (2, "")
         assert message in err
+
+
+def write_gavel_inputs(folder: Path) -> tuple[str, str]:
+    """Write a trace of Gavel's and a table in which a K80 is four times slower than a V100."""
+    row = ("python3 main.py --batch_size 64", "image", "--num_steps", "1", "3600", "1", "1", "-1", "0")
+    trace, table = folder / "gavel.trace", folder / "table.json"
+    trace.write_text("\t".join(("ResNet-50 (batch size 64)", *row)) + "\n")
+    entry = "('ResNet-50 (batch size 64)', 1)"
+    table.write_text(json.dumps({"v100": {entry: {"null": 4.0}}, "k80": {entry: {"null": 1.0}}}))
+    return str(trace), f"gavel:{table}"
+
+
+def test_a_table_of_throughputs_makes_gpu_kinds_differ(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace, table = write_gavel_inputs(tmp_path)
+    for kind, seconds in (("v100", 900), ("k80", 3600)):
+        found = run_json_command(
+            capsys, "simulate", "--trace", trace, "--cluster", f"1x{kind}:1", "--models", table
+        )
+        assert found["jct_mean_s"] == pytest.approx(seconds)
+
+
+def test_the_library_makes_gpu_kinds_differ_for_traces_that_it_timed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace, _ = write_gavel_inputs(tmp_path)
+    jct_s = [
+        run_json_command(
+            capsys, "simulate", "--trace", trace, "--cluster", f"1x{kind}:1", "--models", "library"
+        )["jct_mean_s"]
+        for kind in ("v100", "k80")
+    ]
+    assert jct_s[1] > 2 * jct_s[0]
+
+
+def test_a_log_of_gavel_can_be_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace, table = write_gavel_inputs(tmp_path)
+    log = str(tmp_path / "run.jsonl")
+    given = ("--models", table, "--policy", "gavel")
+    run_json_command(
+        capsys, "simulate", "--trace", trace, "--cluster", "1xv100:1+1xk80:1", *given, "--log", log
+    )
+    assert run_json_command(capsys, "replay", log, *given)["same"]

@@ -110,6 +110,15 @@ def test_a_young_job_is_not_restarted_for_little_and_an_older_one_is() -> None:
     assert start_sizes(free, "b") == [(0, 2), (40, 4)]
 
 
+def test_a_job_explores_by_doubling_the_most_gpus_it_has_had() -> None:
+    jobs = build_power_law_jobs(["1"], [10_000], gpus=[8])
+    policy = Pollux(explore=2.0, interval_s=60.0, restart_s=0.0)
+    log = simulate_power_law(jobs, policy, nodes("v100", gpus=8))
+    assert start_sizes(log, "a") == [(0, 1), (60, 2), (120, 4), (180, 8)]
+    with pytest.raises(ConfigError, match="explore must be 0, or above 1 and finite, got 1"):
+        Pollux(explore=1.0)
+
+
 def test_no_further_decision_is_planned_when_no_restart_is_put_off() -> None:
     state = snapshot_of_waiting(build_power_law_jobs(["0.5"] * 2, [100] * 2), nodes("v100", gpus=4))
     plan = Pollux()(state, PowerLawModels())

@@ -51,7 +51,12 @@ def run(args: argparse.Namespace) -> int:
     again = run_loop(
         backend,
         policy,
-        read_models(args.models, args.span_penalty, parse_assumed(args.assume).scaling),
+        read_models(
+            args.models,
+            args.span_penalty,
+            parse_assumed(args.assume).scaling,
+            (log.header["trace"] or {}).get("format", ""),
+        ),
         place=place,
         seed=log.header["seed"],
         trace=log.header["trace"],

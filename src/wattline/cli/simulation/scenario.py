@@ -19,7 +19,7 @@ from wattline.cli.simulation.assume_argument import (
     has_limits,
     parse_assumed,
 )
-from wattline.cli.simulation.models_argument import assign_drawn_models, read_models
+from wattline.cli.simulation.models_argument import AnyModels, assign_drawn_models, read_models
 from wattline.cli.simulation.policy_argument import check_owners, check_teams, parse_policy_and_placer
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED, Jobs
@@ -32,9 +32,7 @@ from wattline.energy.prices import Price, parse_price
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.models.trace_model import TraceModels
-from wattline.models.workload_models import WorkloadModels
-from wattline.papers.synergy_speedups import SynergyModels
+from wattline.models.throughput_table import ThroughputTable
 from wattline.policy.knobs import has_knob, insert_quota, set_knob
 from wattline.reports.assumptions import CLAIRVOYANT, Assumption, list_assumptions, with_limit_watts
 from wattline.trace import Trace
@@ -123,6 +121,8 @@ class SimulationCase:
         if self.draw_models:  # before jobs are left out, so that a job gets the same model with any team
             models, kinds = self.read_models(), parse_cluster(self.cluster).kind.names
             trace = replace(trace, jobs=assign_drawn_models(trace.jobs, models, kinds, self.seed))
+        if isinstance(table := self.read_models(), ThroughputTable):
+            trace = replace(trace, jobs=table.time_jobs(trace.jobs))
         if self.team is not None:
             trace = trace.take(np.array(self._find_team_jobs(trace)))
         check_teams(self.budgets, trace.jobs, self.trace)
@@ -153,9 +153,9 @@ class SimulationCase:
             f"--team {self.team}: no such team in {self.trace}, expected one of {', '.join(teams)}"
         )
 
-    def read_models(self) -> TraceModels | WorkloadModels | SynergyModels:
+    def read_models(self, trace_format: str = "") -> AnyModels:
         """Return the models, which both the simulator and the policy use."""
-        return read_models(self.models, self.span_penalty, self.read_assumed().scaling)
+        return read_models(self.models, self.span_penalty, self.read_assumed().scaling, trace_format)
 
     def read_assumed(self) -> Assumed:
         """Parse the assumptions that were named."""
@@ -172,7 +172,7 @@ class SimulationCase:
         return list_assumptions(
             trace.jobs,
             self.read_nodes(),
-            self.read_models(),
+            self.read_models(trace.format),
             scaling=assumed.scaling,
             watts=assumed.watts,
             restart_s=self.restart_s,
@@ -231,7 +231,7 @@ class SimulationCase:
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
         """Simulate; return the run log, and the CPU time of the run."""
-        models = self.read_models()
+        models = self.read_models(trace.format)
         sim = Sim(
             trace.jobs,
             self.read_nodes(),

@@ -183,8 +183,8 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--models",
         metavar="M",
-        help="models of speed and power: library, or a file written by fit --out"
-        " (default: the durations of the trace)",
+        help="models of speed and power: library, a file written by fit --out, or gavel:FILE, a table of"
+        " throughputs by GPU kind (default: the durations of the trace)",
     )
     add(
         "--assume",

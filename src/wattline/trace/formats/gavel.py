@@ -22,6 +22,7 @@ from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
+_TIMED_ON = "v100"
 _START = ("job_type", "command")
 _LAYOUTS = {
     7: (*_START, "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor"),
@@ -84,7 +85,7 @@ def _step_s(chunk: Chunk, family: Labels, batch: Ints, gpus: Ints, steps: Floats
     each = np.maximum(batch, 1).astype(np.float64)  # of one GPU; families without a batch count steps
     settings = Settings.of(gpus=gpus, batch=each * gpus)
     step_s = each / work_estimates.predict_samples_s(
-        "gavel", "v100", family, settings
+        "gavel", _TIMED_ON, family, settings
     )  # of all GPUs together
     known = ", ".join(work_estimates.list_models("gavel"))
     chunk.reject(
@@ -106,4 +107,5 @@ GAVEL = Format(
     recognises=_recognises,
     chunks=_chunks,
     draft=_draft,
+    timed_on=_TIMED_ON,
 )

@@ -15,6 +15,7 @@ from wattline.trace.field_parser import Chunk
 from wattline.trace.format import Format, header_has
 from wattline.trace.row_reader import delimited
 
+_TIMED_ON = "t4"
 _NODE_GPUS = 4  # of the machines on which Pollux ran
 
 
@@ -23,7 +24,7 @@ def _draft(chunk: Chunk) -> Draft:
     batch = chunk.whole("batch_size", "a whole number of samples, at least 1", 1)
     application = Labels.of(chunk.words("application"))
     settings = Settings.of(gpus=gpus, nodes=np.ceil(gpus / _NODE_GPUS), batch=batch)
-    step_s = batch / work_estimates.predict_samples_s("pollux", "t4", application, settings)
+    step_s = batch / work_estimates.predict_samples_s("pollux", _TIMED_ON, application, settings)
     known = ", ".join(work_estimates.list_models("pollux"))
     chunk.reject(
         np.isnan(step_s), lambda row: f"application is {application.word(row)!r}, expected one of {known}"
@@ -47,4 +48,5 @@ POLLUX = Format(
     recognises=header_has("name", "time", "application", "num_replicas", "batch_size"),
     chunks=delimited,
     draft=_draft,
+    timed_on=_TIMED_ON,
 )

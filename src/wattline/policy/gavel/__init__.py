@@ -1,0 +1,1 @@
+"""Gavel's policies: target shares of every kind of GPU, followed in rounds."""
