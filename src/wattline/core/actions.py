@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,3 +27,14 @@ ACTION_CAP_W, ACTION_BATCH, ACTION_HOST = range(5, 8)  # ACTION_HOST: the first 
 ACTION_COLUMNS: Final = 10
 NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
 NO_ACTIONS.setflags(write=False)
+
+
+def find_action_ranges(actions: Actions) -> list[tuple[int, int]]:
+    """Return the first row of each action and the row after its last: a start has one row per node."""
+    count = len(actions)
+    if count < 2:
+        return [(0, count)] if count else []
+    verb, job = actions[:, ACTION_VERB], actions[:, ACTION_JOB]
+    first = np.flatnonzero((verb[1:] != START) | (verb[:-1] != START) | (job[1:] != job[:-1])) + 1
+    edges = [0, *first.tolist(), count]
+    return list(pairwise(edges))

@@ -55,35 +55,73 @@ class Pack:
 
 
 @inner
+def _find_tightest(need: int, kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats) -> int:
+    """Return the node with the least room for *need* GPUs (-1: none), among equals the one up first."""
+    tight = -1
+    for n in range(len(free)):
+        if (
+            node_kind[n] == kind
+            and free[n] >= need
+            and (
+                tight < 0
+                or free[n] < free[tight]
+                or (free[n] == free[tight] and boot_done_s[n] < boot_done_s[tight])
+            )
+        ):
+            tight = n
+    return tight
+
+
+@inner
+def _order_by_room(kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats) -> Ints:
+    """Return the nodes with room, most room first, among equals the one that is up first."""
+    most = 0
+    for n in range(len(free)):
+        if node_kind[n] == kind:
+            most = max(most, free[n])
+    start = np.zeros(most + 2, dtype=np.int64)  # by room: the number of nodes that have more
+    for n in range(len(free)):
+        if node_kind[n] == kind and free[n] > 0:
+            start[free[n] - 1] += 1
+    for room in range(most - 1, -1, -1):
+        start[room] += start[room + 1]
+    order = np.empty(start[0], dtype=np.int64)
+    end = start.copy()
+    for n in range(len(free)):
+        if node_kind[n] == kind and free[n] > 0:
+            at = end[free[n]]
+            end[free[n]] += 1
+            while at > start[free[n]] and boot_done_s[n] < boot_done_s[order[at - 1]]:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = n
+    return order
+
+
+@inner
 def _take_gpus(
     left: int, kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats, entries: Ints, at: int
 ) -> int:
-    """Take *left* GPUs from *free* and write *entries* from *at* on; return the end of the entries."""
+    """Take *left* GPUs from *free* and write *entries* from *at* on; return the end of the entries.
+
+    The tightest node that holds all that is left is taken, else the one with most room.
+    """
     start = at
-    while left > 0:
-        # The tightest node that holds all that is left, else the one with most room; among equals
-        # the one that is up first.
-        tight, wide = -1, -1
-        for n in range(len(free)):
-            if node_kind[n] == kind and free[n] > 0:
-                if free[n] >= left:
-                    if (
-                        tight < 0
-                        or free[n] < free[tight]
-                        or (free[n] == free[tight] and boot_done_s[n] < boot_done_s[tight])
-                    ):
-                        tight = n
-                elif (
-                    wide < 0
-                    or free[n] > free[wide]
-                    or (free[n] == free[wide] and boot_done_s[n] < boot_done_s[wide])
-                ):
-                    wide = n
-        n = tight if tight >= 0 else wide
-        take = min(left, free[n])
-        free[n] -= take
-        left -= take
-        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, take
+    tight = _find_tightest(left, kind, free, node_kind, boot_done_s)
+    if tight < 0:
+        order = _order_by_room(kind, free, node_kind, boot_done_s)
+        for n in order:
+            if free[n] >= left:
+                break
+            entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, free[n]
+            at += 1
+            left -= free[n]
+            free[n] = 0
+        if left > 0:
+            tight = _find_tightest(left, kind, free, node_kind, boot_done_s)
+    if left > 0:
+        free[tight] -= left
+        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = tight, left
         at += 1
     sort_by_node(entries, start, at)
     return at

@@ -13,7 +13,17 @@ from wattline.backend.sim.checkpoints import SimCheckpoints
 from wattline.backend.sim.faults import Faults, Overheads
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
-from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, STOP, Actions
+from wattline.core.actions import (
+    ACTION_GPUS,
+    ACTION_NODE,
+    POWER_OFF,
+    POWER_ON,
+    RETUNE,
+    START,
+    STOP,
+    Actions,
+    find_action_ranges,
+)
 from wattline.core.events import (
     ARRIVED,
     EVENT_COLUMNS,
@@ -191,16 +201,16 @@ class Sim:
         runs, now_s = self._runs, self._now_s
         changed: dict[int, bool] = {}  # job -> whether lease or group changed, not only its settings
         joining: list[tuple[int, int]] = []
-        for verb, job, group, node, gpus, *settings in actions.tolist():
-            if verb == RETUNE:
-                runs[job].settings = tuple(settings)
-                changed.setdefault(job, False)
-            elif verb == POWER_OFF:
-                self._switch_off(node)
-            elif verb == POWER_ON:
-                self._power.set_booting(node, now_s)
-                ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
-                heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
+        nodes, gpus = actions[:, ACTION_NODE].tolist(), actions[:, ACTION_GPUS].tolist()
+        for first, end in find_action_ranges(actions):
+            verb, job, group, node, _, *settings = actions[first].tolist()
+            if verb == START:
+                runs[job] = _Run(
+                    nodes[first:end], gpus[first:end], [job], self._done[job], now_s, tuple(settings)
+                )
+                changed[job] = True
+                if group != job:
+                    joining.append((job, group))
             elif verb == STOP:
                 run = runs[job]
                 # Saving also costs work done before the last retune, counted at the present rate.
@@ -209,14 +219,15 @@ class Sim:
                 if not run.saves_at_stop:
                     steps = self._checkpoints.saved_steps(job, run, now_s)
                 self._finish_lease(STOPPED, job, run, steps, changed)
-            elif job in runs:
-                runs[job].nodes.append(node)
-                runs[job].gpus.append(gpus)
-            else:
-                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, tuple(settings))
-                changed[job] = True
-                if group != job:
-                    joining.append((job, group))
+            elif verb == RETUNE:
+                runs[job].settings = tuple(settings)
+                changed.setdefault(job, False)
+            elif verb == POWER_OFF:
+                self._switch_off(node)
+            elif verb == POWER_ON:
+                self._power.set_booting(node, now_s)
+                ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
+                heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
         for job, group in joining:
             members = runs[job].group = runs[group].group
             members.append(job)
