@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim.checkpoints import SimCheckpoints
-from wattline.backend.sim.faults import Faults, Overheads
+from wattline.backend.sim.faults import Faults, Overheads, compact
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
 from wattline.core.actions import (
@@ -101,17 +101,17 @@ class Sim:
         self.jobs = fill_host_shares(self.jobs, self.nodes)
         count = len(self.jobs)
         self._now_s = 0.0
-        self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
+        self._arrivals_s = compact(self._boundary(self.jobs.submit_s))
         self._arrived = 0
         self._runs: dict[int, _Run] = {}
         self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
         self._starts = [0] * count
         self._failures = [0] * count  # attempts that failed
         self._versions = [0] * count  # an end in the heap is valid only with the newest version
-        self._done = [0.0] * count
+        self._done = compact(np.zeros(count))
         self._gpus_before = [0] * count
-        self._total: list[float] = self.jobs.steps.tolist()
-        self._step_s: list[float] = self.jobs.step_s.tolist()
+        self._total = compact(self.jobs.steps)
+        self._step_s = compact(self.jobs.step_s)
         self._whole: list[bool] = self.jobs.whole.tolist()
         self._checkpoints = SimCheckpoints(self.jobs, self.faults.checkpoint_s)
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
@@ -143,7 +143,7 @@ class Sim:
         self._power = PowerDraw(self.nodes, state.now_s)
         for job, steps in zip(state.queue.job.tolist(), state.steps_done.tolist(), strict=True):
             self._done[job] = steps
-        costs, self._cost = self._cost, {name: [0.0] * len(self.jobs) for name in self._cost}
+        costs, self._cost = self._cost, {name: compact(np.zeros(len(self.jobs))) for name in self._cost}
         self.apply(reconcile(Leases.of((), (), (), ()), state.leases))
         self._cost = costs
         for job, column in zip(state.queue.job.tolist(), state.queue.block.T, strict=True):
