@@ -6,21 +6,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.jit import F1, I1, I2, inner, kernel
-from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NodeEntries, sort_by_node
-from wattline.placement.lease_builder import build_placement
+from wattline.jit import F1, F2, I1, I2, INT, inner, kernel
+from wattline.models.remaining import group_remaining_s
+from wattline.placement.kernel_arrays import (
+    ENTRY_GPUS,
+    ENTRY_NODE,
+    NO_INTS,
+    NODE_COLUMNS,
+    PLAN_COLUMNS,
+    NodeColumns,
+    NodeEntries,
+    PlanColumns,
+    sort_by_node,
+    take_node_columns,
+    take_plan_columns,
+)
+from wattline.placement.lease_builder import build_block
 from wattline.placement.named_nodes import place_on_named_nodes
 from wattline.placement.selection import (
+    BACKFILL_MODES,
+    NO_TIMES,
     OUTCOME_KIND,
     OUTCOME_LEADER,
+    OUTCOME_REASON,
     OUTCOME_STAYS,
     Backfill,
     check_backfill,
-    select_jobs,
+    exclude_other_kinds,
+    raise_plan_error,
+    select_rows,
 )
 
 
@@ -42,16 +61,28 @@ class Pack:
         """Return leases for the plan, and a reason for every job without."""
         if plan.node is not None:
             return place_on_named_nodes(plan, snapshot, plan.node)
-        selection = select_jobs(plan, snapshot, models, self.backfill)
-        entries = _assign_nodes(
-            plan.row,
-            plan.gpus,
-            selection.outcome,
-            selection.free_gpus,
-            snapshot.nodes.kind.codes,
-            snapshot.boot_done_s,
-        )
-        return build_placement(plan, snapshot, selection, entries)
+        excluded_kinds = exclude_other_kinds(plan, snapshot)
+        nodes, queue, remaining_s = take_node_columns(snapshot), snapshot.queue, NO_TIMES
+        while True:
+            outcome, block, changed, waiting, needs_remaining, invalid = _pack(
+                take_plan_columns(plan),
+                nodes,
+                len(snapshot.nodes.kind.names),
+                snapshot.free_gpus,
+                queue.block,
+                snapshot.leases.block,
+                BACKFILL_MODES.index(self.backfill),
+                remaining_s,
+                excluded_kinds,
+                NO_INTS if plan.cap_w is None else plan.cap_w,
+                NO_INTS if plan.batch is None else plan.batch,
+            )
+            if invalid >= 0:
+                raise_plan_error(plan, invalid, snapshot)
+            if not needs_remaining:
+                leases = Leases(block) if changed else snapshot.leases
+                return Placement(leases, outcome[OUTCOME_REASON], waiting)
+            remaining_s = group_remaining_s(snapshot, models, plan)
 
 
 @inner
@@ -127,7 +158,7 @@ def _take_gpus(
     return at
 
 
-@kernel(I1, I1, I2, I1, I1, F1)
+@inner
 def _assign_nodes(
     plan_row: Ints, plan_gpus: Ints, outcome: Ints, free_gpus: Ints, node_kind: Ints, boot_done_s: Floats
 ) -> NodeEntries:
@@ -149,3 +180,35 @@ def _assign_nodes(
             at = _take_gpus(plan_gpus[p], kind_of[i], free, node_kind, boot_done_s, entries, at)
             entry_range[1, i] = at
     return entry_range, entries
+
+
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, I1, F2, I2, INT, F1, I1, I1, I1)
+def _pack(
+    plan: PlanColumns,
+    nodes: NodeColumns,
+    kinds: int,
+    node_free_gpus: Ints,
+    queue: Floats,
+    leases: Ints,
+    mode: int,
+    remaining_s: Floats,
+    excluded_kinds: Ints,
+    cap_w: Ints,
+    batch: Ints,
+) -> tuple[Ints, Ints, bool, int, bool, int]:
+    """Select jobs, find their nodes and write their leases in one call.
+
+    Return the outcome of the selection, the block of leases, whether it is new, the number of waiting jobs,
+    whether *remaining_s* is needed, and an invalid entry or -1.
+    """
+    outcome, free_gpus, _, waiting, needs_remaining, invalid = select_rows(
+        plan, nodes, kinds, node_free_gpus, queue, leases, mode, remaining_s, excluded_kinds
+    )
+    if invalid >= 0 or needs_remaining:
+        return outcome, np.empty((0, 0), dtype=np.int64), False, 0, needs_remaining, invalid
+    entry_range, entries = _assign_nodes(
+        plan.row, plan.gpus, outcome, free_gpus, nodes.kind, nodes.boot_done_s
+    )
+    host = np.empty((3, 0), dtype=np.int64)  # all have their proportional share
+    block, changed = build_block(plan.row, cap_w, batch, outcome, queue, leases, entry_range, entries, host)
+    return outcome, block, changed, waiting, needs_remaining, invalid
