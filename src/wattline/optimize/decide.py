@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.optimize.cap_elimination import CaplessInstance, eliminate_caps
-from wattline.optimize.exact import compute_cost, postpone_all, solve
+from wattline.optimize.exact import compute_bound, compute_cost, postpone_all, solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
 from wattline.optimize.node_assignment import assign_nodes
@@ -86,21 +87,31 @@ def _run_method(
     """Return the best assignment without caps that *method* finds, and the method that found it."""
     if method == "relink":
         return relink(capless.instance, capless.charges, effort.tries, effort.seed), method
+    if method == "exact":
+        # Where every job can have nearly its cheapest slot, a quick method is as good as the solver.
+        bound = compute_bound(capless.charges)
+        for quick in _try_quick_methods(instance, charges, capless, effort):
+            if quick.cost - bound <= effort.gap * abs(quick.cost):
+                return replace(quick, bound=bound), method
+        best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
+        if best is None:
+            return quick, "search"
+        if quick.cost < best.cost:  # the solver ran out of time, or stopped at its gap
+            return replace(quick, bound=best.bound), method if best.gap <= effort.gap else "search"
+        return best, method
     tries = 1 if method == "greedy" else effort.tries
-    tried = _recompute_cost(
-        capless, randomised(instance, charges, tries, effort.seed) if tries > 1 else greedy(instance, charges)
-    )
-    if method in ("randomised", "greedy"):
-        return tried, method
-    tried = _search(capless, tried, effort)
-    if method == "search":
-        return tried, method
-    best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
-    if best is None:
-        return tried, "search"
-    if tried.cost < best.cost:  # the solver ran out of time, or stopped at its gap
-        return replace(tried, bound=best.bound), method if best.gap <= effort.gap else "search"
-    return best, method
+    tried = _recompute_cost(capless, randomised(instance, charges, tries, effort.seed))
+    return (_search(capless, tried, effort) if method == "search" else tried), method
+
+
+def _try_quick_methods(
+    instance: Instance, charges: Charges, capless: CaplessInstance, effort: Effort
+) -> Iterator[Assignment]:
+    """Iterate over the assignments of greedy, randomised and search, each only when it is requested."""
+    yield _recompute_cost(capless, greedy(instance, charges))
+    tried = _recompute_cost(capless, randomised(instance, charges, effort.tries, effort.seed))
+    yield tried
+    yield _search(capless, tried, effort)
 
 
 def _search(capless: CaplessInstance, start: Assignment, effort: Effort) -> Assignment:
