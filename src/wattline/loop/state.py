@@ -40,7 +40,7 @@ from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.core.usage import Usage, charge
-from wattline.loop.advance_kernels import advance_nodes, advance_queue
+from wattline.loop.advance_kernels import advance_state
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -106,25 +106,18 @@ def advance(
 
     *jobs* are all jobs submitted, *accepted_kinds* their GPU kinds from `Nodes.accepted_kinds`.
     """
-    planned = decision.placement.leases.block
-    block, leases = advance_queue(
+    block, leases, free_gpus, idle_since_s, switched, metered = advance_state(
         snapshot.queue.block,
-        planned,
+        decision.placement.leases.block,
         decision.placement.reason,
         decision.actions,
         snapshot.now_s,
         events,
         jobs.gpus,
         accepted_kinds,
-    )
-    free_gpus, idle_since_s, switched, metered = advance_nodes(
         snapshot.nodes.gpus,
         snapshot.up,
         snapshot.idle_since_s,
-        planned,
-        leases,
-        decision.actions,
-        events,
         now_s,
     )
     up, boot_done_s = snapshot.up, snapshot.boot_done_s
