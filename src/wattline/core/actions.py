@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,28 @@ NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
 NO_ACTIONS.setflags(write=False)
 
 
-def find_action_ranges(actions: Actions) -> list[tuple[int, int]]:
-    """Return the first row of each action and the row after its last: a start has one row per node."""
-    count = len(actions)
-    if count < 2:
-        return [(0, count)] if count else []
-    verb, job = actions[:, ACTION_VERB], actions[:, ACTION_JOB]
-    first = np.flatnonzero((verb[1:] != START) | (verb[:-1] != START) | (job[1:] != job[:-1])) + 1
-    edges = [0, *first.tolist(), count]
-    return list(pairwise(edges))
+class Action(NamedTuple):
+    """One action with all its nodes."""
+
+    verb: int
+    job: int
+    group: int
+    nodes: list[int]
+    gpus: list[int]  # by node
+    settings: tuple[int, ...]  # cap_w, batch, host resources per GPU
+
+
+def list_actions(actions: Actions) -> list[Action]:
+    """Return the rows of *actions* as `Action` tuples: a start has one row per node, and becomes one."""
+    if len(actions) == 1:
+        ((verb, job, group, node, gpus, *settings),) = actions.tolist()
+        return [Action(verb, job, group, [node], [gpus], tuple(settings))]
+    verbs, jobs = actions[:, ACTION_VERB], actions[:, ACTION_JOB]
+    begins = (verbs[1:] != START) | (verbs[:-1] != START) | (jobs[1:] != jobs[:-1])
+    first = [0, *(np.flatnonzero(begins) + 1).tolist()] if len(actions) else []
+    nodes, gpus = actions[:, ACTION_NODE].tolist(), actions[:, ACTION_GPUS].tolist()
+    heads, ranges = actions[first].tolist(), pairwise((*first, len(actions)))
+    return [
+        Action(verb, job, group, nodes[start:end], gpus[start:end], tuple(settings))
+        for (verb, job, group, _, _, *settings), (start, end) in zip(heads, ranges, strict=True)
+    ]

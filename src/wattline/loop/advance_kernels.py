@@ -311,10 +311,16 @@ def advance_state(
     was_up: Bools,
     was_idle_since_s: Floats,
     now_s: float,
-) -> tuple[Floats, Ints, Ints, Floats, bool, bool]:
-    """Return queue, leases, free GPUs and idle times of nodes, and the flags of `_advance_nodes`."""
+) -> tuple[Floats, Ints, Ints, Floats, bool, bool, bool]:
+    """Return queue, leases, free GPUs and idle times of nodes, and the flags of `_advance_nodes`.
+
+    The last flag is whether any job is protected.
+    """
     full, leases = _advance_queue(block, planned, reason, actions, decided_s, events, job_gpus, job_accepts)
     free_gpus, idle_since_s, switched, metered = _advance_nodes(
         node_gpus, was_up, was_idle_since_s, planned, leases, actions, events, now_s
     )
-    return full, leases, free_gpus, idle_since_s, switched, metered
+    may_protect = False
+    for i in range(full.shape[1]):
+        may_protect = may_protect or full[QUEUE_PROTECTED_UNTIL_S, i] > now_s
+    return full, leases, free_gpus, idle_since_s, switched, metered, may_protect

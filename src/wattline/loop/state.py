@@ -106,7 +106,7 @@ def advance(
 
     *jobs* are all jobs submitted, *accepted_kinds* their GPU kinds from `Nodes.accepted_kinds`.
     """
-    block, leases, free_gpus, idle_since_s, switched, metered = advance_state(
+    block, leases, free_gpus, idle_since_s, switched, metered, may_protect = advance_state(
         snapshot.queue.block,
         decision.placement.leases.block,
         decision.placement.reason,
@@ -133,7 +133,7 @@ def advance(
         now_s,
         jobs,
         snapshot.nodes,
-        Queue(block),
+        Queue(block, may_protect),
         Leases(leases),
         free_gpus,
         up,

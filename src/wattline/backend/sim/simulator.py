@@ -13,17 +13,7 @@ from wattline.backend.sim.checkpoints import SimCheckpoints
 from wattline.backend.sim.faults import Faults, Overheads, compact
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
-from wattline.core.actions import (
-    ACTION_GPUS,
-    ACTION_NODE,
-    POWER_OFF,
-    POWER_ON,
-    RETUNE,
-    START,
-    STOP,
-    Actions,
-    find_action_ranges,
-)
+from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions, list_actions
 from wattline.core.events import (
     ARRIVED,
     EVENT_COLUMNS,
@@ -201,13 +191,9 @@ class Sim:
         runs, now_s = self._runs, self._now_s
         changed: dict[int, bool] = {}  # job -> whether lease or group changed, not only its settings
         joining: list[tuple[int, int]] = []
-        nodes, gpus = actions[:, ACTION_NODE].tolist(), actions[:, ACTION_GPUS].tolist()
-        for first, end in find_action_ranges(actions):
-            verb, job, group, node, _, *settings = actions[first].tolist()
+        for verb, job, group, nodes, gpus, settings in list_actions(actions):
             if verb == START:
-                runs[job] = _Run(
-                    nodes[first:end], gpus[first:end], [job], self._done[job], now_s, tuple(settings)
-                )
+                runs[job] = _Run(nodes, gpus, [job], self._done[job], now_s, settings)
                 changed[job] = True
                 if group != job:
                     joining.append((job, group))
@@ -220,11 +206,12 @@ class Sim:
                     steps = self._checkpoints.saved_steps(job, run, now_s)
                 self._finish_lease(STOPPED, job, run, steps, changed)
             elif verb == RETUNE:
-                runs[job].settings = tuple(settings)
+                runs[job].settings = settings
                 changed.setdefault(job, False)
             elif verb == POWER_OFF:
-                self._switch_off(node)
+                self._switch_off(nodes[0])
             elif verb == POWER_ON:
+                node = nodes[0]
                 self._power.set_booting(node, now_s)
                 ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
                 heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
