@@ -10,7 +10,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.optimize.cap_elimination import CaplessInstance, eliminate_caps
-from wattline.optimize.exact import compute_bound, compute_cost, postpone_all, solve
+from wattline.optimize.exact import compute_cost, postpone_all, solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
 from wattline.optimize.node_assignment import assign_nodes
@@ -89,10 +89,9 @@ def _run_method(
         return relink(capless.instance, capless.charges, effort.tries, effort.seed), method
     if method == "exact":
         # Where every job can have nearly its cheapest slot, a quick method is as good as the solver.
-        bound = compute_bound(capless.charges)
         for quick in _try_quick_methods(instance, charges, capless, effort):
-            if quick.cost - bound <= effort.gap * abs(quick.cost):
-                return replace(quick, bound=bound), method
+            if _is_good_enough(capless.charges, quick, effort.gap):
+                return replace(quick, bound=float(_find_least_costs(capless.charges).sum())), method
         best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
         if best is None:
             return quick, "search"
@@ -102,6 +101,26 @@ def _run_method(
     tries = 1 if method == "greedy" else effort.tries
     tried = _recompute_cost(capless, randomised(instance, charges, tries, effort.seed))
     return (_search(capless, tried, effort) if method == "search" else tried), method
+
+
+def _find_least_costs(charges: Charges) -> Floats:
+    """Return the cost of each job in its cheapest slot; their sum is a lower bound of all assignments."""
+    cheapest = charges.run_cost.min(axis=(1, 2), initial=np.inf)
+    return np.minimum(cheapest, charges.wait_cost)
+
+
+def _is_good_enough(charges: Charges, assignment: Assignment, gap: float) -> bool:
+    """Return whether no job waits that should run, and the cost is within *gap* of a lower bound.
+
+    The gap is relative to the cost and to what is at stake, the cost of letting all jobs wait beyond the
+    bound: a job that is late by days would hide all that is decided about others.
+    """
+    least = _find_least_costs(charges)
+    waits = assignment.config == POSTPONED
+    if (charges.wait_cost[waits] > least[waits]).any():
+        return False
+    stake = float((charges.wait_cost - least).sum())
+    return bool(assignment.cost - least.sum() <= gap * min(abs(assignment.cost), stake))
 
 
 def _try_quick_methods(

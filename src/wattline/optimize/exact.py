@@ -175,12 +175,6 @@ def compute_cost(instance: Instance, charges: Charges, assignment: Assignment) -
     return float(cost.sum() + charges.wait_cost[waits].sum())
 
 
-def compute_bound(charges: Charges) -> float:
-    """Return a lower bound of the cost of all assignments: each job has its cheapest slot, or waits."""
-    cheapest = charges.run_cost.min(axis=(1, 2), initial=np.inf)
-    return float(np.minimum(cheapest, charges.wait_cost).sum())
-
-
 def postpone_all(instance: Instance, charges: Charges) -> Assignment:
     """Return the assignment in which all jobs wait, for an instance in which none can run."""
     none = np.full(instance.jobs, POSTPONED, dtype=np.int64)

@@ -15,14 +15,8 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F1, F2, I1, I2, inner, kernel
-from wattline.policy.elastic.capacity import (
-    Capacity,
-    allocate_greedily,
-    build_capacity,
-    compute_speeds,
-    compute_work_s,
-    plan_from_sizes,
-)
+from wattline.policy.elastic.capacity import Capacity, allocate_greedily, build_capacity, plan_from_sizes
+from wattline.policy.elastic.restart_costs import compute_speeds, compute_work_s
 
 _LENGTHS = ("unknown", "known")
 _AHEAD = 1.25  # a running job goes on until it has so many times the service of a waiting one

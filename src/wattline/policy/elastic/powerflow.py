@@ -37,13 +37,8 @@ from wattline.policy.elastic.budget_allocation import (
     PowerTable,
     allocate_within_limits,
 )
-from wattline.policy.elastic.capacity import (
-    Capacity,
-    build_capacity,
-    compute_speeds,
-    compute_work_s,
-    discount_restarts,
-)
+from wattline.policy.elastic.capacity import Capacity, build_capacity
+from wattline.policy.elastic.restart_costs import compute_speeds, compute_work_s, discount_restarts
 
 _HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
     REASONS.index(reason)
