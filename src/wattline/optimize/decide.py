@@ -106,7 +106,7 @@ def _run_method(
 def _find_least_costs(charges: Charges) -> Floats:
     """Return the cost of each job in its cheapest slot; their sum is a lower bound of all assignments."""
     cheapest = charges.run_cost.min(axis=(1, 2), initial=np.inf)
-    return np.minimum(cheapest, charges.wait_cost)
+    return np.asarray(np.minimum(cheapest, charges.wait_cost))
 
 
 def _is_good_enough(charges: Charges, assignment: Assignment, gap: float) -> bool:
