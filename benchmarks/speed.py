@@ -1,10 +1,14 @@
 """Speed of the simulator: CPU seconds, jobs per CPU-second, peak memory, and ratios to a bare loop.
 
-    python benchmarks/speed.py [--trace FILE] [--cluster 320xv100:8] [--policy fifo ...] [--growth]
+    python benchmarks/speed.py [--trace FILE] [--jobs N] [--cluster 320xv100:8] [--policy fifo ...]
+    python benchmarks/speed.py --growth
+    python benchmarks/speed.py --million
 
-The trace defaults to Philly's 82,247 jobs in $WATTLINE_DATA. Ratios are taken in one process, one
-run after the other, because absolute times on shared machines mean little. `--growth` measures
-the cost of ten times the jobs at the same load.
+The trace defaults to Philly's 82,247 jobs in $WATTLINE_DATA; `--jobs` takes the first N of them, and
+`--from` begins later. Ratios are taken in one process, one run after the other, because absolute times
+on shared machines mean little. Without `--models` the speed of a job grows with its GPUs without limit:
+elastic policies then spread few jobs over all nodes. `--fixed` limits each job to the GPUs it requested.
+`--growth` measures the cost of ten times the jobs at the same load, `--million` the memory of 10^6 jobs.
 """
 
 from __future__ import annotations
@@ -14,16 +18,18 @@ import os
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from bare import simulate_bare_fifo
 
 import wattline as wl
-from wattline.policy import ORDERS
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data"))
 PHILLY = DATA / "philly" / "philly_jobs.csv.gz"
+ORDERED = ["fifo", "srtf", "las", "tiresias"]
+ELASTIC = ["pollux", "afs", "powerflow", "andreas"]
 
 
 def measure_cpu_s(jobs: wl.Jobs, cluster: wl.Nodes, policy: str) -> tuple[float, wl.Log]:
@@ -41,16 +47,18 @@ def measure_bare_cpu_s(jobs: wl.Jobs, cluster: wl.Nodes) -> float:
     return time.process_time() - before
 
 
-def print_speed(trace: str, cluster_text: str, policies: list[str]) -> None:
+def print_speed(trace: str, cluster_text: str, policies: list[str], rows: slice, fixed: bool = False) -> None:
     before = time.process_time()
-    jobs = wl.read_trace(trace)
+    jobs = wl.read_trace(trace).take(rows)
+    if fixed:
+        jobs = replace(jobs, max_gpus=jobs.gpus.copy())
     cluster = wl.parse_cluster(cluster_text)
     cpu_s = time.process_time() - before
     print(f"{Path(trace).name}: {len(jobs)} jobs, read in {cpu_s:.2f} CPU s; {cluster_text}")
-    measure_cpu_s(jobs.take(slice(0, 200)), cluster, "fifo")  # load the compiled kernels
     words = ("CPU s", "jobs/CPU s", "rounds", "actions", "peak MB", "x bare")
     print(f"{'policy':10}", *(f"{word:>10}" for word in words))
     for policy in policies:
+        measure_cpu_s(jobs.take(slice(0, 50)), cluster, policy)  # load the compiled kernels
         bare = measure_bare_cpu_s(jobs, cluster)
         cpu, log = measure_cpu_s(jobs, cluster, policy)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -77,6 +85,22 @@ def repeat_jobs(jobs: wl.Jobs, times: int) -> wl.Jobs:
     )
 
 
+def print_million(trace: str, cluster_text: str, policies: list[str]) -> None:
+    """Print speed and peak memory of 10^6 jobs: the trace, again and again."""
+    jobs = wl.read_trace(trace)
+    times = -(-1_000_000 // len(jobs))
+    period_s = float(jobs.submit_s[-1]) + 86400.0
+    jobs = wl.Jobs.of(
+        submit_s=np.concatenate([jobs.submit_s + turn * period_s for turn in range(times)])[:1_000_000],
+        gpus=np.tile(jobs.gpus, times)[:1_000_000],
+        duration_s=np.tile(jobs.duration_s, times)[:1_000_000],
+    )
+    for policy in policies:
+        cpu, _ = measure_cpu_s(jobs, wl.parse_cluster(cluster_text), policy)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{policy}: {len(jobs)} jobs, {len(jobs) / cpu:.0f} jobs/CPU s, peak {peak:.0f} MB")
+
+
 def print_growth(policies: list[str]) -> None:
     cluster = wl.parse_cluster("16xv100:8")
     measure_cpu_s(wl.synth(count=200, seed=0), cluster, "fifo")  # load the compiled kernels
@@ -101,16 +125,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trace", default=str(PHILLY))
     parser.add_argument("--cluster", default="320xv100:8")
-    parser.add_argument("--policy", action="append", choices=ORDERS)
+    parser.add_argument("--policy", action="append", help=f"default: {' '.join(ORDERED + ELASTIC)}")
+    parser.add_argument("--jobs", type=int, help="number of jobs; default: all")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first job")
+    parser.add_argument("--fixed", action="store_true", help="no job gets more GPUs than it requested")
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--million", action="store_true")
     args = parser.parse_args()
-    policies = args.policy or ["fifo", "srtf", "las", "tiresias"]
     if args.growth:
-        print_growth(policies)
+        print_growth(args.policy or ORDERED)
+        return 0
+    if not Path(args.trace).exists():
+        sys.exit(f"{args.trace} is missing: set WATTLINE_DATA or --trace")
+    if args.million:
+        print_million(args.trace, args.cluster, args.policy or ["fifo"])
     else:
-        if not Path(args.trace).exists():
-            sys.exit(f"{args.trace} is missing: set WATTLINE_DATA or --trace")
-        print_speed(args.trace, args.cluster, policies)
+        rows = slice(args.first, None if args.jobs is None else args.first + args.jobs)
+        print_speed(args.trace, args.cluster, args.policy or ORDERED + ELASTIC, rows, args.fixed)
     return 0
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,3 +27,30 @@ ACTION_CAP_W, ACTION_BATCH, ACTION_HOST = range(5, 8)  # ACTION_HOST: the first 
 ACTION_COLUMNS: Final = 10
 NO_ACTIONS: Final[Actions] = np.empty((0, ACTION_COLUMNS), dtype=np.int64)
 NO_ACTIONS.setflags(write=False)
+
+
+class Action(NamedTuple):
+    """One action with all its nodes."""
+
+    verb: int
+    job: int
+    group: int
+    nodes: list[int]
+    gpus: list[int]  # by node
+    settings: tuple[int, ...]  # cap_w, batch, host resources per GPU
+
+
+def list_actions(actions: Actions) -> list[Action]:
+    """Return the rows of *actions* as `Action` tuples: a start has one row per node, and becomes one."""
+    if len(actions) == 1:
+        ((verb, job, group, node, gpus, *settings),) = actions.tolist()
+        return [Action(verb, job, group, [node], [gpus], tuple(settings))]
+    verbs, jobs = actions[:, ACTION_VERB], actions[:, ACTION_JOB]
+    begins = (verbs[1:] != START) | (verbs[:-1] != START) | (jobs[1:] != jobs[:-1])
+    first = [0, *(np.flatnonzero(begins) + 1).tolist()] if len(actions) else []
+    nodes, gpus = actions[:, ACTION_NODE].tolist(), actions[:, ACTION_GPUS].tolist()
+    heads, ranges = actions[first].tolist(), pairwise((*first, len(actions)))
+    return [
+        Action(verb, job, group, nodes[start:end], gpus[start:end], tuple(settings))
+        for (verb, job, group, _, _, *settings), (start, end) in zip(heads, ranges, strict=True)
+    ]

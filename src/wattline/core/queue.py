@@ -37,6 +37,7 @@ class Queue:
     """Unfinished jobs, one column of *block* each, in order of submission."""
 
     block: Floats
+    may_protect: bool = True  # False: no running job is protected; True: ask the block
 
     def __post_init__(self) -> None:
         self.block.setflags(write=False)

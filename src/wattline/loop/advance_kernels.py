@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattline.core.actions import (
     ACTION_CAP_W,
@@ -167,23 +169,33 @@ def _apply_events(
 
 
 @inner
+def _copy_columns(source: NDArray[Any], out: Bools, target: NDArray[Any]) -> None:
+    """Copy the columns of *source* that are not *out* into *target*, in runs: few columns are left out."""
+    at = start = 0
+    for end in range(len(out) + 1):
+        if end == len(out) or out[end]:
+            if end > start:
+                for c in range(source.shape[0]):
+                    target[c, at : at + end - start] = source[c, start:end]
+                at += end - start
+            start = end + 1
+
+
+@inner
 def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
     """Return the leases that continue; the first remaining member replaces a leader that is gone."""
-    keep = np.zeros(leases.shape[1], dtype=np.bool_)
+    out = np.zeros(leases.shape[1], dtype=np.bool_)
     count = 0
     i = 0
     for r in range(leases.shape[1]):
         while full[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
             i += 1
-        keep[r] = not freed[i]
-        count += keep[r]
+        out[r] = freed[i]
+        count += not freed[i]
     kept = np.empty((LEASE_ROWS, count), dtype=np.int64)
-    at = 0
-    for r in range(leases.shape[1]):
-        if keep[r]:
-            for c in range(LEASE_ROWS):
-                kept[c, at] = leases[c, r]
-            at += 1
+    _copy_columns(leases, out, kept)
+    if count == leases.shape[1]:
+        return kept
     for r in range(count):
         leader = kept[LEASE_GROUP, r]
         if leader != kept[LEASE_JOB, r] and freed[find(full[QUEUE_JOB], full.shape[1], leader)]:
@@ -200,17 +212,12 @@ def _remove_columns(full: Floats, gone: Bools) -> Floats:
     for i in range(len(gone)):
         count += not gone[i]
     rest = np.empty((QUEUE_ROWS, count))
-    for c in range(QUEUE_ROWS):
-        at = 0
-        for i in range(len(gone)):
-            if not gone[i]:
-                rest[c, at] = full[c, i]
-                at += 1
+    _copy_columns(full, gone, rest)
     return rest
 
 
-@kernel(F2, I2, I1, I2, FLOAT, F2, I1, I1)
-def advance_queue(
+@inner
+def _advance_queue(
     block: Floats,
     leases: Ints,
     reason: Ints,
@@ -241,8 +248,8 @@ def advance_queue(
     return full, kept
 
 
-@kernel(I1, B1, F1, I2, I2, I2, F2, FLOAT)
-def advance_nodes(
+@inner
+def _advance_nodes(
     node_gpus: Ints,
     was_up: Bools,
     was_idle_since_s: Floats,
@@ -293,3 +300,32 @@ def advance_nodes(
         else:
             idle_since_s[n] = min(idle_since_s[n], now_s)
     return free_gpus, idle_since_s, switched, metered, resized
+
+
+@kernel(F2, I2, I1, I2, FLOAT, F2, I1, I1, I1, B1, F1, FLOAT)
+def advance_state(
+    block: Floats,
+    planned: Ints,
+    reason: Ints,
+    actions: Actions,
+    decided_s: float,
+    events: Floats,
+    job_gpus: Ints,
+    job_accepts: Ints,
+    node_gpus: Ints,
+    was_up: Bools,
+    was_idle_since_s: Floats,
+    now_s: float,
+) -> tuple[Floats, Ints, Ints, Floats, bool, bool, bool, bool]:
+    """Return queue, leases, free GPUs and idle times of nodes, and the flags of `_advance_nodes`.
+
+    The last flag is whether any job is protected.
+    """
+    full, leases = _advance_queue(block, planned, reason, actions, decided_s, events, job_gpus, job_accepts)
+    free_gpus, idle_since_s, switched, metered, resized = _advance_nodes(
+        node_gpus, was_up, was_idle_since_s, planned, leases, actions, events, now_s
+    )
+    may_protect = False
+    for i in range(full.shape[1]):
+        may_protect = may_protect or full[QUEUE_PROTECTED_UNTIL_S, i] > now_s
+    return full, leases, free_gpus, idle_since_s, switched, metered, resized, may_protect

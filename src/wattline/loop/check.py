@@ -13,7 +13,7 @@ from wattline.core.queue import (
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import GrantedTwice, Oversubscribed, PlanError, UnknownJob
-from wattline.jit import B1, F2, I1, I2, find, kernel
+from wattline.jit import B1, F2, I1, I2, find, inner, kernel
 
 # Results of `_find_problem`; host resource number h is _HOST_OVER + h.
 _NO_PROBLEM, _NOT_QUEUED, _UNSORTED, _NO_LEADER, _GPUS_OVER, _NO_SUCH_NODE, _WRONG_KIND, _HOST_OVER = range(8)
@@ -68,6 +68,24 @@ def check_placement(placement: Placement, snapshot: Snapshot) -> None:
     )
 
 
+@inner
+def _find_host_problem(leases: Ints, node_gpus: Ints, node_host: Ints) -> tuple[int, int, int]:
+    """Return the first node with oversubscribed host resources, as `_find_problem` does."""
+    left = node_host.copy()
+    for r in range(leases.shape[1]):
+        node = leases[LEASE_NODE, r]
+        if leases[LEASE_JOB, r] == leases[LEASE_GROUP, r]:
+            for h in range(left.shape[0]):
+                share = node_host[h, node] // node_gpus[node]
+                per_gpu = leases[LEASE_HOST + h, r]
+                left[h, node] -= leases[LEASE_GPUS, r] * (per_gpu if per_gpu > 0 else share)
+    for n in range(len(node_gpus)):
+        for h in range(left.shape[0]):
+            if left[h, n] < 0 and node_host[h, n] > 0:
+                return _HOST_OVER + h, -left[h, n], n
+    return _NO_PROBLEM, 0, 0
+
+
 @kernel(I2, F2, I1, I1, B1, I2)
 def _find_problem(
     leases: Ints, block: Floats, node_gpus: Ints, node_kind: Ints, up: Bools, node_host: Ints
@@ -76,7 +94,6 @@ def _find_problem(
     job, group, node, gpus = leases[LEASE_JOB], leases[LEASE_GROUP], leases[LEASE_NODE], leases[LEASE_GPUS]
     queue = block[QUEUE_JOB]
     used = np.zeros(len(node_gpus), dtype=np.int64)
-    left = node_host.copy()
     has_host = False
     i = 0
     for r in range(len(job)):
@@ -94,12 +111,8 @@ def _find_problem(
             if gpus[r] <= 0:
                 return _NO_LEADER, r, 0
             used[node[r]] += gpus[r]
-            for h in range(left.shape[0]):
-                per_gpu = leases[LEASE_HOST + h, r]
-                has_host = has_host or per_gpu > 0
-                left[h, node[r]] -= gpus[r] * (
-                    per_gpu if per_gpu > 0 else node_host[h, node[r]] // node_gpus[node[r]]
-                )
+            for h in range(node_host.shape[0]):
+                has_host = has_host or leases[LEASE_HOST + h, r] > 0
         else:
             at = find(job, len(job), group[r])
             led = False
@@ -112,7 +125,4 @@ def _find_problem(
         room = node_gpus[n] if up[n] else 0
         if used[n] > room:
             return _GPUS_OVER, used[n] - room, n
-        for h in range(left.shape[0] if has_host else 0):
-            if left[h, n] < 0 and node_host[h, n] > 0:
-                return _HOST_OVER + h, -left[h, n], n
-    return _NO_PROBLEM, 0, 0
+    return _find_host_problem(leases, node_gpus, node_host) if has_host else (_NO_PROBLEM, 0, 0)

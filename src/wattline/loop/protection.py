@@ -37,6 +37,8 @@ _FIXED = [LEASE_JOB, LEASE_GROUP, LEASE_NODE, LEASE_GPUS, LEASE_BATCH]  # a chan
 
 def find_protected_rows(plan: Plan, snapshot: Snapshot) -> Bools | None:
     """Return a mask of the rows of the queue that keep their leases; None: there are none."""
+    if not snapshot.queue.may_protect:
+        return None
     until_s = snapshot.queue.block[QUEUE_PROTECTED_UNTIL_S]
     if not len(until_s) or until_s.max() <= snapshot.now_s:
         return None

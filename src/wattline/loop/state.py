@@ -43,7 +43,7 @@ from wattline.core.quotas import NO_QUOTAS, Quotas
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.core.usage import Usage, charge
-from wattline.loop.advance_kernels import advance_nodes, advance_queue
+from wattline.loop.advance_kernels import advance_state
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,10 +109,10 @@ def advance(
 
     *jobs* are all jobs submitted, *accepted_kinds* their GPU kinds from `Nodes.accepted_kinds`.
     """
-    planned = decision.placement.leases.block
-    block, leases = advance_queue(
+    nodes = snapshot.nodes
+    before = (
         snapshot.queue.block,
-        planned,
+        decision.placement.leases.block,
         decision.placement.reason,
         decision.actions,
         snapshot.now_s,
@@ -120,12 +120,13 @@ def advance(
         jobs.gpus,
         accepted_kinds,
     )
-    nodes = snapshot.nodes
-    before = (snapshot.up, snapshot.idle_since_s, planned, leases, decision.actions, events, now_s)
-    free_gpus, idle_since_s, switched, metered, resized = advance_nodes(nodes.gpus, *before)
+    after = (snapshot.up, snapshot.idle_since_s, now_s)
+    block, leases, free_gpus, idle_since_s, switched, metered, resized, may_protect = advance_state(
+        *before, nodes.gpus, *after
+    )
     if resized:
         nodes = _resize_nodes(nodes, events)
-        free_gpus, idle_since_s, *_ = advance_nodes(nodes.gpus, *before)
+        free_gpus, idle_since_s = advance_state(*before, nodes.gpus, *after)[2:4]
     up, boot_done_s = snapshot.up, snapshot.boot_done_s
     if switched:
         up, boot_done_s = _switch_nodes(snapshot, decision.actions, events)
@@ -139,7 +140,7 @@ def advance(
         now_s,
         jobs,
         nodes,
-        Queue(block),
+        Queue(block, may_protect),
         Leases(leases),
         free_gpus,
         up,

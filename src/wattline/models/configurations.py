@@ -8,7 +8,7 @@ the same ones in every round.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,11 @@ class Configurations:
     watts: Floats  # of all GPUs of the job
     idle_w: Floats  # of one idle GPU, by class; the minimum over the nodes of a kind
     static_w: Floats  # a node's base power per GPU, by class; the maximum over the nodes of a kind
+
+    @cached_property
+    def has_batches(self) -> bool:
+        """True if a configuration has another batch size than requested."""
+        return bool(self.batch.any())
 
 
 def build_configurations(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:

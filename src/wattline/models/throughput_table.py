@@ -19,6 +19,7 @@ from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats, Labels
 from wattline.errors import InputError, NotFitted, did_you_mean
+from wattline.models.scaling import LINEAR
 from wattline.models.trace_model import TraceModels
 
 _APART = "_unconsolidated"  # measured with one GPU per node; not read, see `ThroughputTable`
@@ -49,7 +50,8 @@ class ThroughputTable:
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
         """Return the speed of each grant relative to the fastest kind with the requested GPUs."""
-        others = self.fallback.speed(jobs, grants) * jobs.gpus[grants.job] / grants.gpus
+        linear = replace(self.fallback, scaling=LINEAR)  # the table has the speeds on other numbers of GPUs
+        others = linear.speed(jobs, grants) * jobs.gpus[grants.job] / grants.gpus
         requested = self._look_up(jobs, Grants.of(grants.job, jobs.gpus[grants.job]))
         return np.asarray(np.maximum(self._look_up(jobs, grants) / requested, _CANNOT_RUN) * others)
 

@@ -41,10 +41,11 @@ class CaplessInstance:
 
 def eliminate_caps(instance: Instance, charges: Charges) -> CaplessInstance:
     """Return *instance* with one configuration for each number of GPUs of a node type."""
-    pairs = np.stack((instance.config_node_type, instance.config_gpus))
-    unique, merged = np.unique(pairs, axis=1, return_inverse=True)
-    merged = merged.reshape(-1).astype(np.int64)
-    groups = [np.flatnonzero(merged == k) for k in range(unique.shape[1])]
+    wide = int(instance.config_gpus.max(initial=0)) + 1
+    pairs = instance.config_node_type * wide + instance.config_gpus
+    unique, merged = np.unique(pairs, return_inverse=True)
+    merged = merged.astype(np.int64)
+    groups = [np.flatnonzero(merged == k) for k in range(len(unique))]
     shape = (instance.jobs, len(groups), instance.cost_per_s.shape[1])
     run_cost, best = np.empty(shape), np.empty(shape, dtype=np.int64)
     left_s = np.empty(shape[:2])
@@ -55,8 +56,8 @@ def eliminate_caps(instance: Instance, charges: Charges) -> CaplessInstance:
         left_s[:, k] = instance.left_s[:, group].min(axis=1)
     capless = replace(
         instance,
-        config_node_type=np.ascontiguousarray(unique[0]),
-        config_gpus=np.ascontiguousarray(unique[1]),
+        config_node_type=unique // wide,
+        config_gpus=unique % wide,
         left_s=left_s,
         own_cost_per_s=np.empty(0),
         pause_s=np.empty(0),

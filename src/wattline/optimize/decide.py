@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -86,21 +87,50 @@ def _run_method(
     """Return the best assignment without caps that *method* finds, and the method that found it."""
     if method == "relink":
         return relink(capless.instance, capless.charges, effort.tries, effort.seed), method
+    if method == "exact":
+        # Where every job can have nearly its cheapest slot, a quick method is as good as the solver.
+        for quick in _try_quick_methods(instance, charges, capless, effort):
+            if _is_good_enough(capless.charges, quick, effort.gap):
+                return replace(quick, bound=float(_find_least_costs(capless.charges).sum())), method
+        best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
+        if best is None:
+            return quick, "search"
+        if quick.cost < best.cost:  # the solver ran out of time, or stopped at its gap
+            return replace(quick, bound=best.bound), method if best.gap <= effort.gap else "search"
+        return best, method
     tries = 1 if method == "greedy" else effort.tries
-    tried = _recompute_cost(
-        capless, randomised(instance, charges, tries, effort.seed) if tries > 1 else greedy(instance, charges)
-    )
-    if method in ("randomised", "greedy"):
-        return tried, method
-    tried = _search(capless, tried, effort)
-    if method == "search":
-        return tried, method
-    best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
-    if best is None:
-        return tried, "search"
-    if tried.cost < best.cost:  # the solver ran out of time, or stopped at its gap
-        return replace(tried, bound=best.bound), method if best.gap <= effort.gap else "search"
-    return best, method
+    tried = _recompute_cost(capless, randomised(instance, charges, tries, effort.seed))
+    return (_search(capless, tried, effort) if method == "search" else tried), method
+
+
+def _find_least_costs(charges: Charges) -> Floats:
+    """Return the cost of each job in its cheapest slot; their sum is a lower bound of all assignments."""
+    cheapest = charges.run_cost.min(axis=(1, 2), initial=np.inf)
+    return np.asarray(np.minimum(cheapest, charges.wait_cost))
+
+
+def _is_good_enough(charges: Charges, assignment: Assignment, gap: float) -> bool:
+    """Return whether no job waits that should run, and the cost is within *gap* of a lower bound.
+
+    The gap is relative to the cost and to what is at stake, the cost of letting all jobs wait beyond the
+    bound: a job that is late by days would hide all that is decided about others.
+    """
+    least = _find_least_costs(charges)
+    waits = assignment.config == POSTPONED
+    if (charges.wait_cost[waits] > least[waits]).any():
+        return False
+    stake = float((charges.wait_cost - least).sum())
+    return bool(assignment.cost - least.sum() <= gap * min(abs(assignment.cost), stake))
+
+
+def _try_quick_methods(
+    instance: Instance, charges: Charges, capless: CaplessInstance, effort: Effort
+) -> Iterator[Assignment]:
+    """Iterate over the assignments of greedy, randomised and search, each only when it is requested."""
+    yield _recompute_cost(capless, greedy(instance, charges))
+    tried = _recompute_cost(capless, randomised(instance, charges, effort.tries, effort.seed))
+    yield tried
+    yield _search(capless, tried, effort)
 
 
 def _search(capless: CaplessInstance, start: Assignment, effort: Effort) -> Assignment:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
+from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.queue import QUEUE_ACCEPTED_KINDS
@@ -55,7 +57,7 @@ def build_instance(snapshot: Snapshot, models: Models, rows: Ints, terms: Terms)
     configs = build_configurations(models, with_fixed_batch(jobs), nodes)
     job = snapshot.queue.job[rows]
     work_s = np.maximum(snapshot.steps_left[rows] * jobs.step_s[job], _LEAST_S)
-    node_type = _number_node_types(snapshot)
+    node_type = _number_node_types(nodes)
     members = tuple(
         _order_by_state(snapshot, np.flatnonzero(node_type == s)) for s in range(int(node_type.max()) + 1)
     )
@@ -134,9 +136,9 @@ def _build_block(
     return _Block(gpus, cap_w, left_s, np.maximum(more_w, 0.0))
 
 
-def _number_node_types(snapshot: Snapshot) -> Ints:
+@lru_cache(maxsize=4)
+def _number_node_types(nodes: Nodes) -> Ints:
     """Return a number for each node, the same for interchangeable ones."""
-    nodes = snapshot.nodes
     watts = (nodes.base_w, nodes.idle_w, nodes.busy_w, nodes.off_w)
     columns = np.stack((nodes.kind.codes, nodes.gpus, *(w.view(np.int64) for w in watts)), axis=1)
     _, node_type = np.unique(columns, axis=0, return_inverse=True)
@@ -167,14 +169,17 @@ def _find_present(
     number = np.empty(len(node_type), dtype=np.int64)
     for of in members:
         number[of] = np.arange(len(of))
+    most = max(int(config_gpus.max(initial=0)), int(leases.gpus.max(initial=0)))
+    uncapped = np.full((len(members), most + 1), POSTPONED, dtype=np.int64)
+    uncapped[config_node_type, config_gpus] = np.arange(len(config_gpus))  # the last of equals has no cap
     first = np.searchsorted(leases.job, job)
     many = np.searchsorted(leases.job, job, side="right") - first
-    for i in np.flatnonzero(many == 1).tolist():
-        lease = first[i]
-        at = int(leases.node[lease])
-        same = np.flatnonzero((config_node_type == node_type[at]) & (config_gpus == leases.gpus[lease]))
-        if len(same) and leases.group[lease] == job[i]:
-            config[i], node[i] = same[-1], number[at]
+    single = np.flatnonzero(many == 1)
+    lease = first[single]
+    single, lease = (column[leases.group[lease] == job[single]] for column in (single, lease))
+    at = leases.node[lease]
+    config[single] = uncapped[node_type[at], leases.gpus[lease]]
+    node[single] = np.where(config[single] == POSTPONED, -1, number[at])
     return config, node
 
 

@@ -104,12 +104,16 @@ def _renumber(instance: Instance, assignment: Assignment, config: Ints, node: In
     same = (assignment.config != POSTPONED) & (assignment.config == config)
     for node_type, count in enumerate(instance.node_counts.tolist()):
         here = np.flatnonzero(same & (instance.config_node_type[np.maximum(config, 0)] == node_type))
-        overlap = np.zeros((count, count))
-        np.add.at(overlap, (assignment.node[here], node[here]), instance.config_gpus[config[here]])
         mine = (assignment.config != POSTPONED) & (
             instance.config_node_type[np.maximum(assignment.config, 0)] == node_type
         )
-        overlap[assignment.node[mine]] -= _FIRST * np.arange(count)  # of nodes that are as good, the first
+        # Only nodes with jobs need a number: a cluster may have hundreds without.
+        used, row = np.unique(assignment.node[mine], return_inverse=True)
+        row_of = np.zeros(count, dtype=np.int64)
+        row_of[assignment.node[mine]] = row
+        overlap = np.zeros((len(used), count))
+        np.add.at(overlap, (row_of[assignment.node[here]], node[here]), instance.config_gpus[config[here]])
+        overlap -= _FIRST * np.arange(count)  # of nodes that are as good, the first
         _, number = linear_sum_assignment(-overlap)
-        chosen[mine] = number[assignment.node[mine]]
+        chosen[mine] = number[row]
     return chosen

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattline.core.table import Floats
+from wattline.core.table import Bools, Floats
 from wattline.optimize.instance import Instance
 
 _AHEAD = 0.2  # of the median remaining time: a decision is taken to be valid for so long
@@ -40,17 +40,18 @@ def to_the_end(instance: Instance, rho: float = 1.0) -> Charges:
     share, left_s = instance.job_cost_per_s, instance.finite_left_s
     late_s = np.maximum(0.0, instance.now_s + left_s - instance.due_s[:, None])
     energy = left_s[:, :, None] * share
-    run_cost = np.where(
-        _find_possible(instance), energy + (instance.late_per_s[:, None] * late_s)[:, :, None], np.inf
-    )
-    dearest = np.where(_find_possible(instance), energy, 0.0).max(axis=(1, 2), initial=0.0)
+    may = _find_possible(instance)
+    run_cost = np.where(may, energy + (instance.late_per_s[:, None] * late_s)[:, :, None], np.inf)
+    dearest = np.where(may, energy, 0.0).max(axis=(1, 2), initial=0.0)
     slow_s = np.where(np.isfinite(instance.slowest_s), instance.slowest_s, 0.0)
     stop_penalty_s = instance.stop_penalty_s if instance.stop_penalty_s.size else np.zeros(instance.jobs)
     slow_s = slow_s + stop_penalty_s
     wait_cost = (1 + _RATHER) * dearest + rho * instance.late_per_s * np.maximum(
         0.0, instance.now_s + slow_s - instance.due_s
     )
-    wait_cost = wait_cost + stop_penalty_s * _compute_dearest_per_s(instance) + _RATHER * instance.late_per_s
+    wait_cost = (
+        wait_cost + stop_penalty_s * _compute_dearest_per_s(instance, may) + _RATHER * instance.late_per_s
+    )
     delay = np.where(instance.now_s + slow_s > instance.due_s, instance.late_per_s, 0.0)
     return Charges(run_cost, _make_positive(wait_cost), np.inf, delay)
 
@@ -75,14 +76,15 @@ def rolling(instance: Instance) -> Charges:
     may = _find_possible(instance)
     cheapest = np.where(may, left_s[:, :, None] * share, np.inf).min(axis=(1, 2), initial=np.inf)
     cheapest = np.where(np.isfinite(cheapest), cheapest, 0.0)
-    energy = run_s[:, :, None] * share + ((1.0 - completed) * (later * cheapest)[:, None])[:, :, None]
+    now = run_s[:, :, None] * share
+    energy = now + ((1.0 - completed) * (later * cheapest)[:, None])[:, :, None]
     late = instance.late_per_s[:, None] * _smooth_late_s(
         instance.now_s + run_s + rest_s, instance.due_s[:, None], fair_s[:, None]
     )
     run_cost = np.where(may, energy + late[:, :, None], np.inf)
     dearest = np.where(may, energy, 0.0).max(axis=(1, 2), initial=0.0)
     later_s = instance.now_s + ahead_s + stop_penalty_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
-    full = np.where(may, run_s[:, :, None] * share, 0.0).max(axis=(1, 2), initial=0.0)
+    full = np.where(may, now, 0.0).max(axis=(1, 2), initial=0.0)
     # Energy is no reason to stop a running job at a cost, nor to stop it for a job that wastes more waiting.
     least = np.where(may, energy, np.inf).min(axis=(1, 2), initial=np.inf)
     over = dearest - np.where(np.isfinite(least), least, 0.0)
@@ -91,7 +93,7 @@ def rolling(instance: Instance) -> Charges:
     wait_cost = (
         dearest
         + instance.late_per_s * _smooth_late_s(later_s, instance.due_s, fair_s)
-        + stop_penalty_s * _compute_dearest_per_s(instance)
+        + stop_penalty_s * _compute_dearest_per_s(instance, may)
     )
     wait_cost = wait_cost + np.where(
         later < 1.0, 0.0, _RATHER * instance.late_per_s
@@ -107,14 +109,12 @@ def _make_positive(wait_cost: Floats) -> Floats:
     return np.where(wait_cost > 0, wait_cost, max(_RATHER, _RATHER * float(wait_cost.max(initial=0.0))))
 
 
-def _compute_dearest_per_s(instance: Instance) -> Floats:
+def _compute_dearest_per_s(instance: Instance, may: Bools) -> Floats:
     """Return the money per second of each job in its dearest configuration."""
-    return np.asarray(
-        np.where(_find_possible(instance), instance.job_cost_per_s, 0.0).max(axis=(1, 2), initial=0.0)
-    )
+    return np.asarray(np.where(may, instance.job_cost_per_s, 0.0).max(axis=(1, 2), initial=0.0))
 
 
-def _find_possible(instance: Instance) -> Floats:
+def _find_possible(instance: Instance) -> Bools:
     """Return which jobs, configurations and numbers of busy GPUs are possible together."""
     used = np.arange(instance.cost_per_s.shape[1])
     room = instance.gpus[instance.config_node_type]

@@ -19,7 +19,7 @@ from wattline.core.plan import Placement, Plan
 from wattline.core.queue import QUEUE_JOB
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.jit import F2, I1, I2, kernel
+from wattline.jit import F2, I1, I2, inner, kernel
 from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NO_INTS, NodeEntries, index_leases
 from wattline.placement.selection import (
     OUTCOME_KIND,
@@ -29,7 +29,7 @@ from wattline.placement.selection import (
     Selection,
 )
 
-_PROPORTIONAL = np.empty((3, 0), dtype=np.int64)
+PROPORTIONAL = np.empty((3, 0), dtype=np.int64)
 
 
 def build_placement(
@@ -37,7 +37,7 @@ def build_placement(
     snapshot: Snapshot,
     selection: Selection,
     entries: NodeEntries,
-    host: Ints = _PROPORTIONAL,
+    host: Ints = PROPORTIONAL,
     host_limited: bool = False,
 ) -> Placement:
     """Return the placement of all selected jobs, with the cap and batch of their leaders.
@@ -59,8 +59,8 @@ def build_placement(
     return Placement(leases, selection.outcome[OUTCOME_REASON], selection.waiting, host_limited=host_limited)
 
 
-@kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)
-def _build_block(
+@inner
+def build_block(
     plan_row: Ints,
     plan_cap_w: Ints,
     plan_batch: Ints,
@@ -119,3 +119,18 @@ def _build_block(
         for c in range(LEASE_ROWS):
             changed = changed or block[c, r] != leases[c, r]
     return block, changed
+
+
+@kernel(I1, I1, I1, I2, F2, I2, I2, I2, I2)
+def _build_block(
+    plan_row: Ints,
+    plan_cap_w: Ints,
+    plan_batch: Ints,
+    outcome: Ints,
+    queue: Floats,
+    leases: Ints,
+    entry_range: Ints,
+    entries: Ints,
+    host: Ints,
+) -> tuple[Ints, bool]:
+    return build_block(plan_row, plan_cap_w, plan_batch, outcome, queue, leases, entry_range, entries, host)

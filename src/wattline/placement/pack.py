@@ -6,21 +6,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.leases import Leases
 from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.jit import F1, I1, I2, inner, kernel
-from wattline.placement.kernel_arrays import ENTRY_GPUS, ENTRY_NODE, NodeEntries, sort_by_node
-from wattline.placement.lease_builder import build_placement
+from wattline.jit import F1, F2, I1, I2, INT, inner, kernel
+from wattline.models.remaining import group_remaining_s
+from wattline.placement.kernel_arrays import (
+    ENTRY_GPUS,
+    ENTRY_NODE,
+    NO_INTS,
+    NODE_COLUMNS,
+    PLAN_COLUMNS,
+    NodeColumns,
+    NodeEntries,
+    PlanColumns,
+    sort_by_node,
+    take_node_columns,
+    take_plan_columns,
+)
+from wattline.placement.lease_builder import build_block
 from wattline.placement.named_nodes import place_on_named_nodes
 from wattline.placement.selection import (
+    BACKFILL_MODES,
+    NO_TIMES,
     OUTCOME_KIND,
     OUTCOME_LEADER,
+    OUTCOME_REASON,
     OUTCOME_STAYS,
     Backfill,
     check_backfill,
-    select_jobs,
+    exclude_other_kinds,
+    raise_plan_error,
+    select_rows,
 )
 
 
@@ -42,54 +61,104 @@ class Pack:
         """Return leases for the plan, and a reason for every job without."""
         if plan.node is not None:
             return place_on_named_nodes(plan, snapshot, plan.node)
-        selection = select_jobs(plan, snapshot, models, self.backfill)
-        entries = _assign_nodes(
-            plan.row,
-            plan.gpus,
-            selection.outcome,
-            selection.free_gpus,
-            snapshot.nodes.kind.codes,
-            snapshot.boot_done_s,
-        )
-        return build_placement(plan, snapshot, selection, entries)
+        excluded_kinds = exclude_other_kinds(plan, snapshot)
+        nodes, queue, remaining_s = take_node_columns(snapshot), snapshot.queue, NO_TIMES
+        while True:
+            outcome, block, changed, waiting, needs_remaining, invalid = _pack(
+                take_plan_columns(plan),
+                nodes,
+                len(snapshot.nodes.kind.names),
+                snapshot.free_gpus,
+                queue.block,
+                snapshot.leases.block,
+                BACKFILL_MODES.index(self.backfill),
+                remaining_s,
+                excluded_kinds,
+                NO_INTS if plan.cap_w is None else plan.cap_w,
+                NO_INTS if plan.batch is None else plan.batch,
+            )
+            if invalid >= 0:
+                raise_plan_error(plan, invalid, snapshot)
+            if not needs_remaining:
+                leases = Leases(block) if changed else snapshot.leases
+                return Placement(leases, outcome[OUTCOME_REASON], waiting)
+            remaining_s = group_remaining_s(snapshot, models, plan)
+
+
+@inner
+def _find_tightest(need: int, kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats) -> int:
+    """Return the node with the least room for *need* GPUs (-1: none), among equals the one up first."""
+    tight = -1
+    for n in range(len(free)):
+        if (
+            node_kind[n] == kind
+            and free[n] >= need
+            and (
+                tight < 0
+                or free[n] < free[tight]
+                or (free[n] == free[tight] and boot_done_s[n] < boot_done_s[tight])
+            )
+        ):
+            tight = n
+    return tight
+
+
+@inner
+def _order_by_room(kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats) -> Ints:
+    """Return the nodes with room, most room first, among equals the one that is up first."""
+    most = 0
+    for n in range(len(free)):
+        if node_kind[n] == kind:
+            most = max(most, free[n])
+    start = np.zeros(most + 2, dtype=np.int64)  # by room: the number of nodes that have more
+    for n in range(len(free)):
+        if node_kind[n] == kind and free[n] > 0:
+            start[free[n] - 1] += 1
+    for room in range(most - 1, -1, -1):
+        start[room] += start[room + 1]
+    order = np.empty(start[0], dtype=np.int64)
+    end = start.copy()
+    for n in range(len(free)):
+        if node_kind[n] == kind and free[n] > 0:
+            at = end[free[n]]
+            end[free[n]] += 1
+            while at > start[free[n]] and boot_done_s[n] < boot_done_s[order[at - 1]]:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = n
+    return order
 
 
 @inner
 def _take_gpus(
     left: int, kind: int, free: Ints, node_kind: Ints, boot_done_s: Floats, entries: Ints, at: int
 ) -> int:
-    """Take *left* GPUs from *free* and write *entries* from *at* on; return the end of the entries."""
+    """Take *left* GPUs from *free* and write *entries* from *at* on; return the end of the entries.
+
+    The tightest node that holds all that is left is taken, else the one with most room.
+    """
     start = at
-    while left > 0:
-        # The tightest node that holds all that is left, else the one with most room; among equals
-        # the one that is up first.
-        tight, wide = -1, -1
-        for n in range(len(free)):
-            if node_kind[n] == kind and free[n] > 0:
-                if free[n] >= left:
-                    if (
-                        tight < 0
-                        or free[n] < free[tight]
-                        or (free[n] == free[tight] and boot_done_s[n] < boot_done_s[tight])
-                    ):
-                        tight = n
-                elif (
-                    wide < 0
-                    or free[n] > free[wide]
-                    or (free[n] == free[wide] and boot_done_s[n] < boot_done_s[wide])
-                ):
-                    wide = n
-        n = tight if tight >= 0 else wide
-        take = min(left, free[n])
-        free[n] -= take
-        left -= take
-        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, take
+    tight = _find_tightest(left, kind, free, node_kind, boot_done_s)
+    if tight < 0:
+        order = _order_by_room(kind, free, node_kind, boot_done_s)
+        for n in order:
+            if free[n] >= left:
+                break
+            entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = n, free[n]
+            at += 1
+            left -= free[n]
+            free[n] = 0
+        if left > 0:
+            tight = _find_tightest(left, kind, free, node_kind, boot_done_s)
+    if left > 0:
+        free[tight] -= left
+        entries[ENTRY_NODE, at], entries[ENTRY_GPUS, at] = tight, left
         at += 1
     sort_by_node(entries, start, at)
     return at
 
 
-@kernel(I1, I1, I2, I1, I1, F1)
+@inner
 def _assign_nodes(
     plan_row: Ints, plan_gpus: Ints, outcome: Ints, free_gpus: Ints, node_kind: Ints, boot_done_s: Floats
 ) -> NodeEntries:
@@ -111,3 +180,35 @@ def _assign_nodes(
             at = _take_gpus(plan_gpus[p], kind_of[i], free, node_kind, boot_done_s, entries, at)
             entry_range[1, i] = at
     return entry_range, entries
+
+
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, I1, F2, I2, INT, F1, I1, I1, I1)
+def _pack(
+    plan: PlanColumns,
+    nodes: NodeColumns,
+    kinds: int,
+    node_free_gpus: Ints,
+    queue: Floats,
+    leases: Ints,
+    mode: int,
+    remaining_s: Floats,
+    excluded_kinds: Ints,
+    cap_w: Ints,
+    batch: Ints,
+) -> tuple[Ints, Ints, bool, int, bool, int]:
+    """Select jobs, find their nodes and write their leases in one call.
+
+    Return the outcome of the selection, the block of leases, whether it is new, the number of waiting jobs,
+    whether *remaining_s* is needed, and an invalid entry or -1.
+    """
+    outcome, free_gpus, _, waiting, needs_remaining, invalid = select_rows(
+        plan, nodes, kinds, node_free_gpus, queue, leases, mode, remaining_s, excluded_kinds
+    )
+    if invalid >= 0 or needs_remaining:
+        return outcome, np.empty((0, 0), dtype=np.int64), False, 0, needs_remaining, invalid
+    entry_range, entries = _assign_nodes(
+        plan.row, plan.gpus, outcome, free_gpus, nodes.kind, nodes.boot_done_s
+    )
+    host = np.empty((3, 0), dtype=np.int64)  # all have their proportional share
+    block, changed = build_block(plan.row, cap_w, batch, outcome, queue, leases, entry_range, entries, host)
+    return outcome, block, changed, waiting, needs_remaining, invalid

@@ -32,9 +32,9 @@ Backfill = Literal["none", "easy", "greedy"]
 NO_ROOM, OUTRANKED = REASONS.index(Reason.NO_ROOM), REASONS.index(Reason.OUTRANKED)
 TOO_BIG, NO_HOST = REASONS.index(Reason.TOO_BIG), REASONS.index(Reason.NO_HOST)
 _NOT_PLANNED = REASONS.index(Reason.HELD)
-_MODES: tuple[str, ...] = get_args(Backfill)
+BACKFILL_MODES: tuple[str, ...] = get_args(Backfill)
 _NONE, _EASY, _GREEDY = range(3)
-_NO_TIMES = np.empty(0)
+NO_TIMES = np.empty(0)
 
 OUTCOME_ROWS = 4
 OUTCOME_LEADER, OUTCOME_KIND, OUTCOME_STAYS, OUTCOME_REASON = range(OUTCOME_ROWS)
@@ -65,10 +65,10 @@ class _KindCapacity(NamedTuple):
 
 def check_backfill(backfill: str) -> None:
     """Raise unless *backfill* is one of the modes of `select_jobs`."""
-    if backfill not in _MODES:
+    if backfill not in BACKFILL_MODES:
         raise ConfigError(
-            f"backfill must be one of {', '.join(_MODES)}, got {backfill!r}",
-            hint=did_you_mean(backfill, _MODES),
+            f"backfill must be one of {', '.join(BACKFILL_MODES)}, got {backfill!r}",
+            hint=did_you_mean(backfill, BACKFILL_MODES),
         )
 
 
@@ -85,10 +85,9 @@ def select_jobs(
     """
     if plan.node is not None:
         raise PlanError("the plan names nodes, but this placer chooses nodes itself; type --place pack")
-    if plan.kind is not None:
-        excluded_kinds = _exclude_other_kinds(plan, plan.kind, excluded_kinds, len(snapshot.queue))
+    excluded_kinds = exclude_other_kinds(plan, snapshot, excluded_kinds)
     columns, nodes = take_plan_columns(plan), take_node_columns(snapshot)
-    remaining_s = _NO_TIMES
+    remaining_s = NO_TIMES
     while True:
         outcome, free_gpus, unplaced, waiting, needs_remaining, invalid = _select(
             columns,
@@ -97,22 +96,25 @@ def select_jobs(
             snapshot.free_gpus,
             snapshot.queue.block,
             snapshot.leases.block,
-            _MODES.index(backfill),
+            BACKFILL_MODES.index(backfill),
             remaining_s,
             excluded_kinds,
         )
         if invalid >= 0:
-            _raise_plan_error(plan, invalid, snapshot)
+            raise_plan_error(plan, invalid, snapshot)
         if not needs_remaining:
             return Selection(outcome, free_gpus, unplaced, waiting)
         remaining_s = group_remaining_s(snapshot, models, plan)
 
 
-def _exclude_other_kinds(plan: Plan, kind: Ints, excluded_kinds: Ints, queued: int) -> Ints:
+def exclude_other_kinds(plan: Plan, snapshot: Snapshot, excluded_kinds: Ints = NO_INTS) -> Ints:
     """Return *excluded_kinds* with all kinds added but the one that the plan names for a job."""
+    if plan.kind is None:
+        return excluded_kinds
+    queued = len(snapshot.queue)
     others = np.zeros(queued, dtype=np.int64)
-    valid = (plan.row >= 0) & (plan.row < queued) & (kind >= 0)
-    others[plan.row[valid]] = ~(1 << kind[valid])
+    valid = (plan.row >= 0) & (plan.row < queued) & (plan.kind >= 0)
+    others[plan.row[valid]] = ~(1 << plan.kind[valid])
     return others | excluded_kinds if len(excluded_kinds) else others
 
 
@@ -120,10 +122,10 @@ def check_entries(plan: Plan, snapshot: Snapshot) -> None:
     """Raise unless every entry of *plan* is a job of the queue, with GPUs, and occurs once."""
     invalid = _check_entries(plan.row, plan.gpus, plan.group, len(snapshot.queue))
     if invalid >= 0:
-        _raise_plan_error(plan, invalid, snapshot)
+        raise_plan_error(plan, invalid, snapshot)
 
 
-def _raise_plan_error(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
+def raise_plan_error(plan: Plan, at: int, snapshot: Snapshot) -> NoReturn:
     """Raise the error of a plan with the invalid entry *at*."""
     row, group, queued = int(plan.row[at]), int(plan.group[at]), len(snapshot.queue)
     if not 0 <= row < queued:
@@ -360,8 +362,8 @@ def _count_gpus(nodes: NodeColumns, kinds: int) -> _KindCapacity:
     return _KindCapacity(up, off, total)
 
 
-@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, I1, F2, I2, INT, F1, I1)
-def _select(
+@inner
+def select_rows(
     plan: PlanColumns,
     nodes: NodeColumns,
     kinds: int,
@@ -389,3 +391,18 @@ def _select(
     for i in range(outcome.shape[1]):
         waiting += outcome[OUTCOME_REASON, i] != 0
     return outcome, free_gpus, unplaced, waiting, needs_remaining, invalid
+
+
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, I1, F2, I2, INT, F1, I1)
+def _select(
+    plan: PlanColumns,
+    nodes: NodeColumns,
+    kinds: int,
+    node_free_gpus: Ints,
+    queue: Floats,
+    leases: Ints,
+    mode: int,
+    remaining_s: Floats,
+    excluded_kinds: Ints,
+) -> tuple[Ints, Ints, int, int, bool, int]:
+    return select_rows(plan, nodes, kinds, node_free_gpus, queue, leases, mode, remaining_s, excluded_kinds)

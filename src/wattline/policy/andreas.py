@@ -38,8 +38,9 @@ class Andreas:
 
     For every job the kind and number of GPUs, the power cap and the node are decided, or that it waits; a job
     runs on one node (Filippini et al., arXiv 2105.05080, "ANDREAS").
-    *method* `exact` solves the decision to *gap*, or takes the result of `search` if that needs more than
-    *time_s*; `relink`, `search`, `randomised` and `greedy` are quicker and have no bound on their gap.
+    *method* `exact` solves the decision to *gap*: the quicker methods are tried first, and a solver is called
+    where none of them is within *gap* of a bound. If that needs more than *time_s*, the result of `search`
+    is taken. `relink`, `search`, `randomised` and `greedy` are quicker and have no bound on their gap.
     *objective* `rolling` assumes that a decision holds for a while, `to_the_end` that it holds until all jobs
     end. *tries* is the number of randomised starts. *restart_s*, *off*, *urgency* and *patience*: see
     `wattline.optimize.from_snapshot.Terms`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from wattline.backend.sim.faults import compact
 from wattline.core.events import PROTECTED
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_NEVER, Jobs
 from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_SAVED_AT_S, QUEUE_SAVED_STEPS
@@ -31,9 +32,9 @@ class SimCheckpoints:
     """
 
     def __init__(self, jobs: Jobs, failure_every_s: float) -> None:
-        self._every_s: list[float] = jobs.checkpoint_s.tolist()
+        self._every_s = compact(jobs.checkpoint_s)
         self._preemptible: list[int] = jobs.preemptible.tolist()
-        self._min_runtime_s: list[float] = jobs.min_runtime_s.tolist()
+        self._min_runtime_s = compact(jobs.min_runtime_s)
         self._failure_every_s = failure_every_s
         usual = (
             (jobs.preemptible == PREEMPTIBLE_ALWAYS) & (jobs.checkpoint_s == 0) & (jobs.min_runtime_s == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,9 +35,14 @@ class Overheads:
             if not np.all(np.asarray(value) >= 0):
                 raise ConfigError(f"{name} must be at least 0, got {value}")
 
-    def column(self, name: str, count: int) -> list[float]:
+    def column(self, name: str, count: int) -> array[float]:
         """Return one number per job."""
-        return [float(v) for v in np.broadcast_to(np.asarray(getattr(self, name), np.float64), count)]
+        return compact(np.broadcast_to(np.asarray(getattr(self, name), np.float64), count))
+
+
+def compact(column: Floats) -> array[float]:
+    """Return *column* as an array that is indexed as fast as a list, in a quarter of the memory."""
+    return array("d", np.ascontiguousarray(column).tobytes())
 
 
 @dataclass(frozen=True)

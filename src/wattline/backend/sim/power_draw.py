@@ -19,6 +19,8 @@ class PowerDraw:
     def __init__(self, nodes: Nodes, start_s: float) -> None:
         self._idle_w: list[float] = nodes.idle_w.tolist()  # one GPU, by node
         self._busy_w: list[float] = nodes.busy_w.tolist()
+        # Where all nodes draw the same, a lease on hundreds of nodes needs no sum over them.
+        self._uniform = len(set(self._busy_w)) == len(set(self._idle_w)) == 1
         self._draws_w: tuple[list[float], ...] = (
             [0.0] * len(nodes),
             _list(nodes.idle_node_w),
@@ -35,14 +37,14 @@ class PowerDraw:
         if gpu_w == gpu_w:
             return sum(gpus) * gpu_w
         most_w = cap_w or math.inf
-        if len(nodes) == 1:
-            return gpus[0] * min(self._busy_w[nodes[0]], most_w)
+        if len(nodes) == 1 or self._uniform:
+            return sum(gpus) * min(self._busy_w[nodes[0]], most_w)
         return sum(count * min(self._busy_w[node], most_w) for node, count in zip(nodes, gpus, strict=True))
 
     def idle_w(self, nodes: list[int], gpus: list[int]) -> float:
         """Return the power of these GPUs without a job."""
-        if len(nodes) == 1:
-            return gpus[0] * self._idle_w[nodes[0]]
+        if len(nodes) == 1 or self._uniform:
+            return sum(gpus) * self._idle_w[nodes[0]]
         return sum(count * self._idle_w[node] for node, count in zip(nodes, gpus, strict=True))
 
     def set_up(self, node: int, now_s: float) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from wattline.backend.sim import node_faults
 from wattline.backend.sim.checkpoints import SimCheckpoints
-from wattline.backend.sim.faults import Faults, Overheads, list_limits
+from wattline.backend.sim.faults import Faults, Overheads, compact, list_limits
 from wattline.backend.sim.node_faults import NodeFaults
 from wattline.backend.sim.power_draw import PowerDraw
 from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
-from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, STOP, Actions
+from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions, list_actions
 from wattline.core.events import (
     ARRIVED,
     EVENT_COLUMNS,
@@ -97,17 +97,17 @@ class Sim:
         self.jobs = fill_host_shares(self.jobs, self.nodes)
         count = len(self.jobs)
         self._now_s = 0.0
-        self._arrivals_s: list[float] = self._boundary(self.jobs.submit_s).tolist()
+        self._arrivals_s = compact(self._boundary(self.jobs.submit_s))
         self._arrived = 0
         self._runs: dict[int, _Run] = {}
         self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
         self._starts = [0] * count
         self._failures = [0] * count  # attempts that failed
         self._versions = [0] * count  # an end in the heap is valid only with the newest version
-        self._done = [0.0] * count
+        self._done = compact(np.zeros(count))
         self._gpus_before = [0] * count
-        self._total: list[float] = self.jobs.steps.tolist()
-        self._step_s: list[float] = self.jobs.step_s.tolist()
+        self._total = compact(self.jobs.steps)
+        self._step_s = compact(self.jobs.step_s)
         self._whole: list[bool] = self.jobs.whole.tolist()
         self._checkpoints = SimCheckpoints(self.jobs, self.faults.checkpoint_s)
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
@@ -143,7 +143,7 @@ class Sim:
         self._power = PowerDraw(self.nodes, state.now_s)
         for job, steps in zip(state.queue.job.tolist(), state.steps_done.tolist(), strict=True):
             self._done[job] = steps
-        costs, self._cost = self._cost, {name: [0.0] * len(self.jobs) for name in self._cost}
+        costs, self._cost = self._cost, {name: compact(np.zeros(len(self.jobs))) for name in self._cost}
         self.apply(reconcile(Leases.of((), (), (), ()), state.leases))
         self._cost = costs
         for job, column in zip(state.queue.job.tolist(), state.queue.block.T, strict=True):
@@ -201,16 +201,12 @@ class Sim:
         runs, now_s = self._runs, self._now_s
         changed: dict[int, bool] = {}  # job -> whether lease or group changed, not only its settings
         joining: list[tuple[int, int]] = []
-        for verb, job, group, node, gpus, *settings in actions.tolist():
-            if verb == RETUNE:
-                runs[job].settings = tuple(settings)
-                changed.setdefault(job, False)
-            elif verb == POWER_OFF:
-                self._switch_off(node)
-            elif verb == POWER_ON:
-                self._power.set_booting(node, now_s)
-                ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
-                heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
+        for verb, job, group, nodes, gpus, settings in list_actions(actions):
+            if verb == START:
+                runs[job] = _Run(nodes, gpus, [job], self._done[job], now_s, settings)
+                changed[job] = True
+                if group != job:
+                    joining.append((job, group))
             elif verb == STOP:
                 run = runs[job]
                 # Saving also costs work done before the last retune, counted at the present rate.
@@ -219,14 +215,16 @@ class Sim:
                 if not run.saves_at_stop:
                     steps = self._checkpoints.saved_steps(job, run, now_s)
                 self._finish_lease(STOPPED, job, run, steps, changed)
-            elif job in runs:
-                runs[job].nodes.append(node)
-                runs[job].gpus.append(gpus)
-            else:
-                runs[job] = _Run([node], [gpus], [job], self._done[job], now_s, tuple(settings))
-                changed[job] = True
-                if group != job:
-                    joining.append((job, group))
+            elif verb == RETUNE:
+                runs[job].settings = settings
+                changed.setdefault(job, False)
+            elif verb == POWER_OFF:
+                self._switch_off(nodes[0])
+            elif verb == POWER_ON:
+                node = nodes[0]
+                self._power.set_booting(node, now_s)
+                ready_s = float(self._boundary(np.float64(now_s + self._boot_s[node])))
+                heappush(self._ends, (ready_s, -1 - node, self._boots[node]))
         for job, group in joining:
             members = runs[job].group = runs[group].group
             members.append(job)

@@ -39,9 +39,11 @@ class TrueSpeeds:
         self._node_kind: list[int] = nodes.kind.codes.tolist()
         self._fuse_key: list[str] = jobs.fuse.words()
         same_class = getattr(truth, "alike", False)
-        self._job_class: list[int] = classify_jobs(jobs)[0].tolist() if same_class else list(range(len(jobs)))
+        every = np.arange(len(jobs), dtype=np.int64)
+        job_class, self._examples = classify_jobs(jobs) if same_class else (every, every)
+        self._job_class: list[int] = job_class.tolist()
         self._answers: dict[tuple[int, ...], tuple[float, float]] = {}
-        # Most starts are on the requested GPUs: one lookup by GPU kind and job.
+        # Most starts are on the requested GPUs: one lookup by GPU kind and class.
         self._as_requested = [self._ask_as_requested(kind) for kind in nodes.kind.names]
 
     def look_up(self, jobs: list[int], leases: Sequence[Lease]) -> list[tuple[float, float]]:
@@ -49,7 +51,7 @@ class TrueSpeeds:
         if len(jobs) == len(leases[0].nodes) == len(leases[0].group) == 1:
             job, lease = jobs[0], leases[0]
             if lease.gpus[0] == self._requested_gpus[job] and lease.settings == AS_REQUESTED:
-                return [self._as_requested[self._node_kind[lease.nodes[0]]][job]]
+                return [self._as_requested[self._node_kind[lease.nodes[0]]][self._job_class[job]]]
         job_class, kinds, answers = self._job_class, self._node_kind, self._answers
         questions = [
             (
@@ -76,9 +78,8 @@ class TrueSpeeds:
         return len(keys) == 1 and keys != {""}
 
     def _ask_as_requested(self, kind: str) -> list[tuple[float, float]]:
-        """Return speed and watts per GPU of every job on its requested GPUs of this *kind*."""
-        every = np.arange(len(self._jobs), dtype=np.int64)
-        return self._ask(Grants.of(every, self._jobs.gpus, kind=kind))
+        """Return speed and watts per GPU of every job class on its requested GPUs of this *kind*."""
+        return self._ask(Grants.of(self._examples, self._jobs.gpus[self._examples], kind=kind))
 
     def _ask_questions(self, questions: list[tuple[int, ...]], jobs: list[int]) -> list[tuple[float, float]]:
         columns = np.array(questions, dtype=np.int64).T.copy()

@@ -15,13 +15,8 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F1, F2, I1, I2, inner, kernel
-from wattline.policy.elastic.capacity import (
-    Capacity,
-    allocate_greedily,
-    build_capacity,
-    discount_restarts,
-    plan_from_sizes,
-)
+from wattline.policy.elastic.capacity import Capacity, allocate_greedily, build_capacity, plan_from_sizes
+from wattline.policy.elastic.restart_costs import compute_speeds, compute_work_s
 
 _LENGTHS = ("unknown", "known")
 _AHEAD = 1.25  # a running job goes on until it has so many times the service of a waiting one
@@ -68,13 +63,13 @@ class Afs:
         Of an earlier *plan* only the choice of jobs counts.
         """
         capacity = build_capacity(snapshot, models, plan, batches=False, by_precedence=True)
-        speed = capacity.configs.speed[capacity.job_class, :, -1]
-        work_s = snapshot.steps_left * snapshot.jobs.step_s[snapshot.queue.job]
         is_known = self.lengths == "known"
-        left_s = work_s[:, None] / speed if is_known else snapshot.service_s[:, None]
-        speed = speed * discount_restarts(snapshot, capacity, left_s, self.rescale_s, self.horizon_s)
+        left_s = compute_work_s(snapshot) if is_known else snapshot.service_s
+        speed = compute_speeds(
+            snapshot, capacity, left_s, self.rescale_s, self.horizon_s, as_requested=is_known
+        )
         if is_known:
-            size = allocate_by_length(capacity, speed, work_s)
+            size = allocate_by_length(capacity, speed, left_s)
             if plan is not None and plan.precedence is not None:
                 size = serve_all(capacity, speed, size)
             return plan_from_sizes(snapshot, capacity, size, plan)

@@ -11,10 +11,14 @@ import numpy as np
 from wattline.core.leases import LEASE_JOB, LEASE_NODE
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB
+from wattline.core.queue import (
+    QUEUE_ACCEPTED_KINDS,
+    QUEUE_HELD_GPUS,
+    QUEUE_JOB,
+)
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
-from wattline.jit import B1, F1, F2, I1, I2, inner, kernel
+from wattline.jit import B1, F1, F2, I1, I2, INT, inner, kernel
 from wattline.models.configurations import Configurations, build_configurations, with_fixed_batch
 from wattline.policy.held_kinds import find_held_kinds
 
@@ -52,29 +56,53 @@ def build_capacity(
     """
     jobs, nodes, queue = snapshot.jobs, snapshot.nodes, snapshot.queue
     configs = build_configurations(models, jobs if batches else with_fixed_batch(jobs), nodes)
-    planned = np.ones(len(queue), dtype=np.bool_)
+    planned, outranked = np.ones(len(queue), dtype=np.bool_), np.zeros(len(queue), dtype=np.bool_)
     if plan is not None:
         planned[:] = False
         planned[plan.row] = True
-    room = np.bincount(nodes.kind.codes, nodes.gpus * snapshot.usable, len(nodes.kind.names)).astype(np.int64)
-    outranked = np.zeros(len(queue), dtype=np.bool_)
     if by_precedence and plan is not None and plan.precedence is not None:
         tie = np.arange(len(queue), dtype=np.float64) if first is None else first
-        order = plan.row[np.lexsort((tie[plan.row], plan.precedence))]
         outranked = _find_outranked(
-            order,
+            plan.row[np.lexsort((tie[plan.row], plan.precedence))],
             queue.block,
             snapshot.leases.block,
             nodes.kind.codes,
-            room,
+            _count_room(
+                nodes.kind.codes, nodes.gpus, snapshot.up, snapshot.boot_done_s, len(nodes.kind.names)
+            ),
             configs.job_class,
             configs.gpus,
         )
         planned &= ~outranked
-    pool, job_class = _choose_pools(
-        queue.block, snapshot.leases.block, nodes.kind.codes, planned, room, configs.job_class, configs.gpus
+    rows, room = _choose_pools(
+        queue.block,
+        snapshot.leases.block,
+        nodes.kind.codes,
+        nodes.gpus,
+        snapshot.up,
+        snapshot.boot_done_s,
+        len(nodes.kind.names),
+        planned,
+        configs.job_class,
+        configs.gpus,
     )
-    return Capacity(configs, job_class, pool, room, queue.held_gpus.astype(np.int64), outranked)
+    pool, job_class, held = rows
+    return Capacity(configs, job_class, pool, room, held, outranked)
+
+
+@inner
+def _sum_room(node_kind: Ints, node_gpus: Ints, up: Bools, boot_done_s: Floats, kinds: int) -> Ints:
+    """Return the GPUs of each kind on nodes that are up or can be switched on."""
+    room = np.zeros(kinds, dtype=np.int64)
+    for n in range(len(node_kind)):
+        if up[n] or boot_done_s[n] > -np.inf:
+            room[node_kind[n]] += node_gpus[n]
+    return room
+
+
+@kernel(I1, I1, B1, F1, INT)
+def _count_room(node_kind: Ints, node_gpus: Ints, up: Bools, boot_done_s: Floats, kinds: int) -> Ints:
+    return _sum_room(node_kind, node_gpus, up, boot_done_s, kinds)
 
 
 @kernel(I1, F2, I2, I1, I1, I2, I2)
@@ -106,16 +134,29 @@ def _find_outranked(
     return outranked
 
 
-@kernel(F2, I2, I1, B1, I1, I2, I2)
+@kernel(F2, I2, I1, I1, B1, F1, INT, B1, I2, I2)
 def _choose_pools(
-    block: Floats, leases: Ints, node_kind: Ints, planned: Bools, room: Ints, job_classes: Ints, gpus: Ints
+    block: Floats,
+    leases: Ints,
+    node_kind: Ints,
+    node_gpus: Ints,
+    up: Bools,
+    boot_done_s: Floats,
+    kinds: int,
+    planned: Bools,
+    job_classes: Ints,
+    gpus: Ints,
 ) -> tuple[Ints, Ints]:
-    """Return for every row of the queue the kind of GPU that serves it, and its job class on that kind."""
+    """Return for every row of the queue the kind of GPU that serves it, its class there and its GPUs now.
+
+    The GPUs of each kind follow.
+    """
     queued = block.shape[1]
-    kinds = len(room)
+    room = _sum_room(node_kind, node_gpus, up, boot_done_s, kinds)
     crowd = np.zeros(kinds, dtype=np.int64)
-    pool = np.full(queued, -1, dtype=np.int64)
-    job_class = np.empty(queued, dtype=np.int64)
+    rows = np.empty((3, queued), dtype=np.int64)
+    pool, job_class, held = rows[0], rows[1], rows[2]
+    pool[:] = -1
     i = 0
     for r in range(leases.shape[1]):
         while block[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
@@ -138,23 +179,8 @@ def _choose_pools(
             if pool[i] >= 0:
                 crowd[pool[i]] += 1
         job_class[i] = job_classes[job, pool[i] if pool[i] >= 0 else first]
-    return pool, job_class
-
-
-def discount_restarts(
-    snapshot: Snapshot, capacity: Capacity, left_s: Floats, rescale_s: float, horizon_s: float
-) -> Floats:
-    """Return the factor on the speed of each row at each size that accounts for a restart.
-
-    It is H / (H + *rescale_s*) where a job that has run would change its size, else 1. H is *left_s*, the
-    remaining time of the job, or *horizon_s* if that is shorter. Work that a stop would lose adds to
-    *rescale_s*.
-    """
-    counted_s = np.clip(left_s, 1.0, horizon_s)
-    cost_s = rescale_s + snapshot.lost_work_s[:, None]
-    restarts = capacity.configs.gpus[capacity.job_class] != capacity.held[:, None]
-    restarts &= ~np.isnan(snapshot.queue.first_start_s)[:, None]
-    return np.where(restarts, counted_s / (counted_s + cost_s), 1.0)
+        held[i] = int(block[QUEUE_HELD_GPUS, i])
+    return rows, room
 
 
 def allocate_greedily(capacity: Capacity, first: Ints, value: Floats, value_of_none: Floats) -> Ints:
@@ -256,13 +282,13 @@ def plan_from_sizes(
     the other, so that a placer that fills them in this order finds room for all.
     """
     configs, job_class = capacity.configs, capacity.job_class
-    gpus = configs.gpus[job_class, np.maximum(size, 0)]
     rows = np.arange(len(job_class), dtype=np.int64) if plan is None else np.sort(plan.row)
-    most = int(gpus.max(initial=0)) + 1
-    key = capacity.pool * most + np.where(gpus == capacity.held, 0, most - gpus)
-    key[size < 0] = len(capacity.room) * most
-    row = rows[np.argsort(key[rows], kind="stable")]
-    batch = configs.batch[job_class[row], np.maximum(size[row], 0), -1] if configs.batch.any() else None
+    row, gpus = _order_rows(
+        rows, size, job_class, capacity.pool, capacity.held, len(capacity.room), configs.gpus
+    )
+    batch = None
+    if configs.has_batches:
+        batch = configs.batch[job_class[row], np.maximum(size[row], 0), -1]
     cap_w, reason, needs_meter = None, None, False
     if plan is not None:
         next_decision_s = min(next_decision_s, plan.next_decision_s)
@@ -273,7 +299,7 @@ def plan_from_sizes(
             cap_w = by_row[row]
     return Plan(
         row=row,
-        gpus=gpus[row],
+        gpus=gpus,
         group=row,
         next_decision_s=next_decision_s,
         cap_w=cap_w,
@@ -281,3 +307,28 @@ def plan_from_sizes(
         reason=reason,
         needs_meter=needs_meter,
     )
+
+
+@kernel(I1, I1, I1, I1, I1, INT, I2)
+def _order_rows(
+    rows: Ints, size: Ints, job_class: Ints, pool: Ints, held: Ints, kinds: int, gpus: Ints
+) -> Ints:
+    """Return *rows* of the queue in the order of `plan_from_sizes`, and the GPUs of each."""
+    count = len(rows)
+    most = 1
+    for i in range(len(job_class)):
+        most = max(most, gpus[job_class[i], max(size[i], 0)] + 1)
+    key = np.empty(count, dtype=np.int64)
+    for p in range(count):
+        i = rows[p]
+        granted = gpus[job_class[i], max(size[i], 0)]
+        key[p] = kinds * most
+        if size[i] >= 0:
+            key[p] = pool[i] * most + (0 if granted == held[i] else most - granted)
+    order = np.argsort(key, kind="mergesort")
+    ordered = np.empty((2, count), dtype=np.int64)
+    for p in range(count):
+        i = rows[order[p]]
+        ordered[0, p] = i
+        ordered[1, p] = gpus[job_class[i], max(size[i], 0)]
+    return ordered

@@ -20,9 +20,9 @@ from wattline.policy.elastic.capacity import (
     Capacity,
     allocate_greedily,
     build_capacity,
-    discount_restarts,
     plan_from_sizes,
 )
+from wattline.policy.elastic.restart_costs import discount_restarts
 
 _HELD = REASONS.index(Reason.HELD)
 _EXACT_S = 1e-3  # a deadline that is missed by less is met: sums of floats are no more exact

@@ -9,12 +9,20 @@ import numpy as np
 
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import QUEUE_LAST_GPUS
+from wattline.core.queue import (
+    QUEUE_FIRST_START_S,
+    QUEUE_HELD_GPUS,
+    QUEUE_JOB,
+    QUEUE_LAST_GPUS,
+    QUEUE_RESTARTS,
+)
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.errors import ConfigError
+from wattline.jit import F1, F2, F3, FLOAT, I1, I2, kernel
 from wattline.policy.elastic.capacity import Capacity, allocate_greedily, build_capacity, plan_from_sizes
 
+_NONE_FIRST = np.empty(0, dtype=np.int64)
 _NOTHING = 1e-3  # speed-up that no GPUs count as, as in the authors' simulator
 
 
@@ -58,18 +66,29 @@ class Pollux:
         Of an earlier *plan* only the choice of jobs counts.
         """
         capacity = build_capacity(snapshot, models, plan, batches=True, by_precedence=True)
-        speedup = _compute_speedups(capacity)
-        none_first = np.empty(0, dtype=np.int64)
+        configs = capacity.configs
+        discounted, speedup, is_discounted = _compute_speedups(
+            snapshot.queue.block,
+            snapshot.jobs.submit_s,
+            snapshot.lost_work_s,
+            snapshot.now_s,
+            self.restart_s,
+            capacity.job_class,
+            capacity.pool,
+            capacity.room,
+            configs.gpus,
+            configs.speed,
+        )
         nothing = np.full(len(speedup), self._value(0.0))
-        restarts = self._discount_restarts(snapshot, capacity)
         note = most_gpus = None
         if self.explore:
             note = most_gpus = _record_most_gpus(snapshot)
             speedup = self._limit_to_explored(capacity, speedup, most_gpus.gpus)
-        size = allocate_greedily(capacity, none_first, self._value(speedup * restarts), nothing)
+            discounted = self._limit_to_explored(capacity, discounted, most_gpus.gpus)
+        size = allocate_greedily(capacity, _NONE_FIRST, self._value(discounted), nothing)
         next_s = math.inf
-        if restarts.min(initial=1.0) < 1.0:
-            best = allocate_greedily(capacity, none_first, self._value(speedup), nothing)
+        if is_discounted:
+            best = allocate_greedily(capacity, _NONE_FIRST, self._value(speedup), nothing)
             if not np.array_equal(best, size):
                 next_s = snapshot.now_s + self.interval_s
         if most_gpus is not None and self._wants_to_explore(capacity, size, most_gpus.gpus):
@@ -94,17 +113,6 @@ class Pollux:
             return np.log(speedup + _NOTHING)
         return np.asarray((speedup + _NOTHING) ** self.fairness / self.fairness)
 
-    def _discount_restarts(self, snapshot: Snapshot, capacity: Capacity) -> Floats:
-        """Return the factor on each row's speed-up at each size that accounts for a restart."""
-        queue = snapshot.queue
-        age_s = snapshot.now_s - snapshot.jobs.submit_s[queue.job]
-        lost_s = queue.restarts * self.restart_s
-        restart_s = self.restart_s + snapshot.lost_work_s
-        factor = np.maximum(age_s - lost_s, 0.0) / np.maximum(age_s + restart_s, 1.0)
-        factor[np.isnan(queue.first_start_s)] = 1.0
-        keeps = capacity.configs.gpus[capacity.job_class] == capacity.held[:, None]
-        return np.where(keeps, 1.0, factor[:, None])
-
 
 @dataclass(frozen=True, eq=False)
 class _MostGpus:
@@ -124,18 +132,54 @@ def _record_most_gpus(snapshot: Snapshot) -> _MostGpus:
     return _MostGpus(job, gpus)
 
 
-def _compute_speedups(capacity: Capacity) -> Floats:
-    """Return the goodput of each row at each size, relative to an equal share of the GPUs of its kind."""
-    configs, job_class = capacity.configs, capacity.job_class
-    gpus, speed = configs.gpus[job_class], configs.speed[job_class, :, -1]
-    crowd = np.bincount(capacity.pool[capacity.pool >= 0], minlength=len(capacity.room))
-    share = (capacity.room / np.maximum(crowd, 1))[capacity.pool]
-    fair = np.maximum.accumulate(speed, axis=1)  # GPUs that slow a job down need not be used
-    rows = np.arange(len(job_class))
-    below = np.maximum((gpus <= share[:, None]).sum(axis=1) - 1, 0)
-    above = np.minimum(below + 1, gpus.shape[1] - 1)
-    low, high = gpus[rows, below], gpus[rows, above]
-    part = np.clip((share - low) / np.maximum(high - low, 1), 0.0, 1.0)
-    at_share = fair[rows, below] + part * (fair[rows, above] - fair[rows, below])
-    at_share *= np.minimum(share / gpus[:, 0], 1.0)  # a share below its least size: for a part of the time
-    return np.asarray(speed / np.maximum(at_share, 1e-300)[:, None])
+@kernel(F2, F1, F1, FLOAT, FLOAT, I1, I1, I1, I2, F3)
+def _compute_speedups(
+    block: Floats,
+    submit_s: Floats,
+    lost_s: Floats,
+    now_s: float,
+    restart_s: float,
+    job_class: Ints,
+    pool: Ints,
+    room: Ints,
+    gpus: Ints,
+    speeds: Floats,
+) -> tuple[Floats, Floats, bool]:
+    """Return the goodput of each row at each size, relative to an equal share of the GPUs of its kind.
+
+    The first table is multiplied by the factor that accounts for a restart, the second is not; then whether
+    any factor is below 1.
+    """
+    queued, sizes, last = len(job_class), gpus.shape[1], speeds.shape[2] - 1
+    crowd = np.zeros(len(room), dtype=np.int64)
+    for i in range(queued):
+        if pool[i] >= 0:
+            crowd[pool[i]] += 1
+    discounted = np.empty((queued, sizes))
+    speedup = np.empty((queued, sizes))
+    fair = np.empty(sizes)
+    is_discounted = False
+    for i in range(queued):
+        c = job_class[i]
+        share = room[pool[i]] / max(crowd[pool[i]], 1)
+        below = -1
+        for s in range(sizes):  # GPUs that slow a job down need not be used
+            fair[s] = speeds[c, s, last] if s == 0 else max(fair[s - 1], speeds[c, s, last])
+            below += gpus[c, s] <= share
+        below = max(below, 0)
+        above = min(below + 1, sizes - 1)
+        part = (share - gpus[c, below]) / max(gpus[c, above] - gpus[c, below], 1)
+        part = min(max(part, 0.0), 1.0)
+        at_share = fair[below] + part * (fair[above] - fair[below])
+        at_share *= min(share / gpus[c, 0], 1.0)  # a share below its least size: for a part of the time
+        factor = 1.0
+        if not np.isnan(block[QUEUE_FIRST_START_S, i]):
+            age_s = now_s - submit_s[int(block[QUEUE_JOB, i])]
+            used_s = block[QUEUE_RESTARTS, i] * restart_s
+            factor = max(age_s - used_s, 0.0) / max(age_s + (restart_s + lost_s[i]), 1.0)
+        for s in range(sizes):
+            speedup[i, s] = speeds[c, s, last] / max(at_share, 1e-300)
+            keeps = gpus[c, s] == block[QUEUE_HELD_GPUS, i]
+            discounted[i, s] = speedup[i, s] * (1.0 if keeps else factor)
+            is_discounted = is_discounted or (factor < 1.0 and not keeps)
+    return discounted, speedup, is_discounted

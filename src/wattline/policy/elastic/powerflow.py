@@ -18,6 +18,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
 from wattline.errors import ConfigError
+from wattline.jit import I1, I2, kernel
 from wattline.measurement.devices import find_max_cap_w
 from wattline.models.configurations import Configurations
 from wattline.policy.budget_limits import (
@@ -36,7 +37,8 @@ from wattline.policy.elastic.budget_allocation import (
     PowerTable,
     allocate_within_limits,
 )
-from wattline.policy.elastic.capacity import Capacity, build_capacity, discount_restarts
+from wattline.policy.elastic.capacity import Capacity, build_capacity
+from wattline.policy.elastic.restart_costs import compute_speeds, compute_work_s, discount_restarts
 
 _HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
     REASONS.index(reason)
@@ -94,21 +96,20 @@ class PowerFlow:
 
         Of an earlier *plan* only the choice of jobs and their precedence count.
         """
-        jobs, job = snapshot.jobs, snapshot.queue.job
-        work = snapshot.steps_left * jobs.step_s[job] * jobs.gpus[job]
-        capacity = build_capacity(snapshot, models, plan, batches=True, by_precedence=True, first=work)
+        work_s = compute_work_s(snapshot)
+        requested = snapshot.queue.requested_gpus
+        capacity = build_capacity(
+            snapshot, models, plan, batches=True, by_precedence=True, first=work_s * requested
+        )
         limits = compute_limits(self.budgets, snapshot, self.interval_s, self.overshoot)
-        precedence = _spread_precedence(plan, len(job))
-        size, cap, reason = self._allocate(snapshot, capacity, limits, precedence)
-        reason = np.where(capacity.pool < 0, _find_reasons_without_pool(snapshot, capacity, plan), reason)
-        runs = np.flatnonzero(size >= 0)
+        size, cap, reason = self._allocate(snapshot, capacity, limits, work_s, plan)
+        if len(reason) and capacity.pool.min() < 0:
+            reason = np.where(capacity.pool < 0, _find_reasons_without_pool(snapshot, capacity, plan), reason)
+        configs = capacity.configs
+        runs, gpus = _order_running(size, capacity.job_class, capacity.pool, capacity.held, configs.gpus)
+        job_class = capacity.job_class[runs]
         is_idle = not len(runs) and not len(snapshot.leases)
         next_s = limits.next_idle_decision_s if is_idle else limits.next_decision_s
-        configs, job_class = capacity.configs, capacity.job_class[runs]
-        gpus = configs.gpus[job_class, size[runs]]
-        # Jobs that keep their size come first, then the largest: small jobs fill the gaps.
-        order = np.lexsort((-gpus, gpus != capacity.held[runs], capacity.pool[runs]))
-        runs, job_class, gpus = runs[order], job_class[order], gpus[order]
         caps_w = configs.cap_w
         if (limits.unit == CAP_WATTS).any():  # a cap that is not set could not be held
             caps_w = _fill_default_caps(configs, snapshot.nodes)
@@ -124,24 +125,28 @@ class PowerFlow:
         )
 
     def _allocate(
-        self, snapshot: Snapshot, capacity: Capacity, limits: BudgetLimits, precedence: Ints
+        self,
+        snapshot: Snapshot,
+        capacity: Capacity,
+        limits: BudgetLimits,
+        work_s: Floats,
+        plan: Plan | None,
     ) -> tuple[Ints, Ints, Ints]:
         """Return for every row of the queue the numbers of its size and cap, and why it has none."""
-        jobs, nodes, job = snapshot.jobs, snapshot.nodes, snapshot.queue.job
-        configs, job_class, team = capacity.configs, capacity.job_class, jobs.team.codes[job]
-        work_s = snapshot.steps_left * jobs.step_s[job]
-        full = configs.speed[job_class, :, -1]
-        discount = discount_restarts(
-            snapshot, capacity, work_s[:, None] / full, self.rescale_s, self.horizon_s
-        )
-        size = allocate_by_length(capacity, full * discount, work_s)
-        if precedence.any():
-            size = serve_all(capacity, full * discount, size)
+        configs, job_class = capacity.configs, capacity.job_class
+        speed = compute_speeds(snapshot, capacity, work_s, self.rescale_s, self.horizon_s, as_requested=True)
+        size = allocate_by_length(capacity, speed, work_s)
+        precedence = _spread_precedence(plan, len(size))
+        if plan is not None and precedence.any():
+            size = serve_all(capacity, speed, size)
         cap = np.full(len(size), configs.speed.shape[2] - 1, dtype=np.int64)
         reason = np.where(size >= 0, 0, _OUTRANKED)
         is_fastest = self.eta == 1.0 and all(eta == 1.0 for eta, _ in limits.eta)
         if is_fastest and not len(limits.amount):
             return size, cap, reason
+        nodes, team = snapshot.nodes, snapshot.jobs.team.codes[snapshot.queue.job]
+        left_s = work_s[:, None] / configs.speed[job_class, :, -1]
+        discount = discount_restarts(snapshot, capacity, left_s, self.rescale_s, self.horizon_s)
         factor = _compute_watts_factor(snapshot, capacity)
         fastest_j = _compute_full_power_j(capacity, nodes, work_s, factor, size)
         rest_w, boots = compute_idle_w(snapshot), _find_boot_costs(snapshot)
@@ -155,7 +160,7 @@ class PowerFlow:
             and _is_within(limits, capacity, cluster, team, factor, size, work_s, fastest_j, caps_w)
         ):
             return size, cap, reason
-        least_work = work_s / (full * discount)[:, 0] * configs.gpus[job_class, 0]
+        least_work = work_s / speed[:, 0] * configs.gpus[job_class, 0]
         first = np.lexsort((least_work, precedence, pinned < 0))  # protected jobs go first
         rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first, pinned, forced)
         table = PowerTable(
@@ -179,6 +184,29 @@ class PowerFlow:
         size, cap, reason, _ = allocate_within_limits(rows, cluster, table, arrays, False)
         _mark_unaffordable(snapshot, capacity, limits, rows, caps_w, reason)
         return size, cap, reason
+
+
+@kernel(I1, I1, I1, I1, I2)
+def _order_running(size: Ints, job_class: Ints, pool: Ints, held: Ints, gpus: Ints) -> Ints:
+    """Return the rows with GPUs in the order in which they are placed, and the GPUs of each.
+
+    By kind, jobs that keep their size come first, then the largest: small jobs fill the gaps.
+    """
+    runs = np.flatnonzero(size >= 0)
+    granted = np.empty(len(runs), dtype=np.int64)
+    most = 0
+    for p in range(len(runs)):
+        granted[p] = gpus[job_class[runs[p]], size[runs[p]]]
+        most = max(most, granted[p])
+    key = np.empty(len(runs), dtype=np.int64)
+    for p in range(len(runs)):
+        changes = granted[p] != held[runs[p]]
+        key[p] = (2 * pool[runs[p]] + changes) * (most + 1) + most - granted[p]
+    order = np.argsort(key, kind="mergesort")
+    ordered = np.empty((2, len(runs)), dtype=np.int64)
+    for p in range(len(runs)):
+        ordered[0, p], ordered[1, p] = runs[order[p]], granted[order[p]]
+    return ordered
 
 
 def _pin_protected(snapshot: Snapshot, capacity: Capacity) -> tuple[Ints, Bools]:
