@@ -65,9 +65,8 @@ def main() -> None:
         rate = args.rows / report["cpu_s"]
         print(f"{report['policy']:<10} {report['cpu_s']:7.1f} CPU s, {rate:8.0f} jobs per CPU-second")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(
-        f"{args.rows} jobs, {len(POLICIES)} policies: {wall_s:.0f} s, {used.ru_utime + used.ru_stime:.0f} CPU s"
-    )
+    cpu_s = used.ru_utime + used.ru_stime
+    print(f"{args.rows} jobs, {len(POLICIES)} policies: {wall_s:.0f} s, {cpu_s:.0f} CPU s")
 
 
 if __name__ == "__main__":
