@@ -34,7 +34,7 @@ class PlacerContract:
 
     def check_scenario(self, scenario: Scenario) -> None:
         """Check one scenario; the test of a slow placer may call it for fewer, or smaller ones."""
-        for policy in (fifo, Las(60.0)):
+        for policy in (fifo, Las(600.0)):
             log = run(scenario.sim(), policy, place=_CheckedPlacer(_unbind(type(self).place)))
             check_no_oversubscription(log)
 
