@@ -1,10 +1,11 @@
 """Assumptions that a result depends on."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from wattline.cluster import nodes
+from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.models.library import library
 from wattline.models.scaling import LINEAR, REQUEST
@@ -14,13 +15,13 @@ from wattline.reports.assumptions import Assumption, format_assumptions, list_as
 JOBS = Jobs.of(submit_s=[0, 0], gpus=[1, 4], duration_s=[10, 10], model=["resnet50", "unheard of"])
 
 
-def found(models: Any = None, **settings: Any) -> dict[str, Assumption]:
+def found(models: Any = None, cluster: Any = None, **settings: Any) -> dict[str, Assumption]:
     usual = {
         "scaling": REQUEST, "watts": "kind", "restart_s": 30.0, "checkpoint_s": None, "span_penalty": 1.0,
         "durations": "clairvoyant",
     }  # fmt: skip
     listed = list_assumptions(
-        JOBS, nodes("v100", count=2, gpus=2), models or TraceModels(), **(usual | settings)
+        JOBS, cluster or nodes("v100", count=2, gpus=2), models or TraceModels(), **(usual | settings)
     )
     return {one.name: one for one in listed}
 
@@ -53,3 +54,11 @@ def test_jobs_on_several_nodes_assume_how_fast_they_are_there() -> None:
 def test_each_has_a_short_text() -> None:
     text = format_assumptions([one.as_dict() for one in found(checkpoint_s=600.0).values()])
     assert text.startswith("scaling request, watts kind, restart 30s, checkpoints 600s")
+
+
+def test_several_kinds_of_gpus_that_are_taken_for_equally_fast_are_named() -> None:
+    mixed = join_nodes(nodes("v100", gpus=2), nodes("k80", gpus=2))
+    assert "kinds" not in found()
+    assert found(cluster=mixed)["kinds"].says.startswith("2 of 2 jobs run equally fast on v100, k80")
+    timed = replace(library(), timed_on="v100")
+    assert found(timed, mixed)["kinds"].says.startswith("1 of 2 jobs run equally fast")

@@ -13,6 +13,7 @@ from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.measurement.devices import DEVICES
 from wattline.models.scaling import Scaling
+from wattline.models.throughput_table import ThroughputTable
 from wattline.models.workload_models import WorkloadModels, find_workload_indices
 from wattline.units import format_seconds
 
@@ -64,7 +65,9 @@ def list_assumptions(
     *watts* is `kind` or `limit`, *checkpoint_s* None if jobs save at every stop and -1 if they never save.
     """
     unknown = len(jobs) - count_known_jobs(jobs, nodes, models)
-    found = [_assume_scaling(scaling, unknown)] if unknown else []
+    has_table = isinstance(models, ThroughputTable)  # of speeds; it has no watts
+    found = [_assume_scaling(scaling, unknown)] if unknown and not has_table else []
+    found += [_assume_kinds(nodes, models, unknown, len(jobs))] if len(nodes.kind.names) > 1 else []
     found += [_assume_watts(watts, nodes, unknown)] if unknown else []
     restart = f"{restart_s:g}s"
     says = f"a job loses {format_seconds(restart_s)} at each restart"
@@ -94,6 +97,22 @@ def _assume_scaling(scaling: Scaling, unknown: int) -> Assumption:
         "amdahl": f"{jobs} scale by Amdahl's law, {100 * scaling.parallel:g} % of their work being parallel",
     }[scaling.kind]
     return Assumption("scaling", str(scaling), says, "" if scaling.kind == "request" else "request")
+
+
+def _assume_kinds(nodes: Nodes, models: Models, unknown: int, count: int) -> Assumption:
+    """Say how many jobs are equally fast on all kinds of GPUs, because nothing is known of their speeds."""
+    equal = count
+    if isinstance(models, ThroughputTable):
+        equal = 0
+    elif isinstance(models, WorkloadModels) and models.timed_on:
+        equal = unknown
+    kinds = ", ".join(nodes.kind.names)
+    if not equal:
+        return Assumption("kinds", "measured", f"speeds on {kinds} are those of {models}")
+    jobs = f"{equal:,} of {count:,} job{'' if count == 1 else 's'}"
+    return Assumption(
+        "kinds", "equal", f"{jobs} run equally fast on {kinds}: comparisons of kinds mean nothing"
+    )
 
 
 def _assume_watts(watts: str, nodes: Nodes, unknown: int) -> Assumption:
