@@ -73,7 +73,9 @@ def test_a_replay_gives_the_same_log_again() -> None:
 def test_a_replay_under_another_policy_names_the_first_difference() -> None:
     jobs = Jobs.of(submit_s=[0, 1, 2], gpus=[1, 1, 1], duration_s=[100, 50, 10])
     log: Log = simulate(jobs, p.fifo)
-    with pytest.raises(PlanError, match=r"at 100 s the decision is start job 2 .*, expected .*: start job 1 "):
+    with pytest.raises(
+        PlanError, match=r"at 100 s the decision is start job 2 .*, expected .*: start job 1 "
+    ):
         run(Replay(log), p.sjf)
 
 
