@@ -219,9 +219,7 @@ def judge(cluster: SlurmCluster, jobs: dict[str, tuple[Path, int]], sampler: Gpu
             wrong.append(f"the attempts of job {job} ended as {states}, expected COMPLETED of the last only")
     records = Counter(ended.values())
     print(f"  {attempts} attempts began, of {len(jobs)} jobs; jobcomp: {dict(records)}")
-    print(
-        f"  {lost_ends} jobs counted to their end, but it did not reach slurmctld or the node was killed then"
-    )
+    print(f"  {lost_ends} jobs counted to their end, which slurmctld has lost, or their node was killed then")
     print(f"  {sampler.samples} samples of scontrol, at most {sampler.most_gpus} GPUs in use")
     return wrong
 
