@@ -68,22 +68,6 @@ def _conv2d_backward(
     groups: int,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    options = (stride, padding, dilation, transposed, output_padding, groups, needs)
-    return _compute_conv2d_backward(grad, x, weight, *options)
-
-
-def _compute_conv2d_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
     size = weight.shape[0]
     options = (stride, padding, dilation, transposed, output_padding, groups * size, needs)
     bias = [grad.shape[1] * grad.shape[2]]
@@ -118,7 +102,7 @@ def _setup_conv_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _conv_autograd(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     # Only PyTorch's own operator can be differentiated again.
-    backward: Any = _compute_conv2d_backward if torch.is_grad_enabled() else _conv2d_backward
+    backward: Any = _conv2d_backward._init_fn if torch.is_grad_enabled() else _conv2d_backward
     grads = backward(grad, *ctx.saved_tensors, *ctx.options, ctx.needs)
     return *(d if need else None for d, need in zip(grads, ctx.needs, strict=True)), *[None] * len(
         ctx.options
