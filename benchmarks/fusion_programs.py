@@ -24,8 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.training_programs import compare_ways
 
+Task = tuple[int, int, bool | str]
+Outcome = tuple[int, str, bool, bool, bool, tuple[str, ...], str]
+_BLOCK = 1000  # programs
 
-def run_program(task: tuple[int, int, bool | str]) -> tuple[int, str, bool, bool, bool, tuple[str, ...], str]:
+
+def run_program(task: Task) -> Outcome:
     """Return the seed, the difference, and whether it is guardable, compiled, refused; kinds and reason."""
     seed, steps, backend = task
     torch.set_num_threads(1)
@@ -36,6 +40,15 @@ def run_program(task: tuple[int, int, bool | str]) -> tuple[int, str, bool, bool
         outcome.program.kinds,
         (reasons or outcome.warnings or [""])[0],
     )
+
+
+def run_block(tasks: list[Task], processes: int) -> list[Outcome]:
+    """Run programs in new processes.
+
+    Memory grows with each program. A pool that replaces its workers (`max_tasks_per_child`) hung here.
+    """
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(run_program, tasks, chunksize=10))
 
 
 def main() -> int:
@@ -54,9 +67,9 @@ def main() -> int:
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     start_s = time.monotonic()
-    with ProcessPoolExecutor(args.processes, max_tasks_per_child=200) as pool:
-        for seed, difference, guardable, compiled, refused, kinds, reason in pool.map(
-            run_program, tasks, chunksize=10
+    for first in range(0, len(tasks), _BLOCK):
+        for seed, difference, guardable, compiled, refused, kinds, reason in run_block(
+            tasks[first : first + _BLOCK], args.processes
         ):
             counts["different"] += bool(difference)
             counts["refused"] += refused
@@ -67,6 +80,9 @@ def main() -> int:
                 print(f"seed {seed} {kinds}: {difference}", flush=True)
             elif guardable and not compiled:
                 reasons[reason[:100]] += 1
+        print(
+            f"{min(first + _BLOCK, len(tasks))} of {len(tasks)}: {dict(counts)}", file=sys.stderr, flush=True
+        )
     print(f"{args.count} programs from {args.first}, {args.steps} steps, {args.backend}: {dict(counts)}")
     print(f"{time.monotonic() - start_s:.0f} s")
     for reason, count in reasons.most_common(20):
