@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Examples are the same every time; `make check` runs few of them, `make test` many.
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
-settings.register_profile("test", max_examples=30, derandomize=True, deadline=None)
+settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 

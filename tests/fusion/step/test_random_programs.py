@@ -37,7 +37,7 @@ def test_programs_that_were_wrong_once_train_as_alone(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(1))
+@pytest.mark.parametrize("part", range(2))
 def test_random_programs_in_compiled_functions_train_as_alone(part: int) -> None:
     first = SEED + part * (COUNT // 8)
     print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + COUNT // 8 - 1}")
