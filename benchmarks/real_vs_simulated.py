@@ -67,6 +67,11 @@ def run_service(jobs: list[tuple[float, str, int, float]], policy: str, folder: 
         resources = {"gpus": 1, "time": f"{seconds + 30:.3f}s"}
         document = {"run": command, "model": model, "batch_size": BATCH, "resources": resources}
         served.submit(read_document({**document, "env": {"OMP_NUM_THREADS": "1"}}, model), "", "/")
+    return finish_run(served, folder)
+
+
+def finish_run(served: Controller, folder: Path) -> Path:
+    """Wait until all jobs have succeeded, stop the service, and return its log."""
     while served.store.has_live_jobs():
         time.sleep(0.1)
     while (step := served.view().step) is None or len(step.state.queue):

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.pollux_durations import ALONE_S
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
@@ -36,16 +38,6 @@ FREE = Overheads(start_s=0.0, restart_s=0.0)
 MIXED = "1xv100:8+2xp100:8+3xk80:8"
 T4 = "16xt4:4"
 WORKLOADS = range(1, 9)
-
-# Seconds alone with the requested GPUs, packed, from Pollux' tables: what Tiresias' simulator was given.
-ALONE_S = {
-    "bert": {6: 3092, 8: 2459, 12: 1594, 16: 1324},
-    "cifar10": {6: 910, 8: 865, 12: 624, 16: 482},
-    "deepspeech2": {6: 4142, 8: 3530, 12: 2477},
-    "imagenet": {24: 31805, 32: 27431, 48: 19689},
-    "ncf": {1: 47},
-    "yolov3": {4: 14102},
-}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from real_vs_simulated import read_figures
+from real_vs_simulated import finish_run, read_figures
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.slurm_cluster import SlurmCluster
@@ -59,16 +59,7 @@ def run_on_slurm(jobs: list[Job], policy: str, folder: Path) -> Path:
         command = ["sleep", f"{seconds:.3f}"]
         resources = {"gpus": gpus, "time": f"{seconds + 30:.3f}s"}
         served.submit(read_document({"run": command, "resources": resources}, "job"), "", "/")
-    while served.store.has_live_jobs():
-        time.sleep(0.1)
-    while (step := served.view().step) is None or len(step.state.queue):
-        time.sleep(0.1)
-    path = folder / "run.jsonl"
-    path.write_text("".join(served.run_log()))
-    counts = served.store.count_by_state()
-    served.stop()
-    assert counts == {"SUCCEEDED": len(jobs)}, counts
-    return path
+    return finish_run(served, folder)
 
 
 def compare(seed: int, policy: str, count: int) -> float:

@@ -7,22 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.pollux_durations import ALONE_S
 from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.core.actions import STOP
 from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.placement import Pack
-
-ALONE_S = {
-    "bert": {6: 3092, 8: 2459, 12: 1594, 16: 1324},
-    "cifar10": {6: 910, 8: 865, 12: 624, 16: 482},
-    "deepspeech2": {6: 4142, 8: 3530, 12: 2477},
-    "imagenet": {24: 31805, 32: 27431, 48: 19689},
-    "ncf": {1: 47},
-    "yolov3": {4: 14102},
-}
-"""Seconds alone, by application and GPUs, as they were given to Tiresias' simulator."""
 
 
 def read_workload(path: Path) -> Jobs:
