@@ -6,6 +6,7 @@
     │   ├── ProfileError        in a table of measurements; has its path and line
     │   ├── ConfigError         in a flag, a cluster description or a policy
     │   ├── NotFusible          models cannot be trained as one array
+    │   ├── WrongChecksum       a downloaded file is not the expected one
     │   ├── NotFound            no object has this name
     │   ├── NotAllowed          the caller lacks the permission
     │   ├── Unsatisfiable       a job that the cluster can never run; has the field
@@ -94,6 +95,12 @@ class NotFusible(InputError):
     """Models cannot be trained as one array, or an operation that a fused array does not support."""
 
     code = "not_fusible"
+
+
+class WrongChecksum(InputError):
+    """A downloaded file is not the expected one; it was deleted."""
+
+    code = "wrong_checksum"
 
 
 class NotFound(InputError):

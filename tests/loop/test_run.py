@@ -101,6 +101,7 @@ def test_nodes_that_are_switched_without_jobs_end_the_run(monkeypatch: pytest.Mo
     assert 5 <= np.count_nonzero(log.actions[:, ACTION_VERB] == POWER_OFF) <= 60
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_progress() -> None:
     from wattline.backend.sim.simulator import Sim
     from wattline.cluster import nodes
@@ -138,6 +139,7 @@ def test_a_placement_without_reasons_raises() -> None:
 # -- Runs that start from a state of another run
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 12))
 def test_a_run_resumed_in_the_middle_ends_like_the_whole_run(seed: int, cut: int) -> None:
     jobs = synth(count=12, seed=seed, load=1.5, gpus_total=4)

@@ -75,6 +75,7 @@ def test_logs_round_trip(scenario: Scenario, tmp_path: Path) -> None:
     assert_round_trips(run(scenario.sim(), p.Gandiva(60.0)), tmp_path)
 
 
+@pytest.mark.slow
 @RELAXED
 @given(log=random_logs())
 def test_logs_with_caps_batches_switches_and_readings_round_trip(log: Log, tmp_path: Path) -> None:
@@ -141,6 +142,7 @@ def test_every_line_is_json_and_the_header_has_policy_seed_and_cluster(log: Log,
     assert [r["t"] for r in rounds] == sorted(r["t"] for r in rounds)
 
 
+@pytest.mark.slow
 def test_equal_runs_write_equal_bytes_under_any_file_name(log: Log, tmp_path: Path) -> None:
     write_log(log, tmp_path / "a.gz")
     write_log(log, tmp_path / "b.gz")
@@ -234,6 +236,7 @@ def iterate_places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from iterate_places(inner)
 
 
+@pytest.mark.slow
 @settings(RELAXED, max_examples=60)
 @given(draw=st.data())
 def test_a_log_with_one_wrong_value_is_rejected_or_can_be_reported(

@@ -9,6 +9,7 @@ from wattline.cluster import nodes
 from wattline.core.actions import RETUNE, START, STOP
 from wattline.core.events import (
     ARRIVED,
+    FAILED,
     FINISHED,
     LOST,
     NODE_BACK,
@@ -60,6 +61,28 @@ def test_a_job_that_arrives_waits_and_has_not_run() -> None:
     assert not state.queue.running.any()
     assert np.isnan(state.queue.first_start_s).all()
     assert state.free_gpus.tolist() == [4, 4]
+
+
+def test_a_job_that_fails_when_it_arrives_is_not_queued() -> None:
+    state = queue_jobs(0)
+    events = (Event(ARRIVED, 1, 5.0), Event(ARRIVED, 2, 5.0), Event(FAILED, 1, 5.0), Event(ARRIVED, 3, 6.0))
+    state = advance_to(state, None, 6.0, *events)
+    assert state.queue.job.tolist() == [0, 2, 3]
+    assert state.queue.requested_gpus.tolist() == [1, 1, 4]
+    assert state.queue.since_s.tolist() == [0, 5, 6]
+
+
+def test_a_start_that_has_ended_since_leaves_other_jobs_as_they_are() -> None:
+    state = queue_jobs(0, 1, 2)
+    decision = decide(state, (0, 0, 0, 1), (1, 1, 0, 2))
+    ends = Event(RAN, 0, 0.0, 0.0, 1.0), Event(FINISHED, 0, 5.0, 100.0)
+    state = advance_to(state, decision, 6.0, Event(RAN, 1, 0.0, 0.0, 1.0), *ends)
+    assert state.queue.job.tolist() == [1, 2]
+    assert state.queue.held_gpus.tolist() == [2, 0]
+    assert state.queue.first_start_s[0] == 0.0
+    assert np.isnan(state.queue.first_start_s[1])
+    assert state.leases.job.tolist() == [1]
+    assert state.free_gpus.tolist() == [2, 4]
 
 
 def test_a_lease_takes_gpus_and_gives_service() -> None:

@@ -97,6 +97,7 @@ def test_a_gpu_that_was_never_read_is_unmetered() -> None:
     meter.close()
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
     meter = open_virtual(f",state={tmp_path / 'gpus'}")
     code = (
@@ -129,6 +130,7 @@ def test_two_processes_on_one_gpu_count_its_energy_once(tmp_path: Path) -> None:
     meter.close()
 
 
+@pytest.mark.slow
 def test_after_the_last_window_other_processes_may_count(tmp_path: Path) -> None:
     meter = open_virtual(f",state={tmp_path / 'gpus'}")
     code = (

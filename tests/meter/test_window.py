@@ -328,6 +328,7 @@ def test_a_row_that_was_cut_off_does_not_swallow_the_next(meter: Meter, tmp_path
     assert read_rows(path)[-1]["window_name"] == "last"
 
 
+@pytest.mark.slow
 def test_threads_and_processes_append_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "energy.csv"
     script = (

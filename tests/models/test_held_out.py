@@ -52,6 +52,7 @@ def test_an_outlier_has_its_own_error_when_left_out() -> None:
     assert found.watts_error < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_the_error_is_about_as_large_as_the_noise(noise: float) -> None:
     truth = build_workload(throttle=build_throttle(caps=cap_curves(32.0, 64.0)))

@@ -63,6 +63,7 @@ def test_the_model_of_a_row_depends_on_the_seed_and_the_row_only() -> None:
     assert assign_models(jobs(*[""] * 30), wl.library(), "a100", 6).model.words() != few.model.words()
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same() -> None:
     code = (
         "import wattline as wl; from wattline.models.model_assignment import assign_models\n"

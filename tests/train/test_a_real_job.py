@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -144,7 +145,9 @@ def test_two_ranks_on_one_gpu_leave_caps_alone(tmp_path: Path) -> None:
 
 def run_ranks(tmp_path: Path, *words: object, **more: str) -> list[list[str]]:
     """Run the script on two ranks, and return the fields of their last lines."""
-    port = 29_500 + os.getpid() % 400
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     done = subprocess.run(
         [*launch, str(SCRIPT), *map(str, words)],

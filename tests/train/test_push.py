@@ -28,6 +28,7 @@ def fit(run: Session, epochs: int = 3, steps: int = 20, stops_between_steps: boo
             return
 
 
+@pytest.mark.slow
 def test_both_faces_measure_the_same_energy_and_find_the_same_cap(tmp_path: Path) -> None:
     options = {"aim": "energy", "window": SHORT}
     with Session(meter=describe_gpus(tmp_path / "a"), memory=tmp_path / "a.db", **options) as iterated:
@@ -152,6 +153,7 @@ def test_a_step_has_a_number_of_samples(tmp_path: Path, samples: float) -> None:
         assert run.position.steps == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "code", "how"), [("", 0, "ended"), ("1 / 0", 1, "failed")])
 def test_a_session_that_is_never_closed_ends_with_the_interpreter(
     tmp_path: Path, ending: str, code: int, how: str

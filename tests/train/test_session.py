@@ -57,6 +57,7 @@ def test_the_best_cap_is_set_within_one_epoch_and_restored_at_the_end(tmp_path: 
     assert meter.gpus[0].cap_w() == meter.gpus[0].cap_range_w()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", range(0, 36, 7))
 def test_short_steps_and_a_counter_renewed_every_100_ms_do_not_mislead_the_search(
     tmp_path: Path, phase: int
@@ -77,6 +78,7 @@ def test_short_steps_and_a_counter_renewed_every_100_ms_do_not_mislead_the_searc
         assert run.caps.saves == pytest.approx(1 - min(exact_j.values()) / exact_j[300.0], abs=0.01)
 
 
+@pytest.mark.slow
 def test_measured_caps_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = []
     for _ in range(2):
@@ -144,6 +146,7 @@ def test_two_sessions_on_one_gpu_do_not_count_its_energy_twice(tmp_path: Path) -
         assert first.energy_j == pytest.approx(meter.gpus[0].energy_j(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_requested_cap_is_set_or_the_nearest_in_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_broken_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) -> 
         Session(meter=describe_gpus(tmp_path), checkpoints=tmp_path / "c").__enter__()
 
 
+@pytest.mark.slow
 def test_a_recurring_job_converges_to_a_cheap_batch_size(tmp_path: Path) -> None:
     epochs_needed = {16: 14, 32: 10, 64: 6, 128: 5, 256: 9, 512: 1000}  # epochs to the target
     meter, chosen = f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path / 'gpus'}", []
@@ -281,6 +285,7 @@ def test_batch_sizes_need_a_group_and_the_default_among_them(tmp_path: Path) -> 
         Session(meter="none", batch_sizes=(1, 2), batch_size=3, group="g").__enter__()
 
 
+@pytest.mark.slow
 def test_progress_events_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
     monkeypatch.setenv("WATTLINE_JOB_ID", "j7")
@@ -394,6 +399,7 @@ def test_the_chosen_batch_size_survives_a_restart(tmp_path: Path) -> None:
         assert memory.pending("g", "v100") == []
 
 
+@pytest.mark.slow
 def test_a_crash_is_not_recorded_and_a_missed_target_does_not_block_the_next_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -417,6 +423,7 @@ def test_a_crash_is_not_recorded_and_a_missed_target_does_not_block_the_next_run
     assert "did not reach the target yet" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_size_that_runs_out_of_memory_is_recorded_and_another_one_follows(tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "meter": describe_gpus(tmp_path), "group": "g", "batch_sizes": (32, 64), "batch_size": 64,
@@ -446,6 +453,7 @@ def test_a_reached_target_stays_reached_and_a_recurring_job_starts_again(tmp_pat
     assert run.resumed
 
 
+@pytest.mark.slow
 def test_an_epoch_cut_off_by_the_cost_bound_is_not_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +512,7 @@ def test_two_running_jobs_cannot_share_a_checkpoint_folder(tmp_path: Path) -> No
         second.__enter__()
 
 
+@pytest.mark.slow
 def test_another_aim_goes_on_from_the_known_caps_and_other_gpus_do_not(tmp_path: Path) -> None:
     with Session(meter=describe_gpus(tmp_path), aim="time", window=SHORT) as run:
         train(run)

@@ -33,6 +33,7 @@ def train_until(tmp_path: Path, die_at: int, epochs: int = 3) -> Session:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_at", [[100], [37], [100, 50, 59], [1]])
 def test_joules_since_the_last_checkpoint_survive_a_kill(
     tmp_path: Path, die_at: list[int], capsys: pytest.CaptureFixture[str]

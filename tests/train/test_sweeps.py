@@ -52,6 +52,7 @@ def is_known(tmp_path: Path, **more: str) -> bool:
         return run.caps.search is not None and run.caps.search.is_done
 
 
+@pytest.mark.slow
 def test_the_tuner_sees_the_sweep_of_a_session_and_reset_forgets_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_tuner_sees_the_sweep_of_a_session_and_reset_forgets_it(
     assert not is_known(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sweep_expires_and_belongs_to_a_driver_and_range_of_caps(tmp_path: Path, state: Path) -> None:
     run_session(tmp_path)
     assert is_known(tmp_path)
@@ -86,6 +88,7 @@ def test_a_sweep_expires_and_belongs_to_a_driver_and_range_of_caps(tmp_path: Pat
     assert is_known(tmp_path)
 
 
+@pytest.mark.slow
 def test_only_the_windows_that_a_neighbour_spoilt_are_measured_again(tmp_path: Path, state: Path) -> None:
     run_session(tmp_path)
     with sqlite3.connect(state) as raw:
@@ -103,6 +106,7 @@ def test_only_the_windows_that_a_neighbour_spoilt_are_measured_again(tmp_path: P
         assert not any(one.spoilt for one in memory.sweeps(GROUP)[0].measurements)
 
 
+@pytest.mark.slow
 def test_windows_beside_another_process_are_marked_and_announced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +137,7 @@ def test_windows_beside_another_process_are_marked_and_announced(
     assert not is_known(tmp_path), "the neighbour is gone, and all caps are measured again"
 
 
+@pytest.mark.slow
 def test_a_sweep_without_runs_is_shown_and_forgotten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

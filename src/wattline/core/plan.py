@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wattline.core.leases import Leases
 from wattline.core.nodes import HOST_RESOURCES
+from wattline.core.resource_prices import ResourcePrices
 from wattline.core.table import INT64, Bools, Ints, check_array
 from wattline.errors import PlanError
 
@@ -41,6 +42,7 @@ class Plan:
     # first. None: that policy chooses. Only ordering needs none.
     precedence: Ints | None = None
     note: object | None = None  # a value that the policy finds as `Snapshot.note` at its next decision
+    prices: ResourcePrices | None = None  # of this decision; None: the policy sets no prices
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattline.core.table import Floats
-from wattline.energy.time_series import KWH_J, TimeSeries, read_prices
+from wattline.energy.time_series import KWH_J, TimeSeries, read_carbon, read_prices
 from wattline.errors import ConfigError
 from wattline.units import parse_seconds
 
@@ -104,13 +104,41 @@ _FILE = re.compile(r"(.+\.csv)(?:/(.+))?", re.IGNORECASE)
 
 def parse_price(text: str, pue: float = 1.0) -> Price:
     """Parse a price per kWh: `0.17`, `prices.csv`, or periodically `prices.csv/1d`."""
+    path, value = _parse_value(
+        text, "price", "money per kWh such as 0.17, or a CSV file such as prices.csv/1d"
+    )
+    return Price.flat(value, pue) if path is None else Price(read_prices(path, value), pue)
+
+
+def parse_carbon(text: str, pue: float = 1.0) -> Price:
+    """Parse the CO₂ of electricity in g per kWh: `380`, `carbon.csv`, or periodically `carbon.csv/1d`.
+
+    The result is a `Price` in grams.
+    """
+    path, value = _parse_value(
+        text, "carbon", "g CO₂ per kWh such as 380, or a CSV file such as carbon.csv/1d"
+    )
+    if path is None:
+        return Price.flat(value, pue)
+    series = read_carbon(path, value)
+    if series is None:
+        raise ConfigError(f"{path}: has no column carbon, expected g CO₂ per kWh in one")
+    return Price(series, pue)
+
+
+def read_carbon_beside_prices(text: str, pue: float = 1.0) -> Price | None:
+    """Return the CO₂ in the column `carbon` of the file of a price, as `parse_price` takes it; None: none."""
+    path, value = _parse_value(text, "price", "money per kWh")
+    series = None if path is None else read_carbon(path, value)
+    return None if series is None else Price(series, pue)
+
+
+def _parse_value(text: str, name: str, expected: str) -> tuple[str | None, float]:
+    """Return a file and its period, or None and a number."""
     file = _FILE.fullmatch(text.strip())
     try:
         if file is None:
-            return Price.flat(float(text), pue)
-        every_s = math.inf if file[2] is None else parse_seconds(file[2])
+            return None, float(text)
+        return file[1], math.inf if file[2] is None else parse_seconds(file[2])
     except ValueError:
-        raise ConfigError(
-            f"price {text!r}: expected money per kWh such as 0.17, or a CSV file such as prices.csv/1d"
-        ) from None
-    return Price(read_prices(file[1], every_s), pue)
+        raise ConfigError(f"{name} {text!r}: expected {expected}") from None

@@ -83,9 +83,20 @@ def read_series(path: str | Path, every_s: float = math.inf) -> TimeSeries:
 
 
 def read_prices(path: str | Path, every_s: float = math.inf) -> TimeSeries:
-    """Read prices per kWh over time from a CSV file with the columns `time_s` and `price`."""
-    _, columns = _read_columns(str(path), ({"price"},))
+    """Read prices per kWh over time from a CSV file with the columns `time_s` and `price`.
+
+    A column `carbon` may be beside them, see `read_carbon`.
+    """
+    _, columns = _read_columns(str(path), ({"price"}, {"price", "carbon"}))
     return _build_series(path, columns["time_s"], columns["price"], every_s)
+
+
+def read_carbon(path: str | Path, every_s: float = math.inf) -> TimeSeries | None:
+    """Read g CO₂ per kWh over time from the column `carbon` of a CSV file; None: it has no such column."""
+    _, columns = _read_columns(str(path), ({"carbon"}, {"price"}, {"price", "carbon"}))
+    if "carbon" not in columns:
+        return None
+    return _build_series(path, columns["time_s"], columns["carbon"], every_s)
 
 
 def _build_series(

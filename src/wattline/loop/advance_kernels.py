@@ -74,6 +74,8 @@ def _apply_actions(full: Floats, queued: int, actions: Actions, decided_s: float
     for a in range(actions.shape[0]):
         verb, job = actions[a, ACTION_VERB], actions[a, ACTION_JOB]
         i = find(full[QUEUE_JOB], queued, job)
+        if i == queued or full[QUEUE_JOB, i] != job:
+            continue  # it has ended since
         if verb == STOP:
             full[QUEUE_STEPS_DONE, i] += full[QUEUE_STEPS_PER_S, i] * max(
                 0.0, decided_s - full[QUEUE_PROGRESS_AT_S, i]
@@ -120,17 +122,22 @@ def _apply_events(
     job_gpus: Ints,
     job_accepts: Ints,
     gone: Bools,
-    freed: Bools,
-) -> bool:
-    """Apply *events* to the queue; mark jobs that left it and jobs that lost their lease.
+) -> None:
+    """Apply *events* to the first *queued* columns of the queue, and write those of new jobs behind them.
 
-    Return True if any lease ended.
+    *gone* are the jobs that have left the queue and have no column, see `_find_ended`.
     """
+    arrived = len(gone)
+    for e in range(events.shape[0]):
+        arrived -= events[e, EVENT_VERB] == ARRIVED
     for e in range(events.shape[0]):
         verb = int(events[e, EVENT_VERB])
         job = int(events[e, EVENT_JOB])
         at_s = events[e, EVENT_AT_S]
         if verb == ARRIVED:
+            arrived += 1
+            if gone[arrived - 1]:
+                continue
             for c in range(QUEUE_ROWS):
                 full[c, queued] = 0.0
             full[QUEUE_JOB, queued] = job
@@ -160,12 +167,34 @@ def _apply_events(
                 full[QUEUE_SAVED_STEPS, i] = events[e, EVENT_STEPS]
             if verb == LOST:
                 _end_service(full, i, at_s)
-            gone[i] = verb == FINISHED or verb == FAILED
-            freed[i] = verb != RAN and verb != STOPPED
+
+
+@inner
+def _find_ended(block: Floats, events: Floats) -> tuple[Floats, Bools, Bools]:
+    """Return the jobs of the queue and those that arrive, and two masks of them.
+
+    The masks are of the jobs that have left the queue, and of those that have lost their lease.
+    """
+    queued = block.shape[1]
+    count = queued
+    for e in range(events.shape[0]):
+        count += events[e, EVENT_VERB] == ARRIVED
+    jobs = np.empty(count)
     for i in range(queued):
-        if freed[i]:
-            return True
-    return False
+        jobs[i] = block[QUEUE_JOB, i]
+    gone = np.zeros(count, dtype=np.bool_)
+    freed = np.zeros(count, dtype=np.bool_)
+    for e in range(events.shape[0]):
+        verb, job = int(events[e, EVENT_VERB]), events[e, EVENT_JOB]
+        if verb == ARRIVED:
+            jobs[queued] = job
+            queued += 1
+        elif RAN <= verb <= FAILED:
+            i = find(jobs, queued, job)
+            if i < queued and jobs[i] == job:
+                gone[i] = verb == FINISHED or verb == FAILED
+                freed[i] = verb != RAN and verb != STOPPED
+    return jobs, gone, freed
 
 
 @inner
@@ -182,38 +211,28 @@ def _copy_columns(source: NDArray[Any], out: Bools, target: NDArray[Any]) -> Non
 
 
 @inner
-def _select_leases(leases: Ints, full: Floats, freed: Bools) -> Ints:
+def _select_leases(leases: Ints, jobs: Floats, freed: Bools) -> Ints:
     """Return the leases that continue; the first remaining member replaces a leader that is gone."""
     out = np.zeros(leases.shape[1], dtype=np.bool_)
-    count = 0
-    i = 0
-    for r in range(leases.shape[1]):
-        while full[QUEUE_JOB, i] < leases[LEASE_JOB, r]:
-            i += 1
-        out[r] = freed[i]
-        count += not freed[i]
+    count = leases.shape[1]
+    for i in range(len(freed)):
+        if freed[i]:
+            r = find(leases[LEASE_JOB], len(out), jobs[i])
+            while r < len(out) and leases[LEASE_JOB, r] == jobs[i]:
+                out[r] = True
+                count -= 1
+                r += 1
     kept = np.empty((LEASE_ROWS, count), dtype=np.int64)
     _copy_columns(leases, out, kept)
     if count == leases.shape[1]:
         return kept
     for r in range(count):
         leader = kept[LEASE_GROUP, r]
-        if leader != kept[LEASE_JOB, r] and freed[find(full[QUEUE_JOB], full.shape[1], leader)]:
+        if leader != kept[LEASE_JOB, r] and freed[find(jobs, len(jobs), leader)]:
             for s in range(r, count):
                 if kept[LEASE_GROUP, s] == leader:
                     kept[LEASE_GROUP, s] = kept[LEASE_JOB, r]
     return kept
-
-
-@inner
-def _remove_columns(full: Floats, gone: Bools) -> Floats:
-    """Return the columns of the jobs that are still in the queue."""
-    count = 0
-    for i in range(len(gone)):
-        count += not gone[i]
-    rest = np.empty((QUEUE_ROWS, count))
-    _copy_columns(full, gone, rest)
-    return rest
 
 
 @inner
@@ -228,23 +247,22 @@ def _advance_queue(
     job_accepts: Ints,
 ) -> tuple[Floats, Ints]:
     """Return the queue and the leases after *actions* at *decided_s* and *events*."""
+    jobs, gone, freed = _find_ended(block, events)
+    kept = _select_leases(leases, jobs, freed)
     before = block.shape[1]
-    queued = before
-    for e in range(events.shape[0]):
-        queued += events[e, EVENT_VERB] == ARRIVED
-    full = np.empty((QUEUE_ROWS, queued))
-    for c in range(QUEUE_ROWS):
-        for i in range(before):
-            full[c, i] = block[c, i]
+    queued = count = 0  # of those that stay: jobs of the old queue, and all
+    for i in range(len(gone)):
+        count += not gone[i]
+        queued += i < before and not gone[i]
+    full = np.empty((QUEUE_ROWS, count))
+    _copy_columns(block, gone[:before], full)
+    at = 0
     for i in range(before):
-        full[QUEUE_REASON, i] = reason[i]
-    _apply_actions(full, before, actions, decided_s)
-    gone = np.zeros(queued, dtype=np.bool_)  # left the queue
-    freed = np.zeros(queued, dtype=np.bool_)  # has no lease any more
-    ended = _apply_events(full, before, events, job_gpus, job_accepts, gone, freed)
-    kept = _select_leases(leases, full, freed)
-    if ended:
-        full = _remove_columns(full, gone)
+        if not gone[i]:
+            full[QUEUE_REASON, at] = reason[i]
+            at += 1
+    _apply_actions(full, queued, actions, decided_s)
+    _apply_events(full, queued, events, job_gpus, job_accepts, gone)
     return full, kept
 
 
@@ -295,10 +313,8 @@ def _advance_nodes(
     for n in range(len(node_gpus)):
         if free_gpus[n] < node_gpus[n] and up[n]:
             idle_since_s[n] = math.inf
-        elif up[n] and not was_up[n]:
+        elif (up[n] and not was_up[n]) or idle_since_s[n] > now_s:
             idle_since_s[n] = now_s  # the jobs it was switched on for need time to start
-        else:
-            idle_since_s[n] = min(idle_since_s[n], now_s)
     return free_gpus, idle_since_s, switched, metered, resized
 
 

@@ -33,6 +33,7 @@ from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_ROWS, Queue
 from wattline.core.quotas import Quotas
 from wattline.core.reasons import REASONS
+from wattline.core.resource_prices import ResourcePrices
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.core.table import Floats, Labels
 from wattline.core.usage import Usage
@@ -180,6 +181,7 @@ class _LogBuilder:
             np.array(held, dtype=np.int64).reshape(-1, 2),
             _read_gap(data),
             always=True,
+            prices=_read_prices(data),
         )
 
     def _read_event(self, data: dict[str, Any], line: int) -> Event:
@@ -283,6 +285,23 @@ def _read_gap(data: dict[str, Any]) -> float:
     if "gap" not in data:
         return math.nan
     return math.inf if data["gap"] == "unknown" else float(_check_value("gap", data["gap"]))
+
+
+def _read_prices(data: dict[str, Any]) -> ResourcePrices | None:
+    """Return the prices of a round; None: not given."""
+    if "prices" not in data:
+        return None
+    if not isinstance(data["prices"], dict):
+        raise ValueError(f"prices are {data['prices']!r}, expected a price for each resource")
+    bound = float(_check_value("bound", data["bound"])) if "bound" in data else math.nan
+    prices = {name: float(_check_price(name, price)) for name, price in data["prices"].items()}
+    return ResourcePrices(tuple(prices), tuple(prices.values()), bound)
+
+
+def _check_price(name: str, value: Any) -> Any:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"the price of {name} is {value!r}, expected a number")
+    return value
 
 
 def _check_index(what: str, number: Any, count: int, first: int = 0) -> int:

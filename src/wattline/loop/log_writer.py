@@ -35,6 +35,7 @@ from wattline.core.events import (
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import HOST_RESOURCES, Nodes
 from wattline.core.reasons import REASONS
+from wattline.core.resource_prices import ResourcePrices
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints, Labels
 from wattline.loop.runlog import Log
@@ -77,8 +78,8 @@ def write_log(log: Log, path: str | Path) -> None:
 
 def _format_lines(log: Log) -> Iterator[str]:
     yield format_header(log)
-    for now_s, events, actions, held, gap in log:
-        yield format_round(log.jobs, now_s, build_events(*events), actions, held, gap)
+    for now_s, events, actions, held, gap, prices in log:
+        yield format_round(log.jobs, now_s, build_events(*events), actions, held, gap, prices)
 
 
 def format_header(log: Log) -> str:
@@ -89,7 +90,15 @@ def format_header(log: Log) -> str:
     return _format_json({"wattline_log": FORMAT, **log.header, "teams": teams, "nodes": nodes})
 
 
-def format_round(jobs: Jobs, now_s: float, events: Events, actions: Actions, held: Ints, gap: float) -> str:
+def format_round(
+    jobs: Jobs,
+    now_s: float,
+    events: Events,
+    actions: Actions,
+    held: Ints,
+    gap: float,
+    prices: ResourcePrices | None = None,
+) -> str:
     """Return the line of one round."""
     return _format_json(
         {
@@ -98,6 +107,7 @@ def format_round(jobs: Jobs, now_s: float, events: Events, actions: Actions, hel
             "actions": _encode_actions(actions),
             "held": {str(job): REASONS[reason].name.lower() for job, reason in held.tolist()},
             **_encode_gap(gap),
+            **_encode_prices(prices),
         }
     )
 
@@ -124,6 +134,13 @@ def _encode_number(value: float) -> float | str | None:
 
 def _encode_gap(gap: float) -> dict[str, float | str]:
     return {} if math.isnan(gap) else {"gap": gap if math.isfinite(gap) else "unknown"}
+
+
+def _encode_prices(prices: ResourcePrices | None) -> dict[str, Any]:
+    if prices is None:
+        return {}
+    bound = {"bound": prices.bound} if math.isfinite(prices.bound) else {}
+    return {"prices": prices.as_dict(), **bound}
 
 
 def _format_json(value: object) -> str:

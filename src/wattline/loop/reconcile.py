@@ -34,7 +34,7 @@ from wattline.core.leases import (
 )
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Ints
-from wattline.jit import I2, kernel
+from wattline.jit import I2, inner, kernel
 
 
 def reconcile(old: Leases, new: Leases) -> Actions:
@@ -50,6 +50,23 @@ def reconcile(old: Leases, new: Leases) -> Actions:
     return actions
 
 
+@inner
+def _find_first_change(old: Ints, new: Ints) -> int:
+    """Return the first column of the first job with other leases than before: most rounds only add some."""
+    length: int = min(old.shape[1], new.shape[1])
+    for c in range(LEASE_ROWS):
+        r = 0
+        while r < length and old[c, r] == new[c, r]:
+            r += 1
+        length = r
+    while length > 0 and (
+        (length < old.shape[1] and old[LEASE_JOB, length] == old[LEASE_JOB, length - 1])
+        or (length < new.shape[1] and new[LEASE_JOB, length] == new[LEASE_JOB, length - 1])
+    ):
+        length -= 1
+    return length
+
+
 @kernel(I2, I2)
 def _reconcile(old: Ints, new: Ints) -> Actions:
     """Merge both lists of leases job by job, then write stops, retunes and starts."""
@@ -61,7 +78,7 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
     starts = np.zeros(len(job), dtype=np.bool_)  # on every row of a job
     retunes = np.zeros(len(job), dtype=np.bool_)  # on the first row of a job
     count = 0
-    a = b = 0
+    a = b = same_until = _find_first_change(old, new)
     while a < len(old_job) or b < len(job):
         current = old_job[a] if b == len(job) or (a < len(old_job) and old_job[a] <= job[b]) else job[b]
         a_end, b_end = a, b
@@ -88,16 +105,16 @@ def _reconcile(old: Ints, new: Ints) -> Actions:
     actions = np.zeros((count, ACTION_COLUMNS), dtype=np.int64)
     at = 0
     # Resources are released before other jobs take them: stops first, then retunes, then starts.
-    for r in range(len(old_job)):
+    for r in range(same_until, len(old_job)):
         if stops[r]:
             actions[at, :ACTION_GPUS] = (STOP, old_job[r], old_group[r], -1)
             at += 1
-    for r in range(len(job)):
+    for r in range(same_until, len(job)):
         if retunes[r]:
             actions[at, :ACTION_GPUS] = (RETUNE, job[r], group[r], -1)
             actions[at, ACTION_CAP_W:] = new[LEASE_CAP_W:, r]
             at += 1
-    for r in range(len(job)):
+    for r in range(same_until, len(job)):
         if starts[r]:
             actions[at, :ACTION_CAP_W] = (START, job[r], group[r], node[r], gpus[r])
             actions[at, ACTION_CAP_W:] = new[LEASE_CAP_W:, r]

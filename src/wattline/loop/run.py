@@ -18,7 +18,7 @@ from wattline.core.plan import Placement, Plan
 from wattline.core.protocols import Backend, Models, Placer, Policy
 from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_JOB, QUEUE_REASON
 from wattline.core.quotas import NO_QUOTAS, Quotas
-from wattline.core.reasons import REASONS, Reason
+from wattline.core.reasons import NEVER_BY_RULES, REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.core.usage import Usage
@@ -34,7 +34,10 @@ from wattline.models.trace_model import TraceModels
 from wattline.placement.pack import Pack
 from wattline.policy.chain import spell
 
-_PERMANENT = [REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET)]
+_PERMANENT = [
+    REASONS.index(reason)
+    for reason in (Reason.TOO_BIG, Reason.NO_NODE, Reason.NEVER_IN_BUDGET, *NEVER_BY_RULES)
+]
 _TOO_BIG, _NO_KIND, _HELD_BY_OTHERS = (
     REASONS.index(reason) for reason in (Reason.TOO_BIG, Reason.NO_KIND, Reason.HELD_BY_OTHERS)
 )
@@ -97,7 +100,15 @@ def run(
     for number, step in enumerate(steps, 1):
         now_s = step.state.now_s
         has_note = step.plan.note is not None
-        log.append(now_s, step.events, step.actions, step.wait_reasons, step.plan.gap, has_note)
+        log.append(
+            now_s,
+            step.events,
+            step.actions,
+            step.wait_reasons,
+            step.plan.gap,
+            has_note,
+            step.plan.prices,
+        )
         if progress is not None and number % 512 == 0:
             progress(now_s, number)
     log.jobs = backend.jobs

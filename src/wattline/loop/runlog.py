@@ -15,6 +15,7 @@ from wattline.core.actions import ACTION_COLUMNS, Actions
 from wattline.core.events import EVENT_COLUMNS, Event, Events, list_events
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
+from wattline.core.resource_prices import ResourcePrices
 from wattline.core.table import Floats, Ints
 
 
@@ -26,6 +27,7 @@ class Round(NamedTuple):
     actions: Actions
     wait_reasons: Ints  # columns job, index in `REASONS`: jobs that wait for another reason than before
     gap: float  # relative optimality gap of the decision; inf: unknown, nan: the policy does not optimise
+    prices: ResourcePrices | None = None  # of the decision; None: the policy sets no prices
 
 
 class Log:
@@ -46,6 +48,7 @@ class Log:
         self._action_end = array("q")
         self._held_end = array("q")
         self._gap = array("d")
+        self._prices: list[ResourcePrices | None] = []
 
     def append(
         self,
@@ -55,12 +58,14 @@ class Log:
         held: Ints,
         gap: float = math.nan,
         always: bool = False,
+        prices: ResourcePrices | None = None,
     ) -> None:
-        """Add one round; one without events, actions and new wait reasons only if *always*.
+        """Add one round; one without events, actions, new wait reasons and new prices only if *always*.
 
         The next decision of a policy that leaves a note depends on rounds without them, too.
         """
-        if not always and not len(events) and not len(actions) and not len(held):
+        same = prices is None or (len(self._prices) > 0 and prices == self._prices[-1])
+        if same and not always and not len(events) and not len(actions) and not len(held):
             return
         self._now_s.append(now_s)
         self._events.frombytes(events.tobytes())
@@ -72,6 +77,7 @@ class Log:
         self._action_end.append(len(self._actions) // ACTION_COLUMNS)
         self._held_end.append(len(self._held) // 2)
         self._gap.append(gap)
+        self._prices.append(prices)
 
     def __len__(self) -> int:
         return len(self._now_s)
@@ -79,9 +85,9 @@ class Log:
     def __iter__(self) -> Iterator[Round]:
         events, actions, held = self.events, self.actions, self.wait_reasons
         e = a = h = 0
-        ends = zip(self._now_s, self._event_end, self._action_end, self._held_end, self._gap, strict=True)
-        for now_s, e_end, a_end, h_end, gap in ends:
-            yield Round(now_s, list_events(events[e:e_end]), actions[a:a_end], held[h:h_end], gap)
+        each = (self._now_s, self._event_end, self._action_end, self._held_end, self._gap, self._prices)
+        for now_s, e_end, a_end, h_end, gap, prices in zip(*each, strict=True):
+            yield Round(now_s, list_events(events[e:e_end]), actions[a:a_end], held[h:h_end], gap, prices)
             e, a, h = e_end, a_end, h_end
 
     # Views of the buffers: an `array` with an exported buffer cannot grow.
@@ -95,6 +101,11 @@ class Log:
     def gap(self) -> Floats:
         """Relative optimality gap of each round's decision, see `Round.gap`."""
         return np.frombuffer(self._gap, dtype=np.float64) if len(self) else np.empty(0)
+
+    @property
+    def prices(self) -> tuple[ResourcePrices | None, ...]:
+        """Prices of each round's decision, see `Round.prices`."""
+        return tuple(self._prices)
 
     @property
     def end_s(self) -> float:

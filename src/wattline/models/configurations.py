@@ -20,10 +20,22 @@ from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.table import Floats, Ints, Labels
 from wattline.measurement.devices import DEVICES
+from wattline.models.array_speed import has_fusion_key, max_array_width
 from wattline.models.job_classes import classify_jobs, find_unique_rows, take_representatives
 
 CAP_LEVELS = 8
 """Number of power caps considered, from the lowest that can be set to no cap."""
+
+PROPORTIONAL = (0, 0, 0)
+"""Host resources per GPU, as in `Grants.host`: the proportional share of a node."""
+
+PLENTY = (10**9, 2**40, 10**9)
+"""Host resources per GPU, as in `Grants.host`: more than any node has."""
+
+MOST_FUSED = 8
+"""Largest width of the fused arrays that are considered."""
+
+_BY_CLASS = ("size_count", "gpus", "cap_w", "batch", "speed", "watts", "idle_w", "static_w")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +63,31 @@ class Configurations:
         return bool(self.batch.any())
 
 
-def build_configurations(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
-    """Return the configurations of each of *jobs* on *nodes*, predicted by *models*."""
-    return _expand_classes(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+def build_configurations(
+    models: Models, jobs: Jobs, nodes: Nodes, host: tuple[int, ...] = PROPORTIONAL
+) -> Configurations:
+    """Return the configurations of each of *jobs* on *nodes*, predicted by *models*.
+
+    *host* are the host resources per GPU that every job has, as in `Grants.host`.
+    """
+    return _expand_classes(models, jobs, nodes, host)  # type: ignore[arg-type]  # models are frozen
 
 
 @lru_cache(maxsize=4)
-def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
+def _expand_classes(models: Models, jobs: Jobs, nodes: Nodes, host: tuple[int, ...]) -> Configurations:
     if not getattr(models, "alike", False):
-        return _build_per_class(models, jobs, nodes)  # type: ignore[arg-type]
-    known = _build_per_class(models, take_representatives(jobs), nodes)  # type: ignore[arg-type]
+        return _build_per_class(models, jobs, nodes, host)  # type: ignore[arg-type]
+    known = _build_per_class(models, take_representatives(jobs), nodes, host)  # type: ignore[arg-type]
     return replace(known, job_class=np.ascontiguousarray(known.job_class[classify_jobs(jobs)[0]]))
 
 
 @lru_cache(maxsize=4)
-def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
+def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes, host: tuple[int, ...]) -> Configurations:
     bounds = (jobs.min_gpus, jobs.max_gpus, jobs.max_batch, jobs.noise.view(np.int64))
     class_columns = np.stack((jobs.model.codes, jobs.gpu_kind.codes, jobs.gpus, jobs.batch, *bounds), axis=1)
     code, first = find_unique_rows(class_columns)
     kinds = nodes.kind.names
-    parts = [_build_for_kind(models, jobs, nodes, first, kind) for kind in range(len(kinds))]
+    parts = [_build_for_kind(models, jobs, nodes, first, kind, host) for kind in range(len(kinds))]
     wide = max(part.gpus.shape[1] for part in parts)
     return Configurations(
         job_class=code.reshape(-1, 1) + len(first) * np.arange(len(kinds)),
@@ -85,17 +102,83 @@ def _build_per_class(models: Models, jobs: Jobs, nodes: Nodes) -> Configurations
     )
 
 
+def add_array_classes(configs: Configurations, models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
+    """Return *configs* with further classes for fused arrays of 2 to `MOST_FUSED` jobs.
+
+    With C job classes, class `c + (width - 1) * C` is an array of *width* jobs of class c: its speed is that
+    of each member, its watts are those of all, and its batch size is as requested. Arrays that do not fit
+    into memory, and those of classes without a fusion key, have speed 0.
+    """
+    return _add_array_classes(configs, models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+
+
+@lru_cache(maxsize=4)
+def _add_array_classes(configs: Configurations, models: Models, jobs: Jobs, nodes: Nodes) -> Configurations:
+    kinds = len(nodes.kind.names)
+    classes = len(configs.gpus) // kinds
+    of = configs.job_class[:, 0]
+    fusible = np.unique(of[has_fusion_key(jobs)])
+    job = np.zeros(classes, dtype=np.int64)
+    job[of[::-1]] = np.arange(len(of))[::-1]  # the first job of each class
+    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in _BY_CLASS}
+    for kind in range(kinds):
+        own = slice(kind * classes, (kind + 1) * classes)
+        speed, watts = _predict_arrays(models, jobs, nodes, job[fusible], kind, configs, fusible)
+        for width in range(1, MOST_FUSED + 1):
+            part = {name: getattr(configs, name)[own] for name in _BY_CLASS}
+            if width > 1:
+                part["speed"], part["watts"] = np.zeros_like(part["speed"]), part["watts"].copy()
+                part["batch"] = np.zeros_like(part["batch"])
+                part["speed"][fusible], part["watts"][fusible] = speed[width - 2], watts[width - 2]
+            for name, column in part.items():
+                columns[name].append(column)
+    return Configurations(
+        job_class=of[:, None] + MOST_FUSED * classes * np.arange(kinds),
+        **{name: np.concatenate(parts) for name, parts in columns.items()},
+    )
+
+
+def _predict_arrays(
+    models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int, configs: Configurations, classes: Ints
+) -> tuple[Floats, Floats]:
+    """Return the speed of each member and the watts of all, by width from 2 on, class, size and cap."""
+    here = np.flatnonzero(nodes.kind.codes == kind)
+    of = classes + kind * (len(configs.gpus) // len(nodes.kind.names))
+    shape = (MOST_FUSED - 1, *configs.cap_w[of].shape)
+
+    def broadcast_flat(column: Ints) -> Ints:
+        return np.ascontiguousarray(np.broadcast_to(column, shape)).reshape(-1)
+
+    wide = broadcast_flat(configs.gpus[of][..., None])
+    members = broadcast_flat(np.arange(2, MOST_FUSED + 1)[:, None, None, None])
+    grants = Grants.of(
+        broadcast_flat(job[:, None, None]),
+        wide,
+        -(-wide // int(nodes.gpus[here].max())),
+        members=members,
+        fused=np.ones(len(wide), dtype=np.bool_),
+        cap_w=broadcast_flat(configs.cap_w[of]),
+        kind=nodes.kind.names[kind],
+    )
+    fits = members <= np.maximum(max_array_width(models, jobs, grants), 1)
+    speed = np.where(fits, models.speed(jobs, grants), 0.0).reshape(shape)
+    gpu_w = models.watts(jobs, grants).reshape(shape)
+    return speed, np.where(np.isnan(gpu_w), configs.watts[of], wide.reshape(shape) * gpu_w)
+
+
 def _pad_sizes(column: NDArray[Any], wide: int) -> NDArray[Any]:
     return np.asarray(np.take(column, np.minimum(np.arange(wide), column.shape[1] - 1), axis=1))
 
 
-def _build_for_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int) -> Configurations:
+def _build_for_kind(
+    models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: int, host: tuple[int, ...]
+) -> Configurations:
     """Return the configurations of one job of each class on one kind of GPU."""
     here = np.flatnonzero(nodes.kind.codes == kind)
     node_gpus, total = int(nodes.gpus[here].max()), int(nodes.gpus[here].sum())
     gpus, sizes = _list_sizes(jobs, job, total)
-    caps = _list_caps(nodes.kind.names[kind])
-    batches = _list_batches(jobs, job)
+    caps = list_caps(nodes.kind.names[kind])
+    batches = list_batches(jobs, job)
     shape = (len(job), gpus.shape[1], len(caps), batches.shape[1])
 
     def broadcast_flat(column: Ints, *axes: int) -> Ints:
@@ -109,6 +192,7 @@ def _build_for_kind(models: Models, jobs: Jobs, nodes: Nodes, job: Ints, kind: i
         -(-wide // node_gpus),
         cap_w=broadcast_flat(caps, 2),
         batch=broadcast_flat(batches, 0, 3),
+        host=np.outer(host, np.ones(len(wide))).astype(np.int64),
         kind=Labels(np.zeros(len(wide), dtype=np.int64), (nodes.kind.names[kind],)),
     )
     speed, gpu_w = models.speed(jobs, grants), models.watts(jobs, grants)
@@ -159,7 +243,7 @@ def _count_useful_sizes(speed: Floats, sizes: Ints) -> Ints:
     return np.asarray(np.minimum(sizes, last))
 
 
-def _list_caps(kind: str) -> Ints:
+def list_caps(kind: str) -> Ints:
     """Return evenly spaced caps from the lowest up, then 0 (no cap); only zeros if *kind* is unknown."""
     if kind not in DEVICES:
         return np.zeros(CAP_LEVELS, dtype=np.int64)  # the same length as for known kinds
@@ -167,7 +251,7 @@ def _list_caps(kind: str) -> Ints:
     return np.append(np.linspace(lowest, highest, CAP_LEVELS)[:-1].round().astype(np.int64), 0)
 
 
-def _list_batches(jobs: Jobs, job: Ints) -> Ints:
+def list_batches(jobs: Jobs, job: Ints) -> Ints:
     """Return the batch sizes of each class: as requested (0), then doubled up to the job's maximum."""
     requested, most = jobs.batch[job], jobs.max_batch[job]
     doubled = requested[:, None] * 2 ** np.arange(12)

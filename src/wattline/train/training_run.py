@@ -43,9 +43,11 @@ from wattline.train.stop_signal import StopSignal
 YIELDED = 75
 """Exit code of a job that has written a checkpoint and is to be started again."""
 
+SYNC_STEPS = 16
+"""Steps between two agreements of the ranks on saving and yielding."""
+
 _PROGRESS_S = 1.0  # between two progress events
 _CLAIM_S = 60.0  # for an earlier attempt on a node that came back to notice this one, and leave
-_SYNC_STEPS = 16  # steps between two agreements of the ranks on saving and yielding
 _ETA = 0.5  # of the cost bound, if the aim has none
 _SAVE, _YIELD = 1.0, 2.0  # requests of a rank to all; the largest wins
 
@@ -324,7 +326,7 @@ class TrainingRun:
 
     def _save_or_yield(self) -> None:
         """Save or yield between two batches if either is due; all ranks do so at the same step."""
-        if self._is_yielding or (not self.ranks.is_alone and self.position.steps % _SYNC_STEPS):
+        if self._is_yielding or (not self.ranks.is_alone and self.position.steps % SYNC_STEPS):
             return
         can_save = self._checkpoints is not None and not self.caps.is_measuring
         is_due = can_save and self._meter.now_s() - self._saved_s >= self._save_interval_s

@@ -149,6 +149,7 @@ class Fiddling:
         return replace(plan, cap_w=cap_w, next_decision_s=10.0 * (turn + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantum_s", [None, 10.0])
 def test_a_retune_is_no_checkpoint(quantum_s: float | None) -> None:
     faults = Faults(node_mtbf_s=5000, node_repair_s=600, checkpoint_s=1000, job_failure=0.5)

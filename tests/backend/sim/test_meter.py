@@ -60,6 +60,7 @@ def test_the_meter_is_read_before_a_policy_that_needs_it_decides() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=random_logs())
 def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) -> None:
@@ -68,6 +69,7 @@ def test_the_laws_hold_however_caps_batches_and_switches_are_chosen(log: Log) ->
     check_energy_totals(log)
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(log=random_logs())
 def test_no_meter_ever_goes_back(log: Log) -> None:

@@ -17,6 +17,7 @@ import pytest
 from support.nvml_stub import UUIDS, NvmlStub
 from wattline.errors import ConfigError, MeterError
 from wattline.meter import Meter, open_meter
+from wattline.meter.caps import guard
 from wattline.meter.caps.guard import guard_caps
 from wattline.meter.caps.process_identity import identify_current_process, read_start_ticks
 from wattline.meter.caps.record import CapRecord, read_records, record_path, write_record
@@ -50,6 +51,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 children: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_other_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the guard of a service that tests of another folder share in this process."""
+    monkeypatch.setattr(guard, "_active_guards", [])
+    monkeypatch.setattr(guard, "_handlers", {})
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +195,7 @@ def test_a_cap_that_cannot_be_recorded_is_not_set(meter: Meter, tmp_path: Path) 
     assert "cannot be recorded" in warnings[0]
 
 
+@pytest.mark.slow
 def test_the_second_owner_of_a_gpu_observes(spec: str, meter: Meter) -> None:
     child = Child(spec)
     warnings: list[str] = []
@@ -207,6 +216,7 @@ def test_a_guard_within_a_guard_observes(meter: Meter) -> None:
     assert read_caps(meter) == [300, 300]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_restores_caps_and_then_has_its_usual_effect(
     spec: str, meter: Meter, number: signal.Signals
@@ -231,6 +241,19 @@ def test_the_previous_signal_handler_is_called(meter: Meter) -> None:
         signal.signal(signal.SIGTERM, previous)
 
 
+def test_caps_are_restored_after_a_library_replaced_the_handler(meter: Meter) -> None:
+    seen: list[list[float]] = []
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        with guard_caps(meter.gpus, 150):
+            signal.signal(signal.SIGTERM, lambda number, frame: seen.append(read_caps(meter)))
+        with guard_caps(meter.gpus, 150):
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [[300, 300]]
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def test_a_signal_while_a_cap_is_changed_leaves_no_record_and_no_cap(meter: Meter, state: Path) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     gpu = meter.gpus[0]
@@ -251,6 +274,7 @@ def test_a_signal_while_a_cap_is_changed_leaves_no_record_and_no_cap(meter: Mete
     assert read_records(state) == []
 
 
+@pytest.mark.slow
 def test_caps_are_restored_at_interpreter_exit(spec: str, meter: Meter) -> None:
     assert Child(spec, then="sys.exit(3)").wait()[0] == 3
     code = (
@@ -330,6 +354,7 @@ def test_if_the_watchdog_is_killed_too_the_next_call_restores_caps(
     assert restore_orphaned_caps() == []
 
 
+@pytest.mark.slow
 def test_the_next_owner_of_the_gpu_restores_its_cap_first(spec: str, meter: Meter) -> None:
     child = Child(spec)
     os.kill(child.watchdog_pid, signal.SIGKILL)
@@ -376,6 +401,7 @@ def test_the_record_of_a_gpu_that_cannot_be_opened_is_kept_with_a_problem(meter:
     assert len(read_records(state)) == 1
 
 
+@pytest.mark.slow
 def test_a_broken_record_is_ignored(meter: Meter, state: Path) -> None:
     state.mkdir()
     for text in ("", "{", "[]", json.dumps({"uuid": "x"})):
@@ -416,6 +442,7 @@ def test_a_gpu_without_caps_is_observed(tmp_path: Path) -> None:
     assert "recording" in warnings[0]
 
 
+@pytest.mark.slow
 def test_on_nvml_a_cap_is_restored_after_kill_9(stub: NvmlStub, state: Path) -> None:
     child = Child("nvml", stub.env())
     assert [stub["cap_mw", gpu] for gpu in (0, 1)] == [150_000, 150_000]
@@ -424,6 +451,7 @@ def test_on_nvml_a_cap_is_restored_after_kill_9(stub: NvmlStub, state: Path) -> 
     wait_until(lambda: not read_records(state))
 
 
+@pytest.mark.slow
 def test_on_nvml_orphaned_caps_of_invisible_gpus_are_restored(stub: NvmlStub) -> None:
     child = Child("nvml", stub.env())
     os.kill(child.watchdog_pid, signal.SIGKILL)
@@ -437,6 +465,7 @@ def test_on_nvml_orphaned_caps_of_invisible_gpus_are_restored(stub: NvmlStub) ->
     assert [stub["cap_mw", gpu] for gpu in (0, 1)] == [400_000, 400_000]
 
 
+@pytest.mark.slow
 def test_on_nvml_without_permission_gpus_are_observed(stub: NvmlStub) -> None:
     stub["denied", 0] = 1
     child = Child("nvml", stub.env(), then="pass")
@@ -447,6 +476,7 @@ def test_on_nvml_without_permission_gpus_are_observed(stub: NvmlStub) -> None:
     assert [stub["sets", gpu] for gpu in (0, 1)] == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_scheduler_takes_over_the_cap_of_a_job_which_observes_from_then_on(
     spec: str, meter: Meter, state: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_two_threads_that_read_at_once_do_not_look_like_a_reset() -> None:
     assert gpu._offset_j == 0.0
 
 
+@pytest.mark.slow
 def test_clocks_are_locked_and_unlocked(stub: NvmlStub) -> None:
     stub.run("open_meter('nvml').gpus[0].lock_clock(1005.4)")
     assert stub["clock_mhz", 0] == 1005
@@ -177,6 +178,7 @@ def test_a_lost_gpu_is_an_error_and_not_0_watts(stub: NvmlStub) -> None:
     assert stub["lost", 0] == 1
 
 
+@pytest.mark.slow
 def test_auto_finds_nvml_where_it_works(stub: NvmlStub) -> None:
     assert stub.run("print(open_meter().name)") == "nvml"
     assert stub.run("print(open_meter().name)", CUDA_VISIBLE_DEVICES="") in ("none", "rapl")
@@ -257,6 +259,7 @@ def test_every_kind_has_limits_of_its_own_and_a_source_or_a_measurement() -> Non
     assert all(device.min_cap_w < device.max_w and not device.measured for device in added)
 
 
+@pytest.mark.slow
 def test_a_gpu_with_mig_instances_is_measured_and_its_cap_never_changed(stub: NvmlStub) -> None:
     stub["mig_mode", 0] = 1  # CUDA_VISIBLE_DEVICES=0 is then its first instance
     code = (
@@ -276,6 +279,7 @@ def test_a_gpu_with_mig_instances_is_measured_and_its_cap_never_changed(stub: Nv
     assert stub["clock_mhz", 0] == 0
 
 
+@pytest.mark.slow
 def test_processes_slowdowns_and_memory_are_read(stub: NvmlStub) -> None:
     stub["pid", 0], stub["other_pid", 0] = os.getpid(), 1
     stub["reasons", 1] = 0x40 | 0x4
@@ -293,6 +297,7 @@ def test_processes_slowdowns_and_memory_are_read(stub: NvmlStub) -> None:
     assert stub.run(code).splitlines()[1] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
@@ -320,6 +325,7 @@ def test_a_session_says_in_one_line_what_is_not_measured_or_set(
     assert line in printed
 
 
+@pytest.mark.slow
 def test_an_unlisted_gpu_takes_its_watts_from_the_driver_and_not_from_another_kind(
     tmp_path: Path, library: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_locked_clock_reduces_speed_and_power() -> None:
     meter.close()
 
 
+@pytest.mark.slow
 def test_caps_and_counters_are_shared_between_processes(tmp_path: Path) -> None:
     text = f"simulated:1xv100,model=resnet50,time=virtual,state={tmp_path}"
     code = (

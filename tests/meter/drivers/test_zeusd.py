@@ -159,6 +159,7 @@ def test_a_cap_is_set_and_restored_through_the_daemon(daemon: Daemon) -> None:
     assert daemon.caps == [250_000, 300_000]
 
 
+@pytest.mark.slow
 def test_refused_requests_are_not_permitted_and_gpus_are_observed(daemon: Daemon) -> None:
     warnings: list[str] = []
     for status, hint in ((401, "token"), (403, "root"), (404, "gpu-control")):

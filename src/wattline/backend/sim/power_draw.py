@@ -32,20 +32,22 @@ class PowerDraw:
         self._idle_cluster_w = sum(self._draws_w[_UP])
         self.energy_j = 0.0
 
-    def busy_w(self, nodes: list[int], gpus: list[int], gpu_w: float, cap_w: int) -> float:
-        """Return the power of training GPUs: *gpu_w* each; if that is nan, the usual power up to the cap."""
-        if gpu_w == gpu_w:
-            return sum(gpus) * gpu_w
-        most_w = cap_w or math.inf
-        if len(nodes) == 1 or self._uniform:
-            return sum(gpus) * min(self._busy_w[nodes[0]], most_w)
-        return sum(count * min(self._busy_w[node], most_w) for node, count in zip(nodes, gpus, strict=True))
+    def compute_watts(
+        self, nodes: list[int], gpus: list[int], gpu_w: float, cap_w: int
+    ) -> tuple[float, float]:
+        """Return the power of GPUs while they train, and without a job.
 
-    def idle_w(self, nodes: list[int], gpus: list[int]) -> float:
-        """Return the power of these GPUs without a job."""
+        A training GPU draws *gpu_w*; if that is nan, its usual power up to the cap.
+        """
+        total, most_w = sum(gpus), cap_w or math.inf
         if len(nodes) == 1 or self._uniform:
-            return sum(gpus) * self._idle_w[nodes[0]]
-        return sum(count * self._idle_w[node] for node, count in zip(nodes, gpus, strict=True))
+            idle_w = total * self._idle_w[nodes[0]]
+            busy_w = total * min(self._busy_w[nodes[0]], most_w)
+        else:
+            leases = list(zip(nodes, gpus, strict=True))
+            idle_w = sum(count * self._idle_w[node] for node, count in leases)
+            busy_w = sum(count * min(self._busy_w[node], most_w) for node, count in leases)
+        return (total * gpu_w if gpu_w == gpu_w else busy_w), idle_w
 
     def set_up(self, node: int, now_s: float) -> None:
         """Record that a node is up."""

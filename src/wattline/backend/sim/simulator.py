@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from wattline.backend.sim import node_faults
+from wattline.backend.sim.attempt import SimAttempt
 from wattline.backend.sim.checkpoints import SimCheckpoints
 from wattline.backend.sim.faults import Faults, Overheads, compact, list_limits
 from wattline.backend.sim.node_faults import NodeFaults
 from wattline.backend.sim.power_draw import PowerDraw
-from wattline.backend.sim.true_speeds import AS_REQUESTED, TrueSpeeds
+from wattline.backend.sim.spread_speeds import SpreadPenalty, SpreadSpeeds
+from wattline.backend.sim.true_speeds import TrueSpeeds
 from wattline.core.actions import POWER_OFF, POWER_ON, RETUNE, START, STOP, Actions, list_actions
 from wattline.core.events import (
     ARRIVED,
@@ -44,30 +46,6 @@ from wattline.loop.reconcile import reconcile
 from wattline.models.trace_model import TraceModels
 
 
-@dataclass(slots=True)
-class _Run:
-    """A job that holds GPUs."""
-
-    nodes: list[int]
-    gpus: list[int]
-    group: list[int]  # the jobs on these GPUs, itself included; one list shared by all of them
-    saved: float  # steps at its last checkpoint
-    energy_until_s: float  # its energy is counted up to this time
-    settings: tuple[int, ...] = AS_REQUESTED  # cap_w, batch, host resources per GPU
-    base: float = 0.0  # steps at progress_at_s
-    progress_at_s: float = 0.0
-    checkpoints_from_s: float = 0.0  # periodic checkpoints count from here
-    ready_s: float = 0.0  # end of its start-up
-    rate: float = 0.0  # steps/s; 0: not started yet
-    watts: float = 0.0  # its share of the power of its GPUs
-    above_idle_w: float = 0.0  # its share of their power above idle
-    energy_j: float = 0.0
-    fails_at: float = math.inf  # step at which this attempt fails
-    killed_s: float = math.inf  # time at which this attempt reaches its time limit
-    saves_at_stop: bool = True
-    protected_until_s: float = -math.inf  # the policy may not stop it before
-
-
 @dataclass(eq=False)
 class Sim:
     """Backend that runs *jobs* on *nodes* in virtual time, with the speed and power of *truth*.
@@ -88,6 +66,7 @@ class Sim:
     seed: int = 0
     initial_state: Snapshot | None = None
     limit_s: Floats | None = None  # inf or nan: none
+    spread: SpreadPenalty | None = None  # slowdown of jobs in several racks or pods
 
     def __post_init__(self) -> None:
         if self.quantum_s is not None and not self.quantum_s > 0:
@@ -99,7 +78,7 @@ class Sim:
         self._now_s = 0.0
         self._arrivals_s = compact(self._boundary(self.jobs.submit_s))
         self._arrived = 0
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, SimAttempt] = {}
         self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
         self._starts = [0] * count
         self._failures = [0] * count  # attempts that failed
@@ -112,7 +91,9 @@ class Sim:
         self._checkpoints = SimCheckpoints(self.jobs, self.faults.checkpoint_s)
         self._cost = {name: self.overheads.column(name, count) for name in vars(self.overheads)}
         self._limit_s = list_limits(self.limit_s, count)
-        self._speeds = TrueSpeeds(self.truth, self.jobs, self.nodes)
+        self._speeds: TrueSpeeds | SpreadSpeeds = TrueSpeeds(self.truth, self.jobs, self.nodes)
+        if self.spread is not None:
+            self._speeds = self.spread.wrap(self._speeds)
         self._team: list[int] = self.jobs.team.codes.tolist()
         self._team_j = [0.0] * len(self.jobs.team.names)
         self._pending: list[float] = []  # events not yet returned, EVENT_COLUMNS numbers each
@@ -168,9 +149,11 @@ class Sim:
                     self._change_node(-1 - target, version)
                 elif self._versions[target] == version:
                     self._end_attempt(target)
-            while self._arrived < len(arrivals) and arrivals[self._arrived] <= now_s:
-                pending += (ARRIVED, self._arrived, arrivals[self._arrived], 0.0, 0.0, 0.0)
-                self._arrived += 1
+            arrived = self._arrived
+            while arrived < len(arrivals) and arrivals[arrived] <= now_s:
+                pending += (ARRIVED, arrived, arrivals[arrived], 0.0, 0.0, 0.0)
+                arrived += 1
+            self._arrived = arrived
             verbs = pending[before + EVENT_VERB :: EVENT_COLUMNS]
             if now_s >= until_s or not wake.isdisjoint(verbs) or (verbs and self.is_idle()):
                 break
@@ -203,7 +186,7 @@ class Sim:
         joining: list[tuple[int, int]] = []
         for verb, job, group, nodes, gpus, settings in list_actions(actions):
             if verb == START:
-                runs[job] = _Run(nodes, gpus, [job], self._done[job], now_s, settings)
+                runs[job] = SimAttempt(nodes, gpus, [job], self._done[job], now_s, settings)
                 changed[job] = True
                 if group != job:
                     joining.append((job, group))
@@ -214,7 +197,8 @@ class Sim:
                 steps = max(run.saved, run.base + run.rate * ran_s)
                 if not run.saves_at_stop:
                     steps = self._checkpoints.saved_steps(job, run, now_s)
-                self._finish_lease(STOPPED, job, run, steps, changed)
+                changed.pop(job, None)
+                changed.update(dict.fromkeys(self._finish_lease(STOPPED, job, run, steps), True))
             elif verb == RETUNE:
                 runs[job].settings = settings
                 changed.setdefault(job, False)
@@ -229,7 +213,8 @@ class Sim:
             members = runs[job].group = runs[group].group
             members.append(job)
             changed.update(dict.fromkeys(members, True))
-        self._update_rates(changed)
+        if changed:
+            self._update_rates(changed)
 
     def is_idle(self) -> bool:
         """Return whether nothing runs and no job is still to arrive."""
@@ -258,11 +243,12 @@ class Sim:
             "quantum_s": self.quantum_s,
             "overheads": overheads,
             "faults": faults,
+            **({} if self.spread is None else {"spread": self.spread.describe()}),
         }
 
     def steps_done(self) -> dict[int, float]:
         """Return the true steps of every job that holds GPUs, for tests."""
-        return {job: self._steps(run, self._now_s) for job, run in self._runs.items()}
+        return {job: run.count_steps(self._now_s) for job, run in self._runs.items()}
 
     # -- time
 
@@ -276,21 +262,18 @@ class Sim:
         ends = self._ends
         while ends and ends[0][1] >= 0 and self._versions[ends[0][1]] != ends[0][2]:
             heappop(ends)
-        now_s = min(
-            self._arrivals_s[self._arrived] if self._arrived < len(self._arrivals_s) else math.inf,
-            ends[0][0] if ends else math.inf,
-            max(until_s, self._now_s),
-        )
+        now_s = until_s if until_s > self._now_s else self._now_s
+        if self._arrived < len(self._arrivals_s) and self._arrivals_s[self._arrived] < now_s:
+            now_s = self._arrivals_s[self._arrived]
+        if ends and ends[0][0] < now_s:
+            now_s = ends[0][0]
         if self.quantum_s is not None and now_s < math.inf:
             now_s = max(now_s, float(self._boundary(np.float64(now_s))))  # rounding must not end before it
         return now_s
 
     # -- leases
 
-    def _steps(self, run: _Run, at_s: float) -> float:
-        return run.base + run.rate * max(0.0, at_s - run.progress_at_s)
-
-    def _count_energy(self, job: int, run: _Run) -> None:
+    def _count_energy(self, job: int, run: SimAttempt) -> None:
         """Count the energy of a job until now."""
         seconds = self._now_s - run.energy_until_s
         run.energy_j += run.watts * seconds
@@ -298,49 +281,46 @@ class Sim:
         self._power.energy_j += run.above_idle_w * seconds
         run.energy_until_s = self._now_s
 
-    def _finish_lease(self, verb: int, job: int, run: _Run, steps: float, changed: dict[int, bool]) -> None:
+    def _finish_lease(self, verb: int, job: int, run: SimAttempt, steps: float) -> list[int]:
+        """End a lease after so many *steps*; return the jobs that stay on its GPUs."""
         self._count_energy(job, run)
         self._done[job] = steps
         self._gpus_before[job] = sum(run.gpus)
         self._versions[job] += 1
         del self._runs[job]
-        changed.pop(job, None)
         run.group.remove(job)
-        if run.group:
-            changed.update(dict.fromkeys(run.group, True))
         self._pending += (verb, job, self._now_s, steps, 0.0, run.energy_j)
+        return run.group
 
     def _end_attempt(self, job: int) -> None:
         """End an attempt at its last step, or at the step at which it fails."""
-        run = self._runs[job]
-        changed: dict[int, bool] = {}
-        if self._now_s >= run.killed_s and self._steps(run, self._now_s) < self._total[job] * (1 - 1e-9):
-            self._fail_lease(FAILED, job, run, changed)
-        elif run.fails_at >= self._total[job]:
-            self._finish_lease(FINISHED, job, run, self._total[job], changed)
+        run, total = self._runs[job], self._total[job]
+        if self._now_s >= run.killed_s and run.count_steps(self._now_s) < total * (1 - 1e-9):
+            others = self._fail_lease(FAILED, job, run)
+        elif run.fails_at >= total:
+            others = self._finish_lease(FINISHED, job, run, total)
         else:
             self._failures[job] += 1
-            self._fail_lease(
-                LOST if self._failures[job] <= self.faults.retries else FAILED, job, run, changed
+            others = self._fail_lease(
+                LOST if self._failures[job] <= self.faults.retries else FAILED, job, run
             )
-        self._update_rates(changed)
+        if others:
+            self._update_rates(dict.fromkeys(others, True))
 
-    def _fail_lease(self, verb: int, job: int, run: _Run, changed: dict[int, bool]) -> None:
+    def _fail_lease(self, verb: int, job: int, run: SimAttempt) -> list[int]:
         """End a lease by a failure: the job falls back to its last checkpoint."""
-        steps = self._checkpoints.saved_steps(job, run, self._now_s)
-        self._finish_lease(verb, job, run, steps, changed)
+        return self._finish_lease(verb, job, run, self._checkpoints.saved_steps(job, run, self._now_s))
 
     def _update_rates(self, changed: dict[int, bool]) -> None:
         """Set rate, power and end of the jobs in *changed* from now on."""
-        if not changed:
-            return
         jobs = list(changed)
         runs = [self._runs[job] for job in jobs]
         now_s, power, checkpoints = self._now_s, self._power, self._checkpoints
         versions, ends, pending = self._versions, self._ends, self._pending
         for job, run, (speed, gpu_w) in zip(jobs, runs, self._speeds.look_up(jobs, runs), strict=True):
-            if run.rate == 0.0:
-                fresh, cost_s = True, self._start_cost(job, run)
+            is_new = run.rate == 0.0
+            if is_new:
+                cost_s = self._start_cost(job, run)
                 run.ready_s = now_s + cost_s
                 if self._limit_s[job] < math.inf:
                     run.killed_s = float(self._boundary(np.float64(now_s + self._limit_s[job])))
@@ -348,58 +328,42 @@ class Sim:
                     run.fails_at = self._draw_failure(job, run)
                 reached = run.saved
             else:
-                fresh, cost_s = False, max(0.0, run.ready_s - now_s)
+                cost_s = max(0.0, run.ready_s - now_s)
                 self._count_energy(job, run)
-                reached = max(run.saved, self._steps(run, now_s))
+                reached = max(run.saved, run.count_steps(now_s))
                 saves = changed[job] and run.saves_at_stop
                 run.saved = reached if saves else checkpoints.saved_steps(job, run, now_s)
-            busy_w, members = power.busy_w(run.nodes, run.gpus, gpu_w, run.settings[0]), len(run.group)
+            busy_w, idle_w = power.compute_watts(run.nodes, run.gpus, gpu_w, run.settings[0])
+            members = len(run.group)
             run.watts = busy_w / members
-            run.above_idle_w = (busy_w - power.idle_w(run.nodes, run.gpus)) / members
-            end_s = self._set_rate(job, run, reached, speed, cost_s, fresh)
-            if fresh or (changed[job] and run.saves_at_stop):
+            run.above_idle_w = (busy_w - idle_w) / members
+            step_s, goal = self._step_s[job] / speed, min(self._total[job], run.fails_at)
+            if self.quantum_s is None:
+                end_s = run.go_on(reached, now_s + cost_s, step_s, goal)
+            else:
+                end_s = run.go_on_in_quanta(
+                    reached, now_s, cost_s, step_s, goal, self.quantum_s, self._whole[job]
+                )
+            if is_new or (changed[job] and run.saves_at_stop):
                 run.checkpoints_from_s = run.progress_at_s
             version = versions[job] = versions[job] + 1
             heappush(ends, (min(end_s, run.killed_s), job, version))
             pending += (RAN, job, run.progress_at_s, run.base, run.rate, run.watts)
             if checkpoints.is_reported[job]:
-                if fresh:
+                if is_new:
                     checkpoints.begin(job, run, now_s)
                 pending += checkpoints.event(job, run, now_s)
 
-    def _start_cost(self, job: int, run: _Run) -> float:
+    def _start_cost(self, job: int, run: SimAttempt) -> float:
         self._starts[job] += 1
         if self._starts[job] == 1:
             return self._cost["start_s"][job]
         cost_s, rescale_s = self._cost["restart_s"][job], self._cost["rescale_s"][job]
         return cost_s + rescale_s if rescale_s and self._gpus_before[job] != sum(run.gpus) else cost_s
 
-    def _set_rate(
-        self, job: int, run: _Run, reached: float, speed: float, cost_s: float, fresh: bool
-    ) -> float:
-        """Set the rate of a run that has *reached* so many steps and first loses *cost_s*; return its end."""
-        step_s, now_s = self._step_s[job] / speed, self._now_s
-        goal = min(self._total[job], run.fails_at)
-        if self.quantum_s is None:
-            run.base, run.progress_at_s, run.rate = reached, now_s + cost_s, 1.0 / step_s
-            return run.progress_at_s + (goal - run.base) * step_s
-        quantum_s = self.quantum_s
-        per_quantum = first = quantum_s / step_s
-        lost = 0
-        if cost_s > 0:
-            lost = math.floor(cost_s / quantum_s)
-            first = (quantum_s - (cost_s - lost * quantum_s)) / step_s
-        if self._whole[job] and per_quantum >= 1:
-            per_quantum, first = math.floor(per_quantum), math.floor(first)
-        run.progress_at_s = now_s + lost * quantum_s
-        run.base = reached + first - per_quantum
-        run.rate = per_quantum / quantum_s
-        rounds = max(int(fresh), math.ceil((goal - run.base) / per_quantum - 1e-9))
-        return float(run.progress_at_s + rounds * quantum_s)
-
     # -- faults
 
-    def _draw_failure(self, job: int, run: _Run) -> float:
+    def _draw_failure(self, job: int, run: SimAttempt) -> float:
         """Draw the step at which this attempt fails; inf: it does not."""
         rng = np.random.default_rng((self.seed, 1 << 40, job, self._failures[job]))
         fails, where = rng.random(2).tolist()
@@ -426,9 +390,8 @@ class Sim:
 
     def _lose_node(self, node: int) -> None:
         """Take a node down; its jobs fall back to their last checkpoint."""
-        changed: dict[int, bool] = {}  # unused: a group is lost as a whole
         for job in sorted(job for job, run in self._runs.items() if node in run.nodes):
-            self._fail_lease(LOST, job, self._runs[job], changed)
+            self._fail_lease(LOST, job, self._runs[job])  # none stays: a group is lost as a whole
         self._power.set_down(node, self._now_s)
         self._pending += (NODE_LOST, node, self._now_s, 0.0, 0.0, 0.0)
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ from wattline.meter.protocol import Gpu
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _reported: set[str] = set()  # warnings that this process has already given
 _active_guards: list[CapGuard] = []
-_previous_handlers: dict[signal.Signals, Any] = {}
+_handlers: dict[signal.Signals, partial[None]] = {}  # those that are ours
 
 
 class CapGuard:
@@ -255,26 +256,29 @@ def _describe_owner(record: CapRecord) -> str:
 
 
 def _install_signal_handlers() -> None:
-    """Restore caps on signals, then do what the signal did before."""
+    """Restore caps on signals, then do what a signal did before; again if a library replaced our handler."""
     if threading.current_thread() is not threading.main_thread():
         return  # Python allows it in the main thread only; the watchdog covers the others
     for number in _SIGNALS:
-        if number not in _previous_handlers and signal.getsignal(number) not in (signal.SIG_IGN, None):
-            _previous_handlers[number] = signal.signal(number, _handle_signal)
+        previous = signal.getsignal(number)
+        if previous not in (signal.SIG_IGN, None, _handlers.get(number)):
+            _handlers[number] = partial(_handle_signal, previous)
+            signal.signal(number, _handlers[number])
 
 
 def _remove_signal_handlers() -> None:
     if _active_guards or threading.current_thread() is not threading.main_thread():
         return
-    for number in list(_previous_handlers):
-        if signal.getsignal(number) == _handle_signal:
-            signal.signal(number, _previous_handlers.pop(number))
+    for number, handler in _handlers.items():
+        previous = handler.args[0]
+        if signal.getsignal(number) is handler:
+            signal.signal(number, previous)
+    _handlers.clear()  # one that a library calls from its own handler still knows what was before it
 
 
-def _handle_signal(number: int, frame: FrameType | None) -> None:
+def _handle_signal(previous: Any, number: int, frame: FrameType | None) -> None:
     for guard in _active_guards:
         guard.restore()
-    previous = _previous_handlers.get(signal.Signals(number), signal.SIG_DFL)
     if callable(previous):
         previous(number, frame)
     elif previous == signal.SIG_DFL:

@@ -198,6 +198,7 @@ def test_a_time_limit_ends_a_job_as_a_timeout(machine: Machine) -> None:
     assert machine.data("ended")[0]["state"] == "TIMEOUT"
 
 
+@pytest.mark.slow
 def test_gpus_are_reused_only_after_their_processes_have_ended(machine: Machine, tmp_path: Path) -> None:
     stubborn = 'trap "sleep 0.4; date +%s.%N; exit 1" TERM; echo up; while :; do sleep 0.05; done'
     machine.submit(job("1", stubborn), job("2", "date +%s.%N"))
@@ -247,6 +248,7 @@ def test_a_job_with_a_session_continues_after_a_stop(machine: Machine, tmp_path:
     assert [started["attempt"] for started in machine.data("started")] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_killed_job_is_retried_after_a_delay_until_its_retries_are_used(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +302,7 @@ def test_a_withdrawn_job_leaves_the_queue_and_can_be_submitted_again(machine: Ma
     machine.until(FINISHED, "1")
 
 
+@pytest.mark.slow
 def test_power_limits_are_set_retuned_and_restored(machine: Machine) -> None:
     gpus = machine.local.engine.machine.meter.gpus
     machine.submit(job("1", "sleep 60"))
@@ -372,6 +375,7 @@ def test_the_joules_of_a_job_do_not_fall_while_it_is_stopped(machine: Machine) -
     assert machine.data("stopped")[0]["energy_j"] == shown[-1] > 0
 
 
+@pytest.mark.slow
 def test_a_cap_that_a_session_holds_is_taken_over_by_the_scheduler(machine: Machine) -> None:
     script = (
         "import time; from wattline.meter import open_meter\n"
@@ -395,6 +399,7 @@ def test_a_cap_that_a_session_holds_is_taken_over_by_the_scheduler(machine: Mach
 # -- restart of the service
 
 
+@pytest.mark.slow
 def test_after_a_restart_a_job_has_its_last_cap_and_the_joules_of_its_share(tmp_path: Path) -> None:
     names = ("1", "2")
     first = Machine(tmp_path)
@@ -487,6 +492,7 @@ def test_a_reboot_does_not_count_as_a_kill(tmp_path: Path) -> None:
         assert second.data("retry")[0]["kill_count"] == 0
 
 
+@pytest.mark.slow
 def test_an_unclaimed_attempt_becomes_void_and_its_job_waits(tmp_path: Path) -> None:
     first = Machine(tmp_path)
     first.submit(job("1", "true"))
@@ -511,6 +517,7 @@ def test_an_unclaimed_attempt_becomes_void_and_its_job_waits(tmp_path: Path) -> 
 STUBBORN = 'trap "sleep 0.5; exit 75" TERM; echo up; while :; do sleep 0.02; done'
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_while_it_stops_ends_and_the_next_starts(
     machine: Machine, tmp_path: Path
 ) -> None:
