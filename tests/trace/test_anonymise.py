@@ -87,3 +87,19 @@ def test_columns_can_be_kept(tmp_path: Path) -> None:
 )
 def test_lists_of_nodes_become_their_number(text: str, count: str) -> None:
     assert count_nodes(text) == count
+
+
+def test_dependencies_name_the_same_jobs_by_their_pseudonyms(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "id,submit_s,gpus,duration_s,array,dependency,reservation\n"
+        'secret1,0,1,5,,,vip\nsecret2,1,1,5,777,,\nsecret3,2,1,5,,"afterok:secret1:777,after:gone+5",\n'
+    )
+    shared = anonymise(read(path), b"key")
+    assert shared.recorded is not None
+    text = shared.recorded.dependency.words()[2]
+    array = shared.recorded.array.words()[1]
+    assert text.startswith(f"afterok:{shared.jobs.id[0]}:{array},after:id-")
+    assert text.endswith("+5")
+    assert "gone" not in text
+    assert shared.recorded.reservation.words()[0].startswith("reservation-")

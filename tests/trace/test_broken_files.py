@@ -104,6 +104,7 @@ def test_no_bytes_raise_anything_but_a_trace_error(tmp_path: Path, data: bytes, 
             read(written(tmp_path, data), format, skip_bad)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.lists(
@@ -120,6 +121,7 @@ def test_no_row_raises_anything_but_a_trace_error(tmp_path: Path, text: list[lis
         pass
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.lists(st.sampled_from(["0", "-1", "7", "2.5", "nan", "", "x"]), min_size=6, max_size=6))

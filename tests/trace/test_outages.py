@@ -26,12 +26,18 @@ def outages(folder: Path, text: str) -> Outages:
     return read_outages(str(path))
 
 
-def test_events_of_sacctmgr_become_outages_and_drains_do_not(tmp_path: Path) -> None:
+def test_events_of_sacctmgr_become_outages_and_drains(tmp_path: Path) -> None:
     found = outages(tmp_path, EVENTS)
     rows, how = found.match(["n1", "n2", "n10"], ORIGIN_S)
     assert rows == ((2, 10.0, 3600.0), (1, 20.0, math.inf))
     assert how == ""
-    assert found.counts.dropped == {"of the whole cluster": 1, "nodes that were only drained": 1}
+    assert found.counts.dropped == {"of the whole cluster": 1}
+    assert found.match_drains(["n1", "n2", "n10"], ORIGIN_S) == ((1, 5.0, 20.0),)
+
+
+def test_a_drained_node_that_is_down_is_an_outage(tmp_path: Path) -> None:
+    table = "node,down_s,up_s,state\na,1,2,DOWN+DRAIN\nb,1,2,IDLE+DRAIN\nc,1,2,DRAINING\n"
+    assert outages(tmp_path, table).drained.tolist() == [False, True, True]
 
 
 def test_a_plain_table_is_on_the_clock_of_the_trace(tmp_path: Path) -> None:

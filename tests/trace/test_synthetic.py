@@ -81,6 +81,7 @@ def as_columns(jobs: Jobs) -> list[object]:
     return numbers + [getattr(jobs, name).words() for name in ("team", "user", "model", "key", "fuse")]
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_jobs(tmp_path: Path) -> None:
     code = "import sys; from wattline.trace import synth, write_trace as w; w(synth(count=50), sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "there.csv")], check=True)

@@ -66,6 +66,7 @@ def assert_equal(one: Jobs, two: Jobs) -> None:
         assert getattr(one, name).words() == getattr(two, name).words(), name
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=tables(), suffix=st.sampled_from([".csv", ".csv.gz"]))
 def test_what_is_written_reads_back_equal(tmp_path: Path, jobs: Jobs, suffix: str) -> None:

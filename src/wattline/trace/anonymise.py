@@ -20,8 +20,12 @@ from wattline.core.table import Labels
 from wattline.errors import ConfigError, did_you_mean
 from wattline.trace.reader import Trace
 from wattline.trace.recorded import RecordedSchedule
+from wattline.trace.recorded_nodes import count_nodes
 
-NAMED = ("id", "user", "team", "name", "key", "fuse", "array", "model", "status", "partition", "qos")
+NAMED = (
+    *("id", "user", "team", "name", "key", "fuse", "array", "model", "status", "partition", "qos"),
+    "reservation",
+)
 """The columns of words that are replaced."""
 
 STATES = frozenset(
@@ -55,7 +59,7 @@ def anonymise(trace: Trace, secret: bytes, keep: Collection[str] = ()) -> Trace:
         "anonymised",
         "",
         counts=trace.counts,
-        recorded=None if trace.recorded is None else _rename_records(trace.recorded, names, first_s),
+        recorded=None if trace.recorded is None else _rename_records(trace, trace.recorded, names, first_s),
     )
 
 
@@ -75,13 +79,34 @@ def _rename_jobs(jobs: Jobs, names: _Pseudonyms, first_s: float) -> Jobs:
     )
 
 
-def _rename_records(recorded: RecordedSchedule, names: _Pseudonyms, first_s: float) -> RecordedSchedule:
+def _rename_records(
+    trace: Trace, recorded: RecordedSchedule, names: _Pseudonyms, first_s: float
+) -> RecordedSchedule:
     words: dict[str, Any] = {
-        name: names.relabel(name, getattr(recorded, name)) for name in ("name", "array", "partition", "qos")
+        name: names.relabel(name, getattr(recorded, name))
+        for name in ("name", "array", "partition", "qos", "reservation")
     }
+    words["dependency"] = _rename_dependencies(trace.jobs, recorded, names)
     counts = [count_nodes(text) for text in recorded.nodes.names]
     nodes = Labels.of(counts[code] for code in recorded.nodes.codes.tolist())
     return replace(recorded.shift(-first_s), nodes=nodes, **words)
+
+
+def _rename_dependencies(jobs: Jobs, recorded: RecordedSchedule, names: _Pseudonyms) -> Labels:
+    """Return the conditions of jobs with the pseudonyms of the ids and arrays that they name."""
+    if not any(recorded.dependency.names):
+        return recorded.dependency
+    ids = jobs.id.tolist()
+    arrays = [name for name in recorded.array.names if name]
+    new = dict(zip(ids, names.replace("id", ids), strict=True))
+    new |= dict(zip(arrays, names.replace("array", arrays), strict=True))
+
+    def rename(match: re.Match[str]) -> str:
+        word = match[1]
+        return f":{new.get(word) or names.replace('id', [word])[0]}"
+
+    texts = [re.sub(r":([\w./-]+)", rename, text) for text in recorded.dependency.names]
+    return Labels(recorded.dependency.codes, tuple(texts))
 
 
 class _Pseudonyms:
@@ -120,21 +145,3 @@ class _Pseudonyms:
 
     def _hash(self, column: str, word: str) -> str:
         return hmac.new(self._secret, f"{column}\0{word}".encode(), hashlib.sha256).hexdigest()
-
-
-def count_nodes(text: str) -> str:
-    """Return the number of nodes in a list such as `n[1-3,7],m1`; a number stays as it is."""
-    if text.isdecimal() or not text:
-        return text
-    total = 0
-    for name in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)?", text):
-        inside = re.search(r"\[([^\]]*)\]", name)
-        total += sum(map(_count_range, inside[1].split(","))) if inside else 1
-    return str(total) if total else ""
-
-
-def _count_range(text: str) -> int:
-    low, dash, high = text.partition("-")
-    if not dash or not (low.isdecimal() and high.isdecimal()):
-        return 1
-    return max(int(high) - int(low) + 1, 1)

@@ -60,6 +60,9 @@ class Draft:
     array: Labels | None = None
     nodes: Labels | None = None
     requeues: Ints | None = None
+    dependency: Labels | None = None
+    reservation: Labels | None = None
+    energy_j: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.id)

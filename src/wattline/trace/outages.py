@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,26 +26,43 @@ _COLUMNS = {
 }
 _STILL_DOWN = ("", "Unknown", "None", "inf")
 _DRAIN = re.compile(r"drain", re.IGNORECASE)
+_DOWN = re.compile(r"down|fail|not_resp|powered", re.IGNORECASE)
 _EPOCH_S = 5e8
 
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """Outages of nodes; *up_s* inf: still down. *wall_clock*: times count since 1970."""
+    """Outages of nodes; *up_s* inf: still down. *wall_clock*: times count since 1970.
+
+    *drained*: the node is up, its jobs run on, and no other starts there.
+    """
 
     node: Labels
     down_s: Floats
     up_s: Floats
     wall_clock: bool
     counts: ReadCounts
+    drained: Bools
 
     def match(
         self, names: Sequence[str], origin_s: float | None
     ) -> tuple[tuple[tuple[int, float, float], ...], str]:
         """Return (row, down_s, up_s) for nodes with these *names*, and how they were matched if not by name.
 
-        *origin_s* is time 0 of the trace in seconds since 1970; None: the trace has no dates.
+        Drained nodes are left out, see `match_drains`. *origin_s* is time 0 of the trace in seconds since
+        1970; None: the trace has no dates.
         """
+        return self._match_times(names, origin_s, ~self.drained)
+
+    def match_drains(
+        self, names: Sequence[str], origin_s: float | None
+    ) -> tuple[tuple[int, float, float], ...]:
+        """Return (row, from_s, to_s) of drained nodes, matched as by `match`."""
+        return self._match_times(names, origin_s, self.drained)[0]
+
+    def _match_times(
+        self, names: Sequence[str], origin_s: float | None, chosen: Bools
+    ) -> tuple[tuple[tuple[int, float, float], ...], str]:
         if self.wall_clock and origin_s is None:
             raise ConfigError(
                 "the outages have dates, and the trace has only seconds from a start",
@@ -53,29 +70,37 @@ class Outages:
             )
         shift_s = origin_s if self.wall_clock and origin_s is not None else 0.0
         rows, how = self._match_names(names)
-        row = [rows[name] for name in self.node.words()]
-        times = zip(row, (self.down_s - shift_s).tolist(), (self.up_s - shift_s).tolist(), strict=True)
-        return tuple(times), how
+        row = [rows[name] for name in self.node[chosen].words()]
+        down_s, up_s = (column[chosen] - shift_s for column in (self.down_s, self.up_s))
+        return tuple(zip(row, down_s.tolist(), up_s.tolist(), strict=True)), how
 
     def _match_names(self, names: Sequence[str]) -> tuple[dict[str, int], str]:
-        known = {name: row for row, name in enumerate(names)}
-        used = set(self.node.words())
-        if used <= set(known):
-            return known, ""
-        found = used & set(known)
-        if found or len(used) > len(known):
-            absent = sorted(used - set(known), key=_natural)
-            raise ConfigError(
-                f"outages name the node {absent[0]!r}, expected nodes of the cluster: {_shorten(names)}",
-                f"{len(used)} nodes have outages, and the cluster has {len(known)}",
-            )
-        ordered = sorted(used, key=_natural)
-        how = f"outages name other nodes than the cluster; {_shorten(ordered)} stand for {_shorten(names)}"
-        return {name: row for row, name in enumerate(ordered)}, how
+        return match_node_names(self.node.words(), names, "outages")
+
+
+def match_node_names(used: Iterable[str], names: Sequence[str], what: str) -> tuple[dict[str, int], str]:
+    """Return the row of each *used* name among *names* of the cluster, and how they were matched.
+
+    Without a common name they stand for the cluster's nodes in order. *what* names them, for messages.
+    """
+    known = {name: row for row, name in enumerate(names)}
+    wanted = set(used)
+    if wanted <= set(known):
+        return known, ""
+    if wanted & set(known) or len(wanted) > len(known):
+        absent = sorted(wanted - set(known), key=_natural)
+        verb = "have" if len(wanted) > 1 else "has"
+        raise ConfigError(
+            f"{what} name the node {absent[0]!r}, expected nodes of the cluster: {_shorten(names)}",
+            f"{len(wanted)} nodes {verb} {what}, and the cluster has {len(known)}",
+        )
+    ordered = sorted(wanted, key=_natural)
+    how = f"{what} name other nodes than the cluster; {_shorten(ordered)} stand for {_shorten(names)}"
+    return {name: row for row, name in enumerate(ordered)}, how
 
 
 def read_outages(path: str) -> Outages:
-    """Read the outages in a file; those that only drain a node are left out, as they stop no job."""
+    """Read the outages and drains in a file."""
     member = open_trace_file(path).members[0]
     table = require_table(member.label, Head.of(member.data))
     columns = _find_columns(member.label, table.names)
@@ -88,7 +113,8 @@ def read_outages(path: str) -> Outages:
     dated = {part.wall_clock for part in parts if len(part.node)}
     if len(dated) > 1:
         raise TraceError(path, None, "some outages have dates and others seconds, expected one clock")
-    return Outages(node, down_s, np.concatenate([part.up_s for part in parts]), True in dated, counts)
+    up_s, drained = (np.concatenate([getattr(part, name) for part in parts]) for name in ("up_s", "drained"))
+    return Outages(node, down_s, up_s, True in dated, counts, drained)
 
 
 def _find_columns(label: str, names: Sequence[str]) -> dict[str, str]:
@@ -106,10 +132,8 @@ def _find_columns(label: str, names: Sequence[str]) -> dict[str, str]:
 def _read_chunk(chunk: Chunk, columns: dict[str, str]) -> Outages:
     nodes = chunk.words(columns["node"])
     chunk.ignore(np.array([not word for word in nodes], dtype=np.bool_), "of the whole cluster")
-    if "state" in columns:
-        states = chunk.words(columns["state"])
-        drains = np.array([_DRAIN.search(word) is not None for word in states], dtype=np.bool_)
-        chunk.ignore(drains, "nodes that were only drained")
+    states = chunk.words(columns["state"]) if "state" in columns else [""] * len(nodes)
+    drained = np.array([bool(_DRAIN.search(word)) and not _DOWN.search(word) for word in states], np.bool_)
     down_s, dated = _times_s(chunk, columns["down"], ())
     up_s, _ = _times_s(chunk, columns["up"], _STILL_DOWN)
     chunk.not_before(columns["up"], up_s, columns["down"], down_s)
@@ -118,9 +142,9 @@ def _read_chunk(chunk: Chunk, columns: dict[str, str]) -> Outages:
             raise TraceError(chunk.label, int(chunk.line[row]), chunk.problems[row])
     keep = ~chunk.ignored
     dropped = {reason: int(rows.sum()) for reason, rows in chunk.ignored_by.items()}
-    counts = ReadCounts(jobs=int(keep.sum()), dropped=dropped)
+    counts = ReadCounts(jobs=int((keep & ~drained).sum()), dropped=dropped)
     wall_clock = bool((dated | (down_s > _EPOCH_S))[keep].any())
-    return Outages(Labels.of(nodes)[keep], down_s[keep], up_s[keep], wall_clock, counts)
+    return Outages(Labels.of(nodes)[keep], down_s[keep], up_s[keep], wall_clock, counts, drained[keep])
 
 
 def _times_s(chunk: Chunk, name: str, missing: Sequence[str]) -> tuple[Floats, Bools]:

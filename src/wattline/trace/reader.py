@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from wattline.trace.builder import (
     shift_to_first_submission,
 )
 from wattline.trace.column_mapping import ColumnMapping, parse_columns
+from wattline.trace.combined import TIMED_ON, combined
 from wattline.trace.file_source import ArchiveMember, TraceFile, open_trace_file
 from wattline.trace.format import Format, Head
 from wattline.trace.formats.any_table import TABLE, build_table_format, find_columns
@@ -35,12 +37,15 @@ from wattline.trace.row_reader import Report
 from wattline.trace.synthetic import parse_parameters, synth
 from wattline.trace.table_rows import find_table
 
+GENERATORS: Mapping[str, Callable[..., Jobs]] = {"synth": synth, "combined": combined}
+"""Functions that make jobs without a file, by the word in front of their parameters."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Jobs and their origin.
 
-    *sha256* is that of the file's bytes as they are on disk (of the parameters for `synth`). *skipped*
+    *sha256* is that of the file's bytes as they are on disk (of the parameters for generated jobs). *skipped*
     are the bad rows; *counts* says what became of all rows of the file.
     *recorded* is the schedule that the file records, row by row that of *jobs*; None: it has none.
     *columns* are those of a file in the format `table`. *origin_s* is time 0 in seconds since 1970, where
@@ -100,10 +105,10 @@ def read(
     """Return the trace at *path*; its format is recognised by the content, not the name.
 
     Plain, .gz, .tar and .tar.gz files are read as they are; `a.tar.gz#b.csv` is one member of a tar, and
-    `synth:count=500,seed=3` needs no file. *format* forces a format. A bad row raises `TraceError`;
-    with *skip_bad* it is left out and recorded, unless every row is bad. *columns* says which columns of a
-    table hold what, as in `submit=arrival_s,gpus=gpu_count`; those of the format `table` that are not
-    named are guessed.
+    `synth:count=500,seed=3` and `combined:count=300` need no file. *format* forces a format. A bad row
+    raises `TraceError`; with *skip_bad* it is left out and recorded, unless every row is bad. *columns* says
+    which columns of a table hold what, as in `submit=arrival_s,gpus=gpu_count`; those of the format
+    `table` that are not named are guessed.
     """
     text = os.fspath(path)
     given = {} if columns is None else parse_columns(columns)
@@ -111,7 +116,7 @@ def read(
         hint = "leave the format out, or take table"
         raise ConfigError(f"columns cannot be named in the format {format}", hint)
     forced = TABLE if given else None if format is None else find_format(format)
-    if text == "synth" or text.startswith("synth:"):
+    if text.partition(":")[0] in GENERATORS:
         return _build_synthetic(text)
     source = open_trace_file(text)
     chosen, members = _select_members(text, source, forced)
@@ -147,10 +152,18 @@ def read(
 
 
 def _build_synthetic(text: str) -> Trace:
-    chosen = parse_parameters(text.partition(":")[2])
+    word, _, parameters = text.partition(":")
+    chosen = parse_parameters(parameters, GENERATORS[word])
     canonical = ",".join(f"{name}={chosen[name]}" for name in sorted(chosen))
-    jobs, sha256 = synth(**chosen), hashlib.sha256(f"synth:{canonical}".encode()).hexdigest()
-    return Trace(jobs, "synth", text, sha256, counts=ReadCounts(jobs=len(jobs)))
+    jobs, sha256 = GENERATORS[word](**chosen), hashlib.sha256(f"{word}:{canonical}".encode()).hexdigest()
+    return Trace(jobs, word, text, sha256, counts=ReadCounts(jobs=len(jobs)))
+
+
+def find_timed_on(format: str) -> str:
+    """Return the GPU kind for which durations in *format* hold; "": they were recorded, on any kind."""
+    if format == combined.__name__:
+        return TIMED_ON
+    return FORMATS[format].timed_on if format in FORMATS else ""
 
 
 def _select_members(

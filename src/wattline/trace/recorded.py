@@ -28,6 +28,9 @@ class RecordedSchedule(Table):
     array: Labels  # id of the job array; "": none, or unknown
     nodes: Labels  # their number, or their names
     requeues: Ints  # runs before the last one
+    dependency: Labels  # conditions on other jobs, as sbatch --dependency has them
+    reservation: Labels  # that it ran in; "": none, or unknown
+    energy_j: Floats  # as the scheduler recorded it; nan: unmetered
 
     @classmethod
     def of(cls, count: int, columns: Mapping[str, Any]) -> RecordedSchedule:
@@ -58,5 +61,6 @@ MISSING: dict[str, Any] = {
     "end_s": np.nan,
     "time_limit_s": np.nan,
     "requeues": np.int64(0),
+    "energy_j": np.nan,
 }
 """Values of unknown numbers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -64,9 +64,9 @@ def synth(
     def draws(stream: int) -> Floats:
         return np.random.default_rng([seed, stream]).random(count)
 
-    swept, leader, fuse = _sweeps(draws(12), draws(13), sweeps)
+    swept, leader, fuse = find_sweeps(draws(12), draws(13), sweeps)
     first, key = _recurrences(draws(0), draws(1), recurring, swept, leader)
-    gpus = _choose_gpus(draws(2), gpu_mix)[first]
+    gpus = choose_gpus(draws(2), gpu_mix)[first]
     spread = np.random.default_rng([seed, 3]).standard_normal(count) * _SPREAD - _SPREAD**2 / 2
     again = first != np.arange(count)
     duration_s = _durations_s(draws(4), draws(5))[first] * np.where(again, np.exp(spread), 1.0)
@@ -90,23 +90,23 @@ def synth(
     )
 
 
-def parse_parameters(text: str) -> dict[str, Any]:
-    """Parse `count=500,seed=3,gpu_mix=1:0.5|8:0.5` into parameters of `synth`."""
-    known = inspect.signature(synth).parameters
+def parse_parameters(text: str, generate: Callable[..., Jobs] = synth) -> dict[str, Any]:
+    """Parse `count=500,seed=3,gpu_mix=1:0.5|8:0.5` into parameters of the function *generate*."""
+    known, word = inspect.signature(generate).parameters, generate.__name__
     chosen: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         name, equals, value = (part.strip() for part in item.partition("="))
         hint = f"the parameters are: {', '.join(known)}"
         if name not in known:
             near = get_close_matches(name, known, 1, cutoff=0.0)[0]
-            raise ConfigError(f"synth: unknown parameter {name!r}, did you mean {near!r}?", hint)
+            raise ConfigError(f"{word}: unknown parameter {name!r}, did you mean {near!r}?", hint)
         if not equals:
-            raise ConfigError(f"synth: {name} has no value, expected {name}=…", hint)
+            raise ConfigError(f"{word}: {name} has no value, expected {name}=…", hint)
         try:
             chosen[name] = _parse_value(name, value, known[name].default)
         except ValueError:
             raise ConfigError(
-                f"synth: {name} is {value!r}, expected a value like its default", hint
+                f"{word}: {name} is {value!r}, expected a value like its default", hint
             ) from None
     return chosen
 
@@ -140,7 +140,7 @@ def _check(
         raise ConfigError(f"synth: gpu_mix is {dict(gpu_mix)}, expected shares of GPU counts, at least 1")
 
 
-def _sweeps(length: Floats, which: Floats, sweeps: float) -> tuple[Bools, Ints, Labels]:
+def find_sweeps(length: Floats, which: Floats, sweeps: float) -> tuple[Bools, Ints, Labels]:
     """Return for every job whether it is in a sweep, the first job of it (or itself), and the fusion key."""
     count, (least, most) = len(length), _SWEEP
     starts = np.cumsum(least + (length * (most - least + 1)).astype(np.int64))
@@ -166,7 +166,7 @@ def _recurrences(
     return first[code].astype(np.int64), Labels(np.where(recurs, group, groups), tuple(names))
 
 
-def _choose_gpus(draw: Floats, mix: Mapping[int, float]) -> Ints:
+def choose_gpus(draw: Floats, mix: Mapping[int, float]) -> Ints:
     """Return numbers of GPUs with the shares *mix*; *draw* is uniform in [0, 1)."""
     gpus, shares = np.array(list(mix), dtype=np.int64), np.array(list(mix.values()))
     edges = np.cumsum(shares) / shares.sum()

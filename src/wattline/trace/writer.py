@@ -96,6 +96,8 @@ def _recorded_columns(recorded: RecordedSchedule) -> dict[str, Iterable[Any]]:
             columns[name] = words
     if recorded.requeues.any():
         columns["requeues"] = recorded.requeues.tolist()
+    if np.isfinite(energy_j := recorded.energy_j).any():
+        columns["energy_j"] = _format_exactly(np.where(np.isnan(energy_j), np.inf, energy_j))
     return columns
 
 

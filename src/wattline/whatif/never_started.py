@@ -26,7 +26,7 @@ def describe_never_started(
     groups = (
         (no_kind, Reason.NO_KIND.value),
         (too_big, Reason.TOO_BIG.value),
-        (left & ~no_kind & ~too_big, "The policy or its budget never let it start."),
+        (left & ~no_kind & ~too_big, "The policy, its budget or a rule never let it start."),
     )
     return tuple(
         f"{int(rows.sum()):,} of {int(counted.sum()):,} jobs never start in the baseline, as job"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +15,9 @@ from wattline.reports.figures.style import (
     pick_symbol,
 )
 from wattline.reports.figures.tradeoff import choose_range, format_axis_title
-from wattline.reports.html.document import load_plotly_js, render_document, write_page
-from wattline.reports.text import format_seconds
+from wattline.reports.html.document import render_document, write_page
+from wattline.reports.text import format_change, format_seconds
+from wattline.whatif.bootstrap import Ratio
 from wattline.whatif.result import PolicyRow, WhatIf, World
 from wattline.whatif.text import (
     describe_effect,
@@ -31,8 +31,6 @@ from wattline.whatif.text import (
     name_world,
 )
 
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0}
-
 
 class _AnswerPart(NamedTuple):
     title: str
@@ -45,11 +43,11 @@ class _AnswerPart(NamedTuple):
 
 def write_answer(path: str | Path, answer: WhatIf) -> None:
     """Write the page about *answer*; needs the extra `report`."""
-    write_page(path, render_answer(answer, load_plotly_js()))
+    write_page(path, render_answer(answer))
 
 
-def render_answer(answer: WhatIf, plotly: str) -> str:
-    """Return the page about *answer* as HTML; *plotly* is the source of plotly.js."""
+def render_answer(answer: WhatIf) -> str:
+    """Return the page about *answer* as HTML."""
     figures = {f"front-{n}": build_front_figure(world, answer) for n, world in enumerate(answer.worlds)}
     counted = "" if answer.counted == answer.jobs else f", {answer.counted:,} of them counted"
     facts = [
@@ -64,8 +62,41 @@ def render_answer(answer: WhatIf, plotly: str) -> str:
         facts,
         figures,
         made_from="the trace and the simulations of its jobs",
-        plotly=plotly,
+        summary=_summarize(answer),
         sections=_list_sections(answer),
+    )
+
+
+def _summarize(answer: WhatIf) -> list[str]:
+    """Return the answer in plain sentences."""
+    world = answer.worlds[0]
+    base, others = world.rows[0], world.rows[1:]
+    known = [row for row in others if math.isfinite(row.energy.value) and math.isfinite(row.jct.value)]
+    count = "one other policy" if len(others) == 1 else f"{len(others)} other policies"
+    sentences = [
+        f"{answer.jobs:,} jobs of {Path(answer.trace).name} were simulated on {name_world(world)}"
+        f" under {base.policy}" + (f" and {count}." if others else ".")
+    ]
+    if known:
+        frugal = min(known, key=lambda row: row.energy.value)
+        quick = min(known, key=lambda row: row.jct.value)
+        sentences.append(
+            f"Least energy: {frugal.policy}, {_format_ratio_change(frugal.energy)} against {base.policy}"
+            f" (mean JCT {_format_ratio_change(frugal.jct)})."
+        )
+        sentences.append(
+            f"Shortest mean JCT: {quick.policy}, {_format_ratio_change(quick.jct)} against {base.policy}"
+            f" (energy {_format_ratio_change(quick.energy)})."
+        )
+    sentences.append("The result depends on the assumptions at the end of the page.")
+    return sentences
+
+
+def _format_ratio_change(ratio: Ratio) -> str:
+    """Return a ratio as a change, with its interval: `−12 % (−15 % to −9.1 %)`."""
+    text = format_change(ratio.value)
+    return (
+        f"{text} ({format_change(ratio.low)} to {format_change(ratio.high)})" if ratio.has_interval else text
     )
 
 
@@ -120,6 +151,7 @@ def build_front_figure(world: World, answer: WhatIf) -> dict[str, Any]:
             {
                 "type": "scatter", "mode": "markers", "name": "as recorded", "x": [x[-1]], "y": [y[-1]],
                 "marker": {"size": 14, "symbol": "star", "color": "#7F7F7F"},
+                "hover": [f"as recorded\n{x[-1]:.4g} {energy_unit}, mean JCT {y[-1]:.3g} {unit}"],
             }
         )  # fmt: skip
     x_range = choose_range([*x, *_list_ends(traces, "x")])
@@ -127,7 +159,7 @@ def build_front_figure(world: World, answer: WhatIf) -> dict[str, Any]:
     return {
         "data": traces,
         "layout": build_layout(
-            420, showlegend=True, legend=_LEGEND, hovermode="closest",
+            420, showlegend=True,
             xaxis=build_axis(
                 format_axis_title(f"energy of the cluster ({energy_unit})", x_range), range=list(x_range)
             ),
@@ -147,17 +179,16 @@ def _build_point(
 ) -> dict[str, Any]:
     """Return one policy; its bars are the intervals of the ratios, in the units of the axes."""
     energy, jct = row.metrics.energy_j / 3.6e6 / unit_kwh, row.metrics.jct_mean_s / unit_s
-    colour, name = pick_colour(number), escape(row.policy)
+    colour = pick_colour(number)
     point: dict[str, Any] = {
-        "type": "scatter", "mode": "markers", "name": name, "x": [energy], "y": [jct],
+        "type": "scatter", "mode": "markers", "name": row.policy, "x": [energy], "y": [jct],
         "marker": {"size": 12, "color": colour, "symbol": pick_symbol(number)},
-        "hovertemplate": f"{name}<br>%{{x:.4~g}} {energy_unit}, mean JCT %{{y:.3~g}} {unit}<extra></extra>",
+        "hover": [f"{row.policy}\n{energy:.4g} {energy_unit}, mean JCT {jct:.3g} {unit}"],
     }  # fmt: skip
     for axis, ratio, value in (("error_x", row.energy, energy), ("error_y", row.jct, jct)):
         if ratio.has_interval and ratio.value > 0 and ratio.low < ratio.high:
             base = value / ratio.value
             point[axis] = {
-                "type": "data", "symmetric": False, "color": colour, "thickness": 1,
                 "array": [base * (ratio.high - ratio.value)],
                 "arrayminus": [base * (ratio.value - ratio.low)],
             }  # fmt: skip

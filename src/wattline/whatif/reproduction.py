@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,15 @@ def measure_error(
         utilisation=held[1] / space,
         order=count_discordant_pairs(recorded.start_s[both], start_s[both]),
     )
+
+
+def average_errors(errors: Sequence[ReproductionError]) -> ReproductionError:
+    """Return the mean of every figure over several simulations of the same jobs."""
+    figures = {
+        f.name: float(np.mean([getattr(e, f.name) for e in errors])) for f in fields(ReproductionError)
+    }
+    values: dict[str, Any] = figures | {"jobs": errors[0].jobs}
+    return ReproductionError(**values)
 
 
 def count_discordant_pairs(one: Floats, other: Floats) -> float:

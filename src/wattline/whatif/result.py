@@ -25,6 +25,7 @@ class Reproduction:
     metrics: ScheduleMetrics
     first: ReproductionError
     second: ReproductionError
+    draws: tuple[float, ...] = ()  # mean wait of the second half, by draw of the fractions of a second
 
     def as_dict(self) -> dict[str, Any]:
         """Return the reproduction for JSON."""
@@ -35,6 +36,7 @@ class Reproduction:
             "metrics": self.metrics.as_dict(),
             "first_half": self.first.as_dict(),
             "second_half": self.second.as_dict(),
+            "draws_wait_s": list(self.draws),
         }
 
 

@@ -80,11 +80,17 @@ def describe_reproduction(reproduction: Reproduction) -> list[str]:
     tried = len(reproduction.candidates)
     delay = reproduction.start_delay_s
     starts = f"; each start takes {format_seconds(delay)}, as fitted there" if delay > 0 else ""
-    return [
+    lines = [
         f"reproduced by {reproduction.scheduler}: the best of {tried} on the first half of the jobs{starts}",
         f"error on the second half: {describe_error(reproduction.second)}",
         f"error on the first half, by which it was chosen: {describe_error(reproduction.first)}",
     ]
+    if draws := reproduction.draws:
+        lines.append(
+            f"records are in whole seconds: these are means over {len(draws)} draws of the fractions, with"
+            f" mean waits of {format_seconds(min(draws))} to {format_seconds(max(draws))} in the second half"
+        )
+    return lines
 
 
 def describe_error(error: ReproductionError) -> str:
@@ -153,7 +159,7 @@ def describe_world(world: World, answer: WhatIf) -> list[str]:
     """Return sentences that explain the table of a world."""
     intervals = "no interval: the time is too short for blocks"
     if any(row.jct.has_interval for row in world.rows):
-        over = f"{answer.seeds} seeds" if answer.seeds > 1 else f"blocks of a {answer.block}"
+        over = f"{answer.seeds} seeds" if answer.seeds > 1 else f"blocks of {answer.block}"
         intervals = f"95 % intervals over {over}"
     notes = [
         f"x: compared with {world.rows[0].policy} in the same world, less is better; {intervals}",

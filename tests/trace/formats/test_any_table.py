@@ -204,6 +204,7 @@ def test_numbers_read_back_exactly(tmp_path: Path, rows: list[tuple[float, int, 
     assert jobs.duration_s.tolist() == [rows[i][2] for i in order]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.lists(

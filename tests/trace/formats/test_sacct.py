@@ -250,6 +250,38 @@ def test_a_slice_of_a_gpu_is_announced(tmp_path: Path) -> None:
     assert "MIG" in str(found.counts)
 
 
+def test_shards_of_a_gpu_count_as_a_whole_one_and_are_announced(tmp_path: Path) -> None:
+    text = "JobIDRaw|Submit|ElapsedRaw|AllocTRES\n1|2026-03-01T10:00:00|5|cpu=1,gres/shard=4\n"
+    text += "2|2026-03-01T10:00:00|5|cpu=1,gres/gpu=2,gres/shard=0\n"
+    text += "3|2026-03-01T10:00:00|5|cpu=1,gres/mps=50\n"
+    found = trace(tmp_path, text)
+    assert found.jobs.gpus.tolist() == [1, 2, 1]
+    assert found.counts.repaired == {"with a share of a GPU, counted as a whole one": 2}
+
+
+def test_dependencies_are_read_from_their_column_or_the_command_line(tmp_path: Path) -> None:
+    header = "JobIDRaw|Submit|ElapsedRaw|AllocTRES|{}\n"
+    row = "{}|2026-03-01T10:00:00|5|gres/gpu=1|{}\n"
+    column = header.format("Dependency") + row.format(1, "(null)") + row.format(2, "afterok:1(unfulfilled)")
+    line = header.format("SubmitLine") + row.format(1, "sbatch a") + row.format(2, "sbatch -d afterok:1 a")
+    for text, words in ((column, ["", "afterok:1(unfulfilled)"]), (line, ["", "afterok:1"])):
+        found = trace(tmp_path, text).recorded
+        assert found is not None
+        assert found.dependency.words() == words
+
+
+@pytest.mark.parametrize(("name", "words"), [("ConsumedEnergyRaw", "5400"), ("ConsumedEnergy", "5.40K")])
+def test_recorded_energy_is_joules_and_0_is_unmetered(tmp_path: Path, name: str, words: str) -> None:
+    header = f"JobIDRaw|Submit|ElapsedRaw|AllocTRES|Reservation|{name}\n"
+    row = "{}|2026-03-01T10:00:00|5|gres/gpu=1|lesson|{}\n"
+    found = trace(tmp_path, header + row.format(1, words) + row.format(2, "0")).recorded
+    assert found is not None
+    np.testing.assert_array_equal(found.energy_j, [5400.0, np.nan])
+    assert found.reservation.words() == ["lesson", "lesson"]
+    with pytest.raises(TraceError, match=f"{name} is 'much', expected joules"):
+        trace(tmp_path, header + row.format(1, "much"))
+
+
 def test_jobs_of_several_clusters_keep_their_ids_apart(tmp_path: Path) -> None:
     text = "Cluster|JobIDRaw|Submit|ElapsedRaw|AllocTRES\n"
     text += "a|1|2026-03-01T10:00:00|5|gres/gpu=1\nb|1|2026-03-01T10:00:00|5|gres/gpu=1\n"

@@ -20,14 +20,14 @@ from wattline.trace.format import Format, Head
 from wattline.trace.row_reader import Report, delimited
 
 WORDS = ("team", "user", "model", "gpu_kind", "key", "fuse", "status")
-RECORDED_WORDS = ("partition", "qos", "name", "array", "nodes")
+RECORDED_WORDS = ("partition", "qos", "name", "array", "nodes", "dependency", "reservation")
 COLUMNS = (
     *("id", "submit_s", "gpus", "duration_s", "steps", "step_s", "deadline_s", "late_per_h"),
     *("priority", "batch"),
     *("min_gpus", "max_gpus", "max_batch", "noise", "cpus", "mem_gib", "always_fuse"),
     *WORDS,
     *("preemptible", "checkpoint_s", "min_runtime_s"),
-    *("start_s", "end_s", "time_limit_s", *RECORDED_WORDS, "requeues"),
+    *("start_s", "end_s", "time_limit_s", *RECORDED_WORDS, "requeues", "energy_j"),
 )
 """The columns there are, in the order in which `write_trace` writes them."""
 
@@ -164,6 +164,9 @@ def _recorded(chunk: Chunk) -> dict[str, Any]:
         columns["time_limit_s"] = chunk.numbers("time_limit_s", expected, low=_ABOVE_0, missing=none)
     if chunk.has("requeues"):
         columns["requeues"] = chunk.whole("requeues", "a whole number, at least 0", 0, {"": 0.0})
+    if chunk.has("energy_j"):
+        expected = "a number of joules above 0, or nothing"
+        columns["energy_j"] = chunk.numbers("energy_j", expected, low=_ABOVE_0, missing={"": math.nan})
     return columns
 
 

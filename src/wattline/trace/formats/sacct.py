@@ -8,6 +8,7 @@ columns are there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,13 @@ from wattline.trace.builder import Draft
 from wattline.trace.field_parser import NEVER_STARTED, NOT_ENDED, WITHOUT_GPUS, Chunk
 from wattline.trace.file_source import ArchiveMember
 from wattline.trace.format import Format, Head
+from wattline.trace.formats.sacct_energy import read_energy_j
 from wattline.trace.formats.sacct_gpus import COLUMNS, read_gpus
 from wattline.trace.formats.sacct_json import is_sacct_json, read_json
 from wattline.trace.formats.sacct_rows import find_shape
 from wattline.trace.requeued import join_runs
 from wattline.trace.row_reader import Report, split_lines
+from wattline.trace.submit_line import find_dependency_option
 
 _UNKNOWN = ("", "Unknown", "None", "N/A")
 _KEY = ("SubmitLine", "WorkDir", "JobName")
@@ -32,9 +35,10 @@ _STATES = ("OUT_OF_MEMORY", "BOOT_FAIL", "NODE_FAIL", "CANCELLED", "COMPLETED", 
 _OPEN = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"))
 _CALL = (
     "sacct -a -X -D -P -o JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Start,End,ElapsedRaw,"
-    "Timelimit,NNodes,NodeList,ReqTRES,AllocTRES,JobName,WorkDir,SubmitLine"
+    "Timelimit,NNodes,NodeList,ReqTRES,AllocTRES,Reservation,ConsumedEnergyRaw,JobName,WorkDir,SubmitLine"
 )
 _HOUR_S = 3600.0
+_NODE_COUNT = re.compile(r"(?:^|,)node=(\d+)(?=,|$)")
 
 RUNNING = "still running, with the work done so far"
 HET_JOB = "part of a heterogeneous job, simulated on its own"
@@ -178,9 +182,37 @@ def _recorded(chunk: Chunk) -> dict[str, Any]:
         "qos": chunk.labels("QOS"),
         "name": chunk.labels("JobName"),
         "array": _arrays(chunk),
-        "nodes": chunk.labels("NodeList" if chunk.has("NodeList") else "NNodes"),
+        "nodes": _nodes(chunk),
         "requeues": chunk.whole("Restarts", "a whole number", 0, {"": 0.0}) if restarts else None,
+        "dependency": _dependencies(chunk),
+        "reservation": chunk.labels("Reservation"),
+        "energy_j": read_energy_j(chunk),
     }
+
+
+def _nodes(chunk: Chunk) -> Labels | None:
+    """Return the names of each job's nodes, else their number; None: no column has them."""
+    columns = [chunk.words(name) for name in ("NodeList", "NNodes", "AllocNodes") if chunk.has(name)]
+    if chunk.has("AllocTRES"):
+        lists = Labels.of(chunk.words("AllocTRES"))
+        found = [_NODE_COUNT.search(text) for text in lists.names]
+        counts = ["" if match is None else match[1] for match in found]
+        columns.append([counts[code] for code in lists.codes.tolist()])
+    if not columns:
+        return None
+    return Labels.of(next((word for word in words if word), "") for words in zip(*columns, strict=True))
+
+
+def _dependencies(chunk: Chunk) -> Labels | None:
+    """Return the conditions on other jobs: of the column Dependency, else of the command line."""
+    if chunk.has("Dependency"):
+        words = (word if word not in ("(null)", "None") else "" for word in chunk.words("Dependency"))
+        return Labels.of(words)
+    if not chunk.has("SubmitLine"):
+        return None
+    lines = Labels.of(chunk.words("SubmitLine"))
+    found = [find_dependency_option(line) for line in lines.names]
+    return Labels.of(found[code] for code in lines.codes.tolist()) if any(found) else None
 
 
 def _time_limits_s(chunk: Chunk) -> Floats | None:

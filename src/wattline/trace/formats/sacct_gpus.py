@@ -9,13 +9,14 @@ import numpy as np
 
 from wattline.core.table import Bools, Ints, Labels
 from wattline.measurement.gpu_names import find_mig_slice, resolve_gpu_kind
-from wattline.trace.field_parser import WITHOUT_GPUS, Chunk
+from wattline.trace.field_parser import SHARED_GPU, WITHOUT_GPUS, Chunk
 
 COLUMNS = ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES")
 """The columns that name GPUs; the first one that does counts."""
 
 _GPU = ("gpu", "7696487")  # old versions print the number that stands for gpu
 _NUMBERED = re.compile(r"\d+=\d+(?:,\d+=\d+)*")
+_SHARE = re.compile(r"(?:^|,)(?:gres[/:])?(?:shard|mps)\b")
 _MIG = "on MIG slices, each counted as a GPU of its own kind"
 _PER_NODE = "with GPUs from ReqGRES, times the number of nodes"
 _MOST = 9  # digits of a count
@@ -24,7 +25,8 @@ _MOST = 9  # digits of a count
 def read_gpus(chunk: Chunk) -> tuple[Ints, Labels, Bools]:
     """Return GPUs, their kinds, and which jobs have none; ignore those that have other resources.
 
-    Reject lists that are cut off or unreadable. A job without any resources may not have started.
+    Reject lists that are cut off or unreadable. A job without any resources may not have started. One that
+    has only shards of a GPU (gres/shard, gres/mps) counts with a whole one, like shares in other formats.
     """
     gpus = np.zeros(len(chunk), dtype=np.int64)
     kinds = np.full(len(chunk), "", dtype=np.object_)
@@ -45,6 +47,10 @@ def read_gpus(chunk: Chunk) -> tuple[Ints, Labels, Bools]:
         if name == "ReqGRES":
             counts = counts * _count_nodes(chunk, new)
         gpus = np.where(new, counts, gpus)
+        shared = np.array([_SHARE.search(text) is not None for text in lists.names], dtype=np.bool_)
+        shared = shared[lists.codes] & (gpus == 0) & ~bad
+        chunk.repair(shared & ~chunk.ignored, SHARED_GPU)
+        gpus = np.where(shared, 1, gpus)
         kinds[new] = np.array([kind for _, kind in found], dtype=np.object_)[lists.codes][new]
     none = (gpus == 0) & ~unreadable
     chunk.ignore(none & listed, WITHOUT_GPUS)

@@ -46,7 +46,7 @@ def read_json(member: ArchiveMember) -> Iterator[Chunk]:
 _COLUMNS = (
     *("JobID", "JobIDRaw", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
     *("ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES", "Restarts"),
-    *("JobName", "WorkDir", "SubmitLine"),
+    *("JobName", "WorkDir", "SubmitLine", "Reservation"),
 )
 
 
@@ -73,7 +73,12 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, str]:
         "JobName": job.get("name") or "",
         "WorkDir": job.get("working_directory") or "",
         "SubmitLine": job.get("submit_line") or "",
+        "Reservation": _name_reservation(job.get("reservation")),
     }
+
+
+def _name_reservation(value: Any) -> str:
+    return str(value.get("name") or "") if isinstance(value, Mapping) else ""
 
 
 def _name_job(job: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ FIELDS = (
     *("JobID", "JobIDRaw", "Cluster", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
     *("Start", "End", "Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw", "NNodes", "AllocNodes"),
     *("ReqNodes", "NodeList", "ReqTRES", "AllocTRES", "ReqGRES", "AllocGRES", "Restarts", "JobName"),
-    *("WorkDir", "SubmitLine"),
+    *("WorkDir", "SubmitLine", "Dependency", "Reservation", "ConsumedEnergy", "ConsumedEnergyRaw"),
 )
 """The fields of `sacct` that are read."""
 

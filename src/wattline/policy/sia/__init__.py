@@ -1,0 +1,1 @@
+"""Sia: GPUs of several kinds for the goodput of all jobs, by an integer program in every interval."""

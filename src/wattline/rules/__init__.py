@@ -1,0 +1,1 @@
+"""Operators' rules: partitions, QOS, reservations, dependencies and topology, as Slurm means them."""
