@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 
 from wattline import policy as p
 from wattline.papers import Greedy, TunePublished
-from wattline.placement import Buddy, Optimum, Pack, Power, Tune
+from wattline.placement import Buddy, Host, Optimum, Pack, Power, Tune
 from wattline.testing import PlacerContract, PolicyContract
 from wattline.testing.scenarios import Scenario, scenarios
 
@@ -46,6 +46,15 @@ class TestOptimum(PlacerContract):
     @given(scenario=scenarios(max_jobs=8))  # each decision is a program of integers
     def test_leases_fit_and_match_the_plan(self, scenario: Scenario) -> None:
         self.check_scenario(scenario)
+
+
+class TestBuddyHost(PlacerContract):
+    place = Host(Buddy())
+
+
+@pytest.mark.slow
+class TestPackHostPower(PlacerContract):
+    place = Power(Host(Pack()))
 
 
 class TestTunePower(PlacerContract):

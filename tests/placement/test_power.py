@@ -182,6 +182,7 @@ def test_a_large_job_is_not_overtaken_forever_because_nodes_are_off() -> None:
     assert first_start_times(log)["pair"] < 400.0
 
 
+@pytest.mark.slow
 def test_failed_nodes_are_neither_booted_nor_waited_for() -> None:
     jobs = synth(count=60, seed=4, gpus_total=8, load=0.3)
     for seed in range(5):

@@ -24,6 +24,7 @@ class TestAndreas(PolicyContract):
     policy = p.Andreas(tries=10)
     place = Pack()
 
+    @pytest.mark.slow
     @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(scenario=scenarios(max_jobs=10))  # each decision is a program of integers
     def test_a_run_obeys_every_law(self, scenario: Scenario) -> None:
@@ -40,6 +41,7 @@ class TestFirstPrinciple(PolicyContract):
     place = Pack()
 
 
+@pytest.mark.slow
 class TestFirstPrincipleAlone(PolicyContract):
     policy = p.FirstPrinciple("priority", exclusive=1)
     place = Pack()
@@ -73,6 +75,7 @@ def test_jobs_with_time_run_frugally_and_urgent_jobs_run_fast() -> None:
     assert relaxed.actions[0, 5] > 0  # under a power cap
 
 
+@pytest.mark.slow
 def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
     night = wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.1), every_s=86_400.0))
     policy, one = p.Andreas(price=night), wl.nodes("v100", gpus=1)
@@ -85,6 +88,7 @@ def test_work_waits_for_cheap_hours_if_there_is_time() -> None:
     assert first_start_times(nameless)["a"] == 0.0
 
 
+@pytest.mark.slow
 def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
     # Two hours of work, due half an hour after energy gets cheaper.
     price = wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.1)))
@@ -93,6 +97,7 @@ def test_cheap_hours_that_come_too_late_are_not_waited_for() -> None:
     assert found.deadline_misses == 0
 
 
+@pytest.mark.slow
 def test_no_job_waits_long_for_a_decision_that_is_no_longer_valid() -> None:
     # One is late by now and takes ten days; two come that are due in four.
     jobs = Jobs.of(
@@ -107,6 +112,7 @@ def test_no_job_waits_long_for_a_decision_that_is_no_longer_valid() -> None:
     assert (np.array([finish_times(log)["1"], finish_times(log)["2"]]) <= 90 * 3600).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "price", [wl.Price.flat(0.0), wl.Price(TimeSeries((0.0, 36_000.0), (0.5, 0.0), 86_400.0))]
 )
@@ -158,6 +164,7 @@ def test_a_job_that_fits_on_no_node_has_that_reason_and_others_run() -> None:
     assert REASONS[int(log.wait_reasons[-1, 1])] == Reason.NO_NODE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_finishes_all_jobs_and_reports_its_gap(method: str) -> None:
     jobs = wl.synth(count=25, seed=1, gpus_total=8, deadlines=1.0)
@@ -175,6 +182,7 @@ def test_every_method_finishes_all_jobs_and_reports_its_gap(method: str) -> None
         assert found.gap_unknown > 0
 
 
+@pytest.mark.slow
 def test_restarts_that_cost_much_are_few() -> None:
     jobs = wl.synth(count=40, seed=2, gpus_total=8, deadlines=1.0, load=0.7)
     stops = {}
@@ -190,6 +198,7 @@ def test_restarts_that_cost_much_are_few() -> None:
     assert stops[3000.0] < 0.8 * stops[0.0]
 
 
+@pytest.mark.slow
 def test_a_run_can_be_replayed() -> None:
     jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
     policy = p.Andreas(time_s=60.0)
@@ -198,6 +207,7 @@ def test_a_run_can_be_replayed() -> None:
     assert np.array_equal(again.actions, log.actions)
 
 
+@pytest.mark.slow
 def test_it_composes_with_stages_before_and_behind() -> None:
     jobs = wl.synth(count=15, seed=1, gpus_total=8, deadlines=1.0)
     log = simulate(jobs, p.chain(p.edf, p.Andreas("search"), p.Cap(eta=1.0)), nodes=MIXED, place=Power())
@@ -252,6 +262,7 @@ def test_alone_means_a_node_for_each() -> None:
     assert finish_times(simulate(jobs, p.FirstPrinciple("fifo"), gpus=2)) == {"a": 100.0, "b": 100.0}
 
 
+@pytest.mark.slow
 def test_jobs_without_deadlines_run_too() -> None:
     jobs = wl.synth(count=60, seed=4, gpus_total=8, deadlines=0.0, load=1.2)
     found = wl.report(simulate(jobs, p.Andreas("search", tries=20), nodes=MIXED, place=Power()))
@@ -260,6 +271,7 @@ def test_jobs_without_deadlines_run_too() -> None:
     assert found.ftf_max < fifo.ftf_max
 
 
+@pytest.mark.slow
 def test_caps_are_changed_without_a_stop() -> None:
     jobs = wl.synth(count=30, seed=0, gpus_total=24, deadlines=1.0)
     nodes = wl.join_nodes(wl.nodes("v100", count=2, gpus=8), wl.nodes("a100", count=2, gpus=4))

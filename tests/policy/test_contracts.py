@@ -42,6 +42,14 @@ class TestTiresiasBySubmission(PolicyContract):
     policy = p.Tiresias(thresholds_gpu_s=(100.0, 1000.0), promote=2.0, within="submission")
 
 
+class TestGittins(PolicyContract):
+    policy = p.Gittins(thresholds_gpu_s=(100.0, 1000.0), promote=2.0, quantum_s=60.0)
+
+
+class TestGittinsWithoutQueues(PolicyContract):
+    policy = p.Gittins(quantum_s=60.0, index="best", last=5)
+
+
 class TestFtf(PolicyContract):
     policy = p.Ftf(quantum_s=60.0)
 

@@ -110,6 +110,7 @@ def test_gpus_of_another_kind_do_not_change_the_order(policy: Policy) -> None:
     assert finish_times(beside) == pytest.approx(finish_times(alone), rel=0.15)
 
 
+@pytest.mark.slow
 def test_tiresias_takes_back_a_promotion_in_time() -> None:
     jobs = Jobs.of(id=["a", "b"], submit_s=[0, 4000], gpus=[1, 1], duration_s=[60000, 200000])
     policy = p.Tiresias(within="submission")

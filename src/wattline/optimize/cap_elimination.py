@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattline.core.table import Ints
+from wattline.core.table import Floats, Ints
+from wattline.jit import F2, F3, I1, INT, kernel
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, count_busy_gpus
 from wattline.optimize.objective import Charges
 
@@ -33,9 +34,10 @@ class CaplessInstance:
         """Return *assignment* of this instance with the best caps."""
         used = count_busy_gpus(self.instance, assignment)
         config = assignment.config.copy()
-        for job in np.flatnonzero(config != POSTPONED).tolist():
-            c = config[job]
-            config[job] = self.best[job, c, used[self.instance.config_node_type[c]][assignment.node[job]]]
+        for node_type, busy in enumerate(used):
+            of_type = self.instance.config_node_type[assignment.config] == node_type
+            job = np.flatnonzero(of_type & (assignment.config != POSTPONED))
+            config[job] = self.best[job, assignment.config[job], busy[assignment.node[job]]]
         return replace(assignment, config=config)
 
 
@@ -45,15 +47,9 @@ def eliminate_caps(instance: Instance, charges: Charges) -> CaplessInstance:
     pairs = instance.config_node_type * wide + instance.config_gpus
     unique, merged = np.unique(pairs, return_inverse=True)
     merged = merged.astype(np.int64)
-    groups = [np.flatnonzero(merged == k) for k in range(len(unique))]
-    shape = (instance.jobs, len(groups), instance.cost_per_s.shape[1])
-    run_cost, best = np.empty(shape), np.empty(shape, dtype=np.int64)
-    left_s = np.empty(shape[:2])
-    for k, group in enumerate(groups):
-        cheapest = np.argmin(charges.run_cost[:, group], axis=1)
-        best[:, k] = group[cheapest]
-        run_cost[:, k] = np.take_along_axis(charges.run_cost[:, group], cheapest[:, None], axis=1)[:, 0]
-        left_s[:, k] = instance.left_s[:, group].min(axis=1)
+    run_cost, left_s, best = _merge(
+        np.ascontiguousarray(charges.run_cost), np.ascontiguousarray(instance.left_s), merged, len(unique)
+    )
     capless = replace(
         instance,
         config_node_type=unique // wide,
@@ -63,3 +59,20 @@ def eliminate_caps(instance: Instance, charges: Charges) -> CaplessInstance:
         pause_s=np.empty(0),
     )
     return CaplessInstance(capless, replace(charges, run_cost=run_cost), merged, best)
+
+
+@kernel(F3, F2, I1, INT)
+def _merge(run_cost: Floats, left_s: Floats, merged: Ints, count: int) -> tuple[Floats, Floats, Ints]:
+    """Return cost, least remaining time and cheapest configuration of each of *count* merged ones."""
+    jobs, configs, wide = run_cost.shape
+    least, shortest = np.full((jobs, count, wide), np.inf), np.full((jobs, count), np.inf)
+    best = np.full((jobs, count, wide), -1, dtype=np.int64)
+    for j in range(jobs):
+        for c in range(configs):
+            k = merged[c]
+            shortest[j, k] = min(shortest[j, k], left_s[j, c])
+            for u in range(wide):
+                if best[j, k, u] < 0 or run_cost[j, c, u] < least[j, k, u]:
+                    least[j, k, u] = run_cost[j, c, u]
+                    best[j, k, u] = c
+    return least, shortest, best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,19 +16,26 @@ from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
 from wattline.optimize.node_assignment import assign_nodes
 from wattline.optimize.objective import Charges, rolling, to_the_end
+from wattline.optimize.priced import assign_by_prices
 from wattline.optimize.relink import relink
 from wattline.optimize.search import improve
 
+_OPTIMAL = 1e-9  # relative gap of a decision that no other can better
 _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
 
 
 class Effort(NamedTuple):
-    """Effort of the methods: randomised tries, their seed, and gap and time at which the solver stops."""
+    """Effort of the methods: randomised tries, their seed, and gap and time at which the solver stops.
+
+    With more than *most* jobs × nodes neither search nor solver are called: `exact` then is the assignment by
+    prices, with its gap.
+    """
 
     tries: int = 1000
     seed: int = 0
     gap: float = 1e-3
     time_s: float = 2.0
+    most: float = math.inf
 
 
 class DecisionResult(NamedTuple):
@@ -73,12 +81,10 @@ def decide(
 
 def _compute_rate_alone(instance: Instance, config: Ints) -> Floats:
     """Return the money per second of each job in *config*, alone on its node."""
-    row = (
-        np.arange(instance.jobs)
-        if len(instance.job_cost_per_s) == instance.jobs
-        else np.zeros(instance.jobs, dtype=np.int64)
-    )
-    return np.asarray(instance.job_cost_per_s[row, config, instance.config_gpus[config]])
+    rate = instance.cost_per_s[instance.config_node_type[config], instance.config_gpus[config]]
+    if instance.own_cost_per_s.size:
+        rate = rate + instance.own_cost_per_s[np.arange(instance.jobs), config]
+    return np.asarray(rate)
 
 
 def _run_method(
@@ -88,13 +94,21 @@ def _run_method(
     if method == "relink":
         return relink(capless.instance, capless.charges, effort.tries, effort.seed), method
     if method == "exact":
-        # Where every job can have nearly its cheapest slot, a quick method is as good as the solver.
-        for quick in _try_quick_methods(instance, charges, capless, effort):
+        priced = assign_by_prices(capless.instance, capless.charges)
+        if priced.cost - priced.bound <= _OPTIMAL * abs(priced.cost):
+            return priced, method
+        if instance.jobs * int(instance.node_counts.sum()) > effort.most:
+            return priced, method if priced.gap <= effort.gap else "prices"
+        # Where every job can have nearly its cheapest slot, a quick method is as good as the solver. The
+        # bound of the prices is tighter, and to stop at it was worse over whole runs with dear lateness.
+        for tried in _try_quick_methods(instance, charges, capless, effort):
+            quick = replace(tried, bound=priced.bound)
             if _is_good_enough(capless.charges, quick, effort.gap):
-                return replace(quick, bound=float(_find_least_costs(capless.charges).sum())), method
+                return quick, method
         best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
         if best is None:
-            return quick, "search"
+            return quick, method if quick.gap <= effort.gap else "search"
+        best = replace(best, bound=float(np.fmax(best.bound, priced.bound)))
         if quick.cost < best.cost:  # the solver ran out of time, or stopped at its gap
             return replace(quick, bound=best.bound), method if best.gap <= effort.gap else "search"
         return best, method
@@ -142,7 +156,11 @@ def _search(capless: CaplessInstance, start: Assignment, effort: Effort) -> Assi
     least = int(capless.instance.config_gpus[capless.instance.possible.any(axis=0)].min(initial=1 << 30))
     frugal = randomised(limit_gpus(capless.instance, least), capless.charges, effort.tries, effort.seed)
     found = (improve(capless.instance, capless.charges, begin) for begin in (start, frugal))
-    return min(found, key=lambda assignment: assignment.cost)
+    return min(found, key=_get_cost)
+
+
+def _get_cost(assignment: Assignment) -> float:
+    return assignment.cost
 
 
 def _recompute_cost(capless: CaplessInstance, assignment: Assignment) -> Assignment:

@@ -118,22 +118,26 @@ def _build_block(
     configs: Configurations, job: Ints, work_s: Floats, kind: int, room: int, idle_w: float, capped: bool
 ) -> _Block:
     """Return the configurations of a node type with *room* GPUs of *kind*, by job and configuration."""
+    from wattline.optimize.times_and_draws import compute_times_and_draws  # takes long to compile
+
     row = configs.job_class[job, kind]
     sizes, counts = configs.gpus[row], np.arange(configs.gpus.shape[1]) < configs.size_count[row][:, None]
     wanted = np.unique(sizes[counts & (sizes <= room)])
     caps = configs.cap_w[configs.job_class[0, kind], 0]
     level = [*np.flatnonzero(capped & (caps > 0)).tolist(), len(caps) - 1]  # the last is none
     gpus, cap_w = np.repeat(wanted, len(level)), np.tile(caps[level], len(wanted))
-    left_s, more_w = np.empty((len(job), len(gpus))), np.zeros((len(job), len(gpus)))
-    for k, size in enumerate(wanted.tolist()):
-        has = counts & (sizes == size)
-        at = np.argmax(has, axis=1)
-        here = slice(k * len(level), (k + 1) * len(level))
-        speed = configs.speed[row, at][:, level]
-        fits = has.any(axis=1)[:, None] & (speed > 0)
-        left_s[:, here] = np.where(fits, work_s[:, None] / np.where(fits, speed, 1.0), np.inf)
-        more_w[:, here] = np.where(fits, configs.watts[row, at][:, level] - size * idle_w, 0.0)
-    return _Block(gpus, cap_w, left_s, np.maximum(more_w, 0.0))
+    left_s, more_w = compute_times_and_draws(
+        np.ascontiguousarray(sizes),
+        np.ascontiguousarray(configs.size_count[row]),
+        np.ascontiguousarray(configs.speed),
+        np.ascontiguousarray(configs.watts),
+        np.ascontiguousarray(row),
+        work_s,
+        wanted,
+        np.array(level, dtype=np.int64),
+        idle_w,
+    )
+    return _Block(gpus, cap_w, left_s, more_w)
 
 
 @lru_cache(maxsize=4)

@@ -169,9 +169,11 @@ def limit_gpus(instance: Instance, gpus: int) -> Instance:
 def count_busy_gpus(instance: Instance, assignment: Assignment) -> list[Ints]:
     """Return the busy GPUs of each node, by node type."""
     busy = [np.zeros(int(count), dtype=np.int64) for count in instance.node_counts]
-    for config, node in zip(assignment.config.tolist(), assignment.node.tolist(), strict=True):
-        if config != POSTPONED:
-            busy[instance.config_node_type[config]][node] += instance.config_gpus[config]
+    runs = np.flatnonzero(assignment.config != POSTPONED)
+    config, node = assignment.config[runs], assignment.node[runs]
+    for node_type, of_type in enumerate(busy):
+        here = instance.config_node_type[config] == node_type
+        np.add.at(of_type, node[here], instance.config_gpus[config[here]])
     return busy
 
 

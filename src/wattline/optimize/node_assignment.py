@@ -12,6 +12,7 @@ from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.optimize.objective import Charges
 
 _FIRST = 1e-6
+_ROUNDING = 1e-12  # relative, of sums in another order
 _SLACK = 1e-3  # of the cost of an assignment: a difference that does not count
 
 
@@ -24,15 +25,18 @@ def assign_nodes(
     have the jobs that they had. Or else jobs that keep their configuration stay on their nodes and the
     others go where they fit best, if that costs no more; a move costs a job *move_cost*.
     """
-    fewest = replace(assignment, node=_renumber(instance, assignment, config, node))
     staying = _keep_nodes(instance, assignment, config, node)
     if staying is None:
-        return fewest
+        return replace(assignment, node=_renumber(instance, assignment, config, node))
     stays = replace(
         assignment,
         node=staying,
         cost=compute_cost(instance, charges, replace(assignment, node=staying)),
     )
+    same = stays.cost <= assignment.cost + _ROUNDING * abs(assignment.cost)
+    if same and not _find_moved(stays, config, node).any():
+        return stays  # renumbering could be no better
+    fewest = replace(assignment, node=_renumber(instance, assignment, config, node))
     moves, fewer = (_find_moved(way, config, node) for way in (fewest, stays))
     gain = fewest.cost + float(move_cost[moves].sum()) - stays.cost - float(move_cost[fewer].sum())
     slack = _SLACK * abs(assignment.cost) if fewer.sum() < moves.sum() else 0.0
@@ -57,9 +61,10 @@ def _keep_nodes(instance: Instance, assignment: Assignment, config: Ints, node: 
     runs = assignment.config != POSTPONED
     stays = runs & (assignment.config == config)
     node_type, gpus = instance.config_node_type[assignment.config], instance.config_gpus[assignment.config]
-    for job in np.flatnonzero(stays).tolist():
-        chosen[job] = node[job]
-        free[node_type[job]][node[job]] -= gpus[job]
+    chosen[stays] = node[stays]
+    for of_type, room in enumerate(free):
+        here = stays & (node_type == of_type)
+        np.subtract.at(room, node[here], gpus[here])
     line = sorted(np.flatnonzero(runs & ~stays).tolist(), key=lambda job: -gpus[job])
     while line:
         job = line.pop(0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from wattline.core.table import Bools, Floats
 from wattline.optimize.instance import Instance
+from wattline.optimize.rolling_charges import RollingTerms, charge_rolling
 
 _AHEAD = 0.2  # of the median remaining time: a decision is taken to be valid for so long
 _RATHER = 1e-3  # of the dearest way to run, added to the cost of waiting: no job waits beside free GPUs
@@ -65,35 +66,36 @@ def rolling(instance: Instance) -> Charges:
     fair_s = _compute_fair_s(instance)
     ahead_s = _AHEAD * float(np.median(fair_s[np.isfinite(fair_s)])) if np.isfinite(fair_s).any() else 1.0
     ahead_s = min(ahead_s, instance.valid_s)
-    left_s = instance.finite_left_s
-    run_s = np.minimum(left_s, ahead_s)
-    pause_s = instance.pause_s if instance.pause_s.size else 0.0
-    completed = np.maximum(run_s - pause_s, 0.0) / np.where(instance.possible, left_s - pause_s, 1.0)
-    rest_s = (1.0 - completed) * np.where(np.isfinite(fair_s), fair_s, 0.0)[:, None]
-    share = instance.job_cost_per_s
-    later = instance.later_price if instance.later_price.size else np.ones(instance.jobs)
-    stop_penalty_s = instance.stop_penalty_s if instance.stop_penalty_s.size else np.zeros(instance.jobs)
-    may = _find_possible(instance)
-    cheapest = np.where(may, left_s[:, :, None] * share, np.inf).min(axis=(1, 2), initial=np.inf)
-    cheapest = np.where(np.isfinite(cheapest), cheapest, 0.0)
-    now = run_s[:, :, None] * share
-    energy = now + ((1.0 - completed) * (later * cheapest)[:, None])[:, :, None]
-    late = instance.late_per_s[:, None] * _smooth_late_s(
-        instance.now_s + run_s + rest_s, instance.due_s[:, None], fair_s[:, None]
+    jobs, shape = instance.jobs, instance.left_s.shape
+    later = instance.later_price if instance.later_price.size else np.ones(jobs)
+    stop_penalty_s = instance.stop_penalty_s if instance.stop_penalty_s.size else np.zeros(jobs)
+    terms = RollingTerms(
+        left_s=_as_column(np.where(instance.possible, instance.left_s, np.inf)),
+        pause_s=_as_column(instance.pause_s if instance.pause_s.size else np.zeros(shape)),
+        own_cost_per_s=_as_column(
+            instance.own_cost_per_s if instance.own_cost_per_s.size else np.zeros(shape)
+        ),
+        cost_per_s=_as_column(instance.cost_per_s),
+        fair_s=_as_column(fair_s),
+        due_s=_as_column(instance.due_s),
+        late_per_s=_as_column(instance.late_per_s),
+        later_price=_as_column(later),
+        config_node_type=np.ascontiguousarray(instance.config_node_type, dtype=np.int64),
+        config_gpus=np.ascontiguousarray(instance.config_gpus, dtype=np.int64),
+        gpus=np.ascontiguousarray(instance.gpus, dtype=np.int64),
     )
-    run_cost = np.where(may, energy + late[:, :, None], np.inf)
-    dearest = np.where(may, energy, 0.0).max(axis=(1, 2), initial=0.0)
-    later_s = instance.now_s + ahead_s + stop_penalty_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
-    full = np.where(may, now, 0.0).max(axis=(1, 2), initial=0.0)
+    run_cost, cheapest, least, dearest, full, dearest_per_s = charge_rolling(
+        terms, instance.now_s, ahead_s, _SOFT
+    )
     # Energy is no reason to stop a running job at a cost, nor to stop it for a job that wastes more waiting.
-    least = np.where(may, energy, np.inf).min(axis=(1, 2), initial=np.inf)
-    over = dearest - np.where(np.isfinite(least), least, 0.0)
+    over = dearest - least
     dearest = dearest + np.where(stop_penalty_s > 0, over.max(initial=0.0) - over, 0.0)
     dearest = np.where(later < 1.0, later * cheapest, dearest + _RATHER * full)
+    later_s = instance.now_s + ahead_s + stop_penalty_s + np.where(np.isfinite(fair_s), fair_s, 0.0)
     wait_cost = (
         dearest
         + instance.late_per_s * _smooth_late_s(later_s, instance.due_s, fair_s)
-        + stop_penalty_s * _compute_dearest_per_s(instance, may)
+        + stop_penalty_s * dearest_per_s
     )
     wait_cost = wait_cost + np.where(
         later < 1.0, 0.0, _RATHER * instance.late_per_s
@@ -102,6 +104,11 @@ def rolling(instance: Instance) -> Charges:
         later_s, instance.due_s, fair_s
     )
     return Charges(run_cost, _make_positive(wait_cost), ahead_s, instance.late_per_s * more_s)
+
+
+def _as_column(values: Floats) -> Floats:
+    """Return *values* as kernels take them."""
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 def _make_positive(wait_cost: Floats) -> Floats:

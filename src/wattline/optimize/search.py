@@ -113,7 +113,7 @@ def _sum_cost_around(a: int, b: int, at: Occupancy, problem: ProblemArrays) -> f
 
 
 @inner
-def _move_best(j: int, at: Occupancy, problem: ProblemArrays) -> bool:
+def move_to_best(j: int, at: Occupancy, problem: ProblemArrays) -> bool:
     """Move job *j* to where the sum of costs is least; return whether it has moved."""
     config_node_type, config_gpus, run_cost = problem.config_node_type, problem.config_gpus, problem.run_cost
     was, was_on = at.config[j], at.node[j]
@@ -172,6 +172,19 @@ def _swap_if_cheaper(a: int, b: int, at: Occupancy, problem: ProblemArrays) -> b
     return False
 
 
+@inner
+def sum_cost(at: Occupancy, problem: ProblemArrays) -> float:
+    """Return what all jobs pay."""
+    cost = 0.0
+    for j in range(len(at.config)):
+        c = at.config[j]
+        if c < 0:
+            cost += problem.wait_cost[j]
+        else:
+            cost += problem.run_cost[j, c, at.used[problem.config_node_type[c], at.node[j]]]
+    return cost
+
+
 @kernel(I1, I1, PROBLEM, INT)
 def _improve(start: Ints, start_node: Ints, problem: ProblemArrays, rounds: int) -> tuple[Ints, Ints, float]:
     """Return configurations, nodes and their cost after at most so many rounds of moves and swaps."""
@@ -180,17 +193,10 @@ def _improve(start: Ints, start_node: Ints, problem: ProblemArrays, rounds: int)
     for _ in range(rounds):
         moved = False
         for j in range(jobs):
-            moved = _move_best(j, at, problem) or moved
+            moved = move_to_best(j, at, problem) or moved
         for a in range(jobs):
             for b in range(a + 1, jobs):
                 moved = _swap_if_cheaper(a, b, at, problem) or moved
         if not moved:
             break
-    cost = 0.0
-    for j in range(jobs):
-        c = at.config[j]
-        if c < 0:
-            cost += problem.wait_cost[j]
-        else:
-            cost += problem.run_cost[j, c, at.used[problem.config_node_type[c], at.node[j]]]
-    return at.config, at.node, cost
+    return at.config, at.node, sum_cost(at, problem)

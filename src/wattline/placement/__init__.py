@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wattline.placement.buddy.placer import Buddy
+    from wattline.placement.host.host_shares import Host
     from wattline.placement.host.optimum import Optimum
     from wattline.placement.host.synergy_tune import Tune
     from wattline.placement.pack import Pack
     from wattline.placement.power import Power
 
-__all__ = ["Buddy", "Optimum", "Pack", "Power", "Tune"]
+__all__ = ["Buddy", "Host", "Optimum", "Pack", "Power", "Tune"]
 
 _MODULES = {
     "Buddy": "buddy.placer",
+    "Host": "host.host_shares",
     "Optimum": "host.optimum",
     "Pack": "pack",
     "Power": "power",

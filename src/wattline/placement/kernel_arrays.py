@@ -44,6 +44,14 @@ class NodeColumns(NamedTuple):
     boot_done_s: Floats  # inf: stays off, -inf: is not off
 
 
+class KindCapacity(NamedTuple):
+    """GPUs by kind: on nodes that are up, on nodes that are off or booting, and in all."""
+
+    up: Ints
+    off: Ints
+    total: Ints
+
+
 PLAN_COLUMNS = record(PlanColumns, I1, I1, I1, I1, BOOL)
 NODE_COLUMNS = record(NodeColumns, I1, I1, I1, B1, F1)
 
@@ -59,6 +67,22 @@ def take_node_columns(snapshot: Snapshot) -> NodeColumns:
     """Return the columns of the nodes of *snapshot* that kernels read."""
     nodes = snapshot.nodes
     return cast(NodeColumns, (nodes.kind.codes, nodes.gpus, nodes.rack, snapshot.up, snapshot.boot_done_s))
+
+
+@inner
+def count_gpus(nodes: NodeColumns, kinds: int) -> KindCapacity:
+    """Return the GPUs of the cluster by kind."""
+    kind, gpus, _, is_up, boot_done_s = nodes
+    capacity = np.zeros((3, kinds), dtype=np.int64)
+    for k in range(kinds):  # the sums stay in registers
+        up = off = total = 0
+        for n in range(len(gpus)):
+            here = gpus[n] if kind[n] == k else 0
+            total += here
+            up += here if is_up[n] else 0
+            off += here if not is_up[n] and boot_done_s[n] > -np.inf else 0
+        capacity[0, k], capacity[1, k], capacity[2, k] = up, off, total
+    return KindCapacity(capacity[0], capacity[1], capacity[2])
 
 
 @inner

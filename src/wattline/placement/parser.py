@@ -17,18 +17,20 @@ _ALONE = {
     "tune": "Tune",
     "optimum": "Optimum",
 }
-_AROUND = {"power": "Power"}
+_AROUND = {"host": "Host", "power": "Power"}
 
 
 def list_placers() -> dict[str, Any]:
-    """Return the classes of all placers by name; `+power` goes behind another."""
+    """Return the classes of all placers by name; those with a `+` go behind another."""
     return {name: getattr(home, cls) for name, cls in _ALONE.items()} | {
         f"+{name}": getattr(home, cls) for name, cls in _AROUND.items()
     }
 
 
 def parse_placer(text: str, backfill: str = "easy", extra: Mapping[str, Any] | None = None) -> Placer:
-    """Return the placer that *text* names: `pack`, `buddy`, `tune` …, with `+power` to switch idle nodes off.
+    """Return the placer that *text* names: `pack`, `buddy`, `tune` …, and what goes behind it.
+
+    `+host` splits the host resources of nodes by need, `+power` switches idle nodes off.
 
     Names are those of `wattline.placement` and of *extra*, in any case; knobs follow after `:` as
     `name=value,name=value`. *backfill* applies unless *text* has a knob `backfill`.
@@ -50,7 +52,7 @@ def _make(part: str, names: dict[str, str], text: str, extra: Mapping[str, Any],
         return build_from_knobs(extra[name.casefold()], name, knobs, f"place {text!r}", given=given)
     if name.casefold() not in names:
         known = ", ".join(names)
-        more = ", or one of these with +power" if names is _ALONE else " behind the first +"
+        more = ", or one of these with +host or +power" if names is _ALONE else " behind the first +"
         raise ConfigError(
             f"place {text!r}: unknown placer {name!r}, expected one of {known}{more}",
             hint=did_you_mean(name.casefold(), names),

@@ -20,8 +20,10 @@ from wattline.placement.kernel_arrays import (
     NO_INTS,
     NODE_COLUMNS,
     PLAN_COLUMNS,
+    KindCapacity,
     NodeColumns,
     PlanColumns,
+    count_gpus,
     take_node_columns,
     take_plan_columns,
 )
@@ -53,14 +55,6 @@ class Selection(NamedTuple):
     free_gpus: Ints  # by node, without the GPUs of jobs that stay
     unplaced: int  # number of leaders that need nodes
     waiting: int  # number of rows with a reason
-
-
-class _KindCapacity(NamedTuple):
-    """GPUs by kind: on nodes that are up, on nodes that are off or booting, and in all."""
-
-    up: Ints
-    off: Ints
-    total: Ints
 
 
 def check_backfill(backfill: str) -> None:
@@ -255,7 +249,7 @@ def _walk_plan(
     plan: PlanColumns,
     queue: Floats,
     held_kind: Ints,
-    capacity: _KindCapacity,
+    capacity: KindCapacity,
     mode: int,
     remaining_s: Floats,
     excluded_kinds: Ints,
@@ -347,22 +341,6 @@ def _mark_staying(
 
 
 @inner
-def _count_gpus(nodes: NodeColumns, kinds: int) -> _KindCapacity:
-    """Return the GPUs of the cluster by kind."""
-    kind, gpus, _, is_up, boot_done_s = nodes
-    up = np.zeros(kinds, dtype=np.int64)
-    off = np.zeros(kinds, dtype=np.int64)
-    total = np.zeros(kinds, dtype=np.int64)
-    for n in range(len(gpus)):
-        total[kind[n]] += gpus[n]
-        if is_up[n]:
-            up[kind[n]] += gpus[n]
-        elif boot_done_s[n] > -np.inf:
-            off[kind[n]] += gpus[n]
-    return _KindCapacity(up, off, total)
-
-
-@inner
 def select_rows(
     plan: PlanColumns,
     nodes: NodeColumns,
@@ -382,7 +360,7 @@ def select_rows(
         return outcome, free_gpus, 0, 0, False, invalid
     held_kind = _find_held_kinds(queue, leases, nodes.kind)
     needs_remaining = _walk_plan(
-        plan, queue, held_kind, _count_gpus(nodes, kinds), mode, remaining_s, excluded_kinds, outcome
+        plan, queue, held_kind, count_gpus(nodes, kinds), mode, remaining_s, excluded_kinds, outcome
     )
     if needs_remaining:
         return outcome, free_gpus, 0, 0, needs_remaining, invalid

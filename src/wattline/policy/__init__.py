@@ -12,8 +12,11 @@ from wattline.policy.elastic.powerflow import PowerFlow
 from wattline.policy.first_principle import FirstPrinciple
 from wattline.policy.gandiva import Gandiva
 from wattline.policy.gavel.policy import Gavel
+from wattline.policy.gittins import Gittins
+from wattline.policy.market.policy import Market
 from wattline.policy.multi_resource import drf, tetris
 from wattline.policy.ordering import Ftf, Las, Tiresias, edf, fifo, keep, preempt, priority, sjf, srsf, srtf
+from wattline.policy.sia.policy import Sia
 from wattline.policy.stages.batch import Batch
 from wattline.policy.stages.cap import Cap
 from wattline.policy.stages.demand import Demand
@@ -24,11 +27,14 @@ from wattline.policy.stages.quota import Quota
 ORDERS = ("fifo", "sjf", "srtf", "srsf", "las", "tiresias", "ftf", "edf", "priority", "gandiva")
 """Policies that only order jobs: every job gets the GPUs that it requested."""
 
-ELASTIC = ("afs", "pollux", "powerflow")
+ELASTIC = ("afs", "pollux", "powerflow", "market")
 """Policies that choose the number of GPUs, too."""
 
 DEADLINE = ("andreas", "elasticflow", "firstprinciple")
 """Policies for jobs with deadlines, which choose the number of GPUs, too; some take long to decide."""
+
+PROGRAMS = ("sia",)
+"""Policies that choose the number of GPUs, too, by a program that takes long to solve."""
 
 __all__ = [
     "Afs",
@@ -44,10 +50,13 @@ __all__ = [
     "Fuse",
     "Gandiva",
     "Gavel",
+    "Gittins",
     "Las",
+    "Market",
     "Pollux",
     "PowerFlow",
     "Quota",
+    "Sia",
     "Stage",
     "Tiresias",
     "chain",

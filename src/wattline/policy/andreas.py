@@ -40,7 +40,8 @@ class Andreas:
     runs on one node (Filippini et al., arXiv 2105.05080, "ANDREAS").
     *method* `exact` solves the decision to *gap*: the quicker methods are tried first, and a solver is called
     where none of them is within *gap* of a bound. If that needs more than *time_s*, the result of `search`
-    is taken. `relink`, `search`, `randomised` and `greedy` are quicker and have no bound on their gap.
+    is taken; with more than *most* jobs × nodes, the assignment by prices of GPUs, with the gap that it has.
+    `relink`, `search`, `randomised` and `greedy` have no bound on their gap.
     *objective* `rolling` assumes that a decision holds for a while, `to_the_end` that it holds until all jobs
     end. *tries* is the number of randomised starts. *restart_s*, *off*, *urgency* and *patience*: see
     `wattline.optimize.from_snapshot.Terms`.
@@ -53,6 +54,7 @@ class Andreas:
     tries: int = 100
     gap: float = 1e-3
     time_s: float = 2.0
+    most: int = 20_000
     restart_s: float = 30.0
     off: int = 1
     urgency: float = 10.0
@@ -68,7 +70,14 @@ class Andreas:
                 raise ConfigError(
                     f"{name} must be one of {', '.join(known)}, got {word!r}", did_you_mean(str(word), known)
                 )
-        for name, least in (("tries", 1), ("gap", 0), ("restart_s", 0), ("urgency", 0), ("patience", 1)):
+        for name, least in (
+            ("tries", 1),
+            ("gap", 0),
+            ("most", 0),
+            ("restart_s", 0),
+            ("urgency", 0),
+            ("patience", 1),
+        ):
             if not least <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be at least {least} and finite, got {getattr(self, name)}")
         if not self.time_s > 0:
@@ -92,7 +101,7 @@ class Andreas:
         problem = build_instance(snapshot, models, rows, terms)
         instance = problem.instance
         charges = compute_charges(instance, self.objective)
-        effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s)
+        effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s, self.most)
         assignment, _, gap = decide(
             instance, charges, self.method, problem.config, problem.node, effort, self.restart_s
         )

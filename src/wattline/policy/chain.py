@@ -14,7 +14,7 @@ from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_REQUESTED_GPUS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
-from wattline.jit import B1, F2, I1, inner, kernel
+from wattline.jit import B1, F1, F2, I1, inner, kernel
 from wattline.knob_parser import format_knobs
 
 NEVER, RUNS, WAITS = range(3)
@@ -45,9 +45,20 @@ def can_all_run(snapshot: Snapshot) -> bool:
     """
     if len(snapshot.nodes.kind.names) > 1:
         return False
-    return bool(
-        snapshot.queue.block[QUEUE_REQUESTED_GPUS].sum() <= snapshot.nodes.gpus[snapshot.usable].sum()
-    )
+    return _fits_at_once(snapshot.queue.block, snapshot.nodes.gpus, snapshot.up, snapshot.boot_done_s)
+
+
+@kernel(F2, I1, B1, F1)
+def _fits_at_once(block: Floats, node_gpus: Ints, up: Bools, boot_done_s: Floats) -> bool:
+    """Return whether the nodes that are up or can be switched on have all the GPUs that are requested."""
+    room = 0.0
+    for n in range(len(node_gpus)):
+        if up[n] or boot_done_s[n] > -np.inf:
+            room += node_gpus[n]
+    requested = 0.0
+    for i in range(block.shape[1]):
+        requested += block[QUEUE_REQUESTED_GPUS, i]
+    return requested <= room
 
 
 def rank_rows(
@@ -85,6 +96,7 @@ def reorder(
         gap=plan.gap,
         precedence=None if plan.precedence is None else plan.precedence[order],
         note=plan.note,
+        prices=plan.prices,
     )
 
 
@@ -184,6 +196,7 @@ def decide_again(plan: Plan, at_s: float) -> Plan:
         plan.gap,
         plan.precedence,
         plan.note,
+        plan.prices,
     )
 
 

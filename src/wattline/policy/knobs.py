@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
+from wattline.core.energy_knob import EnergyKnob
 from wattline.core.protocols import Policy
 from wattline.errors import ConfigError
-from wattline.policy import DEADLINE, ELASTIC
+from wattline.policy import DEADLINE, ELASTIC, PROGRAMS
 from wattline.policy.chain import Chain, spell
 from wattline.policy.parser import list_stages
 from wattline.policy.stages.quota import Quota
@@ -43,10 +44,35 @@ def set_knob(policy: Policy, name: str, value: object) -> Policy:
     return Chain(tuple(stages)) if isinstance(policy, Chain) else cast(Policy, stages[0])
 
 
+def find_energy_knob(policy: object) -> EnergyKnob | None:
+    """Return the energy knob of a policy, the first of its stages that is not secondary; None: no knob."""
+    stages = policy.stages if isinstance(policy, Chain) else (policy,)
+    found = [stage.ENERGY_KNOB for stage in stages if hasattr(stage, "ENERGY_KNOB")]
+    return min(found, key=lambda knob: knob.secondary, default=None)
+
+
+def turn_energy_knob(policy: Policy, value: float) -> Policy:
+    """Return *policy* with its energy knob set to *value*; raises `ConfigError` if it has none."""
+    knob = find_energy_knob(policy)
+    if knob is None:
+        raise ConfigError(
+            f"{policy} has no energy knob, expected one with {list_policies_with_energy_knob()}"
+        )
+    stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
+    place = next(at for at, stage in enumerate(stages) if getattr(stage, "ENERGY_KNOB", None) is knob)
+    stages[place] = replace(stages[place], **{knob.name: value})
+    return Chain(tuple(stages)) if isinstance(policy, Chain) else cast(Policy, stages[0])
+
+
+def list_policies_with_energy_knob() -> str:
+    """Return the names of the built-in policies with an energy knob, as in `a, b`; for messages."""
+    return ", ".join(sorted(text for text, thing in list_stages().items() if hasattr(thing, "ENERGY_KNOB")))
+
+
 def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
     """Raise if a stage behind *holder*, which keeps the budgets, allocates the GPUs anew."""
     for stage in later:
-        if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DEADLINE):
+        if (after := type(stage).__name__.casefold()) in (*ELASTIC, *DEADLINE, *PROGRAMS):
             first = type(holder).__name__.casefold()
             raise ConfigError(
                 f"{first}+{after} cannot hold a budget: {after} allocates the GPUs anew after {first}",
@@ -55,12 +81,13 @@ def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
 
 
 _BEHIND_QUOTA = ("keep", "preempt", "demand", "fuse", "cap", "batch")
+_SHARE_GPUS = (*ELASTIC, *DEADLINE, *PROGRAMS, "gavel")  # also among jobs that a quota leaves out behind them
 
 
 def insert_quota(policy: Policy) -> Policy:
     """Return *policy* with the stage `quota` where it belongs, unless it has one.
 
-    That is behind the stage that orders jobs or chooses their GPUs, and also before the latter.
+    That is behind the stage that orders jobs or shares GPUs out, and also before the latter.
     """
     stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
     if any(isinstance(stage, Quota) for stage in stages):
@@ -70,7 +97,7 @@ def insert_quota(policy: Policy) -> Policy:
     while end and names[end - 1] in _BEHIND_QUOTA:
         end -= 1
     stages.insert(end, Quota())
-    elastic = [at for at, name in enumerate(names) if name in (*ELASTIC, *DEADLINE)]
+    elastic = [at for at, name in enumerate(names) if name in _SHARE_GPUS]
     if elastic:
         stages.insert(elastic[0], Quota(least=1))
     return Chain(tuple(stages))

@@ -29,6 +29,7 @@ from wattline.policy.chain import (
     reorder,
 )
 from wattline.policy.queue_places import rank_places
+from wattline.policy.starvation import check_queues, find_starved
 
 _WITHIN = ("running", "submission")
 
@@ -158,13 +159,7 @@ class Tiresias:
                 f"within must be one of {', '.join(_WITHIN)}, got {self.within!r}",
                 did_you_mean(str(self.within), _WITHIN),
             )
-        if (
-            list(self.thresholds_gpu_s) != sorted(set(self.thresholds_gpu_s))
-            or min(self.thresholds_gpu_s, default=0.0) <= 0
-        ):
-            raise ConfigError(f"thresholds_gpu_s must rise from above 0, got {self.thresholds_gpu_s}")
-        if not self.promote >= 0:
-            raise ConfigError(f"promote must be at least 0, got {self.promote}")
+        check_queues(self.thresholds_gpu_s, self.promote)
 
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`."""
@@ -175,30 +170,17 @@ class Tiresias:
         served = snapshot.service_gpu_s - snapshot.queue.held_gpus * snapshot.lost_work_s
         level = np.searchsorted(limits, served, side="right")
         to_next_s = (limits[level] - served) / snapshot.queue.requested_gpus
-        to_change_s = np.full(len(served), math.inf)  # by waiting or by running on, see *promote*
-        starved_s = np.full(len(served), math.nan)
-        if self.promote > 0:
-            ran_s = snapshot.service_s
-            waited_s = snapshot.now_s - snapshot.jobs.submit_s[snapshot.queue.job] - ran_s
-            running = snapshot.queue.running
-            starving = (waited_s >= np.where(running, self.promote / 2, self.promote) * ran_s) & (ran_s > 0)
-            level = np.where(starving, 0, level)
-            submit_s = snapshot.now_s - waited_s - ran_s
-            starved_s = np.where(starving, submit_s + (1 + self.promote) * ran_s, math.nan)
-            caught_up_s = waited_s / (self.promote / 2) - ran_s
-            starves_s = self.promote * ran_s - waited_s
-            to_change_s = np.where(starving, caught_up_s, starves_s)
+        starved = find_starved(snapshot, self.promote)
+        level = np.where(starved.now, 0, level)
         key = level.astype(np.float64)
         if self.within == "running":
-            key = rank_places(snapshot, level, limits, starved_s, fresh_s=self.quantum_s)
+            key = rank_places(snapshot, level, limits, starved.since_s, fresh_s=self.quantum_s)
         plan = rank_rows(snapshot, plan, key)
         runs, waits, certain = predict_running(snapshot, plan)
         if not waits.any():
             return plan
         may_run = plan.row[runs] if certain else plan.row
-        wait_s = min(
-            float(to_next_s[may_run].min()), float(to_change_s[to_change_s > 0].min(initial=math.inf))
-        )
+        wait_s = min(float(to_next_s[may_run].min()), starved.changes_in_s)
         return decide_again(plan, snapshot.now_s + max(self.quantum_s, wait_s))
 
 

@@ -135,6 +135,7 @@ def test_invalid_knobs_are_refused(knobs: dict[str, float]) -> None:
 # -- random clusters and jobs
 
 
+@pytest.mark.slow
 @given(generated=clusters_with_jobs(), models=model_sets(), move=st.sampled_from((0.0, 0.1, np.inf)))
 def test_no_job_is_slower_than_with_its_share(
     generated: tuple[Nodes, Jobs], models: WorkloadModels, move: float
@@ -155,6 +156,7 @@ def test_elastic_jobs_are_never_slower_than_with_their_share(
     assert len(finish_times(log)) == len(jobs)
 
 
+@pytest.mark.slow
 @given(generated=clusters_with_jobs(), models=model_sets())
 def test_jobs_that_never_wait_end_no_later_than_with_their_shares(
     generated: tuple[Nodes, Jobs], models: WorkloadModels
@@ -169,6 +171,7 @@ def test_jobs_that_never_wait_end_no_later_than_with_their_shares(
     assert all(tuned[job] <= at_s + 1e-6 for job, at_s in packed.items())
 
 
+@pytest.mark.slow
 def test_tune_swaps_jobs_only_where_the_least_of_both_fits() -> None:
     # Jobs that span nodes leave less of the host than the incoming job of a swap needs.
     rng = np.random.default_rng(1)

@@ -12,16 +12,20 @@ from support.power_law_models import (
     start_sizes,
 )
 from support.simulations import finish_times, first_start_times
+from wattline.backend.sim.simulator import Sim
 from wattline.cluster import join_nodes, nodes
 from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.errors import ConfigError
+from wattline.loop.run import run
 from wattline.models import TraceModels
 from wattline.policy import Afs, fifo, priority
 from wattline.policy.chain import Chain, Stage
 from wattline.policy.parser import parse_policy
+from wattline.reports import report
+from wattline.trace import synth
 
 KNOWN = Afs("known")
 
@@ -175,3 +179,13 @@ def test_knobs_are_parsed_and_checked() -> None:
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), nodes("v100"), now_s=0.0)
     assert len(Afs()(state, TraceModels())) == len(KNOWN(state, TraceModels())) == 0
+
+
+@pytest.mark.parametrize("load", [0.7, 1.5])
+def test_on_one_node_it_is_faster_than_fifo_and_restarts_few_times(load: float) -> None:
+    jobs = synth(count=120, seed=1, gpus_total=8, load=load, deadlines=0.0)
+    found = {
+        text: report(run(Sim(jobs, nodes("a100", gpus=8)), parse_policy(text))) for text in ("fifo", "afs")
+    }
+    assert found["afs"].jct_mean_s < found["fifo"].jct_mean_s
+    assert found["afs"].restarts < 3 * len(jobs)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.power_law_models import build_power_law_jobs, snapshot_of_waiting
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
-from wattline.cluster import join_nodes, nodes
+from wattline.cluster import join_nodes, nodes, parse_cluster
 from wattline.core.events import FAILED, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
@@ -74,6 +74,7 @@ def watched(policy: Policy) -> Policy:
     return watch
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenario=elastic(), policy=st.sampled_from(ELASTIC), measured=st.booleans(), known=st.booleans())
 def test_bounds_hold_and_all_jobs_end(
@@ -153,3 +154,32 @@ def test_jobs_of_the_library_all_end_and_earlier_than_without_elasticity(policy:
 
     slow = 1.6 if isinstance(policy, type(ELASTIC[-1])) else 0.8  # caps take their time
     assert mean_s(policy) < slow * mean_s(Tiresias())
+
+
+def pools(jobs: Jobs, cluster: str, models: Models) -> list[str]:
+    """Return the kind of GPU that serves each waiting job."""
+    nodes_ = parse_cluster(cluster)
+    capacity = build_capacity(snapshot_of_waiting(jobs, nodes_), models, None, batches=False)
+    return [nodes_.kind.names[pool] for pool in capacity.pool.tolist()]
+
+
+def test_a_waiting_job_takes_the_kind_on_which_its_share_of_gpus_is_fastest() -> None:
+    jobs = Jobs.of(submit_s=[0.0], gpus=[1], duration_s=[3600.0], model=["gavel/ResNet-50"], max_gpus=[1])
+    timed = replace(library(), timed_on="v100")
+    assert pools(jobs, "4xk80:8+1xv100:8", timed) == ["v100"]  # although there are four times as many K80s
+
+
+def test_of_kinds_that_are_equally_fast_the_frugal_one_is_taken() -> None:
+    jobs = Jobs.of(submit_s=[0.0], gpus=[1], duration_s=[3600.0], max_gpus=[1])
+    assert pools(jobs, "4xa100:8+1xt4:8", TraceModels()) == ["t4"]
+
+
+def test_jobs_that_accept_one_kind_only_are_counted_before_others_choose() -> None:
+    jobs = Jobs.of(
+        submit_s=[0.0] * 9,
+        gpus=[1] * 9,
+        duration_s=[3600.0] * 9,
+        gpu_kind=["", *["v100"] * 8],
+    )
+    linear = TraceModels(scaling=LINEAR)
+    assert pools(jobs, "1xv100:8+1xp100:8", linear)[0] == "p100"

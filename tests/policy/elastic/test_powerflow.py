@@ -104,6 +104,7 @@ class LowDraw:
         return self
 
 
+@pytest.mark.slow
 class TestPowerFlow(PolicyContract):
     policy = PowerFlow()
 
@@ -112,6 +113,7 @@ class TestPowerFlowWithinItsEta(PolicyContract):
     policy = PowerFlow(eta=0.3)
 
 
+@pytest.mark.slow
 class TestPowerFlowWithTheLibrary(PolicyContract):
     policy = PowerFlow(eta=0.7, budgets=(Budget.eta(0.5, team="b"),))
     models = library()
@@ -120,6 +122,7 @@ class TestPowerFlowWithTheLibrary(PolicyContract):
 # -- grants
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(0, 1))
 def test_every_grant_is_a_power_of_two_or_what_the_user_asked(seed: int, eta: float) -> None:
     jobs = some_jobs(20, seed)
@@ -232,6 +235,7 @@ def jobs_and_rest_j(log: Log, nodes: Nodes, budget_j: float) -> float:
     return float(total_j - nodes.idle_node_w.sum() * (until_s - last_s))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(0.3, 1.0), st.sampled_from((0.0, 1.0)))
 @example(256, 0.375, 1.0)  # a job draws thirty times its predicted watts
 def test_watts_hold_one_interval_after_a_job_was_measured_for_the_first_time(
@@ -288,6 +292,7 @@ def eight(count: int, *duration_s: float, **more: object) -> Jobs:
     return Jobs.of(**columns)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preemptible", [PREEMPTIBLE_NEVER, PREEMPTIBLE_ONCE_SAVED])
 def test_a_protected_job_is_not_stopped_for_a_shorter_one_that_the_watts_do_not_allow_beside_it(
     preemptible: int,
@@ -358,6 +363,7 @@ def test_a_booting_node_is_within_the_watts() -> None:
         assert seconds_above(log, watts) <= float(nodes.break_even_s.max()) + 1.0
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 1000),
     st.floats(1.1, 3.5),
@@ -393,6 +399,7 @@ def test_a_job_of_two_nodes_needs_the_watts_of_two() -> None:
     assert reasons(log) == {Reason.NEVER_IN_BUDGET}
 
 
+@pytest.mark.slow
 def test_watts_hold_where_nodes_of_a_kind_differ() -> None:
     nodes = join_nodes(cluster(1, idle_w=60.0), cluster(1, idle_w=10.0))
     jobs = eight(2)
@@ -416,6 +423,7 @@ def test_joules_that_suffice_on_more_gpus_are_enough() -> None:
     assert report(log).energy_j <= 1.05 * full_j
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.floats(1.1, 2.0))
 def test_joules_for_one_job_are_not_spent_on_three_and_the_nodes_that_idle(count: int, share: float) -> None:
     jobs, nodes = eight(3, 20_000.0, 20_100.0, 20_200.0), cluster(count)
@@ -485,6 +493,7 @@ def test_no_day_uses_more_than_its_kwh_and_one_interval(seed: int) -> None:
     assert (used <= daily_kwh + interval_kwh).all()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 300))
 def test_teams_and_the_cluster_hold_their_budgets_at_once(seed: int) -> None:
     jobs, nodes = some_jobs(14, seed), cluster(2)
@@ -540,6 +549,7 @@ def test_a_budget_under_which_nothing_can_ever_run_ends_the_run_with_that_reason
 # -- quality
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("load_s", [200.0, 800.0])
 def test_without_a_budget_it_is_no_worse_than_afs(seed: int, load_s: float) -> None:

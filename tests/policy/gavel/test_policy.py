@@ -12,11 +12,13 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
-from wattline.core.quotas import Quotas
+from wattline.core.quotas import QuotaRule, Quotas
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.models.throughput_table import ThroughputTable, read_throughput_table
+from wattline.models.trace_model import TraceModels
 from wattline.policy.chain import spell
+from wattline.policy.knobs import insert_quota
 from wattline.testing import PolicyContract, QuotaContract
 from wattline.testing.scenarios import Scenario, quotas, scenarios
 from wattline.trace import read_trace
@@ -33,6 +35,7 @@ class GavelContract(PolicyContract):
         self.check_scenario(scenario)
 
 
+@pytest.mark.slow
 class TestMaxMin(GavelContract):
     policy = p.Gavel(round_s=300.0, reset_s=500.0)
 
@@ -42,6 +45,7 @@ class TestFinishTimeFairness(GavelContract):
     policy = p.Gavel("ftf", round_s=1200.0)
 
 
+@pytest.mark.slow
 class TestMakespanWithEqualSpeeds(GavelContract):
     policy = p.Gavel("makespan", "equal", round_s=300.0, reset_s=0.0)
 
@@ -50,6 +54,7 @@ class TestFifo(GavelContract):
     policy = p.Gavel("fifo", round_s=300.0, reset_s=0.0)
 
 
+@pytest.mark.slow
 class TestBeforeCap(GavelContract):
     policy = p.chain(p.Gavel(speeds="equal", round_s=300.0), p.Cap(eta=1.0))
 
@@ -57,10 +62,20 @@ class TestBeforeCap(GavelContract):
 class TestQuotas(QuotaContract):
     policy = p.Gavel(speeds="equal", round_s=3600.0)  # quotas of a week are many rounds
 
+    @pytest.mark.slow
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(scenario=scenarios(max_jobs=10), limits=quotas())
     def test_no_job_starts_beyond_a_quota(self, scenario: Scenario, limits: Quotas) -> None:
         QuotaContract.test_no_job_starts_beyond_a_quota.hypothesis.inner_test(self, scenario, limits)  # type: ignore[attr-defined]
+
+
+def test_a_job_beyond_its_quota_takes_no_gpus_from_others() -> None:
+    jobs = Jobs.of(id=["a", "b"], submit_s=[0, 0], gpus=[4, 9], duration_s=[100, 2000], user=["eve", "ann"])
+    limits = Quotas((QuotaRule("user", "eve", gpus=3),))
+    sim = Sim(jobs, parse_cluster("3xv100:4"), overheads=NO_OVERHEADS)
+    log = run(sim, insert_quota(p.Gavel(round_s=360.0)), TraceModels(), quotas=limits)
+    ended = log.events[log.events[:, EVENT_VERB] == FINISHED]
+    assert ended[:, EVENT_JOB].tolist() == [1]
 
 
 def test_a_new_job_waits_for_the_next_round_and_gpus_idle_until_it() -> None:

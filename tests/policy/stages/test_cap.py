@@ -1,7 +1,7 @@
 """The cheapest cap, in cases small enough to do by hand and on what was measured."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -17,11 +17,13 @@ from support.power_law_models import (
 )
 from support.simulations import finish_times
 from wattline.backend.sim.simulator import Sim
-from wattline.cluster import join_nodes, nodes
+from wattline.cli.simulation.policy_argument import parse_policy_and_placer
+from wattline.cluster import join_nodes, nodes, parse_cluster
 from wattline.core.actions import RETUNE, START
 from wattline.core.events import FINISHED
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
@@ -35,6 +37,8 @@ from wattline.models.cost import sample_cost
 from wattline.models.library import library
 from wattline.policy import Cap, Las, Pollux, chain, fifo, priority
 from wattline.policy.parser import parse_policy
+from wattline.reports import report
+from wattline.trace import read_trace
 from wattline.trace.synthetic import synth
 
 V100 = nodes("v100", gpus=8)
@@ -232,3 +236,41 @@ def test_knobs_are_parsed_and_checked() -> None:
 def test_an_empty_queue_makes_an_empty_plan() -> None:
     state = snapshot_of_waiting(Jobs.of(submit_s=[], gpus=[], duration_s=[]), V100, now_s=0.0)
     assert len(Cap()(state, TraceModels())) == 0
+
+
+HOST_BOUND = "combined:count=60,seed=3,host=0.9,sweep=0,recurring=0,elastic=0,gpus_total=16,load=1.3"
+
+
+def simulate_host_bound(text: str) -> tuple[float, float]:
+    """Return mean JCT and energy of jobs that wait for cores."""
+    policy, place = parse_policy_and_placer(text, "pack", "easy")
+    cluster = parse_cluster("2xv100:8,cpus=24,mem=500G")
+    found = report(run(Sim(read_trace(HOST_BOUND), cluster, truth=library()), policy, library(), place=place))
+    return found.jct_mean_s, found.energy_j
+
+
+def test_a_cap_is_that_of_the_cores_that_the_placer_gives() -> None:
+    """At its proportional share a loader-bound job seems to lose nothing under any cap."""
+    jct_s, energy_j = simulate_host_bound("fifo@tune")
+    capped_s, capped_j = simulate_host_bound("fifo+cap:slowdown=1.02@tune")
+    assert capped_s < 1.04 * jct_s
+    assert capped_j < 0.99 * energy_j
+
+
+def test_with_proportional_shares_a_loader_bound_job_keeps_its_tight_cap() -> None:
+    jct_s, energy_j = simulate_host_bound("fifo@pack")
+    capped_s, capped_j = simulate_host_bound("fifo+cap:slowdown=1.02@pack")
+    assert capped_s < 1.03 * jct_s
+    assert capped_j < 0.97 * energy_j
+
+
+def test_a_running_job_is_capped_for_its_own_share_of_the_host() -> None:
+    jobs = Jobs.of(submit_s=[0.0], gpus=[1], duration_s=[3600.0], model=["synergy/alexnet"], cpus=[3.0])
+    nodes_ = nodes("v100", gpus=8, cpus=24, mem_gib=500)
+    models, stage = library(), Cap(slowdown=1.02)
+    chosen = []
+    for mcpus in (0, 12_000):
+        leases = Leases.of([0], [0], [0], [1], host=[[mcpus], [100 * 1024 if mcpus else 0], [0]])
+        state = replace(snapshot_of_waiting(jobs, nodes_), leases=leases)
+        chosen.append(caps(state, stage, models)[0])
+    assert 0 < chosen[0] < (chosen[1] or 1000)

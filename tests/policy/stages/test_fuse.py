@@ -38,31 +38,37 @@ CHEAP = TraceModels(
 )  # of an array of eight each member has 0.59 of its speed alone
 
 
+@pytest.mark.slow
 class TestFuse(PolicyContract):
     policy = p.Fuse()
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseAfterFifo(PolicyContract):
     policy = p.chain(p.fifo, p.Fuse(limit=3))
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseBetweenLasAndCap(PolicyContract):
     policy = p.chain(p.Las(60.0), p.Fuse(limit=8), p.Cap(slowdown=1.1))
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseBetweenDemandAndCap(PolicyContract):
     policy = p.chain(p.Tiresias((100.0, 1000.0)), p.Demand(), p.Fuse(), p.Cap())
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseBeforeLas(PolicyContract):
     policy = p.chain(p.Fuse(), p.Las(60.0))
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseAfterAfs(PolicyContract):
     policy = p.chain(p.Afs(), p.Fuse())
     models = CHEAP
@@ -78,18 +84,21 @@ class TestFuseBeforeGandiva(PolicyContract):
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseOnBuddies(PolicyContract):
     policy = p.chain(p.Las(60.0), p.Fuse())
     place = Buddy()
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseWithPower(PolicyContract):
     policy = p.chain(p.fifo, p.Fuse())
     place = Power(Pack("none"))
     models = CHEAP
 
 
+@pytest.mark.slow
 class TestFuseTuned(PolicyContract):
     policy = p.chain(p.fifo, p.Fuse())
     place = Tune()
@@ -330,6 +339,7 @@ class _Watched:
         return plan
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     scenario=scenarios(),
@@ -346,6 +356,7 @@ def test_arrays_are_alike_narrow_enough_and_worth_it(
         law(log)
 
 
+@pytest.mark.slow
 def test_leases_and_idle_gpus_use_all_the_energy_of_a_run_with_sweeps() -> None:
     jobs = synth(count=60, seed=1, sweeps=0.8, gpus_total=8, load=2.0)
     log = play(jobs, p.chain(p.Las(), p.Fuse(), p.Cap()), gpus=8)

@@ -277,7 +277,10 @@ def _collect_node_jobs(
 def _split_nodes(
     jobs: NodeJobs, spare: Ints, move: float, nodes: HostNodes, sets: Ints, points: PointTable
 ) -> None:
-    """Split the *spare* host of all nodes among their *jobs*, and swap jobs while that helps."""
+    """Split the *spare* host of all nodes among their *jobs*, and swap jobs while that helps.
+
+    *move* inf: no job is swapped.
+    """
     start, rows, gpus, point, _ = jobs
     count = len(nodes.kind)
     left, speed_sum = spare.copy(), np.empty(count)
@@ -293,12 +296,12 @@ def _split_nodes(
                 points,
                 point[start[n] : start[n + 1]],
             )
-        if not swap_best_pair(jobs, speed_sum, move, spare, left, nodes, sets, points):
+        if move == np.inf or not swap_best_pair(jobs, speed_sum, move, spare, left, nodes, sets, points):
             break
 
 
 @inner
-def _split_hosts(
+def split_hosts(
     plan: PlanColumns,
     outcome: Ints,
     alone: Bools,
@@ -381,7 +384,7 @@ def _tune(
     entry_range, entries = _select_all_nodes(
         plan, outcome, alone, free_gpus, preferred_node, queue, leases, nodes, job_sets, points
     )
-    host, host_limited = _split_hosts(
+    host, host_limited = split_hosts(
         plan, outcome, alone, entry_range, entries, move, nodes, job_sets, points
     )
     return entry_range, entries, host, outcome, host_limited

@@ -10,6 +10,7 @@ import numpy as np
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, BOOL, F1, F2, F3, FLOAT, I1, I2, INT, inner, kernel, record
+from wattline.models.configurations import Configurations
 from wattline.policy.budget_limits import CAP_WATTS, ETA_JOULES, JOULES
 
 _OUTRANKED, _OVER_BUDGET = (REASONS.index(reason) for reason in (Reason.OUTRANKED, Reason.OVER_BUDGET))
@@ -18,8 +19,8 @@ _SAME = 1e-9
 
 # What a step adds, by the budgets that count it: a row's own watts, watts of the cluster, a row's own joules,
 # joules of the cluster, joules with a share of the nodes, a row's own watts of caps, those of the cluster.
-_OWN_W, _CLUSTER_W, _OWN_J, _CLUSTER_J, _SHARED_J, _OWN_CAP_W, _CLUSTER_CAP_W = range(7)
-_AMOUNTS = 7
+OWN_W, CLUSTER_W, OWN_J, CLUSTER_J, SHARED_J, OWN_CAP_W, CLUSTER_CAP_W = range(7)
+AMOUNTS = 7
 
 _SLOTS, _ADMITTED = range(2)  # of `_State.counts`
 _LONGEST, _SECOND = range(2)  # of `_State.times_s`
@@ -61,6 +62,12 @@ class PowerTable(NamedTuple):
     idle_w: Floats
     static_w: Floats
 
+    @classmethod
+    def of(cls, configs: Configurations, caps_w: Floats) -> PowerTable:
+        """Return the table of *configs*; *caps_w* has the sum of the caps of each."""
+        speed, watts, idle_w, static_w = configs.speed, configs.watts, configs.idle_w, configs.static_w
+        return cls(configs.size_count, configs.gpus, speed, watts, caps_w, idle_w, static_w)
+
 
 class LimitArrays(NamedTuple):
     """Entries of `wattline.policy.budget_limits.BudgetLimits`."""
@@ -90,12 +97,12 @@ class _State(NamedTuple):
 def _kind_of_amount(unit: int, team: int) -> int:
     """Return which of the amounts of a step a limit counts."""
     if unit == CAP_WATTS:
-        return _OWN_CAP_W + (team < 0)
-    return _SHARED_J if unit == ETA_JOULES else 2 * unit + (team < 0)
+        return OWN_CAP_W + (team < 0)
+    return SHARED_J if unit == ETA_JOULES else 2 * unit + (team < 0)
 
 
 @inner
-def _fits(team: int, more: Floats, used: Floats, limits: LimitArrays, steps: bool) -> bool:
+def fits_limits(team: int, more: Floats, used: Floats, limits: LimitArrays, steps: bool) -> bool:
     """Return whether adding *more* breaks no budget; amounts that fall break none.
 
     Admission (no *steps* yet) is not limited by an eta.
@@ -110,14 +117,15 @@ def _fits(team: int, more: Floats, used: Floats, limits: LimitArrays, steps: boo
 
 
 @inner
-def _add_use(team: int, more: Floats, used: Floats, limits: LimitArrays) -> None:
+def add_use(team: int, more: Floats, used: Floats, limits: LimitArrays) -> None:
+    """Add *more* to the amounts used of all limits that count it."""
     for e in range(len(used)):
         if limits.team[e] < 0 or limits.team[e] == team:
             used[e] += more[_kind_of_amount(limits.unit[e], limits.team[e])]
 
 
 @inner
-def _compute_boot_w(more_gpus: int, p: int, taken: Ints, cluster: ClusterRoom) -> float:
+def compute_boot_w(more_gpus: int, p: int, taken: Ints, cluster: ClusterRoom) -> float:
     """Return the draw of nodes that must be switched on for more GPUs of kind *p*."""
     on, node_gpus = cluster.on_gpus[p], cluster.boot_gpus[p]
     before = -(-max(0, taken[p] - on) // node_gpus)
@@ -191,8 +199,8 @@ def _choose_first_config(
             limits.unit[e] == JOULES and (limits.team[e] < 0 or limits.team[e] == rows.team[i])
         )
         of_all = of_all or (limits.unit[e] == JOULES and limits.team[e] < 0)
-    more = np.zeros(_AMOUNTS)
-    forced = np.zeros(_AMOUNTS)
+    more = np.zeros(AMOUNTS)
+    forced = np.zeros(AMOUNTS)
     best_j = np.inf
     pinned = rows.pinned[i]
     sizes = table.sizes[c] if scarce else 1
@@ -205,26 +213,26 @@ def _choose_first_config(
         for k in range(table.speed.shape[2]):
             drawn_w = table.watts[c, s, k] * rows.watts_factor[i]
             run_s = rows.work_s[i] / (table.speed[c, s, k] * rows.speed_factor[i, s])
-            more[_OWN_J], more[_SHARED_J] = run_s * drawn_w, run_s * (drawn_w + with_w)
+            more[OWN_J], more[SHARED_J] = run_s * drawn_w, run_s * (drawn_w + with_w)
             if waits:  # joules that it will use are reserved
-                more[_OWN_W], more[_CLUSTER_W], more[_CLUSTER_J] = 0.0, 0.0, more[_SHARED_J]
-                more[_OWN_CAP_W] = more[_CLUSTER_CAP_W] = 0.0
+                more[OWN_W], more[CLUSTER_W], more[CLUSTER_J] = 0.0, 0.0, more[SHARED_J]
+                more[OWN_CAP_W] = more[CLUSTER_CAP_W] = 0.0
             else:
-                booted_w = _compute_boot_w(n, p, state.taken, cluster)
-                more[_OWN_W], more[_OWN_CAP_W] = drawn_w, table.caps_w[c, s, k]
-                more[_CLUSTER_W] = drawn_w - idle_w[c] * n
-                more[_CLUSTER_W] += booted_w
-                more[_CLUSTER_CAP_W] = table.caps_w[c, s, k] - idle_w[c] * n + booted_w
+                booted_w = compute_boot_w(n, p, state.taken, cluster)
+                more[OWN_W], more[OWN_CAP_W] = drawn_w, table.caps_w[c, s, k]
+                more[CLUSTER_W] = drawn_w - idle_w[c] * n
+                more[CLUSTER_W] += booted_w
+                more[CLUSTER_CAP_W] = table.caps_w[c, s, k] - idle_w[c] * n + booted_w
                 longer_s = max(0.0, run_s - state.times_s[_LONGEST])
-                more[_CLUSTER_J] = run_s * more[_CLUSTER_W] + cluster.rest_w * longer_s
-            needs_j = more[_CLUSTER_J] if of_all else more[_SHARED_J]
+                more[CLUSTER_J] = run_s * more[CLUSTER_W] + cluster.rest_w * longer_s
+            needs_j = more[CLUSTER_J] if of_all else more[SHARED_J]
             cheaper = state.size[i] < 0 or needs_j < best_j * (1 - _SAME)
-            if cheaper and _fits(rows.team[i], more, state.used, limits, False):
+            if cheaper and fits_limits(rows.team[i], more, state.used, limits, False):
                 best_j, state.size[i], state.cap[i] = needs_j, s, k
-                state.left_j[i], state.share_w[i] = more[_SHARED_J], with_w
+                state.left_j[i], state.share_w[i] = more[SHARED_J], with_w
                 best[:] = more
             if rows.forced[i] and k == 0:  # the lowest cap, for the case that no budget allows any
-                state.left_j[i], state.share_w[i] = more[_SHARED_J], with_w
+                state.left_j[i], state.share_w[i] = more[SHARED_J], with_w
                 forced[:] = more
     if rows.forced[i] and state.size[i] < 0 and not waits:
         state.size[i], state.cap[i], state.reason[i] = max(pinned, 0), 0, _OVER_BUDGET
@@ -243,7 +251,7 @@ def _admit(
 ) -> None:
     """Admit rows one after the other, as far as GPUs and budgets go, and put their next steps on the heap."""
     gpus, caps = table.gpus, table.speed.shape[2]
-    best = np.zeros(_AMOUNTS)
+    best = np.zeros(AMOUNTS)
     for i in rows.first:
         c, p = rows.job_class[i], rows.pool[i]
         if p < 0:
@@ -252,7 +260,7 @@ def _admit(
         _choose_first_config(i, waits, rows, cluster, table, limits, state, best)
         s, k = state.size[i], state.cap[i]
         if s >= 0:
-            _add_use(rows.team[i], best, state.used, limits)
+            add_use(rows.team[i], best, state.used, limits)
         if s < 0 or waits:
             state.reason[i] = _OVER_BUDGET if s < 0 else _OUTRANKED
             state.size[i] = state.cap[i] = -1
@@ -285,7 +293,7 @@ def _take_steps(
     """Take the best step of all that no budget forbids, until none is left."""
     gpus, speed, watts = table.gpus, table.speed, table.watts
     idle_w, times_s = table.idle_w, state.times_s
-    more = np.zeros(_AMOUNTS)
+    more = np.zeros(AMOUNTS)
     while len(heap) > 0:
         _, i, step, at = heappop(heap)
         c, s, k, p = rows.job_class[i], state.size[i], state.cap[i], rows.pool[i]
@@ -302,21 +310,21 @@ def _take_steps(
         then_j = then_s * (then_w + share_w)
         if thrifty and then_j > state.left_j[i] * (1 + _SAME):
             continue
-        booted_w = _compute_boot_w(n, p, state.taken, cluster)
+        booted_w = compute_boot_w(n, p, state.taken, cluster)
         ends_s = max(times_s[_SECOND], then_s) if now_s >= times_s[_LONGEST] else times_s[_LONGEST]
-        more[_OWN_W] = then_w - now_w
-        more[_CLUSTER_W] = then_w - now_w - idle_w[c] * n + booted_w
-        more[_OWN_CAP_W] = table.caps_w[c, to_s, to_k] - table.caps_w[c, s, k]
-        more[_CLUSTER_CAP_W] = more[_OWN_CAP_W] - idle_w[c] * n + booted_w
-        more[_OWN_J] = then_s * then_w - now_s * now_w
-        more[_CLUSTER_J] = then_s * (then_w - idle_w[c] * gpus[c, to_s] + booted_w)
-        more[_CLUSTER_J] += cluster.rest_w * (ends_s - times_s[_LONGEST]) - now_s * (
+        more[OWN_W] = then_w - now_w
+        more[CLUSTER_W] = then_w - now_w - idle_w[c] * n + booted_w
+        more[OWN_CAP_W] = table.caps_w[c, to_s, to_k] - table.caps_w[c, s, k]
+        more[CLUSTER_CAP_W] = more[OWN_CAP_W] - idle_w[c] * n + booted_w
+        more[OWN_J] = then_s * then_w - now_s * now_w
+        more[CLUSTER_J] = then_s * (then_w - idle_w[c] * gpus[c, to_s] + booted_w)
+        more[CLUSTER_J] += cluster.rest_w * (ends_s - times_s[_LONGEST]) - now_s * (
             now_w - idle_w[c] * gpus[c, s]
         )
-        more[_SHARED_J] = then_j - state.left_j[i]
-        if not _fits(rows.team[i], more, state.used, limits, True):
+        more[SHARED_J] = then_j - state.left_j[i]
+        if not fits_limits(rows.team[i], more, state.used, limits, True):
             continue
-        _add_use(rows.team[i], more, state.used, limits)
+        add_use(rows.team[i], more, state.used, limits)
         times_s[_LONGEST] = ends_s
         state.size[i], state.cap[i] = to_s, to_k
         state.free[p] -= n

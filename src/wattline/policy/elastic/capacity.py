@@ -22,13 +22,16 @@ from wattline.jit import B1, F1, F2, I1, I2, INT, inner, kernel
 from wattline.models.configurations import Configurations, build_configurations, with_fixed_batch
 from wattline.policy.held_kinds import find_held_kinds
 
+_SAME = 1e-6  # relative difference of speeds and energies that are equal
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Capacity:
     """Configurations and GPUs that are open to the jobs of a queue, one entry per row of the queue.
 
-    Each job is served from one kind of GPU: from that on which it runs, or else from the kind with most GPUs
-    per job. Its configurations are row *job_class* of *configs*; its sizes are numbered from 0.
+    Each job is served from one kind of GPU: from that on which it runs, or else from the kind on which it is
+    fastest with an equal share of the GPUs; of equals from the one that draws least. Its configurations are
+    row *job_class* of *configs*; its sizes are numbered from 0.
     """
 
     configs: Configurations
@@ -85,6 +88,9 @@ def build_capacity(
         planned,
         configs.job_class,
         configs.gpus,
+        configs.size_count,
+        np.ascontiguousarray(configs.speed[:, :, -1]),
+        np.ascontiguousarray(configs.watts[:, :, -1]),
     )
     pool, job_class, held = rows
     return Capacity(configs, job_class, pool, room, held, outranked)
@@ -134,7 +140,22 @@ def _find_outranked(
     return outranked
 
 
-@kernel(F2, I2, I1, I1, B1, F1, INT, B1, I2, I2)
+@inner
+def _judge_share(
+    each: float, c: int, sizes: Ints, gpus: Ints, speed: Floats, watts: Floats
+) -> tuple[float, float]:
+    """Return the largest speed of a class with at most *each* GPUs, and the energy of a unit of work."""
+    if gpus[c, 0] > each:
+        part = each / gpus[c, 0]  # it has to wait for the rest of its GPUs
+        return part * speed[c, 0], watts[c, 0] / speed[c, 0]
+    best = 0
+    for s in range(1, sizes[c]):
+        if gpus[c, s] <= each and speed[c, s] > speed[c, best]:
+            best = s
+    return speed[c, best], watts[c, best] / speed[c, best]
+
+
+@kernel(F2, I2, I1, I1, B1, F1, INT, B1, I2, I2, I1, F2, F2)
 def _choose_pools(
     block: Floats,
     leases: Ints,
@@ -146,6 +167,9 @@ def _choose_pools(
     planned: Bools,
     job_classes: Ints,
     gpus: Ints,
+    sizes: Ints,
+    speed: Floats,
+    watts: Floats,
 ) -> tuple[Ints, Ints]:
     """Return for every row of the queue the kind of GPU that serves it, its class there and its GPUs now.
 
@@ -164,20 +188,32 @@ def _choose_pools(
         if pool[i] < 0 and planned[i]:
             pool[i] = node_kind[leases[LEASE_NODE, r]]
             crowd[pool[i]] += 1
-    for i in range(queued):
-        job, accepts = int(block[QUEUE_JOB, i]), int(block[QUEUE_ACCEPTED_KINDS, i])
-        best, first = -1.0, 0
-        for k in range(kinds - 1, -1, -1):
-            if (accepts >> k) & 1:
-                first = k
-        if pool[i] < 0 and planned[i]:
+    # Jobs that accept one kind only come first, so that others see how many need it.
+    for only in (True, False):
+        for i in range(queued):
+            job, accepts = int(block[QUEUE_JOB, i]), int(block[QUEUE_ACCEPTED_KINDS, i])
+            if pool[i] >= 0 or not planned[i] or (accepts & (accepts - 1) == 0) != only:
+                continue
+            best, best_j, most = -1.0, 0.0, 0.0
             for k in range(kinds):
+                c = job_classes[job, k]
+                if (accepts >> k) & 1 == 0 or gpus[c, 0] > room[k]:
+                    continue
                 each = room[k] / (crowd[k] + 1.0)
-                if (accepts >> k) & 1 and gpus[job_classes[job, k], 0] <= room[k] and each > best:
-                    best = each
+                fast, energy = _judge_share(each, c, sizes, gpus, speed, watts)
+                same = abs(fast - best) <= _SAME * best
+                less = energy < best_j * (1 - _SAME)
+                if fast > best * (1 + _SAME) or (same and (less or (energy <= best_j and each > most))):
+                    best, best_j, most = fast, energy, each
                     pool[i] = k
             if pool[i] >= 0:
                 crowd[pool[i]] += 1
+    for i in range(queued):
+        job, accepts = int(block[QUEUE_JOB, i]), int(block[QUEUE_ACCEPTED_KINDS, i])
+        first = 0
+        for k in range(kinds - 1, -1, -1):
+            if (accepts >> k) & 1:
+                first = k
         job_class[i] = job_classes[job, pool[i] if pool[i] >= 0 else first]
         held[i] = int(block[QUEUE_HELD_GPUS, i])
     return rows, room

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
+from wattline.core.energy_knob import EnergyKnob
 from wattline.core.jobs import PREEMPTIBLE_NEVER
 from wattline.core.nodes import Nodes
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models
-from wattline.core.queue import QUEUE_ACCEPTED_KINDS, QUEUE_LAST_CAP_W, QUEUE_LAST_GPUS, QUEUE_LAST_NODE
+from wattline.core.queue import QUEUE_ACCEPTED_KINDS
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
 from wattline.errors import ConfigError
 from wattline.jit import I1, I2, kernel
-from wattline.measurement.devices import find_max_cap_w
-from wattline.models.configurations import Configurations
 from wattline.policy.budget_limits import (
     CAP_WATTS,
     NO_LIMITS,
@@ -38,6 +37,7 @@ from wattline.policy.elastic.budget_allocation import (
     allocate_within_limits,
 )
 from wattline.policy.elastic.capacity import Capacity, build_capacity
+from wattline.policy.elastic.power_draw import compute_watts_factor, fill_default_caps, find_boot_costs
 from wattline.policy.elastic.restart_costs import compute_speeds, compute_work_s, discount_restarts
 
 _HELD, _NO_ROOM, _OUTRANKED, _TOO_BIG, _OVER_BUDGET, _NEVER = (
@@ -74,6 +74,8 @@ class PowerFlow:
     *Deviates:* the paper's models and allocator are known from its abstract and one port only; see
     docs/papers.md. The GPUs in the denominator and the fourth root are ours.
     """
+
+    ENERGY_KNOB: ClassVar[EnergyKnob] = EnergyKnob("eta", fastest=1.0, cheapest=0.0)
 
     eta: float = 1.0
     budgets: tuple[Budget, ...] = ()
@@ -112,7 +114,7 @@ class PowerFlow:
         next_s = limits.next_idle_decision_s if is_idle else limits.next_decision_s
         caps_w = configs.cap_w
         if (limits.unit == CAP_WATTS).any():  # a cap that is not set could not be held
-            caps_w = _fill_default_caps(configs, snapshot.nodes)
+            caps_w = fill_default_caps(configs, snapshot.nodes)
         return Plan(
             row=runs,
             gpus=gpus,
@@ -147,11 +149,11 @@ class PowerFlow:
         nodes, team = snapshot.nodes, snapshot.jobs.team.codes[snapshot.queue.job]
         left_s = work_s[:, None] / configs.speed[job_class, :, -1]
         discount = discount_restarts(snapshot, capacity, left_s, self.rescale_s, self.horizon_s)
-        factor = _compute_watts_factor(snapshot, capacity)
+        factor = compute_watts_factor(snapshot, capacity.configs)
         fastest_j = _compute_full_power_j(capacity, nodes, work_s, factor, size)
-        rest_w, boots = compute_idle_w(snapshot), _find_boot_costs(snapshot)
+        rest_w, boots = compute_idle_w(snapshot), find_boot_costs(snapshot)
         cluster = ClusterRoom(capacity.room, *boots, rest_w, int(nodes.gpus.mean()))
-        caps_w = (_fill_default_caps(configs, nodes) * configs.gpus[..., None]).astype(np.float64)
+        caps_w = (fill_default_caps(configs, nodes) * configs.gpus[..., None]).astype(np.float64)
         pinned, forced = _pin_protected(snapshot, capacity)
         keeps = bool((size == pinned)[pinned >= 0].all())
         if (
@@ -163,15 +165,7 @@ class PowerFlow:
         least_work = work_s / speed[:, 0] * configs.gpus[job_class, 0]
         first = np.lexsort((least_work, precedence, pinned < 0))  # protected jobs go first
         rows = BudgetRows(job_class, work_s, factor, discount, capacity.pool, team, first, pinned, forced)
-        table = PowerTable(
-            configs.size_count,
-            configs.gpus,
-            configs.speed,
-            configs.watts,
-            caps_w,
-            configs.idle_w,
-            configs.static_w,
-        )
+        table = PowerTable.of(configs, caps_w)
         if not is_fastest:
             none = LimitArrays(NO_LIMITS.amount, NO_LIMITS.unit, NO_LIMITS.team)
             cheapest, _, _, cheapest_j = allocate_within_limits(rows, cluster, table, none, True)
@@ -265,38 +259,12 @@ def _find_reasons_without_pool(snapshot: Snapshot, capacity: Capacity, plan: Pla
     return reason
 
 
-@lru_cache(maxsize=8)
-def _fill_default_caps(configs: Configurations, nodes: Nodes) -> Ints:
-    """Return the caps of all configurations, with the largest cap of the kind of GPU in place of none."""
-    classes, kinds = len(configs.gpus) // len(nodes.kind.names), nodes.kind.names
-    busy_w = [float(nodes.busy_w[nodes.kind.codes == k].max(initial=0.0)) for k in range(len(kinds))]
-    largest = [find_max_cap_w(kind) or watts for kind, watts in zip(kinds, busy_w, strict=True)]
-    default_w = np.repeat(np.ceil(largest).astype(np.int64), classes)[:, None, None]
-    return np.where(configs.cap_w > 0, configs.cap_w, default_w)
-
-
 def _spread_precedence(plan: Plan | None, queued: int) -> Ints:
     """Return the precedence of each row of the queue; all are equal if the plan has none."""
     precedence = np.zeros(queued, dtype=np.int64)
     if plan is not None and plan.precedence is not None:
         precedence[plan.row] = plan.precedence
     return precedence
-
-
-def _find_boot_costs(snapshot: Snapshot) -> tuple[Ints, Ints, Floats]:
-    """Return by kind the GPUs of nodes that are up or boot, GPUs of one that is off, and its draw when on.
-
-    The draw is what the node draws more than off. Where nodes that are off differ, each counts with the
-    fewest GPUs and the most watts of any of them.
-    """
-    nodes, kinds, off = snapshot.nodes, len(snapshot.nodes.kind.names), snapshot.boot_done_s == math.inf
-    on = np.bincount(nodes.kind.codes, nodes.gpus * (snapshot.usable & ~off), kinds).astype(np.int64)
-    gpus, watts = np.full(kinds, nodes.gpus.max(), dtype=np.int64), np.zeros(kinds)
-    np.minimum.at(gpus, nodes.kind.codes[off], nodes.gpus[off])
-    np.maximum.at(
-        watts, nodes.kind.codes[off], (np.maximum(nodes.boot_w, nodes.idle_node_w) - nodes.off_w)[off]
-    )
-    return on, gpus, watts
 
 
 def _is_within(
@@ -335,27 +303,6 @@ def _is_within(
         if used > amount:
             return False
     return True
-
-
-def _compute_watts_factor(snapshot: Snapshot, capacity: Capacity) -> Floats:
-    """Return measured over predicted watts of each row in its last configuration; 1 if never measured."""
-    queue, configs = snapshot.queue, capacity.configs
-    factor = np.ones(len(queue))
-    measured = np.flatnonzero(queue.watts > 0)
-    if not len(measured):
-        return factor
-    gpus, cap_w, node = queue.block[[QUEUE_LAST_GPUS, QUEUE_LAST_CAP_W, QUEUE_LAST_NODE]][:, measured].astype(
-        np.int64
-    )
-    job_class = configs.job_class[queue.job[measured], snapshot.nodes.kind.codes[node]]
-    size = configs.gpus[job_class] == gpus[:, None]
-    caps_w = _fill_default_caps(configs, snapshot.nodes)[job_class, 0]
-    cap = caps_w == np.where(cap_w > 0, cap_w, caps_w[:, -1])[:, None]
-    known = size.any(axis=1) & cap.any(axis=1)
-    predicted_w = configs.watts[job_class, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
-    # No upper bound: a budget must hold however far the prediction is below the measurement.
-    factor[measured] = np.where(known, np.maximum(queue.watts[measured] / predicted_w, 0.05), 1.0)
-    return factor
 
 
 def _compute_full_power_j(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
+from wattline.core.energy_knob import EnergyKnob
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -34,6 +36,8 @@ class Batch:
     *Deviates:* the original tries batch sizes from one recurrence of a job to the next, which
     `wattline.batch_size.bayesian` does outside the scheduler; here the models predict the cost.
     """
+
+    ENERGY_KNOB: ClassVar[EnergyKnob] = EnergyKnob("eta", fastest=0.0, cheapest=1.0, secondary=True)
 
     eta: float = 0.5
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from wattline.core.energy_knob import EnergyKnob
 from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
@@ -20,7 +21,7 @@ from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F2, I1, I2, kernel, record
 from wattline.measurement.devices import DEVICES
-from wattline.models.configurations import Configurations, build_configurations
+from wattline.models.configurations import PLENTY, PROPORTIONAL, Configurations, build_configurations
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import classify_jobs
 from wattline.policy.chain import plan_as_requested
@@ -29,6 +30,7 @@ from wattline.policy.held_kinds import find_held_kinds
 _UNLISTED = -1  # a cap or a batch that is not among the configurations
 _LOOSEST = 1 << 62
 _AS_REQUESTED = np.empty(0, dtype=np.int64)
+_GAIN = 0.001  # relative gain of speed from more of the host that counts
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,15 @@ class Cap:
     as without one are left out. The rest of the plan stays as it is; where an earlier stage has set a cap
     the tighter one holds, and jobs on the same GPUs get the loosest of theirs. A waiting job is capped for
     the cluster's kind of GPU, or, of several, for the first that it accepts; if it then starts on another,
-    the next decision corrects the cap. With *known* 1 only jobs with a known power draw are capped: a job
+    the next decision corrects the cap. A running job is capped for the cores and memory that it has, which
+    the placer may change; a waiting one for all that it could use, if the placer divides hosts by need.
+    With *known* 1 only jobs with a known power draw are capped: a job
     that runs may search its own cap.
     *Deviates:* the original tries caps while a job runs, here the models predict the cost; the batch sizes
     that it explores from one recurrence of a job to the next are left to other stages.
     """
+
+    ENERGY_KNOB: ClassVar[EnergyKnob] = EnergyKnob("eta", fastest=0.0, cheapest=1.0, secondary=True)
 
     eta: float = 0.5
     slowdown: float = math.inf
@@ -74,6 +80,9 @@ class Cap:
         )
         if unlisted:
             self._fill_unlisted(models, snapshot, plan, kind, cap_w)
+        bound = _find_host_bound(models, jobs, nodes)  # type: ignore[arg-type]  # models are frozen
+        if bound.any():
+            self._correct_host_bound(models, snapshot, plan, kind, cap_w, bound)
         if self.known:
             metered = _find_metered(models, jobs, nodes)  # type: ignore[arg-type]
             cap_w = np.where(metered[snapshot.queue.job[plan.row], kind], cap_w, 0)
@@ -93,6 +102,37 @@ class Cap:
             job = int(examples[configs.job_class[int(snapshot.queue.block[QUEUE_JOB, plan.row[p]]), on]])
             batch = 0 if plan.batch is None else int(plan.batch[p])
             cap_w[p] = _choose_unlisted_cap(models, jobs, nodes, self, job, on, gpus, batch)  # type: ignore[arg-type]
+
+    def _correct_host_bound(
+        self, models: Models, snapshot: Snapshot, plan: Plan, kind: Ints, cap_w: Ints, bound: Bools
+    ) -> None:
+        """Choose the caps of jobs that more of a host makes faster for the share of it that they have."""
+        jobs, nodes, leases = snapshot.jobs, snapshot.nodes, snapshot.leases
+        examples = classify_jobs(jobs)[1] if getattr(models, "alike", False) else np.arange(len(jobs))
+        job_class = classify_jobs(jobs)[0] if getattr(models, "alike", False) else examples
+        divided = bool(leases.host.any()) or not len(leases)
+        waiting = PLENTY if divided else PROPORTIONAL
+        job = snapshot.queue.job[plan.row]
+        for p in np.flatnonzero(bound[job, kind]).tolist():
+            at = int(np.searchsorted(leases.job, job[p]))
+            holds = at < len(leases) and int(leases.job[at]) == int(job[p])
+            host = tuple(leases.host[:, at].tolist()) if holds else waiting
+            if not holds and plan.host is not None:
+                host = tuple(plan.host[:, p].tolist())
+            if host != PROPORTIONAL:
+                batch = 0 if plan.batch is None else int(plan.batch[p])
+                example, gpus = int(examples[job_class[job[p]]]), int(plan.gpus[p])
+                cap_w[p] = _choose_unlisted_cap(
+                    models,  # type: ignore[arg-type]  # models are frozen
+                    jobs,
+                    nodes,
+                    self,
+                    example,
+                    int(kind[p]),
+                    gpus,
+                    batch,
+                    host,
+                )
 
     def choose_cheapest(self, speed: Floats, gpu_w: Floats, cap_w: Ints, max_w: float) -> Ints:
         """Return the cheapest cap along the last axis, of which the last is none; of equals the loosest."""
@@ -139,6 +179,23 @@ def _find_metered(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
 
 
 @lru_cache(maxsize=8)
+def _find_host_bound(models: Models, jobs: Jobs, nodes: Nodes) -> Bools:
+    """Return by job and kind of GPU whether more cores, memory or storage make a job faster."""
+    if getattr(models, "alike", False):
+        job_class, example = classify_jobs(jobs)
+    else:
+        job_class = example = np.arange(len(jobs), dtype=np.int64)
+    gains = []
+    for kind in nodes.kind.names:
+        plenty = np.outer(PLENTY, np.ones(len(example))).astype(np.int64)
+        share = models.speed(jobs, Grants.of(example, jobs.gpus[example], kind=kind))
+        gains.append(
+            models.speed(jobs, Grants.of(example, jobs.gpus[example], host=plenty, kind=kind)) / share
+        )
+    return np.asarray((np.stack(gains, axis=1) > 1 + _GAIN)[job_class])
+
+
+@lru_cache(maxsize=8)
 def _find_examples(configs: Configurations) -> Ints:
     """Return a job of each class."""
     jobs = np.empty(len(configs.gpus), dtype=np.int64)
@@ -148,9 +205,17 @@ def _find_examples(configs: Configurations) -> Ints:
 
 @lru_cache(maxsize=4096)
 def _choose_unlisted_cap(
-    models: Models, jobs: Jobs, nodes: Nodes, stage: Cap, job: int, kind: int, gpus: int, batch: int
+    models: Models,
+    jobs: Jobs,
+    nodes: Nodes,
+    stage: Cap,
+    job: int,
+    kind: int,
+    gpus: int,
+    batch: int,
+    host: tuple[int, ...] = PROPORTIONAL,
 ) -> int:
-    """Return the cheapest cap for a size or a batch that is not among the configurations."""
+    """Return the cheapest cap for a size, a batch or a share of the host that no configuration has."""
     configs = build_configurations(models, jobs, nodes)
     cap_w = np.ascontiguousarray(configs.cap_w[configs.job_class[job, kind], 0])
     here = nodes.kind.codes == kind
@@ -161,6 +226,7 @@ def _choose_unlisted_cap(
         same * -(-gpus // int(nodes.gpus[here].max())),
         cap_w=cap_w,
         batch=same * batch,
+        host=np.outer(host, same).astype(np.int64),
         kind=nodes.kind.names[kind],
     )
     busy_w = float(nodes.busy_w[here].max())

@@ -21,6 +21,7 @@ from wattline.models.job_classes import classify_jobs
 from wattline.models.remaining import group_remaining_s
 from wattline.policy.chain import plan_as_requested, predict_running, reorder
 from wattline.policy.forecast import predict_starts_s
+from wattline.policy.stages.shared_entries import add_array_members, add_guests, remove_lonely
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Fuse:
 
         Σ l/v(B+1) − Σ l/v(B) − w − l/v(1) + g/G · (n · longer − m · (l/v(1) − longer)) < 0
 
-    where *longer* is the additional time for which the array holds its GPUs. A key that ends in `!`
-    requests the array: jobs that would wait then join whatever the forecast. Members have the same GPUs,
+    where *longer* is the additional time for which the array holds its GPUs. The column `always_fuse` of a
+    job requests the array: jobs that would wait then join whatever the forecast. Members have the same GPUs,
     kinds, cap, batch and host. No running job is stopped for that: a running array only loses the members
     that end, and no job joins it, as an array of another width is another program. Stages that allocate
-    GPUs count members as if each had its own.
+    GPUs or hold a budget count members as if each had its own; jobs that they leave out for want of GPUs or
+    watts may join all the same, since they need no more of them.
     *Deviates:* the original fuses jobs that its tuner proposes together; here all waiting jobs may be fused.
     """
 
@@ -53,11 +55,18 @@ class Fuse:
         plan = plan_as_requested(snapshot) if plan is None else plan
         if not _has_key(snapshot, plan).any():
             return plan
+        plan = add_array_members(snapshot, plan)
         plan = _lead_with_first(replace(plan, group=_keep_running_arrays(snapshot, plan)))
-        return _lead_with_first(replace(plan, group=self._join(snapshot, models, plan)))
+        reason = plan.reason
+        plan, left_out = add_guests(snapshot, plan)
+        plan = replace(plan, group=self._join(snapshot, models, plan, left_out))
+        return _lead_with_first(remove_lonely(plan, left_out, reason))
 
-    def _join(self, snapshot: Snapshot, models: Models, plan: Plan) -> Ints:
-        """Return the group of every entry of the plan after waiting jobs have joined starting ones."""
+    def _join(self, snapshot: Snapshot, models: Models, plan: Plan, left_out: Bools) -> Ints:
+        """Return the group of every entry of the plan after waiting jobs have joined starting ones.
+
+        Entries that the plan had *left_out* wait, even where GPUs are free: a budget may allow no more.
+        """
         group = plan.group.copy()
         running = snapshot.queue.running[plan.row]
         alone = np.bincount(group, minlength=len(snapshot.queue))[group] == 1
@@ -66,6 +75,7 @@ class Fuse:
         turn = np.argsort(~running, kind="stable") if plan.non_preemptive else np.arange(len(plan))
         runs, waits = np.zeros_like(free), np.zeros_like(free)
         runs[turn], waits[turn], _ = predict_running(snapshot, reorder(plan, turn))
+        runs, waits = runs & ~left_out, waits | left_out
         hosts, guests = runs & free, waits & free
         if not hosts.any() or not guests.any():
             return group

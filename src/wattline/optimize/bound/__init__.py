@@ -1,0 +1,1 @@
+"""Lower bounds of mean JCT and energy that hold for every policy."""

@@ -1,0 +1,1 @@
+"""One market: every resource has a price, and every job picks its best configuration at these prices."""

@@ -1,0 +1,58 @@
+"""Ageing: no job waits much longer than it would in order of submission.
+
+The wait under FIFO is computed from the jobs themselves, without memory (see `fifo_waits`). A job that has
+waited in all, before its first start and after stops, for more than a part of some such waits and an hour
+gets GPUs before all others, and is not stopped for them any more; weights of jobs grow with the time since
+submission, so that long jobs finish, too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Bools, Floats, Ints
+from wattline.policy.market.fifo_waits import compute_fifo_starts
+from wattline.policy.market.scene import Scene
+
+_MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never exceeded
+_MARGIN = 0.3  # of it have passed when a job becomes overdue: waits under FIFO are estimates
+_LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
+_SLOW = 5.0  # older jobs than so many times their run time and an hour gain weight
+
+
+class Overdue(NamedTuple):
+    """Rows that must run, the most overdue first, and when each of the others would be overdue."""
+
+    rows: Ints
+    at_s: Floats  # by row of the queue, if it waits from now on; inf: never, or already
+
+    def find_next_s(self, now_s: float, waits: Bools) -> float:
+        """Return when the first of the rows that *waits* is overdue; inf: none."""
+        return max(float(self.at_s[waits].min(initial=math.inf)), now_s + _LEAST_WAIT_S)
+
+
+def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
+    """Return the rows that have waited for so long that they must run: *times* the wait under FIFO."""
+    queue, jobs = snapshot.queue, snapshot.jobs
+    waited_s = snapshot.now_s - jobs.submit_s[queue.job] - snapshot.service_s
+    allowed_s = np.full(len(waited_s), _MARGIN * _MORE_S)
+    if (waited_s > _MARGIN * _MORE_S).any():
+        start_s = compute_fifo_starts(jobs, int(scene.room.sum()))[queue.job]
+        # Of a start that is still to come only counts that it has not come yet.
+        fifo_s = np.fmin(start_s, snapshot.now_s) - jobs.submit_s[queue.job]
+        allowed_s = _MARGIN * (times * fifo_s + _MORE_S)
+    is_open, left_s = scene.open_to > 0, allowed_s - waited_s
+    rows = np.flatnonzero(is_open & (left_s < 0))
+    rows = rows[np.argsort(-(waited_s / allowed_s)[rows], kind="stable")]
+    return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
+
+
+def compute_age_weights(snapshot: Snapshot, scene: Scene) -> Floats:
+    """Return the weight of each row: 1, and more once its age exceeds a multiple of its run time."""
+    jobs, job = snapshot.jobs, snapshot.queue.job
+    age_s = snapshot.now_s - jobs.submit_s[job]
+    return np.maximum(1.0, age_s / (_SLOW * np.maximum(jobs.duration_s[job], 1.0) + _MORE_S))

@@ -1,0 +1,97 @@
+"""Waits in order of submission: the yardstick of starvation.
+
+The jobs at hand are run once more on paper: on one machine with all GPUs, first come first served, with EASY
+backfill (a later job may start if that does not delay the first that waits). A wait that has ended by now
+depends on no job that comes later, so it can be computed for a whole table at once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from heapq import heappop, heappush
+
+import numpy as np
+
+from wattline.core.jobs import Jobs
+from wattline.core.table import Floats, Ints
+from wattline.jit import F1, I1, INT, inner, kernel
+
+_DEPTH = 200  # waiting jobs that backfill looks at, as in Slurm's default order of magnitude
+
+
+@lru_cache(maxsize=4)
+def compute_fifo_starts(jobs: Jobs, gpus: int) -> Floats:
+    """Return when each job would start on *gpus* GPUs in order of submission; nan: it needs more than all."""
+    return _run_on_paper(jobs.submit_s, jobs.gpus, jobs.duration_s, gpus)
+
+
+@inner
+def _find_shadow(
+    need: int, free: int, end_s: Floats, width: Ints, running: Ints, count: int
+) -> tuple[float, int]:
+    """Return when *need* GPUs will be free, and how many more there are then."""
+    by_end = np.argsort(end_s[running[:count]])
+    for p in range(count):
+        job = running[by_end[p]]
+        free += width[job]
+        if free >= need:
+            return float(end_s[job]), free - need
+    return np.inf, 0
+
+
+@inner
+def _drop_ended(running: Ints, count: int, end_s: Floats, now_s: float) -> int:
+    kept = 0
+    for p in range(count):
+        if end_s[running[p]] > now_s:
+            running[kept] = running[p]
+            kept += 1
+    return kept
+
+
+@kernel(F1, I1, F1, INT)
+def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int) -> Floats:
+    total = len(submit_s)
+    start_s, end_s = np.full(total, np.nan), np.full(total, np.inf)
+    running, waiting = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    ran, line, free, at = 0, 0, gpus, 0
+    ends = [(0.0, 0)]
+    ends.pop()
+    while at < total or len(ends) > 0:
+        now_s = submit_s[at] if at < total else np.inf
+        if len(ends) > 0:
+            now_s = min(now_s, ends[0][0])
+        while len(ends) > 0 and ends[0][0] <= now_s:
+            free += width[heappop(ends)[1]]
+        ran = _drop_ended(running, ran, end_s, now_s)
+        while at < total and submit_s[at] <= now_s:
+            if width[at] <= gpus:
+                waiting[line] = at
+                line += 1
+            at += 1
+        shadow_s, extra, kept, blocked = np.inf, 0, 0, False
+        for p in range(line):
+            job = waiting[p]
+            starts = False
+            if not blocked:
+                starts = width[job] <= free
+                if not starts:
+                    blocked = True
+                    shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, ran)
+            elif p <= _DEPTH and width[job] <= free:
+                if now_s + duration_s[job] <= shadow_s:
+                    starts = True
+                elif width[job] <= extra:
+                    starts = True
+                    extra -= width[job]
+            if starts:
+                start_s[job], end_s[job] = now_s, now_s + duration_s[job]
+                free -= width[job]
+                running[ran] = job
+                ran += 1
+                heappush(ends, (end_s[job], job))
+            else:
+                waiting[kept] = job
+                kept += 1
+        line = kept
+    return start_s

@@ -1,0 +1,103 @@
+"""Number of nodes that are on: a whole node is paid for, however few of its GPUs are used.
+
+At first every GPU pays its share of its node. That is too little for the last node, which may serve a single
+GPU. So the number of nodes of each kind is varied: with m nodes on, their GPUs cost only the watts above
+idle, and the decision is worth what its jobs are worth less m times the price of a node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wattline.core.nodes import Nodes
+from wattline.core.table import Floats, Ints
+from wattline.policy.market.rounding import NEVER, NowRows, allocate
+from wattline.policy.market.scene import Scene
+
+_TRIES = 8  # changes of the number of nodes, of each kind and in each direction
+
+
+class NodeAllocation(NamedTuple):
+    """Kind and size of each row (-1: none), what they are worth, and the worths that decided it."""
+
+    kind: Ints
+    size: Ints
+    total: float
+    worth: Floats
+    on: Ints  # GPUs by kind that may be used
+
+
+def choose_nodes(
+    scene: Scene,
+    nodes: Nodes,
+    now: NowRows,
+    first: Ints,
+    worth: Floats,
+    none: Floats,
+    gpu_price: Floats,
+    per_w: float,
+    keeps_busy: bool,
+) -> NodeAllocation:
+    """Return the best allocation over the number of nodes that are on; *per_w* prices their watts.
+
+    If it *keeps_busy*, at least one is: a job that is alone pays for its node sooner or later.
+    """
+    if per_w > 0 and scene.kinds > 1:
+        worth = _keep_best_kind(scene, worth, gpu_price)
+    kind, size, total = allocate(first, now, scene.sizes, scene.room, worth, none, gpu_price)
+    if per_w <= 0:
+        return NodeAllocation(kind, size, total, worth, scene.room)
+    kinds = scene.kinds
+    node_gpus, node_w = np.ones(kinds, dtype=np.int64), np.zeros(kinds)
+    np.maximum.at(node_gpus, nodes.kind.codes, nodes.gpus)
+    np.maximum.at(node_w, nodes.kind.codes, nodes.idle_node_w - nodes.off_w)
+    free = leave_out_nodes(scene, worth, now.watt_price)
+    taken = np.bincount(np.maximum(kind, 0), scene.count_gpus(kind, size), kinds).astype(np.int64)
+    most = -(-scene.room // node_gpus)
+
+    def evaluate(count: Ints) -> tuple[float, NodeAllocation]:
+        on = np.minimum(scene.room, count * node_gpus)
+        kind, size, total = allocate(first, now, scene.sizes, on, free, none, gpu_price)
+        return total - per_w * float(count @ node_w), NodeAllocation(kind, size, total, free, on)
+
+    count = -(-taken // node_gpus)
+    if not count.any() and keeps_busy:
+        units = [row for row in np.eye(kinds, dtype=np.int64) if (row <= most).all()]
+        tried = [(evaluate(row), row) for row in units]
+        runs = [(found[0], -at) for at, (found, _) in enumerate(tried) if (found[1].kind >= 0).any()]
+        if runs:
+            count = tried[-max(runs)[1]][1]
+    value, best = evaluate(count)
+    for k in range(kinds):
+        for step in (-1, 1):
+            for _ in range(_TRIES):
+                other = count.copy()
+                other[k] += step
+                if not 0 <= other[k] <= most[k] or (keeps_busy and not other.any()):
+                    break
+                other_value, found = evaluate(other)
+                if other_value <= value * (1 + 1e-9) if value > 0 else other_value <= value:
+                    break
+                count, value, best = other, other_value, found
+    return best
+
+
+def leave_out_nodes(scene: Scene, worth: Floats, watt_price: Floats) -> Floats:
+    """Return *worth* by row, kind and size without the draw of nodes and of their idle GPUs."""
+    configs = scene.configs
+    by_kind = scene.job_class[:, None] + np.arange(scene.kinds) * scene.classes
+    sunk_w = (configs.static_w + configs.idle_w)[by_kind][..., None] * configs.gpus[by_kind]
+    return np.where(worth > NEVER, worth + watt_price[:, None, None] * sunk_w, NEVER)
+
+
+def _keep_best_kind(scene: Scene, worth: Floats, gpu_price: Floats) -> Floats:
+    """Return *worth* with nothing but the kind that is best for each row at these prices.
+
+    Where energy costs something, a second choice that is free now is often dearer than a short wait.
+    """
+    by_kind = scene.job_class[:, None] + np.arange(scene.kinds) * scene.classes
+    paid = gpu_price[None, :, None] * scene.configs.gpus[by_kind]
+    best = np.where(worth > NEVER, worth - paid, NEVER).max(axis=2).argmax(axis=1)
+    return np.where((np.arange(scene.kinds) == best[:, None])[..., None], worth, NEVER)
