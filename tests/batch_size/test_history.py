@@ -181,6 +181,7 @@ def _write(path: str, kind: str) -> None:
             add(history, 32, 8, kind)
 
 
+@pytest.mark.slow
 def test_processes_may_write_at_once(tmp_path: Path) -> None:
     path = str(tmp_path / "m.db")
     context = multiprocessing.get_context("spawn")

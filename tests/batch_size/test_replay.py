@@ -132,6 +132,7 @@ def test_a_default_that_never_reaches_the_target_is_left_for_another_batch_size(
     assert default_regret(case) == np.inf
 
 
+@pytest.mark.slow
 def test_a_batch_size_that_fails_in_two_of_five_runs_is_given_up_after_few_tries() -> None:
     runs = np.array([[10.0, 12.0, 12.0, 12.0, 13.0], [9.0, 9.0, 10.0, 31.0, 31.0]])
     case = replace(build_partial(()), epochs=tuple(runs[::-1]), task=TuningTask((8, 16), 16, 100))
@@ -144,6 +145,7 @@ def test_a_batch_size_that_fails_in_two_of_five_runs_is_given_up_after_few_tries
     assert max(ours) < 5
 
 
+@pytest.mark.slow
 def test_on_synthetic_jobs_the_tuner_has_a_fraction_of_zeus_regret() -> None:
     regrets: dict[str, list[float]] = {"zeus": [], "ours": []}
     for seed in range(300, 312):

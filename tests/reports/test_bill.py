@@ -87,7 +87,17 @@ def test_the_bill_agrees_with_the_log_to_the_cent(policy: object, place: object)
 def _with_price(log: wl.Log, per_kwh: tuple[float, float]) -> wl.Log:
     again = wl.Log(log.header, log.jobs, log.nodes)
     again.header["price"] = wl.Price(TimeSeries((0.0, 90_000.0), per_kwh), pue=1.2).as_dict()
-    for name in ("_now_s", "_events", "_actions", "_held", "_event_end", "_action_end", "_held_end", "_gap"):
+    for name in (
+        "_now_s",
+        "_events",
+        "_actions",
+        "_held",
+        "_event_end",
+        "_action_end",
+        "_held_end",
+        "_gap",
+        "_prices",
+    ):
         setattr(again, name, getattr(log, name))
     return again
 

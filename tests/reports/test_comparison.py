@@ -28,6 +28,7 @@ def with_figures(found, *pairs):
     ]
 
 
+@pytest.mark.slow
 def test_ratios_are_to_the_first_run(logs):
     ratios = compare(*logs).ratios
     first, second, _ = map(report, logs)

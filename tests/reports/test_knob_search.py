@@ -6,9 +6,10 @@ from dataclasses import fields
 
 import pytest
 
+from wattline.core.energy_knob import EnergyKnob
 from wattline.errors import ConfigError
 from wattline.reports import Report
-from wattline.reports.knob_search import GRID, find_knob_value
+from wattline.reports.knob_search import GRID, find_knob_value, search_log_scale
 
 Law = Callable[[float], tuple[float, ...]]
 
@@ -134,3 +135,55 @@ def test_runs_that_leave_jobs_which_others_finish_do_not_count() -> None:
 def test_a_target_that_is_not_finite_or_not_above_0_is_refused(target: float) -> None:
     with pytest.raises(ConfigError, match="above 0"):
         find_knob_value(Runs(straight), target, "energy_j")
+
+
+PRICE = EnergyKnob("energy_price", 0.0, math.inf, "log", start=1e-3)
+
+
+def saving(price: float) -> tuple[float, float]:
+    """Return an energy that falls from 200 to 100 around a price of 0.02, with a JCT that grows."""
+    part = price / (price + 0.02)
+    return 200 - 100 * part, 20 + 30 * part
+
+
+@pytest.mark.parametrize("target", [198.5, 190.0, 150.0, 110.0, 102.0])
+def test_a_log_scale_is_searched_on_both_sides_of_its_start(target: float) -> None:
+    runs = Runs(saving)
+    found = search_log_scale(runs, target, "energy_j", PRICE)
+    assert found.reached
+    assert found.report.energy_j == pytest.approx(target, rel=0.01)
+    assert len(set(runs.etas)) == len(runs.etas) < 25
+
+
+def test_a_log_scale_is_searched_for_the_same_jct_too() -> None:
+    found = search_log_scale(Runs(saving), 35.0, "jct_mean_s", PRICE)
+    assert found.reached
+    assert found.value == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_log_search_ends_where_the_knob_changes_nothing_more() -> None:
+    runs = Runs(saving)
+    found = search_log_scale(runs, 90.0, "energy_j", PRICE)
+    assert (found.reached, found.side) == (False, "below")
+    assert found.report.energy_j == pytest.approx(100, rel=0.01)
+    assert len(runs.etas) < 15
+    found = search_log_scale(Runs(saving), 300.0, "energy_j", PRICE)
+    assert (found.value, found.reached, found.side) == (0.0, False, "above")
+
+
+def test_a_match_is_preferred_to_a_slightly_better_run_under_the_target() -> None:
+    def flat(eta: float) -> tuple[float, float]:
+        return 100 + 100 * eta, 40 + eta
+
+    found = find_knob_value(Runs(flat), 150, "energy_j")
+    assert found.reached
+    assert found.report.energy_j == pytest.approx(150, rel=0.01)
+
+
+def test_where_energy_jumps_values_around_the_jump_are_tried_too() -> None:
+    def jumpy(price: float) -> tuple[float, float]:
+        return (200.0 if price < 0.01 else 100.0 if price < 0.0125 else 150.0 if price < 0.02 else 90.0), 20.0
+
+    found = search_log_scale(Runs(jumpy), 150.0, "energy_j", PRICE)
+    assert found.reached
+    assert 0.0125 <= found.value < 0.02

@@ -13,7 +13,7 @@ from wattline.loop.runlog import Log
 from wattline.reports.assumptions import format_assumptions
 from wattline.reports.data.pareto_front import mark_pareto_front
 from wattline.reports.data.plot_data import PlotData, build_plot_data
-from wattline.reports.equal_energy import EtaSweep, MatchedComparison, format_matches
+from wattline.reports.equal_energy import KnobSweep, MatchedComparison, format_matches
 from wattline.reports.run_names import name_runs
 from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_money, format_percent, format_seconds
@@ -39,7 +39,7 @@ class Comparison:
 
     reports: tuple[Report, ...]
     plot_data: tuple[PlotData, ...] = ()  # curves of all runs; empty if any run was passed as a `Report`
-    sweep: EtaSweep | None = None  # this and the next two: None = not requested
+    sweep: KnobSweep | None = None  # this and the next two: None = not requested
     equal_energy: tuple[MatchedComparison, ...] | None = None
     equal_jct: tuple[MatchedComparison, ...] | None = None
 
@@ -89,6 +89,7 @@ class Comparison:
         columns = {name: column for name, column in _COLUMNS.items() if name != "cost" or has_price}
         titles = (title for name, _ in columns.values() for title in (name, "x"))
         due = any(r.deadline_jobs for r in self.reports)
+        bounded = any(math.isfinite(r.gap_to_bound) for r in self.reports)
         header = (
             "policy",
             *titles,
@@ -96,6 +97,7 @@ class Comparison:
             "mean wait",
             "p99 wait",
             *(("late",) if due else ()),
+            *(("gap",) if bounded else ()),
             "held",
             "stops",
         )
@@ -107,6 +109,7 @@ class Comparison:
             cells += ("*" if self.pareto_front[i] else "",)
             cells += (format_seconds(r.wait_mean_s), format_seconds(r.wait_p99_s))
             cells += (f"{r.deadline_misses:,}",) if due else ()
+            cells += (format_percent(r.gap_to_bound),) if bounded else ()
             rows.append((*cells, format_percent(r.gpu_utilisation), f"{r.preemptions:,}"))
         lines = format_narrow_table(header, rows, right=range(1, len(header)))
         parts = ["\n".join((*lines, *self._list_notes(run_names)))]
@@ -114,6 +117,14 @@ class Comparison:
         parts += [] if self.equal_jct is None else [format_matches(self.equal_jct, "jct_mean_s")]
         parts += [] if self.sweep is None else [str(self.sweep)]
         return "\n\n".join(parts)
+
+    def _list_bound_notes(self) -> list[str]:
+        """Return what `gap` means, or why there is no bound; nothing if the runs differ in their inputs."""
+        bounds = {(r.bound_jct_mean_s, r.bound_none) for r in self.reports if r.bound_jct_mean_s > 0}
+        if len(bounds) == 1 and not self.differing_inputs:
+            bound = format_seconds(next(iter(bounds))[0])
+            return [f"gap: mean JCT above {bound}, below which no policy can be on this trace"]
+        return [f"bound: {text}" for text in dict.fromkeys(r.bound_none for r in self.reports) if text]
 
     def _list_notes(self, run_names: Sequence[str]) -> list[str]:
         notes = [f"x: compared with {run_names[0]}, less is better"]
@@ -129,6 +140,7 @@ class Comparison:
             notes.append(f"cost: energy at {'; '.join(prices)}, and what jobs pay for being late")
         if any(r.deadline_jobs for r in self.reports):
             notes.append("late: jobs that missed their deadline")
+        notes += self._list_bound_notes()
         notes += [
             f"{name}: durations by {r.estimate_error}"
             for name, r in zip(run_names, self.reports, strict=True)

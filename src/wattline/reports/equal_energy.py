@@ -11,61 +11,55 @@ from wattline.reports.summary import Report, finite_or_none
 from wattline.reports.text import format_energy, format_percent, format_seconds
 from wattline.text_table import format_narrow_table, format_table
 
-MATCH_COLUMNS = (
-    "baseline",
-    "its mean JCT",
-    "its energy",
-    "eta",
-    "our mean JCT",
-    "our energy",
-    "JCT",
-    "energy",
-    "",
-)
 _TITLES: dict[Metric, str] = {"energy_j": "At equal energy", "jct_mean_s": "At equal mean JCT"}
 _SIDE_NOTES: dict[Metric, dict[str, str]] = {
     "energy_j": {
-        "above": "{} uses less whatever its eta: its fastest run is compared",
-        "under": "this run of {} uses less, and none that uses as much is faster",
-        "below": "{} uses more whatever its eta: its cheapest run is compared",
+        "above": "{0} uses less whatever its {1}: its fastest run is compared",
+        "under": "this run of {0} uses less, and none that uses as much is faster",
+        "below": "{0} uses more whatever its {1}: its cheapest run is compared",
     },
     "jct_mean_s": {
-        "above": "{} is faster whatever its eta: its cheapest run is compared",
-        "under": "this run of {} is faster, and none that takes as long is cheaper",
-        "below": "{} is slower whatever its eta: its fastest run is compared",
+        "above": "{0} is faster whatever its {1}: its cheapest run is compared",
+        "under": "this run of {0} is faster, and none that takes as long is cheaper",
+        "below": "{0} is slower whatever its {1}: its fastest run is compared",
     },
 }
 _SIDE_MARKS = {"": "", "above": "+", "under": "~", "below": "-"}
 
 
 @dataclass(frozen=True)
-class EtaSweep:
-    """Runs of one policy over its knob eta, in ascending order of eta."""
+class KnobSweep:
+    """Runs of one policy over its energy knob, in ascending order of its values."""
 
     policy: str
-    etas: tuple[float, ...]
+    knob: str
+    values: tuple[float, ...]
     reports: tuple[Report, ...]
     run_number: int = 0  # of this policy's own run in the comparison
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """Return eta, energy and mean JCT of each run for JSON."""
+        """Return the knob's value, energy and mean JCT of each run for JSON."""
         return [
-            {"eta": eta, "energy_j": finite_or_none(r.energy_j), "jct_mean_s": finite_or_none(r.jct_mean_s)}
-            for eta, r in zip(self.etas, self.reports, strict=True)
+            {
+                self.knob: value,
+                "energy_j": finite_or_none(r.energy_j),
+                "jct_mean_s": finite_or_none(r.jct_mean_s),
+            }
+            for value, r in zip(self.values, self.reports, strict=True)
         ]
 
     def __str__(self) -> str:
         rows = [
-            (f"{eta:.3g}", format_seconds(r.jct_mean_s), format_energy(r.energy_j))
-            for eta, r in zip(self.etas, self.reports, strict=True)
+            (f"{value:.3g}", format_seconds(r.jct_mean_s), format_energy(r.energy_j))
+            for value, r in zip(self.values, self.reports, strict=True)
         ]
-        lines = format_table(("eta", "mean JCT", "energy"), rows, right=range(3))
-        return "\n".join((f"What eta does to {self.policy}", *lines))
+        lines = format_table((self.knob, "mean JCT", "energy"), rows, right=range(3))
+        return "\n".join((f"What {self.knob} does to {self.policy}", *lines))
 
 
 @dataclass(frozen=True)
 class MatchedComparison:
-    """A baseline run and the run of a policy with the eta that meets it in energy or mean JCT.
+    """A baseline run and the run of a policy with the *knob* value that meets it in energy or mean JCT.
 
     Ratios are the baseline's metric over the policy's: above 1, the policy is better.
     """
@@ -74,6 +68,7 @@ class MatchedComparison:
     policy: str
     baseline_report: Report
     match: KnobMatch
+    knob: str = "eta"
 
     @property
     def jct_ratio(self) -> float:
@@ -87,7 +82,7 @@ class MatchedComparison:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of this comparison in a table with `MATCH_COLUMNS`."""
+        """The row of this comparison in a table with the columns of `list_match_columns`."""
         ours, baseline = self.match.report, self.baseline_report
         return (
             self.baseline,
@@ -107,7 +102,8 @@ class MatchedComparison:
         return {
             "baseline": self.baseline,
             "policy": self.policy,
-            "eta": self.match.value,
+            "knob": self.knob,
+            self.knob: self.match.value,
             "reached": self.match.reached,
             "side": self.match.side,
             "energy_ratio": finite_or_none(self.energy_ratio),
@@ -123,9 +119,15 @@ class MatchedComparison:
 
 def format_matches(rows: Sequence[MatchedComparison], metric: Metric) -> str:
     """Return *rows*, the runs matched in *metric*, as lines of text."""
-    columns = MATCH_COLUMNS
+    columns = list_match_columns(rows)
     lines = format_narrow_table(columns, [row.cells for row in rows], right=range(1, len(columns) - 1))
     return "\n".join((format_match_title(rows, metric), *lines, *list_match_notes(rows, metric)))
+
+
+def list_match_columns(rows: Sequence[MatchedComparison]) -> tuple[str, ...]:
+    """Return the titles of the columns of `MatchedComparison.cells`."""
+    knob = rows[0].knob if rows else "knob"
+    return "baseline", "its mean JCT", "its energy", knob, "our mean JCT", "our energy", "JCT", "energy", ""
 
 
 def format_match_title(rows: Sequence[MatchedComparison], metric: Metric) -> str:
@@ -144,7 +146,7 @@ def list_match_notes(rows: Sequence[MatchedComparison], metric: Metric) -> list[
     sides = {row.match.side for row in rows}
     notes = [f"x: the baseline's figure over ours, so above 1 {ours} is better"]
     notes += [
-        f"{_SIDE_MARKS[side]}: {text.format(ours)}"
+        f"{_SIDE_MARKS[side]}: {text.format(ours, rows[0].knob)}"
         for side, text in _SIDE_NOTES[metric].items()
         if side in sides
     ]

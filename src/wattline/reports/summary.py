@@ -30,6 +30,7 @@ from wattline.reports.data.energy import break_down_energy
 from wattline.reports.data.job_outcomes import JobOutcomes, collect_job_outcomes
 from wattline.reports.data.lease_intervals import LeaseIntervals, collect_lease_intervals
 from wattline.reports.data.node_states import NodeStateChanges, collect_state_changes
+from wattline.reports.data.prices import collect_prices, describe_bottlenecks, find_bottlenecks
 from wattline.reports.data.timeline import Timeline, build_timeline, compute_fragmentation
 
 
@@ -113,6 +114,12 @@ class Report:
     team: str = ""  # the only team of the trace that was simulated; "" = all
     assumptions: tuple[Mapping[str, Any], ...] = ()  # name, value, says, effect; see `reports.assumptions`
     estimate_error: str = ""  # of durations, where the policy had estimates; "" = it knew them
+    bound_jct_mean_s: float = math.nan  # no policy has a lower mean JCT on this trace; nan = no bound
+    gap_to_bound: float = math.nan  # mean JCT over the bound, minus 1; nan where jobs did not finish
+    bound_energy_j: float = math.nan  # no policy uses less energy
+    bound_none: str = ""  # why there is no bound
+    bottlenecks: tuple[Mapping[str, Any], ...] = ()  # resource, begin_s, end_s; of policies that log prices
+    bottleneck_text: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; numbers that are not finite are None."""
@@ -159,6 +166,8 @@ def compute_report(log: Log, tables: RunTables) -> Report:
         **_measure_energy(log, tables),
         **_measure_deadlines(tables),
         **_measure_gaps(log),
+        **_measure_bound(log, tables.outcomes),
+        **_name_bottlenecks(log),
     )
 
 
@@ -318,4 +327,29 @@ def _measure_gaps(log: Log) -> dict[str, Any]:
         "gap_mean": _mean(known),
         "gap_max": float(known.max()) if len(known) else math.nan,
         "gap_unknown": int(np.isinf(log.gap).sum()),
+    }
+
+
+def _measure_bound(log: Log, outcomes: JobOutcomes) -> dict[str, Any]:
+    """Return the bounds that the log's header has; they hold for runs in which all jobs finish."""
+    bound = log.header.get("bound") or {}
+    jct_mean_s, energy_j = (
+        math.nan if bound.get(name) is None else float(bound[name]) for name in ("jct_mean_s", "energy_j")
+    )
+    comparable = len(outcomes) == len(log.jobs) and bool(outcomes.finished.all()) and jct_mean_s > 0
+    return {
+        "bound_jct_mean_s": jct_mean_s,
+        "gap_to_bound": _mean(outcomes.jct_s) / jct_mean_s - 1.0 if comparable else math.nan,
+        "bound_energy_j": energy_j,
+        "bound_none": str(bound.get("none", "")),
+    }
+
+
+def _name_bottlenecks(log: Log) -> dict[str, Any]:
+    """Return the resources with the highest logged price, from the first submission to the end."""
+    since_s = float(log.jobs.submit_s.min()) if len(log.jobs) else 0.0
+    found = find_bottlenecks(collect_prices(log), log.end_s - since_s)
+    return {
+        "bottlenecks": tuple(bottleneck._asdict() for bottleneck in found),
+        "bottleneck_text": describe_bottlenecks(found),
     }

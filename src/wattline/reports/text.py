@@ -22,6 +22,7 @@ def format_report(report: Report) -> str:
         _format_line("trace", r.trace + (f", only team {r.team}" if r.team else "")) if r.trace else "",
         _format_line("jobs", _format_counts(r)),
         _format_line("JCT", _format_percentiles(r, "jct", ("mean", "p50", "p90", "p99", "max"))),
+        _format_line("bound", format_bound(r)) if math.isfinite(r.bound_jct_mean_s) or r.bound_none else "",
         _format_line("waiting", _format_percentiles(r, "wait", ("mean", "p50", "p90", "p99"))),
         _format_line("first start", f"mean {format_seconds(r.start_delay_mean_s)} after submission"),
         _format_line(
@@ -37,6 +38,7 @@ def format_report(report: Report) -> str:
         _format_line("deadlines", _format_deadlines(r)) if r.deadline_jobs else "",
         _format_line("cost", _format_cost(r)) if math.isfinite(r.cost) or r.tardiness_cost else "",
         _format_line("optimality", _format_gaps(r)) if math.isfinite(r.gap_mean) or r.gap_unknown else "",
+        _format_line("bottleneck", r.bottleneck_text) if r.bottleneck_text else "",
         _format_line("slowdown", _format_slowdown(r)),
         _format_line("estimates", r.estimate_error) if r.estimate_error else "",
         _format_line("assumed", format_assumptions(r.assumptions)) if r.assumptions else "",
@@ -60,6 +62,14 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
 
 
+def format_change(ratio: float) -> str:
+    """Return a ratio as a change: `−12 %`, `+0.4 %`; `unknown` for nan."""
+    if not math.isfinite(ratio):
+        return "unknown"
+    percent = 100 * (ratio - 1)
+    return f"{percent:+.{1 if abs(percent) < 10 else 0}f} %".replace("-", "−")
+
+
 def format_number(value: float) -> str:
     """Return *value* with three significant digits; `-` for nan."""
     if not math.isfinite(value):
@@ -81,6 +91,16 @@ def format_energy(value_j: float) -> str:
 def format_money(value: float) -> str:
     """Return an amount of money to the cent; `-` for nan."""
     return f"{value:,.2f}" if math.isfinite(value) else "-"
+
+
+def format_bound(r: Report) -> str:
+    """Return what no policy can beat, and how far this run is from it; "" for a run without a bound."""
+    if not math.isfinite(r.bound_jct_mean_s):
+        return f"none: {r.bound_none}" if r.bound_none else ""
+    text = f"no policy has a mean JCT below {format_seconds(r.bound_jct_mean_s)}"
+    if math.isfinite(r.gap_to_bound):
+        text += f", this one is {format_percent(r.gap_to_bound)} above"
+    return f"{text}; none uses less than {format_energy(r.bound_energy_j)}"
 
 
 def _format_line(name: str, text: str) -> str:

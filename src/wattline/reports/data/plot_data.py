@@ -9,7 +9,9 @@ from typing import Any
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
 from wattline.reports.data.downsample import sample_quantiles
+from wattline.reports.data.prices import collect_prices, downsample_prices
 from wattline.reports.data.series import PlotSeries, downsample_timeline
+from wattline.reports.data.step_function import StepFunction
 from wattline.reports.figures.gantt import GanttBars, NodeHeatmap, build_gantt
 from wattline.reports.summary import Report, build_run_tables, compute_report
 
@@ -25,6 +27,7 @@ class PlotData:
     series: PlotSeries
     jct_s: Floats  # ascending, at most `QUANTILES` values
     gantt: GanttBars | NodeHeatmap
+    prices: Mapping[str, StepFunction]  # by resource; empty: the policy logs none
 
 
 def build_plot_data(log: Log) -> PlotData:
@@ -37,4 +40,5 @@ def build_plot_data(log: Log) -> PlotData:
         series=downsample_timeline(tables, log.nodes),
         jct_s=sample_quantiles(outcomes.jct_s[outcomes.finished], QUANTILES),
         gantt=build_gantt(tables, log.nodes, log.jobs),
+        prices=downsample_prices(collect_prices(log)),
     )

@@ -10,17 +10,8 @@ from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
 from wattline.loop.runlog import Log
 from wattline.reports.data.downsample import downsample
+from wattline.reports.data.step_function import POINTS, StepFunction
 from wattline.reports.summary import RunTables, build_run_tables
-
-POINTS = 2000
-
-
-@dataclass(frozen=True, eq=False)
-class StepFunction:
-    """A step function: *value* holds from *at_s* (since the first submission) to the next."""
-
-    at_s: Floats
-    value: Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,1 @@
-"""Plotly figures and the SVG headline."""
+"""Figures as data, and the SVG headline."""

@@ -1,4 +1,4 @@
-"""Plotly figures of the JCT distribution and of queue, GPUs and power over time."""
+"""Figures of the JCT distribution and of queue, GPUs and power over time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 
 from wattline.reports.data.downsample import downsample
 from wattline.reports.data.plot_data import PlotData
-from wattline.reports.data.series import StepFunction
+from wattline.reports.data.step_function import StepFunction
 from wattline.reports.figures.style import (
     build_axis,
     build_layout,
     choose_power_unit,
     choose_time_unit,
-    pack_array,
     pick_colour,
     pick_dash,
 )
 
 _POINTS = 8000  # of all runs together, per panel; limits the size of the page
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0}
 
 
 def build_jct_figure(runs: Sequence[PlotData], run_names: Sequence[str]) -> dict[str, Any]:
@@ -35,18 +33,18 @@ def build_jct_figure(runs: Sequence[PlotData], run_names: Sequence[str]) -> dict
         traces.append(
             {
                 "type": "scatter", "mode": "lines", "name": run_names[i],
-                "x": pack_array(jct_s), "y": pack_array(share),
+                "x": jct_s, "y": share,
                 "line": {"color": pick_colour(i), "dash": pick_dash(i), "width": 2, "shape": "hv"},
-                "hovertemplate": "%{y:.1f} % of jobs within %{x:,.0f} s",
             }
         )  # fmt: skip
     ticks = [(s, t) for s, t in _TICKS if s <= 3 * max_s]
     return {
         "data": traces,
         "layout": build_layout(
-            360, showlegend=len(runs) > 1, legend=_LEGEND, hovermode="closest",
+            360, showlegend=len(runs) > 1,
             xaxis=build_axis(
-                "JCT (log scale)", type="log", tickvals=[s for s, _ in ticks], ticktext=[t for _, t in ticks]
+                "JCT (log scale)", type="log", range=[0.9, max(3.0, 1.2 * max_s)],
+                tickvals=[s for s, _ in ticks], ticktext=[t for _, t in ticks]
             ),
             yaxis=build_axis("finished jobs (%)", range=[0, 102]),
         ),
@@ -90,7 +88,7 @@ def build_time_figure(runs: Sequence[PlotData], run_names: Sequence[str]) -> dic
     return {
         "data": traces,
         "layout": build_layout(
-            720, showlegend=len(runs) > 1, legend=_LEGEND,
+            720, showlegend=len(runs) > 1,
             xaxis=build_axis(
                 f"time since the first submission ({unit})", anchor="y3", range=[0, 1.01 * span_s / unit_s]
             ),
@@ -105,6 +103,6 @@ def _build_step_trace(
     return {
         "type": "scatter", "mode": "lines", "name": name, "yaxis": panel,
         "legendgroup": str(number), "showlegend": in_legend,
-        "x": pack_array(steps.at_s), "y": pack_array(steps.value),
+        "x": steps.at_s, "y": steps.value,
         "line": {"color": pick_colour(number), "dash": pick_dash(number), "width": 1.3, "shape": "hv"},
     }  # fmt: skip

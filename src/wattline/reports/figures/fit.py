@@ -1,4 +1,4 @@
-"""Plotly figures of fitted curves, measured points and held-out errors."""
+"""Figures of fitted curves, measured points and held-out errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wattline.reports.figures.fit_lines import (
     list_curve_settings,
     needs_log_axis,
 )
-from wattline.reports.figures.style import build_axis, build_layout, pack_array, pick_colour
+from wattline.reports.figures.style import build_axis, build_layout, pick_colour
 
 TITLES = {
     "gpus": "GPUs",
@@ -31,10 +31,8 @@ TITLES = {
     "read_mib_s": "storage of the job (MiB/s)",
     "fuse": "jobs in one array",
 }
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.03, "xanchor": "left", "x": 0}
 _HALVES = ([0.0, 0.455], [0.545, 1.0])
 _HEIGHT = 390
-_TOP, _TOP_WITH_LEGEND = 30, 56  # pixels for the buttons, and for the legend below them
 
 
 def build_knob_figure(workload: Workload, rows: Profile, knob: str) -> dict[str, Any] | None:
@@ -59,7 +57,7 @@ def build_knob_figure(workload: Workload, rows: Profile, knob: str) -> dict[str,
             panel, len(panels), (TITLES[knob], getattr(used, knob)), (title, getattr(used, column))
         )
     several = len(drawn) > 1
-    return _build_figure(traces, axes, _HEIGHT, showlegend=several, top=_TOP_WITH_LEGEND if several else _TOP)
+    return _build_figure(traces, axes, _HEIGHT, showlegend=several)
 
 
 def _build_line_traces(
@@ -72,15 +70,18 @@ def _build_line_traces(
     }  # fmt: skip
     curve = {
         "type": "scatter", "mode": "lines", **place, "showlegend": panel == 0, "hoverinfo": "skip",
-        "x": pack_array(getattr(settings, knob)),
-        "y": pack_array(getattr(workload.extrapolate(settings), column)),
+        "x": getattr(settings, knob),
+        "y": getattr(workload.extrapolate(settings), column),
         "line": {"color": pick_colour(number), "width": 1.8},
     }  # fmt: skip
+    known = _list_known_points(getattr(rows, knob)[line.rows], getattr(rows, column)[line.rows])
     points = {
-        "type": "scatter", "mode": "markers", **place, "showlegend": False,
-        **_list_known_points(getattr(rows, knob)[line.rows], getattr(rows, column)[line.rows]),
+        "type": "scatter", "mode": "markers", **place, "showlegend": False, **known,
         "marker": {"color": pick_colour(number), "size": 7},
-        "hovertemplate": "%{x:.4~g}: measured %{y:.4~g}",
+        "hover": [
+            f"{line.name}\n{x:.4g}: measured {y:.4g}".strip()
+            for x, y in zip(known["x"], known["y"], strict=True)
+        ],
     }  # fmt: skip
     return [curve, points]
 
@@ -112,23 +113,20 @@ def build_error_figure(rows: Profile, held_out: HeldOutErrors) -> dict[str, Any]
                 "type": "scatter", "mode": "markers", "name": column, **_list_known_points(measured, error),
                 "xaxis": f"x{panel + 1}".replace("x1", "x"), "yaxis": f"y{panel + 1}".replace("y1", "y"),
                 "marker": {"color": pick_colour(panel), "size": 7, "opacity": 0.7},
-                "text": [texts[row] for row in np.flatnonzero(known).tolist()],
-                "hovertemplate": "%{text}<br>%{y:.1f} % off<extra></extra>",
+                "hover": [
+                    f"{texts[row]}\n{error[row]:.1f} % off" for row in np.flatnonzero(known).tolist()
+                ],
             }
         )  # fmt: skip
         name = "samples/s off (%)" if column == "samples_s" else "watts off (%)"
         axes |= _build_axes(panel, len(panels), (title, measured[known]), (name, np.zeros(1)))
-    return _build_figure(traces, axes, _HEIGHT - 80, showlegend=False, top=_TOP)
+    return _build_figure(traces, axes, _HEIGHT - 80, showlegend=False)
 
 
 def _build_figure(
-    traces: list[dict[str, Any]], axes: dict[str, Any], height: int, *, showlegend: bool, top: int
+    traces: list[dict[str, Any]], axes: dict[str, Any], height: int, *, showlegend: bool
 ) -> dict[str, Any]:
-    margin = {"l": 64, "r": 24, "t": top, "b": 48}
-    plot_layout = build_layout(
-        height, margin=margin, legend=_LEGEND, showlegend=showlegend, hovermode="closest", **axes
-    )
-    return {"data": traces, "layout": plot_layout}
+    return {"data": traces, "layout": build_layout(height, showlegend=showlegend, **axes)}
 
 
 def _format_settings(rows: Profile, row: int) -> str:
@@ -151,10 +149,8 @@ def _build_axes(panel: int, panels: int, x: tuple[str, Floats], y: tuple[str, Fl
     x_scale = _build_log_axis([2.0**power for power in range(-20, 40)], x[1]) if needs_log_axis(x[1]) else {}
     domain = _HALVES[panel] if panels > 1 else [0.0, 1.0]
     return {
-        f"xaxis{number}": build_axis(
-            x[0], domain=domain, anchor=f"y{number}", separatethousands=True, **x_scale
-        ),
-        f"yaxis{number}": build_axis(y[0], anchor=f"x{number}", separatethousands=True, **y_scale),
+        f"xaxis{number}": build_axis(x[0], domain=domain, anchor=f"y{number}", **x_scale),
+        f"yaxis{number}": build_axis(y[0], anchor=f"x{number}", **y_scale),
     }
 
 
@@ -163,7 +159,12 @@ def _build_log_axis(round_values: list[float], values: Floats) -> dict[str, Any]
     low, high = values.min() / 1.05, values.max() * 1.05
     ticks = [tick for tick in round_values if low <= tick <= high]
     ticks = ticks[:: 1 + len(ticks) // 9]
-    return {"type": "log", "tickvals": ticks, "ticktext": [_format_tick(tick) for tick in ticks]}
+    return {
+        "type": "log",
+        "range": [low, high],
+        "tickvals": ticks,
+        "ticktext": [_format_tick(tick) for tick in ticks],
+    }
 
 
 def _format_tick(value: float) -> str:

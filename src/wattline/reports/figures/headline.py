@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -10,6 +9,7 @@ from wattline.reports.data.plot_data import PlotData
 from wattline.reports.figures.style import pick_colour
 from wattline.reports.figures.tradeoff import Tradeoff, build_tradeoff, format_axis_title
 from wattline.reports.summary import Report
+from wattline.reports.svg.axes import choose_ticks
 
 _WIDTH, _HEIGHT = 900, 420
 _LEFT, _TOP, _RIGHT, _BOTTOM = 78, 58, 24, 62
@@ -97,11 +97,3 @@ def _draw_points(plot: Tradeoff) -> Iterator[str]:
 
 def _format_text(x: float, y: float, text: str, anchor: str, fill: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" {more}>{escape(text)}</text>'
-
-
-def choose_ticks(low: float, high: float) -> list[float]:
-    """Return four to nine round numbers between *low* and *high*."""
-    rough = (high - low) / 6
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= rough)
-    return [round(k * step, 12) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -1,12 +1,8 @@
-"""Colours, units, axes and packed arrays of plotly figures."""
+"""Colours, units, axes and layouts of figures."""
 
 from __future__ import annotations
 
-import base64
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 # The palette of Okabe and Ito, which is safe for colour-blind readers, without yellow, which is illegible on
 # white, and without black, which is illegible on dark backgrounds.
@@ -43,29 +39,11 @@ def choose_power_unit(max_w: float) -> tuple[float, str]:
     return (1000.0, "kW") if max_w >= 2000 else (1.0, "W")
 
 
-def pack_array(values: NDArray[Any]) -> dict[str, Any]:
-    """Return *values* as a typed array of plotly.js: bytes in base64, smaller and faster than a list."""
-    array = np.ascontiguousarray(values, dtype=np.uint8 if values.dtype == np.uint8 else np.float32)
-    text = base64.b64encode(array.tobytes()).decode("ascii")
-    result: dict[str, Any] = {"dtype": "u1" if array.dtype == np.uint8 else "f4", "bdata": text}
-    if array.ndim > 1:
-        result["shape"] = ", ".join(map(str, array.shape))
-    return result
-
-
 def build_axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return an axis that makes room for its labels."""
-    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False, **more}
+    """Return an axis with a title."""
+    return {"title": {"text": title}, **more}
 
 
 def build_layout(height: int, **more: Any) -> dict[str, Any]:
-    """Return the layout that all figures share; the page's script adds the colours of text and grid."""
-    return {
-        "height": height,
-        "margin": {"l": 64, "r": 24, "t": 16, "b": 48},
-        "font": {"size": 13},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hoverlabel": {"namelength": -1},
-        **more,
-    }
+    """Return the layout of a figure of *height* pixels."""
+    return {"height": height, **more}

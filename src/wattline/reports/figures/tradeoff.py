@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import Any
 
 from wattline.reports.data.pareto_front import mark_pareto_front
-from wattline.reports.equal_energy import EtaSweep
+from wattline.reports.equal_energy import KnobSweep
 from wattline.reports.figures.labels import Box, Label, place_labels
 from wattline.reports.figures.style import (
     build_axis,
@@ -41,7 +40,7 @@ class Tradeoff:
     energy_range: tuple[float, float]
     jct_range: tuple[float, float]
     label: tuple[Label, ...]
-    sweep: tuple[tuple[float, float, float], ...] = ()  # eta, energy and JCT of the runs of one policy
+    sweep: tuple[tuple[float, float, float], ...] = ()  # knob, energy and JCT of the runs of one policy
 
 
 def build_tradeoff(
@@ -49,12 +48,14 @@ def build_tradeoff(
     width: float,
     height: float,
     font_px: float = 13,
-    sweep: EtaSweep | None = None,
+    sweep: KnobSweep | None = None,
 ) -> Tradeoff:
     """Return the runs with known energy and JCT, and those of *sweep*; *width* and *height* are in pixels."""
     rows = [i for i, r in enumerate(reports) if _has_both(r)]
     swept = (
-        [(eta, r) for eta, r in zip(sweep.etas, sweep.reports, strict=True) if _has_both(r)] if sweep else []
+        [(value, r) for value, r in zip(sweep.values, sweep.reports, strict=True) if _has_both(r)]
+        if sweep
+        else []
     )
     run_names, on_front = name_runs(reports), mark_pareto_front(reports)
     shown = [*(reports[i] for i in rows), *(r for _, r in swept)]
@@ -81,7 +82,7 @@ def build_tradeoff(
         energy_range=x_range,
         jct_range=y_range,
         label=tuple(place_labels(run_pixels, texts, (0, 0, width, height), covered, font_px)),
-        sweep=tuple((eta, x, y) for (eta, _), (x, y) in zip(swept, points[len(rows) :], strict=True)),
+        sweep=tuple((value, x, y) for (value, _), (x, y) in zip(swept, points[len(rows) :], strict=True)),
     )
 
 
@@ -125,10 +126,9 @@ def format_axis_title(text: str, shown: tuple[float, float]) -> str:
     return text if shown[0] == 0 else f"{text}, not from 0"
 
 
-def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = None) -> dict[str, Any]:
-    """Return the plotly figure; *sweep* is a line through the runs of one policy."""
+def build_tradeoff_figure(reports: Sequence[Report], sweep: KnobSweep | None = None) -> dict[str, Any]:
+    """Return the figure; *sweep* is a line through the runs of one policy."""
     plot = build_tradeoff(reports, _WIDTH, _HEIGHT, sweep=sweep)
-    anchors = {"start": "left", "middle": "center", "end": "right"}
     line = {
         "type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": "Pareto front",
         "x": [plot.energy[k] for k in plot.front], "y": [plot.jct[k] for k in plot.front],
@@ -136,25 +136,24 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = No
     }  # fmt: skip
     dots = [
         {
-            "type": "scatter", "mode": "markers", "name": escape(plot.name[k]),
+            "type": "scatter", "mode": "markers", "name": plot.name[k],
             "x": [plot.energy[k]], "y": [plot.jct[k]],
             "marker": {"size": 12, "color": pick_colour(number), "symbol": pick_symbol(number)},
-            "hovertemplate": f"{escape(plot.name[k])}<br>%{{x:.4~g}} {plot.energy_unit}, "
-            f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
+            "hover": [f"{plot.name[k]}\n{_describe_point(plot, plot.energy[k], plot.jct[k])}"],
         }
         for k, number in enumerate(plot.number)
     ]  # fmt: skip
     notes = [
         {
-            "x": plot.energy[k], "y": plot.jct[k], "text": escape(plot.name[k]), "font": {"size": 13},
-            "xanchor": anchors[spot.anchor], "yanchor": "middle", **_build_annotation_offset(spot),
+            "x": plot.energy[k], "y": plot.jct[k], "text": plot.name[k], "dx": spot.dx, "dy": spot.dy,
+            "anchor": spot.anchor, "leader": spot.needs_leader,
         }
         for k, spot in enumerate(plot.label)
     ]  # fmt: skip
     return {
         "data": [line, *_build_sweep_trace(plot, sweep), *dots],
         "layout": build_layout(
-            420, showlegend=False, annotations=notes, meta={"legendWhereNarrow": True},
+            420, showlegend=False, annotations=notes,
             xaxis=build_axis(
                 format_axis_title(f"energy of the cluster ({plot.energy_unit})", plot.energy_range),
                 range=list(plot.energy_range),
@@ -166,29 +165,23 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: EtaSweep | None = No
     }  # fmt: skip
 
 
-def _build_sweep_trace(plot: Tradeoff, sweep: EtaSweep | None) -> list[dict[str, Any]]:
+def _describe_point(plot: Tradeoff, energy: float, jct: float) -> str:
+    return f"{energy:.4g} {plot.energy_unit}, mean JCT {jct:.3g} {plot.jct_unit}"
+
+
+def _build_sweep_trace(plot: Tradeoff, sweep: KnobSweep | None) -> list[dict[str, Any]]:
     if sweep is None or not plot.sweep:
         return []
-    eta, energy, jct = (list(column) for column in zip(*plot.sweep, strict=True))
-    name = escape(sweep.policy)
+    values, energy, jct = (list(column) for column in zip(*plot.sweep, strict=True))
     return [
         {
-            "type": "scatter", "mode": "lines+markers+text", "name": name,
-            "x": energy, "y": jct, "customdata": eta, "cliponaxis": False,
-            "text": [f"<br>eta {value:g}" if value in (eta[0], eta[-1]) else "" for value in eta],
-            "textposition": "bottom center", "textfont": {"size": 11},
+            "type": "scatter", "mode": "lines+markers+text", "name": sweep.policy, "hoverinfo": "skip",
+            "x": energy, "y": jct,
+            "text": [f"{sweep.knob} {x:g}" if x in (values[0], values[-1]) else "" for x in values],
             "line": {"color": pick_colour(sweep.run_number), "width": 1.5}, "marker": {"size": 5},
-            "hovertemplate": f"{name}, eta %{{customdata:.3~g}}<br>%{{x:.4~g}} {plot.energy_unit}, "
-            f"mean JCT %{{y:.3~g}} {plot.jct_unit}<extra></extra>",
+            "hover": [
+                f"{sweep.policy}, {sweep.knob} {value:.3g}\n{_describe_point(plot, x, y)}"
+                for value, x, y in plot.sweep
+            ],
         }
     ]  # fmt: skip
-
-
-def _build_annotation_offset(spot: Label) -> dict[str, Any]:
-    """Return the position of a label for plotly, with a leader line where it needs one."""
-    if not spot.needs_leader:
-        return {"showarrow": False, "xshift": spot.dx, "yshift": -spot.dy}
-    return {
-        "showarrow": True, "ax": spot.dx, "ay": spot.dy, "arrowhead": 0, "arrowwidth": 0.8,
-        "arrowcolor": "#7F7F7F", "standoff": 7,
-    }  # fmt: skip

@@ -1,8 +1,10 @@
-"""Rendering of pages: templates, figures as data, and plotly itself in one file."""
+"""Rendering of pages: templates, figures as SVG, style and script in one file that loads nothing else."""
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import wattline
 from wattline.errors import ConfigError
+from wattline.reports.svg.figure import NARROW, WIDE, render_figure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -18,14 +21,8 @@ if TYPE_CHECKING:
 Facts = Sequence[tuple[str, str]]
 """Names and values under the title of a page; empty values are not shown."""
 
-
-def load_plotly_js() -> str:
-    """Return the source of plotly.js, which the Python package plotly contains."""
-    try:
-        from plotly.offline import get_plotlyjs  # in the extra `report`: only pages need it
-    except ImportError:
-        raise _missing("plotly") from None
-    return str(get_plotlyjs())
+LOOK = "look.css"
+"""The stylesheet that reports share with the page of the service: colours, text, tables, cards, charts."""
 
 
 def render_document(
@@ -35,29 +32,45 @@ def render_document(
     figures: Mapping[str, Any],
     *,
     made_from: str,
-    plotly: str,
+    summary: Sequence[str] = (),
     **context: object,
 ) -> str:
-    """Return a page that loads nothing else; *figures* are plotly figures by name, *plotly* is its source.
+    """Return a page that loads nothing else; *figures* are figures by name, *summary* plain sentences.
 
     Text in *context* is escaped by the templates.
     """
     environment = _environment()
     from markupsafe import Markup  # comes with jinja2
 
-    # A "<" could end the script element; as an escape sequence it is the same text in JSON.
-    data = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    style, script = read_template(LOOK) + read_template("page.css"), read_template("page.js")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:;"
+        " form-action 'none'; base-uri 'none'"
+    )
     return environment.get_template(template).render(
         title=title,
         facts=facts,
-        style=Markup(_read("page.css")),
-        script=Markup(_read("page.js")),
-        plotly=Markup(plotly),
-        figures=Markup(data),
+        summary=list(summary),
+        policy=Markup(policy),
+        style=Markup(style),
+        script=Markup(script),
+        charts={name: [Markup(svg) for svg in _render_both(name, one)] for name, one in figures.items()},
         made_from=made_from,
         version=wattline.__version__,
         **context,
     )
+
+
+def _render_both(name: str, figure: Mapping[str, Any]) -> list[str]:
+    """Return the figure for windows, and for phones unless it is scrolled there."""
+    label = f"chart {name}; the table of the page has its figures"
+    widths = (WIDE,) if name.startswith("nodes-") else (WIDE, NARROW)
+    return [render_figure(figure, width, label) for width in widths]
+
+
+def _hash(text: str) -> str:
+    """Return the source expression of a Content Security Policy that allows exactly *text*."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def write_page(path: str | Path, text: str) -> None:
@@ -71,8 +84,10 @@ def _environment() -> Environment:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined  # in the extra `report`
     except ImportError:
-        raise _missing("jinja2") from None
-    return Environment(
+        raise ConfigError(
+            "a page needs jinja2, which is not installed", "pip install 'wattline[report]'"
+        ) from None
+    environment = Environment(
         loader=PackageLoader("wattline.reports.html"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -80,11 +95,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["is_text"] = _is_text_column
+    return environment
 
 
-def _missing(package: str) -> ConfigError:
-    return ConfigError(f"a page needs {package}, which is not installed", "pip install 'wattline[report]'")
+def _is_text_column(rows: Sequence[Sequence[str]], column: int) -> bool:
+    """Return whether no cell of a column begins with a number, so that it is aligned to the left."""
+    return not any(re.match(r"\s*[-−<±×]?\s*\d", str(row[column])) for row in rows if column < len(row))
 
 
-def _read(name: str) -> str:
+def read_template(name: str) -> str:
+    """Return a file of the templates, such as the stylesheet `LOOK`."""
     return files("wattline.reports.html").joinpath("templates", name).read_text(encoding="utf-8")

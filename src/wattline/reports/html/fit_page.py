@@ -12,7 +12,7 @@ from wattline.models.fit_quality import FittedWorkload
 from wattline.models.workload import Workload
 from wattline.reports.figures.fit import TITLES, build_error_figure, build_knob_figure
 from wattline.reports.figures.fit_lines import group_lines
-from wattline.reports.html.document import load_plotly_js, render_document, write_page
+from wattline.reports.html.document import render_document, write_page
 from wattline.reports.text import format_percent
 
 _COLUMNS = ("workload", "points", "samples/s off", "at worst", "watts off", "at worst")
@@ -26,11 +26,11 @@ class _FitSection(NamedTuple):
 
 def write_fit_page(path: str | Path, profile: str, fits: Sequence[FittedWorkload]) -> None:
     """Write a page about the models of one profile; it works offline and needs the extra `report`."""
-    write_page(path, render_fit_page(profile, fits, load_plotly_js()))
+    write_page(path, render_fit_page(profile, fits))
 
 
-def render_fit_page(profile: str, fits: Sequence[FittedWorkload], plotly: str) -> str:
-    """Return the page as HTML; *plotly* is the source of plotly.js."""
+def render_fit_page(profile: str, fits: Sequence[FittedWorkload]) -> str:
+    """Return the page as HTML."""
     figures = build_fit_figures(fits)
     points = sum(len(fit.rows) for fit in fits)
     facts = [
@@ -45,7 +45,7 @@ def render_fit_page(profile: str, fits: Sequence[FittedWorkload], plotly: str) -
         facts,
         figures,
         made_from="these measurements",
-        plotly=plotly,
+        summary=[_summarize_fit(fit) for fit in fits],
         columns=_COLUMNS,
         rows=[_format_row(fit) for fit in fits],
         fits=[_describe_fit(number, fit, figures) for number, fit in enumerate(fits)],
@@ -53,7 +53,7 @@ def render_fit_page(profile: str, fits: Sequence[FittedWorkload], plotly: str) -
 
 
 def build_fit_figures(fits: Sequence[FittedWorkload]) -> dict[str, Any]:
-    """Return the plotly figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
+    """Return the figures by name: `fit-0-cap_w`, …, `fit-0-errors`, `fit-1-batch`, …"""
     figures = {}
     for number, fit in enumerate(fits):
         workload, rows = fit.workload, merged(fit.rows)
@@ -61,6 +61,18 @@ def build_fit_figures(fits: Sequence[FittedWorkload]) -> dict[str, Any]:
             figures[f"fit-{number}-{knob}"] = build_knob_figure(workload, rows, knob)
         figures[f"fit-{number}-errors"] = build_error_figure(rows, fit.held_out)
     return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def _summarize_fit(fit: FittedWorkload) -> str:
+    name, errors = f"{fit.workload.model} on {fit.workload.gpu}", fit.held_out
+    samples = format_percent(errors.samples_error)
+    watts = format_percent(errors.watts_error) if fit.workload.metered else "-"
+    if samples == "-":
+        return f"{name}: too few points to leave any out, so its error is not known."
+    text = f"{name}: settings that the fit had not seen are {samples} off in samples/s"
+    return (
+        f"{text} and {watts} in watts, on average." if watts != "-" else f"{text}, on average; watts unknown."
+    )
 
 
 def _list_varied_knobs(workload: Workload) -> list[str]:

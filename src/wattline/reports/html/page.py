@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,15 +10,17 @@ from wattline.loop.runlog import Log
 from wattline.reports.compare import Comparison, compare
 from wattline.reports.data.plot_data import PlotData
 from wattline.reports.equal_energy import (
-    MATCH_COLUMNS,
     MatchedComparison,
     format_match_title,
+    list_match_columns,
     list_match_notes,
 )
 from wattline.reports.figures.curves import build_jct_figure, build_time_figure
 from wattline.reports.figures.nodes import build_node_figures
+from wattline.reports.figures.prices import build_price_figure
 from wattline.reports.figures.tradeoff import build_tradeoff_figure
-from wattline.reports.html.document import load_plotly_js, render_document, write_page
+from wattline.reports.html.document import render_document, write_page
+from wattline.reports.html.plain_summary import summarize
 from wattline.reports.html.tables import build_cards, build_comparison_table
 from wattline.reports.knob_search import Metric
 from wattline.reports.run_names import name_runs
@@ -35,8 +36,19 @@ _PLOTS = (
         "None beats the runs on the dotted line in both. Lower left is better.",
     ),
     ("jct", "How long jobs took", "Share of the finished jobs that were done within a time."),
-    ("time", "Over time", "Zoom into queue, GPUs or power and the others follow. Double-click to zoom out."),
-    ("nodes-0", "Nodes", "GPUs held on each node; hatched or pale where it is off, booting or down."),
+    ("time", "Over time", "Queue, GPUs held and power, on one time axis."),
+    (
+        "prices",
+        "Prices",
+        "Price of a GPU-hour by kind, and what budgets add to it at full power: the highest is the "
+        "bottleneck. Below, the price of a joule. Seconds of completion time, or money with aim=cost.",
+    ),
+    (
+        "nodes-0",
+        "Nodes",
+        "GPUs held on each node: a colour for each job, or from dark (none) to yellow (all) where there are "
+        "many; grey or pale where a node is off, booting or down.",
+    ),
 )
 
 
@@ -61,11 +73,11 @@ def write_html(path: str | Path, runs: Run | Comparison | Iterable[Run]) -> None
     if isinstance(runs, Log | PlotData | Report):
         runs = (runs,)
     comparison = runs if isinstance(runs, Comparison) else compare(*runs)
-    write_page(path, render_page(comparison, load_plotly_js()))
+    write_page(path, render_page(comparison))
 
 
-def render_page(comparison: Comparison, plotly: str) -> str:
-    """Return the page about the runs of *comparison* as HTML; *plotly* is the source of plotly.js."""
+def render_page(comparison: Comparison) -> str:
+    """Return the page about the runs of *comparison* as HTML."""
     figures = build_figures(comparison)
     single = len(comparison.reports) == 1
     return render_document(
@@ -74,11 +86,11 @@ def render_page(comparison: Comparison, plotly: str) -> str:
         _list_facts(comparison),
         figures,
         made_from="the run log",
-        plotly=plotly,
+        summary=summarize(comparison),
         cards=build_cards(comparison.reports[0]) if single else [],
         comparison=None if single else build_comparison_table(comparison),
         summary_note="" if single else _format_summary_note(comparison),
-        match_columns=MATCH_COLUMNS,
+        match_columns=list_match_columns(comparison.equal_energy or comparison.equal_jct or ()),
         matches=[
             _describe_matches(rows, metric) for rows, metric in _list_matches(comparison) if rows is not None
         ],
@@ -88,14 +100,16 @@ def render_page(comparison: Comparison, plotly: str) -> str:
 
 
 def build_figures(comparison: Comparison) -> dict[str, Any]:
-    """Return the plotly figures of a page by name: `tradeoff`, `jct`, `time`, and `nodes-0`, `nodes-1`, …"""
+    """Return the figures of a page by name: `tradeoff`, `jct`, `time`, `prices`, `nodes-0`, `nodes-1`, …"""
     figures: dict[str, Any] = {}
     if (len(comparison.reports) > 1 or comparison.sweep) and any(comparison.pareto_front):
         figures["tradeoff"] = build_tradeoff_figure(comparison.reports, comparison.sweep)
     if comparison.plot_data:
-        run_names = [escape(name) for name in name_runs(comparison.reports)]  # plotly interprets tags in text
+        run_names = name_runs(comparison.reports)
         figures["jct"] = build_jct_figure(comparison.plot_data, run_names)
         figures["time"] = build_time_figure(comparison.plot_data, run_names)
+        if any(run.prices for run in comparison.plot_data):
+            figures["prices"] = build_price_figure(comparison.plot_data, run_names)
         for i, figure in enumerate(build_node_figures([run.gantt for run in comparison.plot_data])):
             figures[f"nodes-{i}"] = figure
     return figures
@@ -107,8 +121,8 @@ def _list_plots(comparison: Comparison, figures: Mapping[str, Any]) -> list[_Plo
         if figure not in figures:
             continue
         if figure == "tradeoff" and comparison.sweep:
-            policy = comparison.sweep.policy
-            note += f" The solid line is what {policy} does with other etas: it may beat them."
+            policy, knob = comparison.sweep.policy, comparison.sweep.knob
+            note += f" The solid line is what {policy} does with other values of {knob}: it may beat them."
         can_choose = figure == "nodes-0" and len(comparison.plot_data) > 1
         run_names = name_runs([run.report for run in comparison.plot_data]) if can_choose else ()
         sections.append(_PlotSection(figure, title, note, run_names))

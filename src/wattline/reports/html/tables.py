@@ -35,6 +35,7 @@ class Cell(NamedTuple):
     text: str
     ratio: str
     is_best: bool
+    value: float | None  # to sort by; None: unknown
 
 
 class ComparisonRow(NamedTuple):
@@ -96,9 +97,16 @@ def build_comparison_table(comparison: Comparison) -> ComparisonTable:
             value = getattr(r, c.field)
             ratio = ratios[c.field][i] if i and c.field in ratios else math.nan
             ratio_text = f"×{ratio:.2f}" if math.isfinite(ratio) else ""
-            cells.append(Cell(c.format_value(value), ratio_text, value == best[c.field]))
+            known = float(value) if math.isfinite(value) else None
+            cells.append(Cell(c.format_value(value), ratio_text, value == best[c.field], known))
         rows.append(ComparisonRow(run_names[i], pick_colour(i), comparison.pareto_front[i], cells))
     return ComparisonTable([c.title for c in columns], rows)
+
+
+def _format_gap(gap: float) -> str:
+    if not math.isfinite(gap):
+        return "-"
+    return f"{100 * gap:,.0f} %" if gap >= 0.1 else f"{100 * gap:.2g} %"
 
 
 def _find_best(column: _Column, values: Sequence[float]) -> float:
@@ -188,7 +196,7 @@ def _list_costs(r: Report) -> Rows:
     rows = (
         ("cost of energy", format_money(r.energy_cost)),
         ("of being late", format_money(r.tardiness_cost) if math.isfinite(r.cost) else "-"),
-        ("from the best decision, at most", f"{100 * r.gap_max:.2g} %" if math.isfinite(r.gap_max) else "-"),
+        ("from the best decision, at most", _format_gap(r.gap_max)),
     )
     return [(name, value) for name, value in rows if value != "-"]
 
