@@ -25,6 +25,7 @@ def wait_for_reason(controller: Controller, job: str, text: str) -> None:
     wait_until(lambda: describe_reason(controller.view(), controller.job(job)) == text, text)
 
 
+@pytest.mark.slow
 def test_a_job_starts_after_the_success_of_another(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         first = submit_text(controller, "run: sleep 60")[0].id
@@ -76,6 +77,7 @@ def test_an_unknown_dependency_is_refused_with_its_value(tmp_path: Path, text: s
         assert controller.store.jobs() == []
 
 
+@pytest.mark.slow
 def test_a_dependency_that_has_failed_already_is_refused(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         failed = submit_text(controller, "run: 'false'")[0].id
@@ -89,6 +91,7 @@ def test_a_dependency_that_has_failed_already_is_refused(tmp_path: Path) -> None
         assert wait_until_over(controller, after).state == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_at_most_max_parallel_jobs_of_a_sweep_run_at_once(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         jobs = submit_text(controller, "run: sleep 0.${n}\nmatrix: {n: 1..7}\nmax_parallel: 2")
@@ -100,6 +103,7 @@ def test_at_most_max_parallel_jobs_of_a_sweep_run_at_once(tmp_path: Path) -> Non
         assert {row.state for row in controller.store.jobs()} == {"SUCCEEDED"}
 
 
+@pytest.mark.slow
 def test_the_limit_holds_under_holds_releases_and_priorities(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller:
         text = "run: sleep 60${n}\nmatrix: {n: 1..5}\nmax_parallel: 2"

@@ -19,6 +19,7 @@ UNPRIVILEGED = pwd.getpwuid(65534).pw_name
 SWEEP = Path(__file__).parent.parent.parent / "demo" / "sweep.py"
 
 
+@pytest.mark.slow
 def test_jobs_run_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
     with run_controller(tmp_path, "simulated:1xa100") as controller:
         first = submit_text(controller, "run: sleep 0.3")[0].id
@@ -105,6 +106,7 @@ def test_a_key_that_is_used_between_a_look_and_a_submission_submits_once(
         assert len(controller.store.jobs()) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_and_the_service_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_failing_policy_is_reported_and_does_not_end_the_service(
         assert wait_until_over(controller, job).state == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_a_table_of_mostly_finished_jobs_starts_a_new_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +246,7 @@ env: {{OMP_NUM_THREADS: 1}}
         wait_until(lambda: len(controller.backend._recurring._memory.runs("nightly", "v100")) == 3)
 
 
+@pytest.mark.slow
 def test_a_job_held_during_its_back_off_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +271,7 @@ def test_values_of_environment_variables_are_not_shown(tmp_path: Path) -> None:
         assert (tmp_path / "state.db").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_is_held_and_then_cancelled_never_runs(tmp_path: Path) -> None:
     with run_controller(tmp_path, "simulated:1xa100") as controller:
         first = submit_text(controller, "run: sleep 0.3")[0].id

@@ -53,6 +53,14 @@ def test_the_flags_are_those_of_the_job_file(tmp_path: Path, capsys: Capsys) -> 
     ]
 
 
+def test_slurm_is_asked_for_the_type_by_its_own_name(tmp_path: Path, capsys: Capsys) -> None:
+    path = write_job(tmp_path, power="auto")
+    path.write_text(path.read_text().replace("gpu_type: a100", "gpu_type: nvidia_a100_80gb_pcie"))
+    script = emit(capsys, "sbatch", str(path), "--licence", "watts")
+    assert "--gres=gpu:nvidia_a100_80gb_pcie:2" in script
+    assert "--licenses=watts:600" in script  # of two A100 with PCIe
+
+
 def test_without_a_power_limit_a_job_holds_the_watts_that_its_gpus_can_draw(
     tmp_path: Path, capsys: Capsys
 ) -> None:

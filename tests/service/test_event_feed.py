@@ -65,6 +65,7 @@ def test_a_stream_starts_now_unless_it_asks_for_history(store: Store) -> None:
     feed.close()
 
 
+@pytest.mark.slow
 def test_all_history_comes_in_pages_without_gaps_while_events_are_written(store: Store) -> None:
     store.append(*(note(n, str(n % 3)) for n in range(1, 3001)))
     feed = EventFeed(store)

@@ -16,6 +16,7 @@ def has_no_live_jobs(controller: Controller) -> bool:
     return not controller.store.has_live_jobs()
 
 
+@pytest.mark.slow
 def test_a_sweep_is_cancelled_by_one_request_in_one_transaction(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller, open_client(controller) as client:
         first = submit_text(controller, SWEEP % 300)[0].id
@@ -38,6 +39,7 @@ def test_a_sweep_is_cancelled_by_one_request_in_one_transaction(tmp_path: Path) 
         assert (again["matched"], again["changed"]) == (0, 0)  # they have ended
 
 
+@pytest.mark.slow
 def test_filters_select_jobs_and_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller, open_client(controller) as client:
 

@@ -41,6 +41,7 @@ def test_the_energy_is_that_of_all_leases(tmp_path: Path) -> None:
         assert alone.energy_method == "predicted from measurements of resnet50 on a100"
         (other,) = submit_text(controller, "run: sleep 600\nmodel: resnet50\nresources: {time: 10m}")
         wait_until_running(controller, other.id)
+        wait_until(lambda: controller.view().queue_position(other.id) is not None)  # follows the store
         shared = plan(controller).expected  # they take turns, so each has many leases
         assert shared is not None
         assert shared.ends_s is not None

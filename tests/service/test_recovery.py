@@ -35,6 +35,7 @@ def holds(found: dict[str, Any]) -> None:
     assert found["rebuilt"] == found["states"]
 
 
+@pytest.mark.slow
 def test_a_killed_controller_loses_no_job_and_runs_none_twice(tmp_path: Path) -> None:
     holds(crashed(tmp_path, kills=5, seed=0))
 

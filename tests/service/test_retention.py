@@ -10,7 +10,7 @@ from support.controllers import open_client, run_controller, submit_text, wait_u
 from wattline.errors import StoreError
 from wattline.service.archive import read_archive
 from wattline.service.retention import Pruner, PruneReport
-from wattline.service.settings import DAY_S, RetentionSettings
+from wattline.service.settings import DAY_S, RetentionSettings, ServiceSettings
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.store import Store
 
@@ -167,6 +167,7 @@ def test_folders_that_a_crash_left_behind_are_deleted(store: Store) -> None:
     assert sorted(path.name for path in (store.path.parent / "jobs").iterdir()) == ["2", "3"]
 
 
+@pytest.mark.slow
 def test_the_database_shrinks(store: Store) -> None:
     for number in range(1, 300):
         add_job(store, number, 100 if number < 290 else 1)
@@ -175,6 +176,7 @@ def test_the_database_shrinks(store: Store) -> None:
     assert store.path.stat().st_size < before / 2
 
 
+@pytest.mark.slow
 def test_an_operator_prunes_a_running_service(tmp_path: Path) -> None:
     with run_controller(tmp_path) as controller, open_client(controller) as client:
         done = [submit_text(controller, "run: echo x")[0].id for _ in range(3)]
@@ -195,9 +197,10 @@ def test_an_operator_prunes_a_running_service(tmp_path: Path) -> None:
         assert client.post(path, json={}).status_code == 403
 
 
+@pytest.mark.slow
 def test_the_service_prunes_by_itself(tmp_path: Path) -> None:
     settings = RetentionSettings(jobs_s=0.0, every_s=0.1)
-    with run_controller(tmp_path, retention=settings) as controller:
+    with run_controller(tmp_path, settings=ServiceSettings(retention=settings)) as controller:
         first = submit_text(controller, "run: 'true'")[0].id
         submit_text(controller, "run: sleep 60")
         wait_until(lambda: controller.store.job(first) is None)

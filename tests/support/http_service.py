@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 import uvicorn
 
 from wattline.errors import Conflict
 from wattline.service.controller import Controller
 from wattline.service.http.app import create_app
+from wattline.service.settings import ServiceSettings
 
 GPUS = "simulated:4xa100"
 
 
 @contextmanager
-def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
+def serve_http(
+    folder: Path, rate: float = 500.0, settings: ServiceSettings | None = None, policy: str = "auto"
+) -> Iterator[Controller]:
     """Serve *folder* and write its files `url` and `token`; cancel all jobs at the end."""
-    controller = Controller(folder, gpus=GPUS)
+    controller = Controller(folder, gpus=GPUS, settings=settings, policy=policy)
     controller.start()
     app = create_app(controller, rate=rate)
     app.state.tokens.ensure_service_token(folder)
@@ -43,6 +47,15 @@ def serve_http(folder: Path, rate: float = 500.0) -> Iterator[Controller]:
         thread.join()
         (folder / "url").unlink(missing_ok=True)
         controller.stop()
+
+
+def enter_service(service: Controller, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make commands and integrations find *service*, and run them in *folder*."""
+    monkeypatch.setenv("WATTLINE_DIR", str(service.folder))
+    for name in ("WATTLINE_URL", "WATTLINE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def _wait_until(condition: object, timeout_s: float = 20.0) -> None:

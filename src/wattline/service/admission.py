@@ -20,6 +20,7 @@ from wattline.jobfile.dependencies import END, Dependency
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.store import Store
+from wattline.service.store_thread import StoreThread
 from wattline.service.submission import record_from_row
 from wattline.service.view import WithheldReason
 
@@ -28,29 +29,15 @@ _REST, _MIN_REST_S, _MAX_REST_S = 4.0, 0.02, 1.0  # pause after a look, as a mul
 _logger = logging.getLogger(__name__)
 
 
-class Admission:
+class Admission(StoreThread):
     """Hands withheld jobs to the backend when they may start. *lock* is held while jobs are changed."""
 
     def __init__(
         self, store: Store, backend: EngineBackend, clock: Callable[[], float], lock: threading.Lock
     ) -> None:
-        self._store, self._backend, self._clock, self._lock = store, backend, clock, lock
+        self._backend, self._clock, self._lock = backend, clock, lock
         self._reasons: Mapping[str, WithheldReason] = {}
-        self._changed, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wattline-admission", daemon=True)
-        store.add_listener(self._changed.set)
-
-    def start(self) -> None:
-        """Start the thread; it looks at the jobs of an earlier process first."""
-        self._changed.set()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        self._changed.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().__init__(store, "wattline-admission")
 
     def reason(self, job: str) -> WithheldReason | None:
         """Return the reason that a job is withheld, or None if it was not looked at yet."""

@@ -289,7 +289,7 @@ class Client:
                     raise Unreachable(f"{self.url} does not answer: {_error_text(error)}", _HINT) from None
                 sent = {**self._headers(body), **(headers or {})}
                 try:
-                    connection.request(method, target, None if body is None else json.dumps(body), sent)
+                    connection.request(method, target, _encode_body(body), sent)
                     response = connection.getresponse()
                 except (HTTPException, OSError) as error:
                     raise self._connection_lost(error) from None
@@ -319,7 +319,8 @@ class Client:
 
     def _headers(self, body: Any) -> dict[str, str]:
         token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        return {**token, **({} if body is None else {"Content-Type": "application/json"})}
+        content = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        return {**token, **({} if body is None else {"Content-Type": content})}
 
     def _problem(self, response: HTTPResponse) -> WattlineError:
         """Return the error of a problem document."""
@@ -358,6 +359,11 @@ def _parse_url(url: str) -> SplitResult:
     if not valid or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError(f"{url!r} is not the address of a service, expected http://127.0.0.1:7717")
     return address
+
+
+def _encode_body(body: Any) -> bytes | None:
+    """Return the bytes of a file as they are, and anything else as JSON."""
+    return body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
 
 
 def _encode_query(query: Query | None) -> str:

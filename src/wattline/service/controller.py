@@ -35,15 +35,19 @@ from wattline.service.clock import Clock
 from wattline.service.epoch_recorder import EpochRecorder, read_meter_today, read_run_log
 from wattline.service.event_feed import EventFeed
 from wattline.service.job_actions import JobActions
+from wattline.service.live_feed import LiveFeed
+from wattline.service.metrics.dcgm_job_files import DcgmJobFiles
+from wattline.service.notifications.notifier import Notifier
 from wattline.service.power_history import PowerHistory
 from wattline.service.retention import Pruner, RetentionThread
-from wattline.service.settings import RetentionSettings
+from wattline.service.settings import ServiceSettings
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
 from wattline.service.storage.store import Store
 from wattline.service.submission import record_from_row
 from wattline.service.submitter import Submitter
 from wattline.service.view import ControllerView
+from wattline.service.whatif_runs import WhatIfRuns
 
 DEFAULT_PLACER = "tune"
 
@@ -69,10 +73,10 @@ class Controller:
         models: Models | None = None,
         seed: int = 0,
         clock: Callable[[], float] | None = None,
-        retention: RetentionSettings | None = None,
+        settings: ServiceSettings | None = None,
         slurm: SlurmOptions | None = None,
     ) -> None:
-        self.folder = Path(folder).resolve()
+        self.folder, self.settings = Path(folder).resolve(), settings or ServiceSettings()
         self._seed, self._policy_text = seed, policy
         self.store = Store.open(self.folder)
         try:
@@ -114,14 +118,22 @@ class Controller:
         self.actions = JobActions(self.store, self.backend, self.clock)
         self._admission = Admission(self.store, self.backend, self.clock, self.actions.lock)
         self._update_view(withheld_reason=self._admission.reason, engine_reason=self.backend.wait_reason)
-        self._submitter = Submitter(self.store, self.backend, self.view)
+        self._submitter = Submitter(self.store, self.backend, self.view, self.settings.webhooks)
         self._stopping = threading.Event()
         self.feed = EventFeed(self.store)
-        self.retention = retention or RetentionSettings()
+        self.live = LiveFeed(self.store)
+        self.whatif = WhatIfRuns(self.folder, self.clock)
+        self.retention = self.settings.retention
         self.pruner = Pruner(self.store, self.folder, self.clock)
         self._retention_thread = RetentionThread(self.pruner, self.retention, self.feed.forget_history)
         self._reset_meter = threading.Event()
         self.backend.limit_caps(bound_caps(parsed_policy, budgets))
+        self._dcgm_files: DcgmJobFiles | None = None
+        if mapping := self.settings.metrics.dcgm_job_mapping:
+            self._dcgm_files = DcgmJobFiles(self.store, mapping)
+        self.notifier: Notifier | None = None
+        if self.settings.webhooks.allow:
+            self.notifier = Notifier(self.store, self.folder, self.settings.webhooks, self.clock, self.view)
         self._thread = threading.Thread(target=self._run, name="wattline-loop", daemon=True)
 
     # -- start and stop
@@ -139,14 +151,23 @@ class Controller:
         self._thread.start()
         self._admission.start()
         self._retention_thread.start()
+        if self._dcgm_files is not None:
+            self._dcgm_files.start()
+        if self.notifier is not None:
+            self.notifier.start()
 
     def stop(self) -> None:
         """Stop the loop. Jobs run on, and the next process that serves this folder adopts them."""
         self._stopping.set()
         self.close_streams()
+        self.whatif.close()
         self.backend.interrupt()
         self._admission.stop()
         self._retention_thread.stop()
+        if self._dcgm_files is not None:
+            self._dcgm_files.stop()
+        if self.notifier is not None:
+            self.notifier.stop()
         try:
             if self._thread.ident is not None:
                 self._thread.join()
@@ -157,6 +178,7 @@ class Controller:
     def close_streams(self) -> None:
         """Ask all server-sent event streams to end."""
         self.feed.close()
+        self.live.close()
 
     # -- state for other threads
 

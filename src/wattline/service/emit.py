@@ -19,17 +19,17 @@ _NOT_RUN = "# Written by wattline emit k8s; not run here: check it before you us
 
 
 def build_sbatch_script(
-    submission: Submission, licence: str = "", partition: str = "", runtime: str = ""
+    submission: Submission, licence: str = "", partition: str = "", runtime: str = "", gpu_type: str = ""
 ) -> str:
     """Return a batch script with all flags in it; *licence* is the name of the licences that are watts.
 
     The job holds as many of these licences as its GPUs may draw, so that Slurm keeps a watt budget:
     `Licenses=watts:40000` in slurm.conf. With the *runtime* "pyxis" its flags run a job in its container,
-    else Apptainer does.
+    else Apptainer does. *gpu_type* is Slurm's name of its kind of GPU; empty: as Wattline names it.
     """
     spec, gpus = submission.spec, int(submission.columns["gpus"])
     single = spec["config"] is not None or _starts_ranks(spec["command"])
-    flags = _list_flags(submission, gpus, 1 if single else gpus, licence, partition)
+    flags = _list_flags(submission, gpus, 1 if single else gpus, licence, partition, gpu_type)
     lines = ["#!/bin/bash", *(f"#SBATCH {flag}" for flag in flags), ""]
     for name, value in _list_variables(submission, gpus).items():
         lines.append(f"export {name}={value}")
@@ -72,7 +72,9 @@ _RANK = (
 )
 
 
-def _list_flags(submission: Submission, gpus: int, tasks: int, licence: str, partition: str) -> list[str]:
+def _list_flags(
+    submission: Submission, gpus: int, tasks: int, licence: str, partition: str, gpu_type: str
+) -> list[str]:
     spec, columns = submission.spec, submission.columns
     kinds = [kind for kind in str(columns["gpu_kind"]).split("|") if kind]
     if len(kinds) > 1:
@@ -80,7 +82,7 @@ def _list_flags(submission: Submission, gpus: int, tasks: int, licence: str, par
             f"resources.gpu_type has {len(kinds)} kinds, and a batch script names one",
             f"use one of {', '.join(kinds)}",
         )
-    kind = f"{kinds[0]}:" if kinds else ""
+    kind = f"{gpu_type or kinds[0]}:" if kinds else ""
     flags = [f"--job-name={shlex.quote(submission.name)}", "--nodes=1", f"--ntasks={tasks}"]
     flags += [f"--partition={partition}"] if partition else []
     flags.append(f"--gres=gpu:{kind}{gpus}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from wattline.core.events import EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, METERED
 from wattline.core.jobs import Jobs
+from wattline.core.resource_prices import ResourcePrices
 from wattline.core.snapshot import MeterReadings, Snapshot
 from wattline.energy.budgets import DAY_S
 from wattline.errors import NotFound
@@ -25,15 +26,18 @@ _DAY_MARGIN_S = 3600.0  # readings before midnight that are still loaded
 
 
 class EpochRecorder:
-    """The run log of one epoch, written round by round. Rounds without content are not written.
+    """The run log of one epoch, written round by round.
 
-    *write* calls a function that writes, and repeats it while the store cannot be written.
+    Rounds without content are not written, unless prices changed or the policy leaves a note: its next
+    decision depends on them, too. *write* calls a function that writes, and repeats it while the store cannot
+    be written.
     """
 
     def __init__(
         self, store: Store, epoch: int, log: Log, write: Callable[[Callable[[], object]], None]
     ) -> None:
         self._store, self._epoch, self._log, self._write = store, epoch, log, write
+        self._prices: ResourcePrices | None = None  # of the last round that was written
 
     def record_start(self, initial_state: Snapshot, at_s: float) -> None:
         """Write the header, and as round 0 the jobs and leases that the epoch starts with."""
@@ -43,8 +47,17 @@ class EpochRecorder:
     def record_step(self, number: int, step: LoopStep, jobs: Jobs) -> None:
         """Write one round and the meter readings in it."""
         self._log.jobs = jobs
-        line = self._round(step.state.now_s, step.events, step.actions, step.wait_reasons, step.plan.gap)
+        line = self._round(
+            step.state.now_s,
+            step.events,
+            step.actions,
+            step.wait_reasons,
+            step.plan.gap,
+            always=step.plan.note is not None or step.plan.prices not in (None, self._prices),
+            prices=step.plan.prices,
+        )
         if line:
+            self._prices = step.plan.prices
             self._write(lambda: self._store.add_round(self._epoch, number, line))
         read = step.events[step.events[:, EVENT_VERB] == METERED]
         if len(read):
@@ -55,10 +68,19 @@ class EpochRecorder:
             ]
             self._write(lambda: self._store.add_meter_readings(readings))
 
-    def _round(self, now_s: float, events: Any, actions: Any, held: Any, gap: float) -> str:
-        if not (len(events) or len(actions) or len(held)):
+    def _round(
+        self,
+        now_s: float,
+        events: Any,
+        actions: Any,
+        held: Any,
+        gap: float,
+        always: bool = False,
+        prices: ResourcePrices | None = None,
+    ) -> str:
+        if not (always or len(events) or len(actions) or len(held)):
             return ""
-        return format_round(self._log.jobs, now_s, events, actions, held, gap)
+        return format_round(self._log.jobs, now_s, events, actions, held, gap, prices)
 
 
 def read_meter_today(store: StoreReader, teams: tuple[str, ...], now_s: float) -> MeterReadings:

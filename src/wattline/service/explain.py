@@ -13,6 +13,7 @@ from wattline.service.fair_share import describe_gpu_quota, explain_account
 from wattline.service.forecast import Forecast, changes_something
 from wattline.service.http.access_schemas import AccountResponse
 from wattline.service.http.schemas import ExplanationResponse, ForecastResponse
+from wattline.service.market_offer import compute_offer
 from wattline.service.satisfiability import find_unmet_requests
 from wattline.service.states import LIVE_STATES
 from wattline.service.storage.projection import JobRow
@@ -55,6 +56,32 @@ def _wait_reason(view: ControllerView, job: JobRow) -> Reason:
     return REASONS[int(view.step.placement.reason[position])]
 
 
+REASON_CODES = tuple(reason.name.lower() for reason in REASONS)
+"""Codes of the reasons for which a job in the queue waits, as `find_reason_code` returns them."""
+
+
+def find_reason_code(view: ControllerView, job: JobRow) -> str:
+    """Return the code of the reason for which a job waits; else its state in lower case."""
+    if job.state != "PENDING":
+        return job.state.lower()
+    if job.held:
+        return "held"
+    if job.withheld and (withheld := view.withheld_reason(job.id)) is not None:
+        return withheld.code
+    if view.queue_position(job.id) is None:
+        return "pending"
+    return "engine" if view.engine_reason(job.id) else _wait_reason(view, job).name.lower()
+
+
+def find_jobs_waiting(view: ControllerView, code: str) -> list[str]:
+    """Return the ids of the jobs in the queue of the last decision that wait for a reason."""
+    if view.step is None:
+        return []
+    state, reason = view.step.state, view.step.placement.reason
+    waiting = (reason == REASON_CODES.index(code)) & ~state.queue.running
+    return [str(id) for id in state.jobs.id[state.queue.job[waiting]]]
+
+
 def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     """Return the dominant reason for a job's state, the evidence, its forecast, and alternatives."""
     step = view.step
@@ -62,13 +89,10 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
     in_queue = job.state in LIVE_STATES and not held
     position = view.queue_position(job.id) if in_queue else None
     waits = job.state == "PENDING" and position is not None
-    code = _wait_reason(view, job).name.lower() if waits else "held" if held else job.state.lower()
-    if job.withheld and not held and (withheld := view.withheld_reason(job.id)) is not None:
-        code = withheld.code
+    code = find_reason_code(view, job)
     in_engine = waits and bool(view.engine_reason(job.id))
-    if in_engine:
-        code = "engine"
     evidence, expected, changes = _attempt_facts(job), None, list[ForecastResponse]()
+    offer = None
     fair_share, account_facts = explain_account(view, job.team, job.user)
     if in_engine:  # the policy takes it for started, so that no forecast is known
         evidence.append("Its GPUs are reserved for it, and the engine has not started it yet.")
@@ -77,6 +101,8 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
         evidence += account_facts
         forecast = Forecast.from_queue(view, position)
         expected = forecast.run("as things are")
+        if (offer := compute_offer(forecast)) is not None and waits:
+            evidence.append(f"At the market's prices, {offer.text}.")
         alternatives = forecast.run_alternatives() if waits else []
         changes = [one for one in alternatives if changes_something(one, expected)]
     return ExplanationResponse(
@@ -90,6 +116,7 @@ def explain(view: ControllerView, job: JobRow) -> ExplanationResponse:
         epoch=view.epoch,
         decided_s=None if step is None else step.state.now_s,
         fair_share=None if fair_share is None else AccountResponse(**fair_share),
+        market=offer,
     )
 
 

@@ -37,6 +37,13 @@ def find_logs(root: Path, job: str, attempt: int | None, rank: int) -> list[Path
     return paths
 
 
+def list_ranks(root: Path, job: str, attempt: int | None) -> list[int]:
+    """Return the ranks of an attempt (None: the latest) that have logs."""
+    path = find_log(root, job, attempt, 0)
+    names = [] if path is None else [one.stem.removeprefix("rank") for one in path.parent.glob("rank*.log")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 class LogPosition(NamedTuple):
     """A byte of a log; the inode names the file, which is renamed when it is rotated."""
 
@@ -62,7 +69,7 @@ class LogReader:
         """Return the next bytes; empty: there are none yet."""
         lost = b""
         while True:
-            files = self._list_files()  # first: a file that is not the newest here grows no more
+            files = self.list_files()  # first: a file that is not the newest here grows no more
             if not files:
                 return b""
             inodes = [inode for inode, _ in files]
@@ -70,7 +77,7 @@ class LogReader:
                 self.position = LogPosition(inodes[-1], 0)
             age = inodes.index(self.position.inode) if self.position.inode in inodes else None
             block = None if age is None else _read_at(files[age][1], self.position)
-            if block is None and age is not None and inodes != [inode for inode, _ in self._list_files()]:
+            if block is None and age is not None and inodes != [inode for inode, _ in self.list_files()]:
                 continue  # it was renamed between the list and the reading
             if block is None:
                 lost, self.position = LOST, LogPosition(inodes[-1], 0)
@@ -83,7 +90,7 @@ class LogReader:
 
     def seek_to_last(self, count: int) -> None:
         """Continue with the last *count* lines; the last one may have no newline."""
-        files = self._list_files()
+        files = self.list_files()
         self.position = None
         at_end = True
         for inode, path in files:
@@ -110,7 +117,7 @@ class LogReader:
             except OSError:
                 return
 
-    def _list_files(self) -> list[tuple[int, Path]]:
+    def list_files(self) -> list[tuple[int, Path]]:
         """Return inode and path of the log's files, the newest first.
 
         A rotation meanwhile only moves files to older names, so none is missed in this order.

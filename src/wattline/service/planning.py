@@ -16,6 +16,7 @@ from wattline.jobfile import JobFile
 from wattline.loop.state import restore_state
 from wattline.service.forecast import QUEUE_LIMIT, Forecast, current_state, select_jobs
 from wattline.service.http.schemas import ForecastResponse, PlanResponse
+from wattline.service.market_offer import compute_offer
 from wattline.service.satisfiability import check_satisfiable, limit_request
 from wattline.service.submission import DEFAULT_DURATION_S, Submission, build_submissions
 from wattline.service.view import ControllerView
@@ -56,6 +57,9 @@ def plan_job(
     expected = run_with(requested)
     others = sorted({n for n in (1, 2, 4, 8, int(view.nodes.gpus.max())) if n <= total and n != requested})
     alternatives = [run_with(gpus) for gpus in others[:_MOST_ALTERNATIVES]]
+    offer = compute_offer(forecast)
+    if offer is not None:
+        notes.append(f"at the market's prices, {offer.text}")
     return PlanResponse(
         jobs=len(submissions),
         feasible=not expected.never_starts,
@@ -64,6 +68,7 @@ def plan_job(
         expected=expected,
         alternatives=alternatives,
         notes=notes,
+        market=offer,
     )
 
 

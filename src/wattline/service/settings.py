@@ -1,4 +1,4 @@
-"""Settings of the service: the file `settings.toml`, with the tables `[retention]` and `[slurm]`."""
+"""Settings of the service: the file `settings.toml`, and its table `[retention]`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 from wattline.backend.engine.slurm.accounts import NO_ACCOUNTS, AccountMap
 from wattline.errors import ConfigError, Conflict, did_you_mean
 from wattline.service.account_settings import parse_accounts
+from wattline.service.billing.settings import NO_TARIFF, BillSettings, parse_bill_settings
+from wattline.service.metric_settings import DEFAULT_METRICS, MetricSettings, parse_metric_settings
+from wattline.service.notifications.settings import NO_WEBHOOKS, WebhookSettings, parse_webhooks
+from wattline.service.web_settings import DEFAULT_WEB, WebSettings, parse_web_settings
 from wattline.units import parse_gib, parse_seconds
 
 DAY_S = 86400.0
@@ -35,9 +39,13 @@ class ServiceSettings:
 
     retention: RetentionSettings = RetentionSettings()
     accounts: AccountMap = NO_ACCOUNTS
+    metrics: MetricSettings = DEFAULT_METRICS
+    bill: BillSettings = NO_TARIFF
+    webhooks: WebhookSettings = NO_WEBHOOKS
+    web: WebSettings = DEFAULT_WEB
 
 
-_TABLES = ("retention", "slurm")
+_TABLES = ("retention", "slurm", "metrics", "bill", "webhooks", "web")
 _FIELDS = {"jobs": "jobs_s", "logs": "logs_s", "events": "events_s", "every": "every_s"}
 _KEYS = (*_FIELDS, "max_size", "archive")
 
@@ -65,7 +73,12 @@ def read_settings(path: Path, required: bool = False) -> ServiceSettings:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: retention is {table!r}, expected a table [retention]")
     return ServiceSettings(
-        parse_retention(table, str(path)), parse_accounts(document.get("slurm", {}), str(path))
+        parse_retention(table, str(path)),
+        parse_accounts(document.get("slurm", {}), str(path)),
+        parse_metric_settings(document.get("metrics", {}), str(path)),
+        parse_bill_settings(document.get("bill", {}), str(path), path.resolve().parent),
+        parse_webhooks(document.get("webhooks", {}), str(path)),
+        parse_web_settings(document.get("web", {}), str(path)),
     )
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from wattline.backend.engine.backend import EngineBackend
-from wattline.errors import Conflict
+from wattline.errors import ConfigError, Conflict
 from wattline.jobfile import JobFile
 from wattline.service.admission import resolve_dependencies
+from wattline.service.notifications.settings import NO_WEBHOOKS, WebhookSettings
 from wattline.service.satisfiability import check_satisfiable, limit_request
 from wattline.service.storage.events import NewEvent
 from wattline.service.storage.projection import JobRow
@@ -22,8 +23,14 @@ from wattline.service.view import ControllerView
 class Submitter:
     """Accepts jobs from any thread: stores them, then hands them to the backend."""
 
-    def __init__(self, store: Store, backend: EngineBackend, view: Callable[[], ControllerView]) -> None:
-        self._store, self._backend, self._view = store, backend, view
+    def __init__(
+        self,
+        store: Store,
+        backend: EngineBackend,
+        view: Callable[[], ControllerView],
+        webhooks: WebhookSettings = NO_WEBHOOKS,
+    ) -> None:
+        self._store, self._backend, self._view, self._webhooks = store, backend, view, webhooks
         self._lock = threading.Lock()  # guards the next number and the keys in progress
         self._keys_in_progress: dict[str, threading.Event] = {}
         self._next_number = 1 + store.last_job_number()
@@ -80,6 +87,11 @@ class Submitter:
                 "so it cannot be enforced",
                 "leave out energy.budget",
             )
+        if job.notify:
+            try:
+                self._webhooks.check_url(job.notify, "notify")
+            except ConfigError as error:
+                raise Conflict(error.message, error.hint) from None
         if job.container_image and self._backend.engine.container_problem:
             raise Conflict(
                 f"container.image is {job.container_image!r}, and jobs cannot run in containers: "
@@ -130,7 +142,11 @@ class Submitter:
                     "matrix": one.matrix,
                     "max_parallel": job.max_parallel or 0,
                     "depends_on": depends_on,
-                    "submission": {"spec": one.spec, "columns": one.columns},
+                    "submission": {
+                        "spec": one.spec,
+                        "columns": one.columns,
+                        **({"notify": job.notify} if job.notify else {}),
+                    },
                 },
             )
             for id, one in zip(ids, submissions, strict=True)

@@ -115,6 +115,7 @@ def test_rotating_what_does_not_exist_is_not_found(client: TestClient) -> None:
     assert client.delete("/api/v1/tokens/unused").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_quota_is_set_shown_and_removed(client: TestClient, controller: Controller) -> None:
     body = {"team": "vision", "gpus": 1, "gpu_hours_per_week": 500}
     shown = client.put("/api/v1/quotas", json=body).json()["quotas"]

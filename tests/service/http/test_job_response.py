@@ -49,6 +49,7 @@ def test_energy_that_was_not_counted_is_null(row: JobRow) -> None:
     assert (job.energy_j, job.energy_method) == (None, "simulated")
 
 
+@pytest.mark.slow
 def test_the_joules_of_a_job_never_fall_from_its_start_to_its_end(tmp_path: Path) -> None:
     with run_controller(tmp_path, "simulated:1xa100") as controller, open_client(controller) as client:
         job = submit_text(controller, "run: sleep 1.5")[0].id

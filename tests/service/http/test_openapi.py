@@ -37,6 +37,8 @@ def api(controller: Controller) -> Any:
     @schema.hook
     def map_query(context: Any, query: Any) -> Any:
         """Turn `follow` off: the streams of events do not end."""
+        if context.operation.path == "/api/v1/live":
+            return {**(query or {}), "follow": "false"}
         return {**query, "follow": "false"} if query and "follow" in query else query
 
     return schema
@@ -74,7 +76,9 @@ def test_every_operation_conforms_to_the_openapi_document(
             wrong = any("header" in where.lower() and mode.is_negative for where, mode in parts.items())
             # Schemathesis may make the Authorization header invalid; a valid token would repair it.
             # A valid job file may ask for what the cluster does not have, a token for an unknown user.
-            may_refuse = case.path in ("/api/v1/jobs", "/api/v1/plan", "/api/v1/tokens")
+            # Policies, and job files in YAML, have a grammar that the document does not describe.
+            paths = ("/api/v1/jobs", "/api/v1/plan", "/api/v1/tokens", "/api/v1/whatif", "/api/v1/jobfile")
+            may_refuse = case.path in paths
             case.call_and_validate(
                 headers={} if wrong else {"Authorization": f"Bearer {token}"},
                 excluded_checks=[positive_data_acceptance] if may_refuse else [],
@@ -100,6 +104,7 @@ def test_the_document_lists_every_state() -> None:
     assert get_args(State) == STATES
 
 
+@pytest.mark.slow
 def test_every_operation_documents_its_problems(controller: Controller, tmp_path: Path) -> None:
     document = create_app(controller).openapi()
     for path, item in document["paths"].items():

@@ -78,6 +78,7 @@ def test_events_of_schema_1_have_the_new_names(folder: Path) -> None:
         assert store.jobs() == before
 
 
+@pytest.mark.slow
 def test_a_controller_continues_with_a_store_of_schema_1(folder: Path) -> None:
     with run_controller(folder, "simulated:2xa100") as controller:
         assert controller.view().budgets == ("800W",)
@@ -88,6 +89,7 @@ def test_a_controller_continues_with_a_store_of_schema_1(folder: Path) -> None:
         assert controller.job("1").state == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_a_controller_continues_with_a_store_of_schema_2(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.executescript((DUMP.parent / "schema_2.sql").read_text())

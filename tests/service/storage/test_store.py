@@ -51,6 +51,7 @@ def test_appended_events_are_there_after_reopening(tmp_path: Path) -> None:
         assert store.last_event_s() == 3.0
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     code = f"from wattline.service.storage.store import Store; Store.open({str(tmp_path)!r})"
     with Store.open(tmp_path):
@@ -125,6 +126,7 @@ def test_a_file_that_is_not_a_store_is_refused_and_unchanged(tmp_path: Path) -> 
     assert (tmp_path / "state.db").read_bytes() == before
 
 
+@pytest.mark.slow
 @given(times_s=st.lists(st.integers(0, 20), min_size=1, max_size=30).map(sorted), at_s=st.integers(0, 21))
 def test_the_last_event_before_a_time_is_found_by_bisection(
     tmp_path_factory: pytest.TempPathFactory, times_s: list[int], at_s: int

@@ -87,6 +87,7 @@ def show_audit(
 def list_tokens(caller: Caller, tokens: Tokens) -> schemas.TokensResponse:
     """List tokens, oldest first. Their values are not stored."""
     caller.require_role("operator")
+    caller.require_bearer()
     return schemas.TokensResponse(tokens=tokens.list_tokens())
 
 
@@ -94,6 +95,7 @@ def list_tokens(caller: Caller, tokens: Tokens) -> schemas.TokensResponse:
 def create_token(new: schemas.TokenRequest, caller: Caller, tokens: Tokens) -> schemas.TokenResponse:
     """Create a token with a new name. Its value is in this response only."""
     caller.require_role("operator")
+    caller.require_bearer()
     if new.role == "user" and not new.user and os.geteuid() == 0:
         raise ConfigError("the service runs as root, and the token has no user for its jobs", "--user NAME")
     token = tokens.create(new.name, new.role, new.user or "", new.lasts_s, caller.name)
@@ -106,6 +108,7 @@ def rotate_token(
 ) -> schemas.TokenResponse:
     """Replace the value of a token. The old value is valid for `grace_s` more, by default not at all."""
     caller.require_role("operator")
+    caller.require_bearer()
     return schemas.TokenResponse(token=tokens.rotate(name, rotation.grace_s, caller.name))
 
 
@@ -113,5 +116,6 @@ def rotate_token(
 def revoke_token(name: TokenName, caller: Caller, tokens: Tokens) -> Response:
     """Revoke a token, also the service's own: commands on this machine then need another one."""
     caller.require_role("operator")
+    caller.require_bearer()
     tokens.revoke(name, caller.name)
     return Response(status_code=204)

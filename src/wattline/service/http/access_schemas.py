@@ -16,8 +16,8 @@ class _AccessBody(BaseModel):
 class QuotaRequest(RequestBody):
     """Quota or share of either a user or a team; fields that are not given stay as they are."""
 
-    team: Annotated[str, Field(pattern=r"^[^\s:,=]{1,64}$")] | None = None
-    user: Annotated[str, Field(pattern=r"^[^\s:,=]{1,64}$")] | None = None
+    team: Annotated[str, Field(pattern=r"^[^\s\x00-\x20\x7f-\xa0:,=]{1,64}$")] | None = None
+    user: Annotated[str, Field(pattern=r"^[^\s\x00-\x20\x7f-\xa0:,=]{1,64}$")] | None = None
     gpus: Annotated[int, Field(ge=0, le=10**6), BeforeValidator(read_whole)] | None = None
     gpu_hours_per_week: float | None = Field(default=None, ge=0, le=1e9)
     share: float | None = Field(default=None, ge=1e-6, le=1e9)

@@ -30,6 +30,7 @@ class Principal:
     name: str
     user: str  # user that its jobs run as; empty: the user of the service
     role: str
+    has_cookie: bool = False  # a browser's session, not a bearer token
 
     def require_role(self, role: str) -> None:
         """Raise `NotAllowed` unless the caller has at least the rights of *role*."""
@@ -44,6 +45,11 @@ class Principal:
                 f"job {job} belongs to {user or 'the service'}; token {self.name} has the role {self.role},"
                 " expected the owner or an operator"
             )
+
+    def require_bearer(self) -> None:
+        """Raise `NotAllowed` for the session of a browser: tokens are managed with a token only."""
+        if self.has_cookie:
+            raise NotAllowed("tokens cannot be managed in a browser's session", "wattline token")
 
 
 class UnknownToken(NotAllowed):
@@ -91,7 +97,10 @@ class TokenStore:
         """Return the caller of a token; raise `UnknownToken` if it is missing, unknown or expired."""
         if not token:
             raise UnknownToken("the request has no token, expected the header Authorization: Bearer TOKEN")
-        key = hash_token(token)
+        return self.authenticate_hash(hash_token(token))
+
+    def authenticate_hash(self, key: str) -> Principal:
+        """Return the caller of the token with this hash; raise `UnknownToken` as `authenticate` does."""
         with self._lock:
             entry, generation = self._cache.get(key), self._generation
         if entry is None:

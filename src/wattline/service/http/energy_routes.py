@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattline.service.budget_usage import read_budget_usage
 from wattline.service.http import schemas
 from wattline.service.http.routes import Caller, Service, refuse_unknown_parameters
 from wattline.service.power_history import PowerPoint, read_power
@@ -62,9 +63,13 @@ energy_router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
 
 @energy_router.get("/api/v1/budgets", tags=["cluster"])
 def show_budgets(caller: Caller, controller: Service) -> schemas.BudgetsResponse:
-    """Show the energy budgets in force."""
+    """Show the energy budgets in force, what is used and left, and when they are exhausted."""
     view = controller.view()
-    return schemas.BudgetsResponse(budgets=list(view.budgets), overshoot=view.overshoot)
+    usage = [schemas.BudgetUsageResponse(**vars(one)) for one in read_budget_usage(controller.store, view)]
+    method = view.energy_method
+    return schemas.BudgetsResponse(
+        budgets=list(view.budgets), overshoot=view.overshoot, usage=usage, method=method
+    )
 
 
 @energy_router.put("/api/v1/budgets", tags=["cluster"])

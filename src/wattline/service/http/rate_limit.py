@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattline.service.http.problems import problem_response
 
 BODY_LIMIT = 1 << 20  # bytes
-_TOO_LARGE = f"the request body is larger than {BODY_LIMIT} bytes"
+_LARGER_LIMITS = {"/api/v1/whatif": 1 << 26}  # traces
 
 
 class RateLimiter:
@@ -33,7 +33,7 @@ class RateLimiter:
 
 
 class BodyLimit:
-    """ASGI middleware that refuses request bodies above BODY_LIMIT, with or without a Content-Length."""
+    """ASGI middleware that refuses request bodies above their limit, with or without a Content-Length."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,9 +43,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        limit = _LARGER_LIMITS.get(path, BODY_LIMIT)
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > BODY_LIMIT:
-            await _too_large()(scope, receive, send)
+        if length.isdigit() and int(length) > limit:
+            await _too_large(limit)(scope, receive, send)
             return
         received = 0
 
@@ -53,12 +55,16 @@ class BodyLimit:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > BODY_LIMIT:
-                raise HTTPException(413, _TOO_LARGE)
+            if received > limit:
+                raise HTTPException(413, _describe(limit))
             return message
 
         await self._app(scope, receive_limited, send)
 
 
-def _too_large() -> Response:
-    return problem_response(413, "too_large", _TOO_LARGE)
+def _too_large(limit: int) -> Response:
+    return problem_response(413, "too_large", _describe(limit))
+
+
+def _describe(limit: int) -> str:
+    return f"the request body is larger than {limit} bytes"

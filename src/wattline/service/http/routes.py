@@ -10,25 +10,22 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
-from wattline.backend.engine.folder_layout import log_file
 from wattline.errors import ConfigError, Conflict, did_you_mean
 from wattline.jobfile import JobFile, check_matrix, check_retries
 from wattline.jobfile.dependencies import check_dependencies
 from wattline.service.controller import Controller
-from wattline.service.explain import describe_reason, explain
+from wattline.service.explain import explain
 from wattline.service.http import schemas
 from wattline.service.http.auth import Principal, TokenStore
-from wattline.service.http.log_stream import LogStream
-from wattline.service.http.schemas import JobId, OptionalJobId, State
+from wattline.service.http.callers import authenticate_request
+from wattline.service.http.job_responses import add_log_tail, build_job_response, build_job_responses
+from wattline.service.http.schemas import JobId, OptionalJobId
 from wattline.service.http.sse import stream_events
-from wattline.service.job_logs import LogReader, find_log
 from wattline.service.planning import plan_job
 from wattline.service.settings import override_retention
-from wattline.service.storage.projection import JobRow
 from wattline.service.storage.selection import JobSelection
 
 _SHOWN_JOBS = 100  # of a selection, in a response
-_TAIL_LINES, _TAIL_CHARACTERS = 10, 500
 _bearer = HTTPBearer(auto_error=False, description="A token of `wattline token add`.")
 
 
@@ -56,8 +53,7 @@ async def _get_tokens(request: Request) -> TokenStore:
 async def _authenticate(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Principal:
-    tokens: TokenStore = request.app.state.tokens
-    caller = tokens.authenticate(None if credentials is None else credentials.credentials)
+    caller = authenticate_request(request, None if credentials is None else credentials.credentials)
     if not request.app.state.rate_limiter.allow(caller.name):
         raise HTTPException(429, f"too many requests by {caller.name}", headers={"Retry-After": "1"})
     return caller
@@ -69,37 +65,6 @@ Tokens = Annotated[TokenStore, Depends(_get_tokens)]
 PathJobId = Annotated[JobId, Path(description="number of the job")]
 
 router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
-
-
-def _job_responses(controller: Controller, rows: list[JobRow]) -> list[schemas.JobResponse]:
-    view, now_s = controller.view(), controller.clock()
-    responses = []
-    for row in rows:
-        live = controller.live_status(row.id)
-        if not live and row.state == "RUNNING":  # it has ended since it was read
-            row = controller.job(row.id)
-        reason, log = describe_reason(view, row), _log_path(controller, row)
-        responses.append(schemas.JobResponse.from_row(row, live, reason, now_s, log))
-    return responses
-
-
-def _log_path(controller: Controller, row: JobRow) -> str:
-    return str(log_file(controller.folder, row.id, row.starts)) if row.starts else ""
-
-
-def _job_response(controller: Controller, row: JobRow) -> schemas.JobResponse:
-    return _job_responses(controller, [row])[0]
-
-
-def _add_log_tail(controller: Controller, job: schemas.JobResponse) -> schemas.JobResponse:
-    """Return *job* with the last lines of its log if it did not end well, or waits for a retry."""
-    waits = job.state == "PENDING" and job.kill_count > 0
-    if not job.starts or (job.state in ("PENDING", "RUNNING", "SUCCEEDED", "CANCELLED") and not waits):
-        return job
-    path = find_log(controller.folder, job.id, None, 0)
-    lines = b"" if path is None else b"".join(LogReader(path).read(_TAIL_LINES))
-    text = [line[:_TAIL_CHARACTERS] for line in lines.decode("utf-8", "replace").splitlines()]
-    return job.model_copy(update={"log_tail": text})
 
 
 def _check_consistency(job: JobFile) -> None:
@@ -147,26 +112,7 @@ def submit_job(
     accepted = controller.submit(
         job, caller.user, _home_folder(caller.user), idempotency_key, held, allow_unsatisfiable
     )
-    return schemas.JobsResponse(jobs=_job_responses(controller, accepted))
-
-
-@router.get("/api/v1/jobs", tags=["jobs"])
-def list_jobs(
-    caller: Caller,
-    controller: Service,
-    state: Annotated[list[State], Query(max_length=20)] = [],  # noqa: B006
-    team: Annotated[str, Query(max_length=200, description="empty: all teams")] = "",
-    user: Annotated[str, Query(max_length=200, description="empty: all users")] = "",
-    sweep: Annotated[OptionalJobId, Query(description="first job of a sweep; empty: all jobs")] = "",
-    after: Annotated[OptionalJobId, Query(description="only jobs with a larger number")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> schemas.JobsResponse:
-    """List jobs by number, in pages."""
-    rows = controller.store.jobs(
-        states=state, team=team, user=user, sweep=sweep, after=int(after or 0), limit=limit + 1
-    )
-    next_page = rows[limit - 1].id if len(rows) > limit else None
-    return schemas.JobsResponse(jobs=_job_responses(controller, rows[:limit]), next=next_page)
+    return schemas.JobsResponse(jobs=build_job_responses(controller, accepted))
 
 
 @router.post("/api/v1/jobs/actions", tags=["jobs"])
@@ -203,7 +149,7 @@ def change_jobs(
         **counts,
         reasons=result.reasons,
         ids=result.changed,
-        jobs=_job_responses(controller, shown),
+        jobs=build_job_responses(controller, shown),
         errors=errors,
     )
 
@@ -211,7 +157,7 @@ def change_jobs(
 @router.get("/api/v1/jobs/{job}", tags=["jobs"])
 def show_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
     """Show one job, with the last lines of its log if it failed."""
-    return _add_log_tail(controller, _job_response(controller, controller.job(job)))
+    return add_log_tail(controller, build_job_response(controller, controller.job(job)))
 
 
 @router.patch("/api/v1/jobs/{job}", tags=["jobs"])
@@ -220,67 +166,34 @@ def change_priority(
 ) -> schemas.JobResponse:
     """Change the priority of a job. A running job is not preempted by it."""
     caller.require_owner(controller.job(job).user, job)
-    return _job_response(controller, controller.prioritise(job, change.priority, caller.name))
+    return build_job_response(controller, controller.prioritise(job, change.priority, caller.name))
 
 
 @router.post("/api/v1/jobs/{job}/cancel", tags=["jobs"])
 def cancel_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
     """Cancel a job. A running job gets its signal, and SIGKILL after its grace period."""
     caller.require_owner(controller.job(job).user, job)
-    return _job_response(controller, controller.cancel(job, caller.name))
+    return build_job_response(controller, controller.cancel(job, caller.name))
 
 
 @router.post("/api/v1/jobs/{job}/hold", tags=["jobs"])
 def hold_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
     """Keep a pending job from starting."""
     caller.require_owner(controller.job(job).user, job)
-    return _job_response(controller, controller.hold(job, caller.name))
+    return build_job_response(controller, controller.hold(job, caller.name))
 
 
 @router.post("/api/v1/jobs/{job}/release", tags=["jobs"])
 def release_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.JobResponse:
     """Let a held job start."""
     caller.require_owner(controller.job(job).user, job)
-    return _job_response(controller, controller.release(job, caller.name))
+    return build_job_response(controller, controller.release(job, caller.name))
 
 
 @router.get("/api/v1/jobs/{job}/explain", tags=["jobs"])
 def explain_job(job: PathJobId, caller: Caller, controller: Service) -> schemas.ExplanationResponse:
     """Explain a job's state: the reason, the evidence, a forecast, and alternatives."""
     return explain(controller.view(), controller.job(job))
-
-
-@router.get(
-    "/api/v1/jobs/{job}/logs",
-    tags=["jobs"],
-    response_class=PlainTextResponse,
-    responses={200: {"content": {"text/plain": {}, "text/event-stream": {}}}},
-)
-def show_job_log(
-    job: PathJobId,
-    caller: Caller,
-    controller: Service,
-    rank: Annotated[int, Query(ge=0, le=4095)] = 0,
-    attempt: Annotated[int, Query(ge=0, le=10**6, description="0: the latest")] = 0,
-    tail: Annotated[int, Query(ge=-1, le=10**6, description="number of last lines; -1: all")] = -1,
-    follow: Annotated[bool, Query(description="send server-sent events until the job ends")] = False,
-    raw: Annotated[bool, Query(description="with follow: send the output as it comes, not by lines")] = False,
-    last_event_id: Annotated[str, Header(pattern=r"^([0-9]{1,9}:[0-9]{1,18}(:[0-9]{1,20})?)?$")] = "",
-) -> Response:
-    """Return the output of a job, as text or as server-sent events that close with the event `end`.
-
-    The default event is a line. While a line is unfinished, such as a progress bar, the event `bar` is its
-    text now. With *raw* the event `output` is a JSON string of what was written, with carriage returns;
-    bytes that are not UTF-8 are the surrogates U+DC80 to U+DCFF.
-    """
-    controller.job(job)
-    path = find_log(controller.folder, job, attempt or None, rank)  # raises before a stream starts
-    lines = None if tail < 0 else tail
-    if not follow:
-        blocks = () if path is None else LogReader(path).read(lines)
-        return StreamingResponse(blocks, media_type="text/plain; charset=utf-8")
-    stream = LogStream(controller, job, attempt or None, rank, raw).send(lines, last_event_id)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @router.post("/api/v1/plan", tags=["jobs"])

@@ -156,6 +156,16 @@ class LimitsResponse(_Body):
         )
 
 
+def _find_progress(job: JobRow) -> float | None:
+    """Return the completed fraction of a job that does not run; None: it reported none.
+
+    The stored one is that of its last checkpoint, after which a job that succeeded did the rest.
+    """
+    if not job.completed_fraction:
+        return None
+    return 1.0 if job.state == "SUCCEEDED" else job.completed_fraction
+
+
 class JobResponse(_Body):
     """A job."""
 
@@ -164,6 +174,8 @@ class JobResponse(_Body):
     state: State
     held: bool
     reason: str = Field(description="why it is not running, or how it ended, in one sentence")
+    reason_code: str = Field(default="", description="of its reason to wait, else its state in lower case")
+    queue_position: int | None = Field(default=None, description="from 0; null: it is not in the queue")
     user: str
     team: str
     priority: float
@@ -242,7 +254,7 @@ class JobResponse(_Body):
             run_s=run_s,
             starts=job.starts,
             kill_count=job.kill_count,
-            progress=fraction if fraction is not None else (job.completed_fraction or None),
+            progress=fraction if fraction is not None else _find_progress(job),
             energy_j=live.get("energy_j", job.energy_j) if job.starts else None,
             energy_method=(live.get("energy_method") or job.energy_method or "unmetered")
             if job.starts
@@ -270,6 +282,9 @@ class JobsResponse(_Body):
 
     jobs: list[JobResponse]
     next: str | None = Field(default=None, description="null: this is the last page")
+    counts: dict[str, int] | None = Field(
+        default=None, description="all jobs that match, by state; null: they were not requested"
+    )
 
 
 class JobActionError(_Body):
@@ -310,10 +325,29 @@ class PruneResponse(_Body):
     archive: str = Field(description="file with the deleted jobs; empty: none")
 
 
+class BudgetUsageResponse(_Body):
+    """Use of one budget, in joules, or in watts if it is a budget of power; null: unknown."""
+
+    budget: str
+    team: str = Field(description="empty: the whole cluster")
+    unit: str = Field(description="J, W or eta")
+    limit: float
+    used: float | None
+    left: float | None = Field(description="negative: exceeded by so much")
+    rate_w: float | None = Field(description="mean power of the last 15 minutes; null: not known yet")
+    resets_s: float | None = Field(description="when used energy counts from 0 again; null: never")
+    exhausted_s: float | None = Field(
+        description="when nothing is left at rate_w; null: not before resets_s, or unknown"
+    )
+    as_of_s: float | None = Field(description="time of the last reading; null: there is none")
+
+
 class BudgetsResponse(_Body):
     """Budgets in force; an empty list: energy is not limited."""
 
     budgets: list[str]
+    usage: list[BudgetUsageResponse] = Field(default=[], description="of each budget, in the same order")
+    method: str = Field(default="", description="how the energy is measured")
     overshoot: float | None = Field(
         default=None,
         description="bound of the sum of power caps, as a multiple of each budget of watts; null: none",
@@ -357,6 +391,23 @@ class ForecastResponse(_Body):
     text: str
 
 
+class MarketResponse(_Body):
+    """Prices of a policy that allocates by prices, and the offer of one job.
+
+    The unit is that of the policy's aim: seconds of completion time, or money.
+    """
+
+    gpu_h: dict[str, float] = Field(description="price of a GPU-hour now, by kind")
+    joule: float = Field(description="price of a joule now, budgets included")
+    budget_joule: float = Field(description="the part of it that is due to budgets")
+    offer_per_gpu_h: float | None = Field(description="the most it offers; null: no GPU is open to it")
+    price_per_gpu_h: float = Field(description="of the kind that suits it best")
+    missing_per_gpu_h: float | None = Field(description="what it would have to give more to start now")
+    gpus_now: int | None = Field(description="GPUs with which it could pay the price; null: none")
+    starts_in_s: float | None = Field(description="at these prices; 0: now, null: not foreseen")
+    text: str
+
+
 class ExplanationResponse(_Body):
     """Reason for a job's state, with evidence and forecasts."""
 
@@ -372,6 +423,7 @@ class ExplanationResponse(_Body):
     fair_share: AccountResponse | None = Field(
         default=None, description="of its user in its team; null: the policy has no fair share"
     )
+    market: MarketResponse | None = Field(default=None, description="null: the policy has no prices")
 
 
 class PlanResponse(_Body):
@@ -384,6 +436,7 @@ class PlanResponse(_Body):
     expected: ForecastResponse | None
     alternatives: list[ForecastResponse]
     notes: list[str]
+    market: MarketResponse | None = Field(default=None, description="null: the policy has no prices")
 
 
 class ClusterResponse(_Body):

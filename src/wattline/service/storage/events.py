@@ -52,8 +52,10 @@ def redact_submission(data: str) -> str:
 
 
 def _hide_environment(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    spec = data.get("submission", {}).get("spec", {})
-    if not spec.get("env"):
-        return data
-    hidden = {**spec, "env": dict.fromkeys(spec["env"], "…")}
-    return {**data, "submission": {**data["submission"], "spec": hidden}}
+    submission = data.get("submission", {})
+    hidden = dict(submission)
+    if env := submission.get("spec", {}).get("env"):
+        hidden["spec"] = {**submission["spec"], "env": dict.fromkeys(env, "…")}
+    if submission.get("notify"):  # the URL of a webhook may hold a secret
+        hidden["notify"] = "…"
+    return data if hidden == submission else {**data, "submission": hidden}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from wattline.service.states import LIVE_STATES
 from wattline.service.storage.events import AUDIT_KINDS, PowerSample, StoredEvent
 from wattline.service.storage.projection import COLUMNS, JobRow
 from wattline.service.storage.selection import SELECTED_COLUMNS, JobSelection, SelectedJob, WithheldJob
+from wattline.service.storage.team_energy import TeamEnergySums
 from wattline.service.storage.usage_table import UsageRow, read_usage
 
 TOKEN_COLUMNS = ("name", "user", "role", "created_s", "expires_s")
@@ -36,6 +37,7 @@ class StoreReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self.team_energy = TeamEnergySums(self._rows)
 
     def close_readers(self) -> None:
         """Close the idle connections."""
@@ -56,11 +58,13 @@ class StoreReader:
         finally:
             self._idle.put(reader)
 
-    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         with self._reader() as reader:
             return reader.execute(statement, values).fetchall()
 
-    def read_rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def read_rows(
+        self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of a query of another module of the storage."""
         return self._rows(statement, values)
 

@@ -1,8 +1,8 @@
 """Schema of the SQLite file: its version, its tables, and the migrations from earlier versions.
 
-The tables `event`, `epoch`, `round`, `meter`, `power_sample`, `token` and `usage` are written directly. The
-tables `job`, `setting` and `idempotency_key` are a projection of the events, so a migration rewrites the
-events only.
+The tables `event`, `epoch`, `round`, `meter`, `power_sample`, `token`, `session` and `usage` are written
+directly. The tables `job`, `setting` and `idempotency_key` are a projection of the events, so a migration
+rewrites the events only.
 """
 
 from __future__ import annotations
@@ -52,6 +52,19 @@ CREATE TABLE idempotency_key (
 """
 
 
+_SESSION_TABLE = """
+CREATE TABLE IF NOT EXISTS session (hash TEXT PRIMARY KEY, token TEXT NOT NULL, expires_s REAL NOT NULL);
+"""
+"""Sessions of browsers, with the hash of their token. Earlier versions of the service ignore the table."""
+_LIST_INDEXES = """
+CREATE INDEX IF NOT EXISTS job_list ON job (team, user, state, name, id, sweep, submit_s, end_s);
+CREATE INDEX IF NOT EXISTS job_name ON job (name COLLATE NOCASE, number);
+CREATE INDEX IF NOT EXISTS job_gpus ON job (json_extract(submission, '$.columns.gpus'), number);
+CREATE INDEX IF NOT EXISTS job_energy ON job (energy_j, number);
+"""
+"""All that filters of lists read, so that they do not read whole rows, and the orders that cost most."""
+
+
 def prepare_schema(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables of a new file, or migrate those of an earlier version.
 
@@ -63,7 +76,9 @@ def prepare_schema(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: has schema version {version}, expected at most {VERSION}",
             "a newer version of wattline wrote this file: use that version, or another --dir",
         )
+    _execute_all(connection, _SESSION_TABLE)
     if version == VERSION:
+        _execute_all(connection, _LIST_INDEXES)
         return
     if version == 0:
         _execute_all(connection, _SOURCE_TABLES + _PROJECTED_TABLES)
@@ -72,6 +87,7 @@ def prepare_schema(connection: sqlite3.Connection, path: Path) -> None:
             MIGRATIONS[step](connection)
         _execute_all(connection, _PROJECTED_TABLES)
         rebuild_projection(connection)
+    _execute_all(connection, _LIST_INDEXES)
     connection.execute(f"PRAGMA user_version={VERSION}")
 
 

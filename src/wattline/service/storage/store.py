@@ -190,6 +190,10 @@ class Store(StoreReader):
 
     def delete(self, *statements: _Statement) -> None:
         """Execute statements that delete rows."""
+        self.execute(*statements)
+
+    def execute(self, *statements: _Statement) -> None:
+        """Execute statements in one transaction."""
         self._write((), statements)
 
     def run_maintenance(self, run: Callable[[sqlite3.Connection], None]) -> None:

@@ -1,0 +1,1 @@
+"""Bills of teams: energy, money, CO₂, and savings."""

@@ -1,0 +1,1 @@
+"""Webhooks: signed messages on the end of jobs and the exhaustion of budgets."""

@@ -1,0 +1,1 @@
+"""Pages of the service for browsers: rendered here, made live by small scripts."""

@@ -1,0 +1,132 @@
+"""The overview: power against budget, GPUs by job, and the jobs that wait, with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from itertools import groupby
+
+import numpy as np
+
+from wattline.energy.budgets import parse_budget
+from wattline.service.controller import Controller
+from wattline.service.gpu_status import GpuNow, read_gpus
+from wattline.service.http.job_responses import build_job_responses
+from wattline.service.http.schemas import JobResponse
+from wattline.service.power_history import PowerPoint, read_power
+from wattline.service.view import ControllerView
+from wattline.service.web.charts import PageChart, PageCurve, Span, draw_chart
+
+SHOWN_WAITING = 20
+_STEPS = 360  # of the chart
+_SHORTEST_S = 120.0
+SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86400.0, "7d": 7 * 86400.0}
+COLOURS = 8  # classes of the stylesheet
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one node."""
+
+    name: str
+    kind: str
+    gpus: list[GpuNow]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Everything that the overview shows."""
+
+    power_w: float | None  # of all GPUs in the last sample; None: one could not be read
+    power_at_s: float | None
+    method: str
+    budget_w: float | None  # the lowest budget of watts of the whole cluster; None: there is none
+    budgets: tuple[str, ...]
+    gpus: int
+    gpus_busy: int
+    counts: dict[str, int]
+    nodes: list[NodeGpus]
+    chart: PageChart | None
+    waiting: list[JobResponse]
+    policy: str
+
+
+def build_overview(
+    controller: Controller, zone: tzinfo, span: str = "1h", zoom: Span | None = None
+) -> Overview:
+    """Return the overview as of the last decision and the last power sample; the chart shows *zoom*."""
+    view, now_s = controller.view(), controller.clock()
+    gpus, at_s = read_gpus(controller)
+    powers = [gpu.power_w for gpu in gpus]
+    budget_w = find_watt_budget(view.budgets)
+    return Overview(
+        power_w=None if None in powers or not powers else sum(power for power in powers if power is not None),
+        power_at_s=at_s,
+        method=view.energy_method,
+        budget_w=budget_w,
+        budgets=view.budgets,
+        gpus=len(gpus),
+        gpus_busy=sum(bool(gpu.jobs) for gpu in gpus),
+        counts=controller.store.count_by_state(),
+        nodes=[
+            NodeGpus(name, found[0].kind, found)
+            for name, found in ((name, list(group)) for name, group in groupby(gpus, lambda gpu: gpu.node))
+        ],
+        chart=_draw_power(controller, zoom or (now_s - SPANS[span], now_s), budget_w, zone),
+        waiting=build_job_responses(
+            controller, controller.store.jobs_with_ids(list_waiting(view)[:SHOWN_WAITING])
+        ),
+        policy=controller.describe()["policy"],
+    )
+
+
+def list_waiting(view: ControllerView) -> list[str]:
+    """Return the ids of the jobs that wait in the queue of the last decision, in its order."""
+    if view.step is None:
+        return []
+    state = view.step.state
+    waiting = np.flatnonzero(~state.queue.running)
+    return [str(id) for id in state.jobs.id[state.queue.job[waiting]]]
+
+
+def find_watt_budget(budgets: Sequence[str]) -> float | None:
+    """Return the lowest budget of watts of the whole cluster; None: there is none."""
+    parsed = [parse_budget(text) for text in budgets]
+    watts = [one.amount for one in parsed if one.unit == "watts" and not one.team]
+    return min(watts) if watts else None
+
+
+def _draw_power(controller: Controller, span: Span, budget_w: float | None, zone: tzinfo) -> PageChart | None:
+    since_s, until_s = span
+    step_s = max((until_s - since_s) / _STEPS, 10.0)
+    points, _ = read_power(controller.store, since_s - step_s, until_s + step_s, step_s, _STEPS + 3)
+    if not points:
+        return None
+    # of a service that is young
+    start_s = max(since_s, min(points[0].at_s, until_s - _SHORTEST_S))
+    lines = [
+        PageCurve("power of all GPUs", _with_gaps(points, step_s), "main"),
+        PageCurve("caps of busy GPUs", [(one.at_s, _sum_caps(one)) for one in points], "second", steps=True),
+    ]
+    if budget_w is not None:
+        lines.append(PageCurve("budget", [(start_s, budget_w), (until_s, budget_w)], "limit"))
+    return draw_chart("Power", "W", lines, zone, span=(start_s, until_s))
+
+
+def _sum_caps(point: PowerPoint) -> float | None:
+    """Return the sum of the caps of the GPUs with jobs, which budgets limit; None: one is unknown."""
+    caps = [gpu.cap_w for gpu in point.gpus if gpu.jobs]
+    return None if None in caps else sum(cap for cap in caps if cap is not None)
+
+
+def _with_gaps(points: Sequence[PowerPoint], step_s: float) -> list[tuple[float, float | None]]:
+    """Return the power over time, with a gap where no samples were written."""
+    line: list[tuple[float, float | None]] = []
+    before_s = None
+    for point in points:
+        if before_s is not None and point.at_s - before_s > 3 * step_s:
+            line.append((point.at_s, None))
+        line.append((point.at_s, point.power_w))
+        before_s = point.at_s
+    return line
