@@ -51,6 +51,14 @@ def job_with(**more: Any) -> JobFile:
     return read_document({"run": "python train.py", **more}, "request")
 
 
+def test_kinds_of_gpu_may_be_written_as_drivers_and_slurm_write_them() -> None:
+    resources = job_with(
+        resources={"gpu_type": ["nvidia_a100_80gb_pcie", "Tesla-V100-SXM2", "v100"]}
+    ).resources
+    assert resources.gpu_types == ("a100-pcie", "v100")
+    assert resources.typed_gpu_types == ("nvidia_a100_80gb_pcie", "Tesla-V100-SXM2", "v100")
+
+
 def test_a_job_file_keeps_the_text_and_converts_it() -> None:
     job = read_job(WHOLE, "job.yaml")
     assert job.resources.time == "4h"

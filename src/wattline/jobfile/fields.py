@@ -147,6 +147,7 @@ Auto = Literal["auto"]
 Label = Annotated[str, _text(rf"^(?:[^${_CONTROL}]|{DOLLAR})*$", 200), BeforeValidator(_check_template)]
 Line = Annotated[str, _text(rf"^[^{_CONTROL}]*$", 200)]
 Team = Annotated[str, _text(rf"^[^*:{_CONTROL}]*$", 200)]  # budgets name teams as TEAM:, and * is all teams
+WebhookUrl = Annotated[str, _text(rf"^[^\s{_CONTROL}]*$", 2000)]
 Image = Annotated[str, _text(rf"^[^-\s{_CONTROL}][^\s{_CONTROL}]*$", 1000)]
 Mount = Annotated[str, _text(rf"^/[^:,{_CONTROL}]*(?::/[^:,{_CONTROL}]*)?(?::r[ow])?$", 4096)]
 Mounts = Annotated[tuple[Mount, ...], Field(max_length=100), BeforeValidator(as_tuple)]

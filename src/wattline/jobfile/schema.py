@@ -18,6 +18,7 @@ from wattline.jobfile.matrix import check_matrix
 from wattline.jobfile.template import split_command
 from wattline.jobfile.yaml_reader import LIMIT_BYTES as LIMIT_BYTES
 from wattline.jobfile.yaml_reader import read_yaml
+from wattline.measurement.gpu_names import resolve_gpu_kind
 from wattline.train.environment import Target
 from wattline.units import parse_gib, parse_joules, parse_seconds, parse_watts
 
@@ -56,9 +57,13 @@ class ResourcesSection(_Section):
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        """Accepted kinds of GPU in lower case; empty: any."""
-        kinds = (self.gpu_type,) if isinstance(self.gpu_type, str) else self.gpu_type
-        return tuple(kind.casefold() for kind in kinds)
+        """Accepted kinds of GPU, as the library and clusters name them; empty: any."""
+        return tuple(dict.fromkeys(map(resolve_gpu_kind, self.typed_gpu_types)))
+
+    @property
+    def typed_gpu_types(self) -> tuple[str, ...]:
+        """Accepted kinds of GPU as the user names them, such as the types of a cluster's Slurm."""
+        return (self.gpu_type,) if isinstance(self.gpu_type, str) else self.gpu_type
 
     @property
     def cpus(self) -> float | None:
@@ -254,6 +259,9 @@ class JobFile(_Section):
     )
     recurring: RecurringSection | None = Field(
         default=None, description="a mapping such as {group: nightly-nmt}"
+    )
+    notify: f.WebhookUrl = Field(
+        default="", description="a URL that is called when it ends, such as https://hooks.example.org/me"
     )
     team: f.Team = Field(default="", description="a name of at most 200 letters without * and :")
     priority: float = Field(default=0.0, ge=-1e9, le=1e9, description="a number from -1e9 to 1e9")
