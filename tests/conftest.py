@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import wattline.loop.run
 import wattline.reports  # noqa: F401  both compile their kernels now, before a test captures output
+from support.check_cases import mark_extra_cases
 from support.slurm_cluster import SlurmCluster, require_slurm
 
 # Threads of several test processes would compete for the cores.
@@ -20,6 +23,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
 settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the extra cases of parametrised tests to `make test`."""
+    mark_extra_cases(items)
+
+
+@pytest.fixture(autouse=True)
+def no_cap_guard_is_left() -> Iterator[None]:
+    """Fail the test that leaves a guard of power caps active: later ones would find its signal handlers."""
+    before = _list_cap_guards()  # of a service that several tests share
+    yield
+    left = [guard for guard in _list_cap_guards() if guard not in before]
+    for guard in left:
+        guard.__exit__(None, None, None)
+    assert not left, f"{len(left)} guards of power caps are still active; close the session or the guard"
+
+
+def _list_cap_guards() -> list[Any]:
+    module = sys.modules.get("wattline.meter.caps.guard")
+    return [] if module is None else list(module._active_guards)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from wattline.jit import compute_stamp, find
 from wattline.loop import reconcile
@@ -17,6 +18,7 @@ def test_find_returns_the_first_row_that_is_not_below_the_value() -> None:
     assert [find(column, 4, value) for value in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 4]
 
 
+@pytest.mark.slow
 def test_the_stamp_of_a_kernel_depends_on_what_its_module_imports(tmp_path: Path) -> None:
     package = tmp_path / "wattline"
     (package / "loop").mkdir(parents=True)

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Buddy": "wattline.placement.buddy.placer",
     "Budget": "wattline.energy.budgets",
+    "Executor": "wattline.integrations.executor",
     "Faults": "wattline.backend.sim.faults",
     "Jobs": "wattline.core.jobs",
     "Local": "wattline.backend.engine.local.backend",

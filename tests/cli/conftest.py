@@ -34,8 +34,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
 @pytest.fixture
 def here(service: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make commands find the service, and run them in this empty folder."""
-    monkeypatch.setenv("WATTLINE_DIR", str(service.folder))
-    for name in ("WATTLINE_URL", "WATTLINE_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    from support.http_service import enter_service
+
+    return enter_service(service, tmp_path, monkeypatch)

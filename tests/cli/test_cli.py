@@ -75,7 +75,7 @@ def test_compare_lists_policies_and_writes_a_page(capsys: pytest.CaptureFixture[
     page = tmp_path / "compare.html"
     found = data(capsys, "compare", *SYNTH, "--policies", "all", "--html", str(page))
     assert [row["policy"] for row in found["reports"]] == [*ORDERS, *ELASTIC]
-    assert len(found["reports"]) == 13
+    assert len(found["reports"]) == 14
     assert page.stat().st_size > 100_000
     code, out, _ = run(capsys, "compare", *SYNTH, "--policy", "fifo", "--policy", "srtf+keep")
     assert code == 0

@@ -43,6 +43,7 @@ def test_kernels_are_counted_by_what_a_module_imports() -> None:
     assert 0 < loop <= service <= count_all_kernels()
 
 
+@pytest.mark.slow
 def test_the_count_is_what_an_import_loads() -> None:
     code = (
         "from wattline.jit import on_kernel, count_kernels\n"
@@ -74,6 +75,7 @@ def test_a_cold_cache_is_announced_and_the_second_run_is_silent(tmp_path: Path) 
     assert second == ""
 
 
+@pytest.mark.slow
 def test_the_command_compiles_all(capsys: Capsys) -> None:
     command = [sys.executable, "-m", "wattline", "compile", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -102,6 +102,7 @@ def test_state_dicts_of_members_are_saved_and_loaded() -> None:
     assert_same(other.eval()(X), select_member(array.eval()(X), 1), "output")
 
 
+@pytest.mark.slow
 def test_members_leave_and_join_without_effect_on_the_others() -> None:
     models = build_members(small)
     array = fuse(models)
@@ -307,6 +308,7 @@ def test_gradients_can_be_switched_off() -> None:
         assert_same(select_member(array.eval()(X), 1), models[1].eval()(X), "output")
 
 
+@pytest.mark.slow
 def test_input_gradients_of_members_add_up_for_a_shared_input_and_are_own_otherwise() -> None:
     assert_same_training(small, X)
     assert_same_training(small, torch.stack([X, X + 1, X - 1]), members=True)

@@ -130,6 +130,7 @@ def test_compiled_ordinary_models_count_if_they_are_faster() -> None:
     assert Gain(**{**values, "compiled": StepSpeed(0.5, 0.5, 0.5)}).gain == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 def test_members_that_leave_end_the_measurement_of_the_array() -> None:
     def train(array: fusion.FusedArray, configs: list[Any]) -> None:
         optimiser = fusion.SGD(array, lr=0.1)
@@ -156,6 +157,7 @@ def test_a_loss_that_cannot_be_repeated_is_reported() -> None:
     assert not measure(FakeClock(), train, 1.0, 1.0).has_loss
 
 
+@pytest.mark.slow
 def test_parts_and_the_key_describe_the_architecture(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("STEPS", "10_000_000"))

@@ -93,6 +93,7 @@ def test_each_member_has_its_own_loss(make: Any) -> None:
     assert_same_state(array, models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [smoothed, both, focal])
 @pytest.mark.parametrize("width", [None, 2, 1])
 @pytest.mark.parametrize("compile", [False, "graph"])

@@ -75,6 +75,7 @@ def round_state(single: Any) -> None:
                 tensor.copy_(tensor.to(torch.bfloat16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())

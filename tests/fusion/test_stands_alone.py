@@ -59,6 +59,7 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_array_is_trained_where_only_torch_and_numpy_are_installed() -> None:
     assert run_python(HIDE_OTHER_DISTRIBUTIONS + TRAIN).endswith("trained\n")
 

@@ -114,6 +114,7 @@ def test_no_window_is_shorter_than_two_seconds_or_twenty_periods_of_the_counter(
         assert all(one.seconds <= 1.2 * least_s + 2 * period_s for one in search.measurements)
 
 
+@pytest.mark.slow
 @given(phase_s=st.floats(0.0, 0.1), knee_w=st.floats(100.0, 260.0), step_s=st.floats(0.002, 0.3))
 @settings(max_examples=30, deadline=None)
 def test_a_stepped_counter_does_not_change_the_measured_energy(

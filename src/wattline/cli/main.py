@@ -51,6 +51,10 @@ COMMANDS = {
     "anonymise": Command(
         "simulation.anonymise", "write a trace that can be shared, without names", ("anonymize",)
     ),
+    "reproduce": Command(
+        "simulation.reproduce", "run the experiments of five papers and compare with their claims"
+    ),
+    "data": Command("simulation.data", "list and download the public data of these papers"),
     "report": Command("simulation.report", "report job times and energy from run logs"),
     "replay": Command("simulation.replay", "repeat the decisions of a run log and check that they are equal"),
     "shadow": Command("simulation.shadow", "watch a live Slurm and report what a policy would have saved"),
@@ -79,16 +83,21 @@ COMMANDS = {
     "priority": Command("service.priority", "change the priority of a job"),
     "explain": Command("service.explain", "explain the state of a job and what would change it"),
     "budget": Command("service.budget", "show or set the energy budgets"),
+    "bill": Command("service.bill", "print the energy, money and CO₂ of a month, and what was saved"),
     "quota": Command("service.quota", "show or set quotas and shares of teams and users"),
     "audit": Command("service.audit", "print what operators did"),
     "top": Command("service.top", "show GPUs, running jobs and budgets, refreshed continuously"),
     "power": Command("service.power", "show the power of all GPUs over time"),
     "prune": Command("service.prune", "delete or archive old jobs, logs and events of the service"),
+    "backup": Command("service.backup", "copy the state of a service, which may run, to a new folder"),
     "token": Command("service.token", "create, list, rotate and revoke access tokens of the service"),
     "runlog": Command("service.runlog", "print the decisions of the service, for wattline replay"),
     "policies": Command(
         "simulation.policies", "list the stages of policies and the placers, with their knobs"
     ),
+    "schema": Command("schema", "print the JSON Schema of a job file, for editors"),
+    "completion": Command("completion", "print a script that completes commands in bash, zsh or fish"),
+    "man": Command("man", "print the manual page"),
     "compile": Command("compile", "compile the kernels of the scheduler once, at installation"),
     "version": Command("version", "print the versions of wattline and of the packages it uses"),
 }

@@ -127,7 +127,13 @@ def check_writable(*paths: str | None) -> None:
 
 @contextmanager
 def progress_bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar on stderr if that is a terminal; yields a function of the amount done."""
+    """Show a progress bar on stderr if that is a terminal; yields a function of the amount done.
+
+    With WATTLINE_PROGRESS=lines it writes lines `progress DONE TOTAL` instead, for programs.
+    """
+    if os.environ.get("WATTLINE_PROGRESS") == "lines":
+        yield lambda completed: print(f"progress {completed:g} {total:g}", file=sys.stderr, flush=True)
+        return
     if not sys.stderr.isatty():
         yield lambda completed: None
         return

@@ -102,6 +102,7 @@ def test_doctor_names_the_process_that_holds_a_cap(capsys: pytest.CaptureFixture
     meter.close()
 
 
+@pytest.mark.slow
 def test_on_nvml_the_driver_and_its_gpus_are_shown(tmp_path: Path) -> None:
     stub = NvmlStub(tmp_path / "nvml.bin", compile_stub(tmp_path))
     stub["denied", 1] = 1

@@ -87,6 +87,7 @@ def test_measured_clocks_demand_waiting_and_arrays_are_printed(
     assert "array     each further job of an array adds" in out
 
 
+@pytest.mark.slow
 def test_models_that_were_written_can_be_read_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_models_that_were_written_can_be_read_again(
     assert 0 < again.source.samples_error < 0.1
 
 
+@pytest.mark.slow
 def test_a_page_is_written_beside_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "new" / "fit.html"
     out, err = fit(capsys, write_csv(build_cap_profile(), tmp_path), "--json", "--html", str(page))
@@ -147,6 +149,7 @@ def test_contradicting_rows_cause_a_warning(capsys: pytest.CaptureFixture[str], 
     assert parse_strict_json(out)["workloads"][0]["contradicted"]
 
 
+@pytest.mark.slow
 def test_fit_states_where_the_law_of_clocks_does_not_fit(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

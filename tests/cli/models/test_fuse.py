@@ -32,6 +32,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_fuse_check_prints_the_gain(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "check", script, "--width", "3", "--seconds", "0.05"]) == 0
     out = capsys.readouterr().out
@@ -53,6 +54,7 @@ def test_fuse_check_refuses_an_ordinary_script_without_running_it(
     assert "define build(config)" in err
 
 
+@pytest.mark.slow
 def test_fuse_check_prints_every_figure_as_json(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "check", script, "--width", "2", "--seconds", "0.05", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

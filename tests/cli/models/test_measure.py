@@ -28,6 +28,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATTLINE_METER", raising=False)
 
 
+@pytest.mark.slow
 def test_measure_prints_these_keys_as_json(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run_command(
         capfd, "measure", "--json", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS
@@ -44,6 +45,7 @@ def test_measure_prints_these_keys_as_json(capfd: pytest.CaptureFixture[str]) ->
     assert found["wall_s"] > 0
 
 
+@pytest.mark.slow
 def test_the_text_names_the_method(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capfd, "measure", "--meter", VIRTUAL, "--", sys.executable, "-c", STEPS)
     assert code == 0
@@ -75,6 +77,7 @@ def test_without_a_meter_it_is_unmetered_and_not_0(capfd: pytest.CaptureFixture[
     assert "unmetered" in run_command(capfd, "measure", "--meter", "none", "--", "true")[1]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     lost = STEPS.replace("range(10)", "range(3)").split("\nprint")[0]
     words = ("measure", "--meter", f"{VIRTUAL},lost=3", "--", sys.executable, "-c", lost)
@@ -94,6 +97,7 @@ def test_the_exit_code_of_the_command_is_returned(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 42), (signal.SIGINT, 42), (signal.SIGHUP, 42)])
 def test_signals_reach_the_command_and_the_result_is_still_printed(number: signal.Signals, code: int) -> None:
     child = (

@@ -49,6 +49,7 @@ def test_predict_is_near_what_was_measured(capsys: pytest.CaptureFixture[str], r
     assert found["uncapped"]["samples_s"] == pytest.approx(full, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_cap_is_read_in_any_unit(capsys: pytest.CaptureFixture[str], resnet: list[str]) -> None:
     answers = [
         run_json_command(capsys, "predict", *resnet, "--cap", text) for text in ("150W", "150", "0.15kW")
@@ -73,6 +74,7 @@ def test_predict_prints_cost_and_saving_of_a_cap(
     assert "fitted to 15 points of mine; held out: samples/s" in out
 
 
+@pytest.mark.slow
 def test_without_cap_and_clock_there_is_nothing_to_compare_with(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:
@@ -111,6 +113,7 @@ def test_unpredictable_watts_are_unknown_and_not_0(
     assert "watts of the GPUs   unknown" in run_command(capsys, "predict", *words)[1]
 
 
+@pytest.mark.slow
 def test_models_from_a_file_predict_what_their_profile_does(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, resnet: list[str]
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_file_without_models_is_refused(capsys: pytest.CaptureFixture[str], tm
         assert why in err
 
 
+@pytest.mark.slow
 def test_predict_names_the_best_cap_of_a_sweep_and_its_reason(
     capsys: pytest.CaptureFixture[str], resnet: list[str]
 ) -> None:

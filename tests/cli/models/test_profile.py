@@ -77,6 +77,7 @@ def test_profile_prints_these_keys_as_json(capsys: pytest.CaptureFixture[str], m
     assert found["cost"]["cells"] >= 10 * found["cost"]["points"]
 
 
+@pytest.mark.slow
 def test_the_table_is_read_by_fit(capsys: pytest.CaptureFixture[str], machine: Machine) -> None:
     main(["profile", "--batch", "4", "--gpu", "v100", *DATA, *JOB])
     capsys.readouterr()

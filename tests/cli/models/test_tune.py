@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,19 @@ def test_replay_prints_a_line_for_each_optimiser(recorded: Path, capsys: pytest.
         ["x9", "cifar100", "12", "wattline"],
     ]
     assert "unheard-of is left out" in printed.err
+
+
+def test_a_replay_has_a_page_with_a_summary_and_error_bars(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "tune.html"
+    words = ["tune", "replay", "--data", str(recorded), "--gpu", "all", "--seeds", "3", "--optimizer", "both"]
+    assert main([*words, "--html", str(page)]) == 0
+    assert f"page: {page}" in capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r"zeus: mean regret [0-9.]+ oracle runs", text)
+    assert 'class="error"' in text
+    assert len(text) < 1.5e6
 
 
 def test_replay_in_json_carries_goals_and_figures(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:

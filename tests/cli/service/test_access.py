@@ -17,6 +17,7 @@ Capsys = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("here")
 
 
+@pytest.mark.slow
 def test_a_quota_is_set_shown_and_unset(capsys: Capsys) -> None:
     code, out, _ = run_command(
         capsys, "quota", "set", "--team", "vision", "--gpus", "8", "--gpu-hours-per-week", "500"

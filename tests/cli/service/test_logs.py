@@ -24,6 +24,7 @@ def submit(capsys: Capsys, script: str, *options: str) -> str:
     return out.strip()
 
 
+@pytest.mark.slow
 def test_tail_prints_the_newest_lines_and_one_without_newline(capsys: Capsys) -> None:
     script = "for n in range(20_000): print('line', n)\nprint('no newline', end='')"
     job = submit(capsys, script, "--wait")
@@ -33,6 +34,7 @@ def test_tail_prints_the_newest_lines_and_one_without_newline(capsys: Capsys) ->
     assert run_command(capsys, "logs", "-f", job)[1] == whole + "\n"
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_the_last_state_of_a_progress_bar(capsys: Capsys) -> None:
     script = "for n in range(5): print(end=f'\\r{n} of 5')\nprint('\\nready')"
     job = submit(capsys, script, "--wait")
@@ -41,6 +43,7 @@ def test_a_pipe_gets_the_last_state_of_a_progress_bar(capsys: Capsys) -> None:
     assert (code, out) == (0, "4 of 5\nready\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_what_the_job_wrote_while_it_runs(capsys: Capsys, here: Path) -> None:
     script = (
         "import os, sys, time; print(end='\\r10 %', flush=True); sys.stdout.buffer.write(b'\\r50 % \\xff')\n"
@@ -60,6 +63,7 @@ def test_a_terminal_gets_what_the_job_wrote_while_it_runs(capsys: Capsys, here: 
     os.close(terminal)
 
 
+@pytest.mark.slow
 def test_a_job_without_output_is_explained_on_stderr(capsys: Capsys, service: Controller) -> None:
     job = submit(capsys, "", "--hold")
     code, out, err = run_command(capsys, "logs", job)

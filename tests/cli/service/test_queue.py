@@ -151,6 +151,7 @@ def test_jobs_are_held_released_and_prioritised(capsys: Capsys, held: str) -> No
     run_command(capsys, "cancel", "-y", held)
 
 
+@pytest.mark.slow
 def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
     job = submitted(capsys, "--gpus", "4", "--", "true")
     time.sleep(0.2)
@@ -164,18 +165,22 @@ def test_why_a_job_waits_is_explained(capsys: Capsys, running: str) -> None:
 
 
 def test_budgets_are_shown_set_and_cleared(capsys: Capsys) -> None:
-    assert run_json_command(capsys, "budget", "show") == {"budgets": []}
+    assert run_json_command(capsys, "budget", "show")["budgets"] == []
     assert run_command(capsys, "budget", "show") == (0, "", "no energy budget is set\n")
     assert run_command(capsys, "budget", "set", "12kW", "vision:300kWh/day")[:2] == (
         0,
         "12kW\nvision:300kWh/day\n",
     )
     assert run_json_command(capsys, "budget", "show")["budgets"] == ["12kW", "vision:300kWh/day"]
+    head, power, team = run_command(capsys, "budget", "show")[1].splitlines()
+    assert head.split() == ["budget", "used", "left", "at", "the", "present", "rate"]
+    assert power.startswith("12kW")
+    assert "300 kWh" in team
     for words in (["set"], ["set", "--clear", "1kW"], ["set", "12 bananas"], ["set", "tariff.csv"]):
         code, _, err = run_command(capsys, "budget", *words)
         assert code == 2
         assert "300kWh/day" in err
-    assert run_json_command(capsys, "budget", "set", "--clear") == {"budgets": []}
+    assert run_json_command(capsys, "budget", "set", "--clear")["budgets"] == []
 
 
 def test_top_prints_one_frame_without_a_terminal(capsys: Capsys, running: str) -> None:
@@ -247,6 +252,7 @@ COMMANDS = [
     "priority 1 2 --json",
     "explain 1 --json",
     "budget show --json",
+    "bill --json",
     "budget set 1kW --json",
     "top --json",
     "token add x --role user --json",
@@ -271,6 +277,7 @@ def test_an_unreachable_service_is_reported_as_text_and_as_json(
     assert "does not answer" in err
 
 
+@pytest.mark.slow
 def test_queue_imports_neither_numpy_nor_the_service(here: Path) -> None:
     script = (
         "import sys, wattline.cli\n"
@@ -382,6 +389,7 @@ def test_a_change_without_a_selection_is_refused(capsys: Capsys) -> None:
     assert "'high' is not a priority" in err
 
 
+@pytest.mark.slow
 def test_old_jobs_are_pruned(capsys: Capsys, service: Controller, ended: str) -> None:
     later = submitted(capsys, "--hold", "--", "true")
     code, out, _ = run_command(capsys, "prune", "--older-than", "0s", "--dry-run")

@@ -23,6 +23,7 @@ energy: {power: 250W, budget: 3kWh}
 """
 
 
+@pytest.mark.slow
 def test_show_prints_directory_limits_deadline_and_log(
     capsys: Capsys, here: Path, service: Controller
 ) -> None:

@@ -34,6 +34,7 @@ def test_submit_prints_only_ids_on_stdout(capsys: Capsys, service: Controller) -
     assert "(quick) submitted" in err
 
 
+@pytest.mark.slow
 def test_wait_returns_the_exit_code_of_the_job(capsys: Capsys) -> None:
     assert run_command(capsys, "submit", "--wait", "--", "true")[0] == 0
     code, out, err = run_command(capsys, "submit", "--wait", "--", "bash", "-c", "exit 7")
@@ -42,6 +43,7 @@ def test_wait_returns_the_exit_code_of_the_job(capsys: Capsys) -> None:
     assert "simulated" in err
 
 
+@pytest.mark.slow
 def test_wait_for_a_sweep_returns_the_first_exit_code_that_is_not_0(capsys: Capsys, here: Path) -> None:
     (here / "sweep.yaml").write_text(
         "run: [bash, -c, 'exit ${code}']\nmatrix: {code: [0, 5, 6]}\nfuse: off\n"
@@ -53,6 +55,7 @@ def test_wait_for_a_sweep_returns_the_first_exit_code_that_is_not_0(capsys: Caps
     assert "1 SUCCEEDED, 2 FAILED" in err
 
 
+@pytest.mark.slow
 def test_wait_shows_the_reason_and_each_change(
     capsys: Capsys, service: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +87,7 @@ def test_wait_shows_the_reason_and_each_change(
     assert lines[4].endswith(", attempt 2")
 
 
+@pytest.mark.slow
 def test_wait_says_that_no_budget_ever_allows_the_job(capsys: Capsys, service: Controller) -> None:
     service.set_budgets(["50W"])
     code, out, err = run_command(capsys, "submit", "--wait", "--timeout", "3", "--", "true")
@@ -117,6 +121,7 @@ def test_with_json_stdout_is_one_document(capsys: Capsys) -> None:
     assert "hello" in err
 
 
+@pytest.mark.slow
 def test_words_after_the_dashes_belong_to_the_command(capsys: Capsys) -> None:
     code, out, _ = run_command(
         capsys, "submit", "-f", "--env", "X=$5", "--", "bash", "-c", 'echo "$X $0"', "--json"
@@ -126,6 +131,7 @@ def test_words_after_the_dashes_belong_to_the_command(capsys: Capsys) -> None:
     assert (code, out) == (0, "${lr} -- $HOME\n")
 
 
+@pytest.mark.slow
 def test_a_job_runs_in_the_directory_of_submission_unless_it_names_one(capsys: Capsys, here: Path) -> None:
     assert run_command(capsys, "submit", "-f", "--", "pwd")[1].strip() == str(here.resolve())
     (here / "job.yaml").write_text("run: pwd\nworkdir: /usr\n")
@@ -141,6 +147,7 @@ def test_options_override_the_job_file(capsys: Capsys, here: Path) -> None:
     assert run_command(capsys, "release", job["id"])[0] == 0
 
 
+@pytest.mark.slow
 def test_a_job_can_come_from_stdin(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"run: echo from stdin\n")))
     assert run_command(capsys, "submit", "-f", "-")[1] == "from stdin\n"
@@ -247,3 +254,24 @@ def test_the_order_of_jobs_is_set_and_shown(capsys: Capsys, here: Path) -> None:
     code, _, err = run_command(capsys, "submit", "--max-parallel", "2", "--", "true")
     assert code == 2
     assert "max_parallel is 2, but there is no matrix" in err
+
+
+def test_a_batch_script_of_slurm_runs_as_an_array(capsys: Capsys, service: Controller, here: Path) -> None:
+    (here / "train.sh").write_text(
+        "#!/bin/bash\n#SBATCH -J batch --gpus=2\n#SBATCH --array=3,5%1\n#SBATCH -p dev\n"
+        "echo task $SLURM_ARRAY_TASK_ID $1 >> out\n"
+    )
+    code, out, err = run_command(capsys, "submit", "--wait", "--from-sbatch", "train.sh", "--", "one word")
+    assert code == 0
+    assert len(out.split()) == 2
+    assert "train.sh:4: --partition has no effect: there are no partitions" in err
+    assert sorted((here / "out").read_text().splitlines()) == ["task 3 one word", "task 5 one word"]
+    assert {service.job(job).name for job in out.split()} == {"batch"}
+
+
+def test_a_batch_script_that_asks_to_be_held_is_held(capsys: Capsys, here: Path) -> None:
+    (here / "held.sh").write_text("#!/bin/sh\n#SBATCH -H -G1\ntrue\n")
+    assert answered(capsys, "submit", "--from-sbatch", "held.sh")["jobs"][0]["held"]
+    code, _, err = run_command(capsys, "submit", "--from-sbatch", "held.sh", "job.yaml")
+    assert code == 2
+    assert "expected one" in err

@@ -39,6 +39,7 @@ def test_every_assumption_stands_in_the_log_the_json_and_the_text(
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_elastic_policies_win_only_by_a_named_assumption(
     capsys: pytest.CaptureFixture[str], records: list[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_watts_at_the_limit_use_more_energy(capsys: pytest.CaptureFixture[str], 
     assert limit["jct_mean_s"] == usual["jct_mean_s"]
 
 
+@pytest.mark.slow
 def test_estimates_state_their_error_and_can_be_replayed(
     capsys: pytest.CaptureFixture[str], records: list[str], tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def test_a_budget_of_watts_is_held(
     assert most_w(log) <= 5000 * 1.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["5kW", "b:1kW", "150kWh/day", "eta=0.5"])
 def test_a_run_with_a_budget_can_be_replayed_with_it(
     capsys: pytest.CaptureFixture[str], few: list[str], tmp_path: Path, budget: str
@@ -49,6 +50,7 @@ def test_a_run_with_a_budget_can_be_replayed_with_it(
     assert "of the log" in err
 
 
+@pytest.mark.slow
 def test_several_budgets_hold_together(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     words = ["simulate", *few, "--policy", "powerflow", "--budget", "6kW"]
     both = run_json_command(capsys, *words, "--budget", "b:500W")
@@ -77,6 +79,7 @@ def test_a_budget_in_which_no_job_can_start_is_exit_code_4(
     assert err.count("never allows it") == 1
 
 
+@pytest.mark.slow
 def test_a_small_team_budget_leaves_only_jobs_of_that_team_unfinished(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
@@ -102,6 +105,7 @@ def test_a_team_budget_that_is_too_small_prints_what_its_smallest_job_draws(
     assert "the most modest job of b draws 100 W" in err
 
 
+@pytest.mark.slow
 def test_compare_names_policies_that_cannot_hold_a_budget(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
@@ -116,7 +120,7 @@ def test_compare_names_policies_that_cannot_hold_a_budget(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy", "fifo", "--budget", "5kW"], "fifo cannot hold a budget, expected one of powerflow"),
+        (["--policy", "fifo", "--budget", "5kW"], "fifo cannot hold a budget, expected one of"),
         (["--policy", "powerflow", "--budget", "lots"], "budget 'lots': expected"),
         (["--policy", "powerflow", "--budget", "nowhere.csv"], "nowhere.csv: cannot be read"),
         (

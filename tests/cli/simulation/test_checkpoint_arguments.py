@@ -19,6 +19,7 @@ def count_stops(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> 
     return int((read_log(path).actions[:, ACTION_VERB] == STOP).sum())
 
 
+@pytest.mark.slow
 def test_jobs_that_never_save_are_not_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert count_stops(capsys, tmp_path / "usual.jsonl") > 0
     assert count_stops(capsys, tmp_path / "never.jsonl", "--checkpoint-interval", "never") == 0

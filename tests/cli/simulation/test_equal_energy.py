@@ -13,6 +13,7 @@ KEYS = {
     "baseline",
     "policy",
     "eta",
+    "knob",
     "reached",
     "side",
     "energy_ratio",
@@ -45,6 +46,7 @@ def found(page: Path, few: list[str]) -> Any:
     return parse_strict_json(out.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equal_energy", "equal_jct"])
 def test_every_other_policy_is_a_baseline_with_the_figures_of_its_report(found: Any, name: str) -> None:
     rows = found[name]
@@ -94,10 +96,11 @@ def test_the_page_shows_both_tables_and_the_line(page: Path, found: Any) -> None
         assert f"<h2>{title}" in text
     row = found["equal_energy"][0]
     assert f"<td>{row['jct_ratio']:.2f} x</td>" in text
-    assert "what powerflow does with other etas" in text
-    assert re.search(r'"customdata":\[0\.0,0\.1,', text)
+    assert "what powerflow does with other values of eta" in text
+    assert re.search(r'data-t="powerflow, eta 0.1\n', text)
 
 
+@pytest.mark.slow
 def test_the_text_has_tables_with_the_load(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     code, out, err = run_command(capsys, "compare", *few, *POLICIES[:4], "--equal-energy", "--front")
     assert code == 0
@@ -107,9 +110,10 @@ def test_the_text_has_tables_with_the_load(capsys: pytest.CaptureFixture[str], f
     assert lines[head + 1].split()[0] == "fifo"
     assert len(re.findall(r"\d x\b", out)) == 2
     assert "What eta does to powerflow" in out
-    assert "runs with other etas" in err
+    assert "runs with other values of eta" in err
 
 
+@pytest.mark.slow
 def test_without_the_flags_the_keys_are_missing(capsys: pytest.CaptureFixture[str], few: list[str]) -> None:
     found = run_json_command(capsys, "compare", *few, "--policy", "powerflow")
     assert not {"front", "equal_energy", "equal_jct"} & set(found)
@@ -123,9 +127,10 @@ def test_without_a_policy_that_has_an_eta_there_is_nothing_to_choose(
     for option in ("--equal-energy", "--equal-jct", "--front"):
         code, out, err = run_command(capsys, "compare", *few, "--policy", "fifo", "--policy", "las", option)
         assert (code, out) == (2, "")
-        assert "none of fifo, las has an eta" in err
+        assert "none of fifo, las has an energy knob" in err
 
 
+@pytest.mark.slow
 def test_of_several_policies_with_an_eta_that_with_budgets_is_compared(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:
@@ -146,6 +151,7 @@ def test_jobs_that_take_no_time_leave_nothing_to_compare(
     assert run_json_command(capsys, "compare", *words, "--equal-jct", "--equal-energy")["equal_jct"] == []
 
 
+@pytest.mark.slow
 def test_a_budget_too_small_for_any_job_leaves_nothing_to_compare(
     capsys: pytest.CaptureFixture[str], few: list[str]
 ) -> None:

@@ -50,6 +50,7 @@ def test_the_span_penalty_holds_for_jobs_of_unknown_models(
     assert run_json_command(capsys, *words, "--span-penalty", "2")["jct_mean_s"] == 200
 
 
+@pytest.mark.slow
 def test_drawn_models_go_into_the_log_and_the_log_can_be_replayed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

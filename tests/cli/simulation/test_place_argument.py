@@ -24,6 +24,7 @@ def test_a_placer_is_chosen_for_all_or_for_one_policy(capsys: pytest.CaptureFixt
     )
 
 
+@pytest.mark.slow
 def test_simulate_accepts_the_same_placers(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", *SYNTH, "--backfill", "none"]
     own = run_json_command(capsys, *words, "--policy", "las:quantum=10m@buddy+power:spare=8")
@@ -35,6 +36,7 @@ def test_simulate_accepts_the_same_placers(capsys: pytest.CaptureFixture[str]) -
     assert same["energy_j"] == own["energy_j"]
 
 
+@pytest.mark.slow
 def test_a_log_is_replayed_only_with_its_own_placer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_misspelt_placer_is_found_before_anything_runs(
         assert "did you mean buddy?" in err
 
 
+@pytest.mark.slow
 def test_tables_name_placers_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run_command(capsys, "compare", *SYNTH, "--policy", "fifo", "--policy", "las@buddy+power")
     assert code == 0

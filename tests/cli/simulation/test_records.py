@@ -58,14 +58,14 @@ def test_running_jobs_can_be_dropped(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_recorded_outages_are_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     events = "Cluster|NodeName|TimeStart|TimeEnd|State|Reason|User\n"
     events += "wl|n1|2026-01-01T00:01:00|2026-01-01T02:00:00|DOWN|x|root(0)\n"
-    events += "wl|n2|2026-01-01T00:01:00|2026-01-01T02:00:00|DRAIN|x|root(0)\n"
+    events += "wl|n1|2026-01-01T05:00:00|2026-01-01T06:00:00|DRAIN|x|root(0)\n"
     words = ["simulate", "--trace", write(tmp_path / "jobs.txt", SACCT), "--cluster", "1xv100:4"]
     usual = run_json_command(capsys, *words)
     outages = write(tmp_path / "events.txt", events)
     code, out, err = run_command(capsys, *words, "--outages", outages, "--json")
     assert code == 0
     assert json.loads(out)["makespan_s"] > usual["makespan_s"] + 6000
-    assert "1 outage of 1 node; left out nodes that were only drained (1)" in err
+    assert "1 outage of 1 node, and 1 time that nodes were drained" in err
     assert "n1 stand for v100-0" in err
 
 
@@ -76,6 +76,7 @@ def test_nodes_that_fail_all_the_time_are_refused(capsys: pytest.CaptureFixture[
     assert "a time between failures of at least" in err
 
 
+@pytest.mark.slow
 def test_a_shared_trace_simulates_like_the_original(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

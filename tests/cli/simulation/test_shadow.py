@@ -87,7 +87,8 @@ def seconds_between(row: dict[str, str], first: str, last: str) -> float:
 def test_a_shadow_reports_what_a_policy_would_have_saved_and_changes_nothing(
     slurm_cluster: SlurmCluster, shadow: Shadow, tmp_path: Path, capsys: Capsys
 ) -> None:
-    before = submit(slurm_cluster, 1, f"while [ ! -e {tmp_path}/end ]; do sleep 0.1; done")
+    # It holds both GPUs, so that Slurm starts none of the others before all have been submitted.
+    before = submit(slurm_cluster, 2, f"while [ ! -e {tmp_path}/end ]; do sleep 0.1; done")
     slurm_cluster.wait_for(lambda: find_state(slurm_cluster, before) == "RUNNING")
     log = str(tmp_path / "shadow.jsonl")
     shadow.start("--every", "0.5s", "--policy", "sjf+keep", "--log", log, "--json")

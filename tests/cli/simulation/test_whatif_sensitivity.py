@@ -46,4 +46,4 @@ def test_policies_are_separated_by_commas_unless_they_have_knobs() -> None:
         "las:quantum=10m",
         "tiresias:promote=2,quantum=60s",
     ]
-    assert len(split_policies(["all", "fifo"])) == 13
+    assert len(split_policies(["all", "fifo"])) == 14

@@ -80,6 +80,7 @@ def fit(module: lightning.LightningModule, loader: Any, folder: Path, **settings
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -103,6 +104,7 @@ def test_an_array_learns_what_separate_runs_do(settings: Any, loader: Any, tmp_p
     assert_same_state(fused.model, models)
 
 
+@pytest.mark.slow
 def test_a_member_loads_from_its_checkpoint_into_the_ordinary_module(loader: Any, tmp_path: Path) -> None:
     fused = Fused()
     fit(fused, loader, tmp_path)
@@ -112,6 +114,7 @@ def test_a_member_loads_from_its_checkpoint_into_the_ordinary_module(loader: Any
         fused.model.load_member(index, loaded.model.state_dict())
 
 
+@pytest.mark.slow
 def test_training_resumes_from_a_checkpoint_of_lightning(loader: Any, tmp_path: Path) -> None:
     whole, first, second = Fused(), Fused(), Fused()
     fit(whole, loader, tmp_path, max_epochs=4)

@@ -64,6 +64,7 @@ def test_a_frozen_base_of_equal_value_is_stored_once() -> None:
     assert sum(t.numel() for t in array.common.values()) == theirs
 
 
+@pytest.mark.slow
 def test_adapters_learn_the_same_as_separate_models() -> None:
     models = [build_adapter(seed) for seed in range(3)]
     array = fusion.fuse(models)
@@ -75,6 +76,7 @@ def test_adapters_learn_the_same_as_separate_models() -> None:
     assert_same_state(array, models, 1e-8)
 
 
+@pytest.mark.slow
 def test_a_member_loads_into_the_ordinary_model_and_back(tmp_path: Path) -> None:
     models = [build_adapter(seed) for seed in range(3)]
     array = fusion.fuse(models)
@@ -96,6 +98,7 @@ def test_a_state_with_another_base_does_not_load() -> None:
         array.load_member(0, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
 def test_adapters_of_different_ranks_learn_what_they_would_alone(kind: str) -> None:
     settings = [(2, 8), (4, 4), (5, 16)]

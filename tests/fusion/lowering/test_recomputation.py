@@ -275,6 +275,7 @@ class Quiet(nn.Module):
         return torch.tanh(self.fc(x)) * scale
 
 
+@pytest.mark.slow
 def test_compiled_steps_keep_tensors_and_say_so() -> None:
     models = build_members(lambda: Network(recomputed, Quiet))
     array = fuse(models)

@@ -34,6 +34,7 @@ def study_of(**given: Any) -> Any:
     return optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), **given)
 
 
+@pytest.mark.slow
 def test_a_study_gets_ordinary_trials(problem: Any) -> None:
     study = study_of(pruner=optuna.pruners.NopPruner())
     space = {**SPACE, "hidden": fusion.Choice([3, 4]), "batch_size": fusion.Int(16, 17), "note": "fixed"}
@@ -48,6 +49,7 @@ def test_a_study_gets_ordinary_trials(problem: Any) -> None:
     assert [t.number for t in again.trials] == [9, 10]
 
 
+@pytest.mark.slow
 def test_values_are_those_of_any_width(problem: Any) -> None:
     wide, alone = (tune(problem(), sampler=study_of(), trials=6, epochs=2, width=w) for w in (4, 1))
     for mine, yours in zip(wide.trials, alone.trials, strict=True):
@@ -56,6 +58,7 @@ def test_values_are_those_of_any_width(problem: Any) -> None:
         assert mine.history[:shorter] == pytest.approx(yours.history[:shorter], abs=1e-10)
 
 
+@pytest.mark.slow
 def test_the_pruner_of_a_study_is_honoured(problem: Any) -> None:
     study = study_of(pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3))
     seen: list[Any] = []
@@ -79,6 +82,7 @@ def test_the_direction_of_a_study_is_honoured(problem: Any) -> None:
         tune(problem(), sampler=both, trials=5, epochs=1)
 
 
+@pytest.mark.slow
 def test_trials_are_requested_only_when_the_array_has_room(problem: Any) -> None:
     study = study_of(pruner=optuna.pruners.NopPruner())
     asked: list[int] = []
@@ -105,6 +109,7 @@ def test_trials_are_requested_only_when_the_array_has_room(problem: Any) -> None
     assert max(asked) <= 3
 
 
+@pytest.mark.slow
 def test_samplers_and_tpe_by_name_find_the_same_for_a_seed(problem: Any, capfd: Any) -> None:
     first, again = (tune(problem(), sampler="tpe", trials=12, epochs=1, width=4, seed=3) for _ in range(2))
     other = tune(problem(), sampler=optuna.samplers.TPESampler(seed=3), trials=12, epochs=1, width=4, seed=3)

@@ -33,6 +33,7 @@ def same(one: Any, other: Any) -> None:
         torch.testing.assert_close(tensor, other.best.state_dict[name], atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 8])
 def test_random_search_finds_the_same_at_any_width(problem: Any, width: int) -> None:
     alone = tune(problem(), SPACE, trials=10, epochs=3, width=1)
@@ -40,6 +41,7 @@ def test_random_search_finds_the_same_at_any_width(problem: Any, width: int) -> 
     assert all(trial.state == "complete" and trial.epochs == 3 for trial in alone.trials)
 
 
+@pytest.mark.slow
 def test_hyperband_finds_the_same_at_any_width_although_members_pause_and_resume(problem: Any) -> None:
     alone = tune(problem(), SMALL, sampler="hyperband", epochs=9, width=1)
     assert len(alone.trials) == 9 + 5 + 3
@@ -47,6 +49,7 @@ def test_hyperband_finds_the_same_at_any_width_although_members_pause_and_resume
         same(alone, tune(problem(), SMALL, sampler="hyperband", epochs=9, width=width))
 
 
+@pytest.mark.slow
 def test_a_trial_equals_ordinary_training(problem: Any) -> None:
     found = tune(problem(), SMALL, trials=5, epochs=2, width=4, seed=3)
     for trial in found.trials:
@@ -64,6 +67,7 @@ def test_a_trial_equals_ordinary_training(problem: Any) -> None:
         assert trial.value == pytest.approx(value, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_a_shuffling_loader_gives_every_trial_the_same_order(problem: Any) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(24, 2), torch.randint(0, 2, (24,)))
     loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
@@ -72,6 +76,7 @@ def test_a_shuffling_loader_gives_every_trial_the_same_order(problem: Any) -> No
     same(*found)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_result_and_leaves_the_callers_generator_unchanged(problem: Any) -> None:
     torch.manual_seed(1)
     first = tune(problem(), SPACE, sampler="asha", trials=6, epochs=3, seed=5)
@@ -90,6 +95,7 @@ def in_top_third(value: float, seen: list[float]) -> bool:
     return better < max(1, math.floor(len(seen) / 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3, 8])
 def test_asha_stops_exactly_the_trials_below_the_top_third(problem: Any, width: int) -> None:
     seen: dict[int, list[float]] = {1: [], 3: []}
@@ -111,6 +117,7 @@ def test_asha_stops_exactly_the_trials_below_the_top_third(problem: Any, width: 
         assert trial.history == pytest.approx(whole.trials[trial.number].history[: trial.epochs], abs=1e-10)
 
 
+@pytest.mark.slow
 def test_the_array_stays_full_while_trials_wait(problem: Any) -> None:
     seen: list[Any] = []
     tune(problem(), SMALL, sampler="asha", trials=30, epochs=9, width=4, report=seen.append)
@@ -157,6 +164,7 @@ def test_hyper_parameters_that_only_build_uses_can_be_fused(problem: Any) -> Non
     assert [progress.width for progress in seen] == [1] * 4
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_fails_alone(problem: Any) -> None:
     class Brittle(nn.Module):
         def __init__(self, bad: float) -> None:
@@ -184,6 +192,7 @@ def test_a_member_that_diverges_fails_alone(problem: Any) -> None:
             assert sick.history == pytest.approx(well.history, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_built_fails_alone(problem: Any) -> None:
     def build(config: dict[str, Any]) -> nn.Module:
         if config["weight_decay"] > 0.05:
@@ -202,6 +211,7 @@ def test_a_model_that_cannot_be_built_fails_alone(problem: Any) -> None:
     assert "ZeroDivisionError" in error.value.hint
 
 
+@pytest.mark.slow
 def test_batches_that_are_one_iterable_are_shared_by_all_ages(problem: Any) -> None:
     data = [(torch.randn(8, 2), torch.randint(0, 2, (8,))) for _ in range(2)]
     listed = tune(problem(batches=data), SMALL, sampler="hyperband", epochs=9, width=5)

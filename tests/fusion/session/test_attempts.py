@@ -25,6 +25,7 @@ def start_newer(array: PreparedArray, name: str) -> None:
     (array.folder(name).parent / "2").mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["job-0", "job-2"])
 def test_an_array_with_a_newer_attempt_at_a_member_neither_saves_nor_goes_on(
     array: PreparedArray, name: str
@@ -44,6 +45,7 @@ def test_an_array_with_a_newer_attempt_at_a_member_neither_saves_nor_goes_on(
     assert "ended" not in array.event_names("job-1")
 
 
+@pytest.mark.slow
 def test_a_member_that_leaves_is_not_saved_once_there_is_a_newer_attempt(array: PreparedArray) -> None:
     def after_step(run: Any, step: int) -> None:
         if step == 6:
@@ -57,6 +59,7 @@ def test_a_member_that_leaves_is_not_saved_once_there_is_a_newer_attempt(array: 
     assert (position.epoch, position.step) == (1, 0)
 
 
+@pytest.mark.slow
 def test_orders_change_the_cap_of_a_running_array(array: PreparedArray, tmp_path: Path) -> None:
     caps: list[float] = []
 

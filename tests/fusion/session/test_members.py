@@ -36,6 +36,7 @@ from wattline.train.checkpoint import Checkpoints  # noqa: E402
 # -- leaving
 
 
+@pytest.mark.slow
 def test_a_cancelled_member_leaves_before_the_next_step_without_effect_on_the_others(
     three: PreparedArray,
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_cancelled_member_leaves_before_the_next_step_without_effect_on_the_ot
     assert [three.events(name)[-1]["how"] for name in run.ids] == ["ended", "ended"]
 
 
+@pytest.mark.slow
 def test_the_leading_member_can_be_cancelled_too(three: PreparedArray) -> None:
     run, array = train(after_step=lambda run, step: three.cancel("job-0") if step == 6 else None)
     assert run.ids == ["job-1", "job-2"]
@@ -78,6 +80,7 @@ def test_the_process_exits_with_0_when_all_members_are_cancelled(three: Prepared
     assert_checkpoint(three.checkpoint_folder("job-2"), train_alone(2, 1))
 
 
+@pytest.mark.slow
 def test_a_finished_member_leaves_with_a_checkpoint(three: PreparedArray) -> None:
     run, array = train(after_step=lambda run, step: run.finish(0) if step == 5 else None)
     assert run.ids == ["job-1", "job-2"]
@@ -112,6 +115,7 @@ def test_members_at_the_target_leave_after_the_epoch_with_their_schedule(
     assert [position.reached for position in positions if position] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_loop_ends_when_all_members_are_finished() -> None:
     run, _ = train(
         after_step=lambda run, step: [run.finish(0), run.finish(1), run.finish(2)] if step == 6 else None
@@ -120,6 +124,7 @@ def test_the_loop_ends_when_all_members_are_finished() -> None:
     assert run.process.reached
 
 
+@pytest.mark.slow
 def test_a_member_with_nan_loss_continues_without_effect_on_the_others(three: PreparedArray) -> None:
     models = build_members(net, 4)
     with torch.no_grad():
@@ -162,6 +167,7 @@ def test_a_compiled_step_a_scaler_and_means_survive_a_member_that_leaves(three: 
 # -- events and logs
 
 
+@pytest.mark.slow
 def test_each_member_has_its_own_events_and_log(
     three: PreparedArray, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,6 +227,7 @@ def test_training_continues_without_a_log_that_cannot_be_written(
 # -- without a service
 
 
+@pytest.mark.slow
 def test_without_a_service_members_are_numbered_and_leave_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +240,7 @@ def test_without_a_service_members_are_numbered_and_leave_no_files(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_one_member_is_an_ordinary_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +259,7 @@ def test_one_member_is_an_ordinary_job(
     assert (position.epoch, position.over) == (3, True)
 
 
+@pytest.mark.slow
 def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTLINE_EVENTS", str(tmp_path / "events.jsonl"))
     train(2, checkpoints=tmp_path / "kept", after_step=lambda run, step: run.finish(0) if step == 5 else None)
@@ -261,6 +270,7 @@ def test_several_members_of_one_job_share_its_events(tmp_path: Path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["member0", "member1"]
 
 
+@pytest.mark.slow
 def test_several_arrays_are_saved_and_shrink_together(tmp_path: Path) -> None:
     def gan(stop: int) -> tuple[Any, Any]:
         one, two = fusion.fuse(build_members(net)), fusion.fuse(build_members(lambda: nn.Linear(3, 3)))

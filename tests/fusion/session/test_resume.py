@@ -33,6 +33,7 @@ from wattline.errors import InputError, NotFusible  # noqa: E402
 from wattline.train.checkpoint import Checkpoints, TrainingPosition  # noqa: E402
 
 
+@pytest.mark.slow
 def test_a_stopped_array_resumes_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_stopped_array_resumes_with_the_same_weights(
     assert second.events("job-1")[-1]["steps"] == 12
 
 
+@pytest.mark.slow
 def test_a_member_resumes_alone_from_the_checkpoint_of_an_array_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ def test_an_ordinary_optimiser_loads_the_checkpoint_of_a_member(three: PreparedA
     torch.optim.Adam(model.parameters()).load_state_dict(state["optimiser"])
 
 
+@pytest.mark.slow
 def test_members_at_different_steps_cannot_resume_as_one_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ def test_members_at_different_steps_cannot_resume_as_one_array(
     assert prepared.position("job-1") is not None  # the checkpoint is unchanged
 
 
+@pytest.mark.slow
 def test_finished_members_may_be_at_another_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     PreparedArray(tmp_path, monkeypatch, 3)
 
@@ -108,6 +112,7 @@ def test_finished_members_may_be_at_another_step(tmp_path: Path, monkeypatch: py
     assert_checkpoint(again.checkpoint_folder("job-0"), train_alone(0, 3))
 
 
+@pytest.mark.slow
 def test_an_array_killed_while_saving_resumes_from_the_last_common_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +135,7 @@ def test_an_array_killed_while_saving_resumes_from_the_last_common_checkpoint(
     assert_same_state(array, [train_alone(index, 12) for index in range(3)])
 
 
+@pytest.mark.slow
 def test_random_numbers_and_the_order_of_a_loader_are_resumed(tmp_path: Path) -> None:
     xs, ys = normal_tensor(24, 4), integer_tensor(3, 24)
 

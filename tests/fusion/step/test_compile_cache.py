@@ -88,10 +88,12 @@ def _compile_as_graph() -> Any:
     return compile_graph
 
 
+@pytest.mark.slow
 def test_equal_steps_have_equal_fingerprints(cache: Path) -> None:
     assert fingerprint_of(make_step()) == fingerprint_of(make_step(seed=3))
 
 
+@pytest.mark.slow
 def test_other_steps_have_other_fingerprints(cache: Path) -> None:
     names = [
         fingerprint_of(make_step()),
@@ -105,6 +107,7 @@ def test_other_steps_have_other_fingerprints(cache: Path) -> None:
     assert len({*names}) == len(names)
 
 
+@pytest.mark.slow
 def test_a_changed_global_value_changes_the_fingerprint(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint_of(make_step())
     monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)

@@ -257,6 +257,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_compiled_functions_compute_what_they_compute_as_written(program: Any) -> None:
     assert_equal_runs(program)
@@ -268,6 +269,7 @@ def test_functions_compiled_by_inductor_compute_what_they_compute_as_written(pro
     assert_equal_runs(program, fusion.compile())
 
 
+@pytest.mark.slow
 def test_members_train_as_ordinary_models_do() -> None:
     fn, results = train_classifier(GRAPH)
     assert fn._tracer.count == 1
@@ -285,6 +287,7 @@ def test_members_train_as_ordinary_models_do() -> None:
             torch.testing.assert_close(stacked[member], own.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_those_of_ordinary_models() -> None:
     _, results = accumulate_gradients(GRAPH)
     model = build_mlp(1)
@@ -321,6 +324,7 @@ class Trainer:
         return losses
 
 
+@pytest.mark.slow
 def test_methods_see_changes_of_attributes_and_learning_rates() -> None:
     trainer, twin = Trainer(), Trainer()
     as_written = Trainer.__dict__["step"]._fn
@@ -334,6 +338,7 @@ def test_methods_see_changes_of_attributes_and_learning_rates() -> None:
     torch.testing.assert_close(states_of(trainer.array), states_of(twin.array))
 
 
+@pytest.mark.slow
 def test_a_schedule_between_calls_changes_the_learning_rates() -> None:
     def program(wrap: Wrap) -> tuple[Any, list[Tensor]]:
         array = fuse_mlps()
@@ -354,6 +359,7 @@ def test_a_schedule_between_calls_changes_the_learning_rates() -> None:
     assert_equal_runs(program)
 
 
+@pytest.mark.slow
 def test_members_that_leave_and_join_are_followed() -> None:
     def program(wrap: Wrap) -> tuple[Any, list[Tensor]]:
         array = fuse_mlps()
@@ -482,6 +488,7 @@ def test_ordinary_models_trained_besides_are_announced_and_trained() -> None:
     assert not torch.equal(before, head.weight)
 
 
+@pytest.mark.slow
 def test_a_frozen_teacher_is_an_input() -> None:
     def program(wrap: Wrap) -> tuple[Any, list[Tensor]]:
         array, teacher = fuse_mlps(), build_mlp(11)
@@ -507,6 +514,7 @@ def test_a_frozen_teacher_is_an_input() -> None:
     assert_equal_runs(program)
 
 
+@pytest.mark.slow
 def test_a_wrong_trace_is_found_and_the_result_as_written_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = copy.copy(LRS)
     array, twin = fuse_mlps(), fuse_mlps()

@@ -62,10 +62,12 @@ def set_beta(value: float) -> None:
     beta = value
 
 
+@pytest.mark.slow
 def test_a_global_variable_is_read_in_every_step() -> None:
     check_schedule(make(lambda o: penalise(o, beta)), set_beta)
 
 
+@pytest.mark.slow
 def test_an_item_of_nested_containers_is_read_in_every_step() -> None:
     def change(value: float) -> None:
         settings["nested"][0] = value
@@ -73,6 +75,7 @@ def test_an_item_of_nested_containers_is_read_in_every_step() -> None:
     check_schedule(make(lambda o: penalise(o, settings["nested"][0])), change)
 
 
+@pytest.mark.slow
 def test_closures_with_variables_of_one_name_are_distinguished() -> None:
     def make_factor() -> tuple[Callable[[], float], Callable[[float], None]]:
         value = 0.0
@@ -95,6 +98,7 @@ def test_closures_with_variables_of_one_name_are_distinguished() -> None:
     check_schedule(make(lambda o: penalise(o, first() + second())), change, versions=3)
 
 
+@pytest.mark.slow
 def test_a_closure_is_read_in_every_step() -> None:
     factor = 0.0
 
@@ -105,11 +109,13 @@ def test_a_closure_is_read_in_every_step() -> None:
     check_schedule(make(lambda o: penalise(o, factor)), change)
 
 
+@pytest.mark.slow
 def test_an_attribute_of_an_object_is_read_in_every_step() -> None:
     config = types.SimpleNamespace(beta=0.0)
     check_schedule(make(lambda o: penalise(o, config.beta)), lambda value: setattr(config, "beta", value))
 
 
+@pytest.mark.slow
 def test_a_value_of_a_class_is_read_in_every_step_and_not_moved() -> None:
     class Config:
         beta = 0.0
@@ -119,6 +125,7 @@ def test_a_value_of_a_class_is_read_in_every_step_and_not_moved() -> None:
     assert "beta" not in vars(config)
 
 
+@pytest.mark.slow
 def test_a_replaced_object_is_read_in_every_step() -> None:
     @dataclasses.dataclass(frozen=True)
     class Config:
@@ -133,6 +140,7 @@ def test_a_replaced_object_is_read_in_every_step() -> None:
     check_schedule(make(lambda o: penalise(o, config.beta)), change)
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_a_number_is_read_in_every_step() -> None:
     step = make(penalise)
     outputs = step.array(X).detach()
@@ -142,6 +150,7 @@ def test_an_argument_that_is_a_number_is_read_in_every_step() -> None:
     assert step._tracer.count == 2
 
 
+@pytest.mark.slow
 def test_a_setting_of_a_criterion_is_read_in_every_step() -> None:
     criterion = nn.CrossEntropyLoss()
     step = make(criterion)
@@ -294,6 +303,7 @@ def test_effects_of_a_loss_that_runs_for_each_member_are_refused(compile: bool |
         repeat(step, 2)
 
 
+@pytest.mark.slow
 def test_a_value_that_decides_branches_in_every_step_is_compiled_a_few_times_only() -> None:
     state = {"n": 0}
 
@@ -392,6 +402,7 @@ def test_a_batch_that_looks_stacked_is_announced() -> None:
         step(torch.randn(4, 5, 6, dtype=torch.float64), torch.randn(4, 5, 3, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_arguments_of_the_model_may_be_passed_by_keyword() -> None:
     class Pair(nn.Linear):
         def forward(self, x: Tensor, *, scale: Tensor, labels: Tensor | None = None) -> dict[str, Any]:

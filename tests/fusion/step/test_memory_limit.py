@@ -138,6 +138,7 @@ def train_alone(models: list[nn.Module], steps: int, lr: Any) -> list[Tensor]:
 LR = [0.01, 0.02, 0.03, 0.04, 0.05]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 @pytest.mark.parametrize("fail", [raise_on_gpu, raise_on_cpu])
 @pytest.mark.parametrize("at", [0, 1, 3])
@@ -164,6 +165,7 @@ def test_a_step_without_memory_is_repeated_with_half_the_members(
     assert_same_state(array, models)
 
 
+@pytest.mark.slow
 def test_the_width_is_halved_until_a_step_fits(memory: Any) -> None:
     memory.limit = 1
     array = fuse(members())
@@ -179,6 +181,7 @@ def test_the_width_is_halved_until_a_step_fits(memory: Any) -> None:
     assert_same_state(array, models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", [raise_on_gpu, raise_on_cpu])
 def test_one_member_without_memory_is_an_error(memory: Any, fail: Any) -> None:
     memory.limit, memory.fail = 0, staticmethod(fail)
@@ -192,6 +195,7 @@ def test_one_member_without_memory_is_an_error(memory: Any, fail: Any) -> None:
     assert_same([array.member_state_dict(i) for i in range(2)], before, "nothing has changed")
 
 
+@pytest.mark.slow
 def test_generators_are_as_before_the_failed_attempt(memory: Any) -> None:
     drawn = []
     for limit in (2, 100):
@@ -209,6 +213,7 @@ def test_generators_are_as_before_the_failed_attempt(memory: Any) -> None:
     assert_same(drawn[0], drawn[1], "losses and later draws")
 
 
+@pytest.mark.slow
 def test_a_narrow_first_step_finds_what_cannot_be_fused(memory: Any) -> None:
     class Deciding(nn.Module):
         def __init__(self) -> None:
@@ -238,6 +243,7 @@ def _without_stand_in(models: list[nn.Module]) -> list[nn.Module]:
     return models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaled", [False, True])
 def test_clipping_and_loss_scales_are_those_of_a_wide_step(memory: Any, scaled: bool) -> None:
     states = []
@@ -261,6 +267,7 @@ def test_clipping_and_loss_scales_are_those_of_a_wide_step(memory: Any, scaled: 
     assert_same(states[0], states[1], "state")
 
 
+@pytest.mark.slow
 def test_members_with_rows_of_their_own_get_them(memory: Any) -> None:
     memory.limit = 2
     array = fuse(members())
@@ -288,6 +295,7 @@ def test_a_failure_during_the_update_is_not_repeated(monkeypatch: Any) -> None:
     assert "half a step" in " ".join(raised.value.__notes__)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_without_memory_takes_the_uncompiled_result(monkeypatch: Any) -> None:
     """Stand-in: the first compiled step writes to a weight and then fails."""
     array = fuse(alone_without_lambda())
@@ -334,6 +342,7 @@ def alone_without_lambda() -> list[nn.Module]:
     return models
 
 
+@pytest.mark.slow
 def test_steps_are_compiled_for_the_width_that_fits(monkeypatch: Any) -> None:
     """Stand-in: the step of all members fails."""
     array = fuse(alone_without_lambda())
@@ -364,6 +373,7 @@ def test_a_later_failure_of_a_compiled_step_is_an_error(monkeypatch: Any) -> Non
     assert "half a step" in " ".join(raised.value.__notes__)
 
 
+@pytest.mark.slow
 def test_modes_without_memory_are_not_chosen(memory: Any) -> None:
     memory.limit = 2
     array = fuse(members())

@@ -31,6 +31,7 @@ def test_random_programs_train_as_alone_however_they_are_run(part: int) -> None:
     assert sum(o.is_compiled for o in guardable) >= 0.9 * len(guardable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 11, 24, 116])  # programs that were wrong once
 def test_programs_that_were_wrong_once_train_as_alone(seed: int) -> None:
     assert compare_ways(seed).difference == ""

@@ -90,6 +90,7 @@ class Net(nn.Module):
         return self.head(self.drop(F.relu(self.norm(self.fc(x)) * self.slope)))
 
 
+@pytest.mark.slow
 def test_steps_that_are_replayed_equal_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_choice, "LIMIT_S", math.inf)  # however slow this machine is
     torch.manual_seed(0)

@@ -195,6 +195,7 @@ def test_a_compiled_step_continues_from_a_loaded_state() -> None:
     twins.assert_equal(array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_settings_changed_between_steps_take_effect_at_once(compile: bool) -> None:
     array, step, twins = made(compile=compile)
@@ -254,6 +255,7 @@ def test_a_scaler_skips_only_members_that_overflow(compile: bool) -> None:
         assert same == (index == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_bfloat16_trains_nearly_as_well(compile: bool) -> None:
     torch.manual_seed(0)
@@ -265,6 +267,7 @@ def test_bfloat16_trains_nearly_as_well(compile: bool) -> None:
     assert (losses[-1] < 0.8 * losses[0]).all()
 
 
+@pytest.mark.slow
 def test_without_a_compiler_training_continues_with_a_warning() -> None:
     from torch._inductor import config
 
@@ -317,6 +320,7 @@ def test_a_forward_with_side_effects_is_not_compiled(kind: Any) -> None:
     assert any("cannot be compiled" in str(w.message) for w in told)
 
 
+@pytest.mark.slow
 def test_auto_takes_the_fastest_mode_that_it_has_tried() -> None:
     array, step, twins = made(width="auto", compile=False)
     for seed in range(4):

@@ -13,6 +13,7 @@ from wattline.cli.models.doctor_text import print_findings, print_slurm
 from wattline.cli.models.machine_checks import check_gpu, check_meter, check_tools
 from wattline.cli.models.meter_argument import add_meter_argument
 from wattline.cli.output import print_json
+from wattline.errors import ConfigError
 from wattline.meter import open_meter
 from wattline.meter.caps.record import CapRecord, read_records, state_folder
 from wattline.meter.caps.restore import RestoreResult, restore_orphaned_caps
@@ -38,11 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node-python", default="", metavar="PATH", help="Python on the nodes (default: this one)"
     )
+    parser.add_argument(
+        "--gpu-selftest",
+        action="store_true",
+        help="check every driver call that Wattline relies on, and print a report to send",
+    )
+    parser.add_argument(
+        "--set-caps", action="store_true", help="with --gpu-selftest: also set power caps, and set them back"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="with --set-caps: do not ask")
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Restore caps left behind by dead processes, then check everything and print the findings."""
+    if args.gpu_selftest:
+        from wattline.cli.models.gpu_selftest import run_selftest
+
+        return run_selftest(args)
+    if args.set_caps:
+        raise ConfigError("--set-caps is for the self-test", "wattline doctor --gpu-selftest --set-caps")
     restored = restore_orphaned_caps()
     held = read_records(state_folder())
     meter = open_meter(args.meter)

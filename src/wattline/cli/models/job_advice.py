@@ -57,7 +57,7 @@ def _read_jobs(args: argparse.Namespace, models: WorkloadModels, cluster: Nodes)
 
 
 def _is_trace(text: str) -> bool:
-    return text.startswith("synth:") or Path(text).exists() or "." in Path(text).name
+    return text.startswith(("synth:", "combined:")) or Path(text).exists() or "." in Path(text).name
 
 
 def _format_head(advice: Advice) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from wattline.cli.arguments import add_actions, add_json_argument, number, positive_int
+from wattline.cli.arguments import add_actions, add_json_argument, add_output_arguments, number, positive_int
 
 if TYPE_CHECKING:
     from wattline.cli.main import CommandParser
@@ -54,7 +54,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         default="wattline",
         help="optimiser to run (default wattline)",
     )
-    add_json_argument(parser)
+    add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

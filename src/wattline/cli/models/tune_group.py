@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import Any
 
-import numpy as np
-
 from wattline.batch_size.bayesian import BayesianTuner
+from wattline.batch_size.group_summary import summarize_runs
 from wattline.batch_size.history import RunHistory
-from wattline.batch_size.posterior import compute_posterior
-from wattline.batch_size.tuner_state import TunerState
 from wattline.cli.models.tune_sweeps import encode_sweep, print_sweep
 from wattline.cli.output import confirm, notify, print_json, print_table
-from wattline.errors import ConfigError, NotFound
+from wattline.errors import NotFound
 from wattline.units import pluralize
 
 _COLUMNS = ("batch", "runs", "stopped", "epochs", "cost")
@@ -39,7 +35,7 @@ def show_group(args: argparse.Namespace) -> int:
             if kind in ran_on:
                 state = memory.load_state(args.group, kind, BayesianTuner(), eta=args.eta)
                 methods = memory.energy_methods(args.group, kind)
-                summaries.append({**_summarize(kind, state), "method": methods})
+                summaries.append({**summarize_runs(kind, state), "method": methods})
     measured = [encode_sweep(sweep) for sweep in sweeps if sweep.kind in shown]
     if args.json:
         print_json(
@@ -62,39 +58,6 @@ def show_group(args: argparse.Namespace) -> int:
     for each in measured:
         print_sweep(each)
     return 0
-
-
-def _summarize(kind: str, state: TunerState) -> dict[str, Any]:
-    """Return the runs of a job on one kind of GPU, the best batch size and the next one."""
-    optimizer = BayesianTuner()
-    best = None
-    try:
-        following = optimizer.next(state, np.random.default_rng(0)).batch
-        if state.runs.any() and not np.isnan(state.epoch_j).all():
-            best = state.task.batches[compute_posterior(state).best]
-        why = optimizer.explain(state)
-    except ConfigError as error:  # no run has reached the target
-        following, why = state.task.default, error.message
-    return {
-        "gpu": kind,
-        "batches": [_summarize_batch(state, at, batch) for at, batch in enumerate(state.task.batches)],
-        "best": best,
-        "next": following,
-        "why": why,
-        "pending": list(state.pending),
-    }
-
-
-def _summarize_batch(state: TunerState, at: int, batch: int) -> dict[str, Any]:
-    epochs = math.exp(state.log_epochs_sum[at] / state.runs[at]) if state.runs[at] else None
-    epoch_j = float(state.epoch_j[at])
-    return {
-        "batch": batch,
-        "runs": int(state.local_runs[at]),
-        "stopped": int(state.stopped_runs[at]),
-        "epochs": epochs,
-        "cost_j": None if epochs is None or math.isnan(epoch_j) else epochs * epoch_j,
-    }
 
 
 def _build_row(each: dict[str, Any]) -> tuple[str, ...]:

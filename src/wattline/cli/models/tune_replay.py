@@ -13,7 +13,7 @@ from wattline.batch_size.bandit import Optimizer, Zeus
 from wattline.batch_size.bayesian import BayesianTuner
 from wattline.batch_size.recorded_runs import RecordedTables, read_tables
 from wattline.batch_size.replay import GOALS, Score, TuningCase, build_cases, default_regret, replay, score
-from wattline.cli.output import notify, print_json, print_table, progress_bar
+from wattline.cli.output import check_writable, notify, print_json, print_table, progress_bar
 from wattline.errors import ConfigError, NotFound
 from wattline.units import pluralize
 
@@ -35,6 +35,7 @@ _NUMBERS = tuple(name for name in _COLUMNS if name not in ("gpu", "workload", "o
 
 def replay_recorded(args: argparse.Namespace) -> int:
     """Replay recorded workloads; print a line for each workload and optimiser."""
+    check_writable(args.html)
     recorded = read_tables(args.data)
     names = tuple(OPTIMIZERS) if args.optimizer == "both" else (args.optimizer,)
     todo = _list_cases(recorded, args)
@@ -43,6 +44,12 @@ def replay_recorded(args: argparse.Namespace) -> int:
         for case in todo:
             results.append(_replay_case(case, names, args.seeds, args.recurrences))
             update(len(results))
+    if args.html:
+        from wattline.reports.html.tuning_page import write_tuning_page
+
+        rows = _build_rows(results, names)
+        write_tuning_page(args.html, args.data, args.seeds, args.eta, results, _COLUMNS, rows)
+        notify(f"page: {args.html}")
     if args.json:
         print_json({"eta": args.eta, "seeds": args.seeds, "cells": results})
         return 0

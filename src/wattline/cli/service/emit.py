@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         raise NotFound(f"{args.file}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{args.file}: cannot be read: {error}") from None
-    members = build_submissions(read_job(text, args.file), "", os.getcwd())
+    job = read_job(text, args.file)
+    members = build_submissions(job, "", os.getcwd())
     if len(members) > 1:
         raise ConfigError(
             f"{args.file} is a sweep of {len(members)} jobs, and a script is for one",
@@ -64,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
     image = members[0].spec["image"]
     if args.target == "sbatch":
         runtime = find_container_runtime() if image else ""
-        print(build_sbatch_script(members[0], args.licence, args.partition, runtime), end="")
+        # Slurm knows the type by the name that its operators gave it.
+        gpu_type = next(iter(job.resources.typed_gpu_types), "").casefold()
+        print(build_sbatch_script(members[0], args.licence, args.partition, runtime, gpu_type), end="")
     elif not (args.image or image):
         raise ConfigError("a manifest needs a container image", "add --image IMAGE, or container: IMAGE")
     else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattline.cli.arguments import number, positive_int
+from wattline.cli.output import notify
 from wattline.errors import ConfigError, NotFound, Unsatisfiable
 
 if TYPE_CHECKING:
@@ -26,10 +27,14 @@ def add_job_arguments(parser: CommandParser) -> None:
     """Add the job file, the command after `--`, and the options that override the file."""
     command = parser.prog
     indent = " " * len("usage: ")
-    parser.usage = f"{command} [options] JOB.yaml\n{indent}{command} [options] -- COMMAND ..."
+    parser.usage = (
+        f"{command} [options] JOB.yaml\n{indent}{command} [options] -- COMMAND ...\n"
+        f"{indent}{command} [options] --from-sbatch SCRIPT [-- ARGUMENTS ...]"
+    )
     parser.command_after_dashes = True
     add = parser.add_argument
     add("file", nargs="?", metavar="JOB.yaml", help="job file; - is stdin")
+    add("--from-sbatch", metavar="SCRIPT", help="batch script of Slurm: its #SBATCH lines describe the job")
     add("--name", metavar="N", help="name of the job (default: that of its script or program)")
     add("--gpus", metavar="N", help="number of GPUs: 2, 1..4, or 8.. for at least 8 (default 1)")
     add("--time", metavar="T", help="time limit (4h, 1-12:00:00)")
@@ -87,7 +92,11 @@ class JobDocument:
 
 def read_job_document(args: argparse.Namespace) -> JobDocument:
     """Return the job that *args* describe; errors name the line of the file."""
-    if (args.file is None) == (args.words is None):
+    if args.from_sbatch is not None and args.file is not None:
+        raise ConfigError(
+            f"both --from-sbatch {args.from_sbatch} and the job file {args.file} were given, expected one"
+        )
+    if args.from_sbatch is None and (args.file is None) == (args.words is None):
         problem = "both a job file and a command were given" if args.file else "no job was given"
         raise ConfigError(
             f"{problem}, expected a job file, or a command after --",
@@ -100,7 +109,9 @@ def read_job_document(args: argparse.Namespace) -> JobDocument:
             raise
         raise ConfigError(f"{error.name} is not installed", 'pip install "wattline[service]"') from None
     source = text = ""
-    if args.words is None:
+    if args.from_sbatch is not None:
+        document = _read_script(args)
+    elif args.words is None:
         source = "stdin" if args.file == "-" else args.file
         text = _read_text(args.file, source)
         document = read_job(text, source).model_dump(mode="json", exclude_unset=True)
@@ -111,6 +122,20 @@ def read_job_document(args: argparse.Namespace) -> JobDocument:
     job = read_document(merged, "submit")
     names = [f"resources.{name}" for name in ("gpus", "time") if getattr(args, name) is not None]
     return JobDocument({"workdir": os.getcwd(), **merged}, len(expand(job)), source, text, (*options, *names))
+
+
+def _read_script(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the document of a batch script, and print what of it has no effect."""
+    from wattline.jobfile.sbatch_reader import read_sbatch
+
+    path = os.path.abspath(args.from_sbatch)
+    script = read_sbatch(_read_text(path, args.from_sbatch), args.from_sbatch, path, args.words or ())
+    for notice in script.notices:
+        notify(notice)
+    if script.held:
+        args.hold = True
+    workdir = os.path.abspath(script.document.get("workdir", os.getcwd()))
+    return {**script.document, "workdir": workdir}
 
 
 def _read_text(name: str, source: str) -> str:
@@ -138,7 +163,7 @@ def _read_text(name: str, source: str) -> str:
 def _read_options(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
     """Return the options as fields of a job file."""
     fields = {name: getattr(args, name) for name in _COPIED if getattr(args, name) is not None}
-    if args.words is not None and args.name is not None:
+    if (args.words is not None or args.from_sbatch is not None) and args.name is not None:
         fields["name"] = _escape(args.name)
     if args.elastic:
         fields["elastic"] = True

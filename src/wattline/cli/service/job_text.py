@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from wattline.cli.output import print_table
+from wattline.cli.output import format_columns, print_table
 from wattline.units import format_joules, format_joules_alike, format_seconds
 from wattline.units import pluralize as pluralize
 
 Job = Mapping[str, Any]
 LIVE = ("PENDING", "RUNNING")
 _NAME_CHARACTERS = 32  # of a name in a table
+_WIDE = 120  # columns of a terminal in which all columns of a table fit
 _COLUMNS = ("job", "name", "state", "gpus", "time", "progress", "energy", "why")
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """Print a table with a line for each job, cut off at the width of a terminal."""
+    """Print a table with a line for each job, cut off at the width of a terminal.
+
+    In a narrow terminal the reason of a job stands on a line below it.
+    """
     energies = format_energies(jobs)
     rows = [_build_row(job, energy) for job, energy in zip(jobs, energies, strict=True)]
-    print_table(_COLUMNS, rows, right=("job", "gpus"), wrap=False)
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and width < _WIDE:
+        print("\n".join(_format_narrow(rows, width)))
+    else:
+        print_table(_COLUMNS, rows, right=("job", "gpus"), wrap=False)
+
+
+def _format_narrow(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return lines of at most *width* characters: short names, no bars, and reasons on their own lines."""
+    short = [
+        (job, shorten(name, 16), state, gpus, time, progress.rpartition("- ")[2].rpartition("# ")[2].strip(),
+         energy.partition(" (")[0])
+        for job, name, state, gpus, time, progress, energy, _ in rows
+    ]  # fmt: skip
+    head, *lines = format_columns(_COLUMNS[:-1], short, right=("job", "gpus"))
+    found = [head]
+    for line, row in zip(lines, rows, strict=True):
+        found += [line, *([f"       {row[-1]}"] if row[-1] else [])]
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in found]
 
 
 def _build_row(job: Job, energy: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wattline.backend.engine.slurm.submission import SlurmOptions
     from wattline.core.protocols import Models
     from wattline.service.controller import Controller
+    from wattline.service.web_settings import WebSettings
 
 PORT = 7717
 _GRACE_S = 2  # for requests in progress when the service stops
@@ -104,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--settings",
         metavar="FILE",
-        help="settings in TOML, with the tables [retention] and [slurm] (default: settings.toml in --dir)",
+        help="settings in TOML, such as [retention] and [web] (default: settings.toml in --dir)",
     )
     add(
         "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             controller.start()
             if not signals.received:
-                _serve(controller, listener, args, signals)
+                _serve(controller, listener, args, signals, settings.web)
         finally:
             running = _count_running(controller)
             with suppress(OSError):
@@ -213,7 +214,7 @@ def _open_controller(
             place=args.place,
             models=models,
             seed=args.seed,
-            retention=settings.retention,
+            settings=settings,
             slurm=None if slurm is None else replace(slurm, accounts=settings.accounts),
         )
     except ConfigError as error:  # the arguments are valid, but not on this machine or not now
@@ -221,14 +222,18 @@ def _open_controller(
 
 
 def _serve(
-    controller: Controller, listener: socket.socket, args: argparse.Namespace, signals: StopSignals
+    controller: Controller,
+    listener: socket.socket,
+    args: argparse.Namespace,
+    signals: StopSignals,
+    web: WebSettings,
 ) -> None:
     import uvicorn
 
     from wattline.service.http.app import create_app
 
     sys.setswitchinterval(_SWITCH_S)
-    app = create_app(controller, rate=args.rate)
+    app = create_app(controller, rate=args.rate, web=web)
     app.state.tokens.ensure_service_token(controller.folder)
     url = _service_url(listener)
 
@@ -251,6 +256,7 @@ def _serve(
             timeout_graceful_shutdown=_GRACE_S,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # the address of the peer decides on trust in web.user_header
         )
     )
     signals.stop_on_signal(server)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import shutil
 import sys
+import termios
 import time
+import tty
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +29,7 @@ from wattline.cli.service.job_text import (
     sanitize,
     shorten,
 )
+from wattline.cli.service.top_screen import HISTORY, TopScreen
 from wattline.errors import Unreachable
 from wattline.service.client import Client
 from wattline.units import parse_seconds
@@ -47,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one frame, or refresh it until Ctrl-C."""
+    """Print one frame, or refresh it until `q` or Ctrl-C."""
     client = connect(args)
     if args.json or args.once or not sys.stdout.isatty():
         frame = fetch_frame(client)
@@ -158,21 +166,73 @@ def _build_row(job: dict[str, Any], energy: str) -> tuple[str, ...]:
 
 
 def _refresh(client: Client, every_s: float) -> int:
-    """Show frame after frame until Ctrl-C; keep the last one while the service is unreachable."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    power, last = PowerEstimator(), ""
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    """Show frame after frame until `q` or Ctrl-C; keep the last one while the service is unreachable."""
+    screen = TopScreen(ascii_only="utf" not in (sys.stdout.encoding or "").lower())
+    power, frame = PowerEstimator(), fetch_frame(client)
+    frame |= _fetch_power(client)
+    screen.power_w.extend(frame["history_w"])
+    with _full_screen() as read_keys:
         try:
             while True:
                 problem = ""
                 try:
-                    last = format_frame(fetch_frame(client, power))
+                    frame = fetch_frame(client, power) | _fetch_power(client)
+                    screen.update(frame)
                 except Unreachable as error:
-                    problem = f"\n\n{error.message}"
-                live.update(Text(last + problem, no_wrap=True, overflow="ellipsis"), refresh=True)
-                time.sleep(every_s)
+                    problem = error.message
+                next_s = time.monotonic() + every_s
+                while True:
+                    _draw(screen.format(frame, *shutil.get_terminal_size(), problem))
+                    keys = read_keys(max(next_s - time.monotonic(), 0.0))
+                    if not keys:
+                        break
+                    if not screen.press(keys):
+                        return 0
         except KeyboardInterrupt:
             return 0
+
+
+def _fetch_power(client: Client) -> dict[str, Any]:
+    """Return the power of all GPUs, that of the last ten minutes, and the lowest power budget."""
+    samples = client.get("/power", {"since": time.time() - 10 * HISTORY, "step": 10})["samples"]
+    history_w = [point["power_w"] for point in samples]
+    usage = client.get("/budgets")["usage"]
+    budgets_w = [one["limit"] for one in usage if one["unit"] == "W" and not one["team"]]
+    return {
+        "history_w": history_w,
+        "power_w": history_w[-1] if history_w else None,
+        "budget_w": min(budgets_w, default=None),
+    }
+
+
+def _draw(lines: list[str]) -> None:
+    """Write lines over the screen, and clear what is left of earlier ones."""
+    text = "".join(f"{line}\x1b[K\r\n" for line in lines[:-1]) + f"{lines[-1]}\x1b[K\x1b[J"
+    sys.stdout.write(f"\x1b[H{text}")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _full_screen() -> Iterator[Callable[[float], bytes]]:
+    """Use the whole terminal for the block; yields a function that waits for keys, empty: none came."""
+    has_keys = sys.stdin.isatty()
+    descriptor = sys.stdin.fileno() if has_keys else -1
+    before = termios.tcgetattr(descriptor) if has_keys else None
+
+    def read_keys(timeout_s: float) -> bytes:
+        if not has_keys:
+            time.sleep(timeout_s)
+            return b""
+        ready, _, _ = select.select([descriptor], [], [], timeout_s)
+        return os.read(descriptor, 1024) if ready else b""
+
+    try:
+        if has_keys:
+            tty.setcbreak(descriptor)
+        sys.stdout.write("\x1b[?1049h\x1b[?25l")
+        yield read_keys
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+        if before is not None:
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

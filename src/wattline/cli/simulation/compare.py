@@ -23,10 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--policies", choices=("all",), help="all: compare every built-in policy")
     add("--jobs", type=positive_int, default=1, metavar="N", help="processes to use (default 1)")
     add("--logs", metavar="DIR", help="write one run log per policy into DIR")
-    tuned = "also choose eta of the first policy that has one so that it"
+    tuned = "also turn the energy knob (eta) of the first policy that has one so that it"
     add("--equal-energy", action="store_true", help=f"{tuned} uses as much energy as each other policy")
     add("--equal-jct", action="store_true", help=f"{tuned} has the mean JCT of each other policy")
-    add("--front", action="store_true", help="also show energy and JCT of that policy for eta from 0 to 1")
+    add(
+        "--front",
+        action="store_true",
+        help="also show energy and JCT of that policy over its knob's range",
+    )
     add_output_arguments(parser)
 
 

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattline.cli.output import check_writable, notify, print_json, progress_bar, warn_skipped_rows
-from wattline.cli.simulation.equal_energy import find_case_with_eta, match_other_cases, sweep_eta
+from wattline.cli.simulation.equal_energy import (
+    TunedCase,
+    find_tuned_case,
+    match_other_cases,
+    sweep_knob,
+)
 from wattline.cli.simulation.policy_argument import warn_fixed_sizes, warn_no_fusion_keys
 from wattline.cli.simulation.pool import SimulationPool
-from wattline.cli.simulation.scenario import SimulationCase, measure_peak_memory
+from wattline.cli.simulation.scenario import SimulationCase, find_bound, measure_peak_memory
 from wattline.cli.simulation.unfinished import (
     UnfinishedCounts,
     count_unfinished,
@@ -22,10 +27,10 @@ from wattline.cli.simulation.unfinished import (
 )
 from wattline.errors import ConfigError
 from wattline.loop.log_writer import write_log
+from wattline.optimize.bound.limits import LowerBound
 from wattline.policy import ELASTIC, ORDERS
 from wattline.policy.knobs import build_budget_error, has_knob
 from wattline.reports import Comparison, PlotData, build_plot_data, compare, write_html
-from wattline.reports.knob_search import GRID
 from wattline.trace import Trace
 
 _RUNS_PER_SEARCH = 3  # mean, for the progress bar
@@ -46,24 +51,27 @@ def compare_policies(args: argparse.Namespace) -> int:
         raise ConfigError("no policy given", hint="--policy fifo --policy las, or --policies all")
     cases = [SimulationCase.from_arguments(args, text) for text in dict.fromkeys(texts)]
     _check_cases(cases)
-    tuned = find_case_with_eta(cases) if args.equal_energy or args.equal_jct or args.front else 0
+    tuned = find_tuned_case(cases) if args.equal_energy or args.equal_jct or args.front else None
     trace = cases[0].read_trace()
     for case in cases:
         warn_no_fusion_keys(case.policy, trace.jobs)
     log_paths = [_log_path(args.logs, case) if args.logs else None for case in cases]
     check_writable(args.html, *log_paths)
     warn_skipped_rows(trace)
-    for message in cases[0].describe_outages(trace):
+    for message in (*cases[0].describe_outages(trace), *cases[0].describe_rules(trace)):
         notify(message)
-    if not cases[0].needs_records:
-        trace = replace(trace, recorded=None)  # nothing is compared with it
+    trace = cases[0].drop_records(trace)
     with (
-        progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, args)) as update,
+        progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, tuned, args)) as update,
         SimulationPool(trace, args.jobs, update) as pool,
     ):
-        results = list(pool.map(_simulate_case, list(zip(cases, log_paths, strict=True))))
+        bound = find_bound(cases[0], trace, args.bound)
+        results = list(
+            pool.map(_simulate_case, [(*row, bound) for row in zip(cases, log_paths, strict=True)])
+        )
         comparison = compare(*(result.digest for result in results))
-        comparison = _add_tuned_runs(comparison, pool, cases, tuned, args)
+        if tuned is not None:
+            comparison = _add_tuned_runs(comparison, pool, cases, tuned, args)
     if args.html:
         write_html(args.html, comparison)
         notify(f"page: {args.html}")
@@ -76,7 +84,7 @@ def compare_policies(args: argparse.Namespace) -> int:
         print(comparison)
         cpu_s = sum(result.cost["cpu_s"] for result in results)
         tuning = pool.count - len(results)
-        more = f", and {tuning} runs with other etas" if tuning else ""
+        more = f", and {tuning} runs with other values of {tuned.knob.name}" if tuned and tuning else ""
         notify(f"{len(cases)} x {len(trace.jobs)} jobs in {cpu_s:.1f} CPU s{more}")
     return _report_unfinished(cases, results, trace)
 
@@ -84,6 +92,7 @@ def compare_policies(args: argparse.Namespace) -> int:
 def _check_cases(cases: Sequence[SimulationCase]) -> None:
     """Parse all policies before the first run, and warn of missing budgets and models."""
     for case in cases:
+        case.check_turns()
         warn_fixed_sizes(case.policy, case.models, case.assume)
     can_hold = [has_knob(case.build_policy_and_placer()[0], "budgets") for case in cases]
     if not cases[0].budgets or all(can_hold):
@@ -94,28 +103,28 @@ def _check_cases(cases: Sequence[SimulationCase]) -> None:
     notify(f"simulated without the budget, because they cannot hold one: {without}")
 
 
-def _estimate_runs(cases: Sequence[SimulationCase], args: argparse.Namespace) -> int:
+def _estimate_runs(cases: Sequence[SimulationCase], tuned: TunedCase | None, args: argparse.Namespace) -> int:
     """Return about how many runs there will be, for the progress bar."""
     searches = (int(args.equal_energy) + int(args.equal_jct)) * (len(cases) - 1)
-    return len(cases) + (len(GRID) if searches or args.front else 0) + _RUNS_PER_SEARCH * searches
+    return len(cases) + (len(tuned.knob.grid) if tuned else 0) + _RUNS_PER_SEARCH * searches
 
 
 def _add_tuned_runs(
     comparison: Comparison,
     pool: SimulationPool,
     cases: Sequence[SimulationCase],
-    row: int,
+    tuned: TunedCase,
     args: argparse.Namespace,
 ) -> Comparison:
-    """Add the parts that need more runs of the *row*-th case, the one with an eta."""
+    """Add the parts that need more runs of the *tuned* case."""
     reports = comparison.reports
     if args.front:
-        comparison = replace(comparison, sweep=sweep_eta(pool, cases[row], row))
+        comparison = replace(comparison, sweep=sweep_knob(pool, tuned))
     if args.equal_energy:
-        equal = match_other_cases(pool, cases, reports, row, "energy_j")
+        equal = match_other_cases(pool, cases, reports, tuned, "energy_j")
         comparison = replace(comparison, equal_energy=equal)
     if args.equal_jct:
-        equal = match_other_cases(pool, cases, reports, row, "jct_mean_s")
+        equal = match_other_cases(pool, cases, reports, tuned, "jct_mean_s")
         comparison = replace(comparison, equal_jct=equal)
     return comparison
 
@@ -146,8 +155,11 @@ def _report_unfinished(
     return 4 if any(impossible) else 0
 
 
-def _simulate_case(trace: Trace, case: SimulationCase, log_path: str | None) -> SimulatedPolicy:
+def _simulate_case(
+    trace: Trace, case: SimulationCase, log_path: str | None, bound: LowerBound
+) -> SimulatedPolicy:
     log, cost = case.run(trace)
+    log.header["bound"] = bound.as_dict()
     if log_path:
         write_log(log, log_path)
     digest = build_plot_data(log)

@@ -1,65 +1,87 @@
-"""Runs of a policy with other etas, and the eta at which it compares fairly with other policies."""
+"""Runs of a policy with other values of its energy knob, and the value at which it compares fairly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from wattline.cli.simulation.pool import SimulationPool
 from wattline.cli.simulation.scenario import SimulationCase
+from wattline.core.energy_knob import EnergyKnob
 from wattline.errors import ConfigError
-from wattline.policy.knobs import has_knob, list_policies_with_knob
+from wattline.policy.knobs import find_energy_knob, list_policies_with_energy_knob
 from wattline.reports import Report, report
-from wattline.reports.equal_energy import EtaSweep, MatchedComparison
-from wattline.reports.knob_search import GRID, Metric, find_knob_value
+from wattline.reports.equal_energy import KnobSweep, MatchedComparison
+from wattline.reports.knob_search import Metric, find_knob_value, search_log_scale
 from wattline.trace import Trace
 
 
-def find_case_with_eta(cases: Sequence[SimulationCase]) -> int:
-    """Return the row of the first case with an eta that can also hold a budget, else the first with one."""
-    policies = [case.build_policy_and_placer()[0] for case in cases]
-    rows = [row for row, policy in enumerate(policies) if has_knob(policy, "eta")]
-    if rows:
-        return next((row for row in rows if has_knob(policies[row], "budgets")), rows[0])
+@dataclass(frozen=True)
+class TunedCase:
+    """The case with the knob that is turned, and its row among those compared."""
+
+    row: int
+    case: SimulationCase
+    knob: EnergyKnob
+
+    def turn(self, value: float) -> SimulationCase:
+        """Return the case with its knob at *value*."""
+        return replace(self.case, energy_knob=value)
+
+
+def find_tuned_case(cases: Sequence[SimulationCase]) -> TunedCase:
+    """Return the first case with an energy knob; one of a whole policy comes before one of a stage."""
+    knobs = [find_energy_knob(case.build_policy_and_placer()[0]) for case in cases]
+    found = [(knob.secondary, row, knob) for row, knob in enumerate(knobs) if knob is not None]
+    if found:
+        _, row, knob = min(found, key=lambda each: each[:2])
+        return TunedCase(row, cases[row], knob)
     names = ", ".join(case.policy for case in cases)
     raise ConfigError(
-        f"none of {names} has an eta to choose, expected one with {list_policies_with_knob('eta')}"
+        f"none of {names} has an energy knob to turn, expected one with {list_policies_with_energy_knob()}"
     )
 
 
-def sweep_eta(pool: SimulationPool, case: SimulationCase, row: int) -> EtaSweep:
-    """Run *case*, the *row*-th of those compared, for every eta of the grid."""
-    reports = pool.map(simulate_report, [(replace(case, eta=eta),) for eta in GRID])
-    return EtaSweep(case.policy, GRID, tuple(reports), row)
+def sweep_knob(pool: SimulationPool, tuned: TunedCase) -> KnobSweep:
+    """Run the tuned case for every value of its knob's grid."""
+    grid = tuned.knob.grid
+    reports = pool.map(simulate_report, [(tuned.turn(value),) for value in grid])
+    return KnobSweep(tuned.case.policy, tuned.knob.name, grid, tuple(reports), tuned.row)
 
 
 def match_other_cases(
     pool: SimulationPool,
     cases: Sequence[SimulationCase],
     reports: Sequence[Report],
-    row: int,
+    tuned: TunedCase,
     figure: Metric,
 ) -> tuple[MatchedComparison, ...]:
-    """Compare the *row*-th case with each other one at the eta at which both are equal in *figure*.
+    """Compare the tuned case with each other one at the knob value at which both are equal in *figure*.
 
     Cases without energy, or without a finished job that took any time, are left out.
     """
-    tuned = cases[row]
 
-    def run(eta: float) -> Report:
-        return pool.call(simulate_report, replace(tuned, eta=eta))
+    def run(value: float) -> Report:
+        return pool.call(simulate_report, tuned.turn(value))
 
     def match_case(other: int) -> MatchedComparison:
         target = getattr(reports[other], figure)
+        if tuned.knob.scale == "log":
+            match = search_log_scale(run, target, figure, tuned.knob)
+        else:
+            match = find_knob_value(run, target, figure, grid=tuned.knob.grid)
         return MatchedComparison(
-            cases[other].policy, tuned.policy, reports[other], find_knob_value(run, target, figure)
+            cases[other].policy, tuned.case.policy, reports[other], match, tuned.knob.name
         )
 
-    if not any(map(_is_comparable, sweep_eta(pool, tuned, row).reports)):
+    if tuned.knob.scale == "linear":
+        if not any(map(_is_comparable, sweep_knob(pool, tuned).reports)):
+            return ()
+    elif not any(_is_comparable(run(value)) for value in (0.0, tuned.knob.start)):
         return ()
-    others = [other for other, r in enumerate(reports) if other != row and _is_comparable(r)]
+    others = [other for other, r in enumerate(reports) if other != tuned.row and _is_comparable(r)]
     if pool.processes == 1:
         return tuple(map(match_case, others))
     with ThreadPoolExecutor(pool.processes) as searches:  # each thread waits for its own runs

@@ -14,7 +14,7 @@ from wattline.models.throughput_table import ThroughputTable, read_throughput_ta
 from wattline.models.trace_model import TraceModels
 from wattline.models.workload_models import WorkloadModels
 from wattline.papers.synergy_speedups import SynergyModels
-from wattline.trace.formats.registry import FORMATS
+from wattline.trace.reader import find_timed_on
 
 AnyModels = TraceModels | WorkloadModels | SynergyModels | ThroughputTable
 """Models that `--models` can name."""
@@ -38,9 +38,8 @@ def read_models(
         return SynergyModels(from_trace)
     if text.startswith(_TABLE):
         return read_throughput_table(text.removeprefix(_TABLE), from_trace)
-    timed_on = FORMATS[trace_format].timed_on if trace_format in FORMATS else ""
     models = library() if text == "library" else load_models(text)
-    return replace(models, fallback=from_trace, timed_on=timed_on)
+    return replace(models, fallback=from_trace, timed_on=find_timed_on(trace_format))
 
 
 def assign_drawn_models(jobs: Jobs, models: AnyModels, kinds: Sequence[str], seed: int) -> Jobs:

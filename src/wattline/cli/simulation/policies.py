@@ -19,11 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every stage and placer with its parameters and one line of documentation."""
-    from wattline.placement.parser import list_placers
-    from wattline.policy.parser import list_stages
-
-    rows = [_describe("stage", name, stage) for name, stage in sorted(list_stages().items())]
-    rows += [_describe("placer", name, placer) for name, placer in list_placers().items()]
+    rows = describe_all()
     if args.json:
         print_json(
             [
@@ -40,6 +36,15 @@ def run(args: argparse.Namespace) -> int:
         details += "  holds --budget" if row["holds_budget"] else ""
         print(f"{row['name']:16} {row['does']}" + (f"\n{'':16} {details}" if details else ""))
     return 0
+
+
+def describe_all() -> list[dict[str, Any]]:
+    """Return the stages, then the placers: name, kind, knobs with defaults, what each does."""
+    from wattline.placement.parser import list_placers
+    from wattline.policy.parser import list_stages
+
+    rows = [_describe("stage", name, stage) for name, stage in sorted(list_stages().items())]
+    return rows + [_describe("placer", name, placer) for name, placer in list_placers().items()]
 
 
 def _describe(kind: str, name: str, thing: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from wattline.energy.budgets import parse_budget
 from wattline.errors import ConfigError, did_you_mean
 from wattline.models.array_speed import has_fusion_key
 from wattline.placement.parser import parse_placer
-from wattline.policy import DEADLINE, ELASTIC
+from wattline.policy import DEADLINE, ELASTIC, PROGRAMS
 from wattline.policy.chain import Chain
 from wattline.policy.parser import parse_policy
 
@@ -63,7 +63,7 @@ def check_owners(quotas: Quotas, jobs: Jobs, trace: str) -> None:
 def warn_fixed_sizes(policy: str, models: str | None, assume: Sequence[str]) -> None:
     """Print that *policy* gives no job more GPUs than it asked for, if nothing is known of their scaling."""
     names_scaling = any(text.startswith("scaling=") for text in assume)
-    if models is None and not names_scaling and _stage_names(policy) & {*ELASTIC, *DEADLINE}:
+    if models is None and not names_scaling and _stage_names(policy) & {*ELASTIC, *DEADLINE, *PROGRAMS}:
         notify(
             f"{policy}: no job gets more GPUs than it asks for, because how jobs scale is not known;"
             " --models library, or --assume scaling=linear, changes that"

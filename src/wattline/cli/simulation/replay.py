@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from wattline.loop.log_reader import read_log
     from wattline.loop.run import run as run_loop
     from wattline.policy.knobs import build_budget_error, has_knob, insert_quota, set_knob
+    from wattline.rules.logged import read_logged_rules
 
     progress.finish()
 
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if price is not None and has_knob(policy, "price"):
         policy = set_knob(policy, "price", price)
     backend = Replay(log)
+    if (rules := read_logged_rules(log.header, log.jobs, log.nodes)) is not None:
+        policy, place = rules.insert_stages(policy), rules.replace_placer(place)
     if backend.quotas.limits:
         policy = insert_quota(policy)
     again = run_loop(

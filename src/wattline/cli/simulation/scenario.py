@@ -21,6 +21,7 @@ from wattline.cli.simulation.assume_argument import (
 )
 from wattline.cli.simulation.models_argument import AnyModels, assign_drawn_models, read_models
 from wattline.cli.simulation.policy_argument import check_owners, check_teams, parse_policy_and_placer
+from wattline.cli.simulation.rules_argument import find_spread, join_quotas, list_rule_assumptions
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import PREEMPTIBLE_ALWAYS, PREEMPTIBLE_ONCE_SAVED, Jobs
 from wattline.core.nodes import Nodes
@@ -33,8 +34,19 @@ from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.throughput_table import ThroughputTable
-from wattline.policy.knobs import has_knob, insert_quota, set_knob
+from wattline.optimize.bound.limits import BOUND_JOBS, LowerBound
+from wattline.placement.pack import Pack
+from wattline.placement.power import Power
+from wattline.policy.chain import Chain
+from wattline.policy.knobs import has_knob, insert_quota, set_knob, turn_energy_knob
+from wattline.policy.turns import find_turn
 from wattline.reports.assumptions import CLAIRVOYANT, Assumption, list_assumptions, with_limit_watts
+from wattline.rules.binding import BoundRules, bind_rules
+from wattline.rules.dependencies import has_dependencies
+from wattline.rules.describe import describe_rules
+from wattline.rules.drains import DrainTimes
+from wattline.rules.logged import encode_rules
+from wattline.rules.reader import read_rules
 from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 from wattline.trace.outages import read_outages
@@ -68,7 +80,7 @@ class SimulationCase:
     price: str | None
     pue: float
     seed: int
-    eta: float | None = None  # replaces that of the policy
+    energy_knob: float | None = None  # value of the energy knob; None: as the policy has it
     quotas: tuple[str, ...] = ()
     assume: tuple[str, ...] = ()
     durations: str = CLAIRVOYANT
@@ -77,6 +89,9 @@ class SimulationCase:
     columns: str | None = None
     drop_running: bool = False
     outages: str | None = None
+    rules: tuple[str, ...] = ()  # files
+    keep_nodes: bool = False  # jobs hold at most the nodes that they were recorded on
+    rules_off: tuple[str, ...] = ()  # parts of the rules that are left out, to show their effect
 
     @classmethod
     def from_arguments(cls, args: argparse.Namespace, policy: str) -> SimulationCase:
@@ -111,6 +126,7 @@ class SimulationCase:
             columns=args.columns,
             drop_running=args.drop_running,
             outages=args.outages,
+            rules=tuple(args.rules),
         )
 
     def read_trace(self) -> Trace:
@@ -126,13 +142,19 @@ class SimulationCase:
         if self.team is not None:
             trace = trace.take(np.array(self._find_team_jobs(trace)))
         check_teams(self.budgets, trace.jobs, self.trace)
-        check_owners(self.read_quotas(), trace.jobs, self.trace)
+        check_owners(self._parse_quotas(), trace.jobs, self.trace)
         return replace(trace, jobs=set_checkpoints(trace.jobs, self.checkpoint_s, self.min_runtime_s))
 
     @property
     def needs_records(self) -> bool:
         """True if the run reads limits or names that the trace records."""
-        return self.durations != CLAIRVOYANT or self.kill_at_limit
+        return self.durations != CLAIRVOYANT or self.kill_at_limit or self.keep_nodes or bool(self.rules)
+
+    def drop_records(self, trace: Trace) -> Trace:
+        """Return *trace* without its recorded schedule if the run does not read it."""
+        if self.needs_records or has_dependencies(trace.recorded):
+            return trace
+        return replace(trace, recorded=None)
 
     def _find_limits(self, trace: Trace) -> Floats | None:
         """Return the time limits at which jobs are killed; None: they are not."""
@@ -153,6 +175,19 @@ class SimulationCase:
             f"--team {self.team}: no such team in {self.trace}, expected one of {', '.join(teams)}"
         )
 
+    def check_turns(self) -> None:
+        """Raise if jobs would take turns that are no longer than a restart, so that none would ever end."""
+        turn = find_turn(self.build_policy_and_placer()[0])
+        restart_s = self.restart_s + self.start_s
+        if turn is None or max(turn.least_s, self.quantum_s or 0.0, self.min_runtime_s) > restart_s:
+            return
+        knob, longer = turn.knob.removesuffix("_s"), f"{2 * restart_s:g}s"
+        raise ConfigError(
+            f"{self.policy}: jobs take turns of {turn.least_s:g} s ({turn.stage}'s {knob}) and a restart"
+            f" takes {restart_s:g} s, so no job would ever do any work; expected turns longer than a restart",
+            hint=f"{turn.stage}:{knob}={longer}, or --min-runtime {longer}",
+        )
+
     def read_models(self, trace_format: str = "") -> AnyModels:
         """Return the models, which both the simulator and the policy use."""
         return read_models(self.models, self.span_penalty, self.read_assumed().scaling, trace_format)
@@ -169,7 +204,8 @@ class SimulationCase:
     def list_assumptions(self, trace: Trace) -> tuple[Assumption, ...]:
         """Return what the result of this simulation of *trace* depends on besides its inputs."""
         assumed = self.read_assumed()
-        return list_assumptions(
+        rules = list_rule_assumptions(self.bind_rules(trace))
+        return rules + list_assumptions(
             trace.jobs,
             self.read_nodes(),
             self.read_models(trace.format),
@@ -185,9 +221,41 @@ class SimulationCase:
         """Parse the budgets."""
         return tuple(map(parse_budget, self.budgets))
 
-    def read_quotas(self) -> Quotas:
-        """Parse the quotas."""
+    def _parse_quotas(self) -> Quotas:
         return Quotas(tuple(map(parse_quota, self.quotas)))
+
+    def read_quotas(self, jobs: Jobs) -> Quotas:
+        """Return the quotas, and those of the rules for users and teams that have jobs."""
+        if not self.rules or "quotas" in self.rules_off:
+            return self._parse_quotas()
+        return join_quotas(self._parse_quotas(), read_rules(self.rules), jobs)
+
+    def bind_rules(self, trace: Trace) -> BoundRules | None:
+        """Return the rules and dependencies of *trace*; None: there are none."""
+        rules = read_rules(self.rules)
+        keep_nodes = self.keep_nodes and self.uses_pack
+        if not (rules or keep_nodes or has_dependencies(trace.recorded)) and self.outages is None:
+            return None
+        nodes, origin_s = parse_cluster(self.cluster), trace.origin_s
+        drains: DrainTimes = ()
+        if self.outages is not None and self.uses_pack:
+            drains = read_outages(self.outages).match_drains(nodes.name.tolist(), origin_s)
+        return bind_rules(
+            rules, trace.jobs, trace.recorded, nodes, origin_s, self.rules_off, drains, keep_nodes
+        )
+
+    @property
+    def uses_pack(self) -> bool:
+        """True if the placer can keep jobs off drained nodes, and to a number of nodes."""
+        policy, place = parse_policy_and_placer(self.policy, self.place, self.backfill)
+        stages = policy.stages if isinstance(policy, Chain) else (policy,)
+        named = any(getattr(stage, "names_nodes", False) for stage in stages)
+        return isinstance(place.place if isinstance(place, Power) else place, Pack) and not named
+
+    def describe_rules(self, trace: Trace) -> list[str]:
+        """Return messages about the rules: what was read, what has no effect, how names were matched."""
+        bound = self.bind_rules(trace)
+        return [] if bound is None else [*describe_rules(bound.rules), *bound.notes]
 
     def read_price(self) -> Price | None:
         """Parse the price of energy; None without one."""
@@ -212,28 +280,39 @@ class SimulationCase:
         counts = outages.counts
         nodes = pluralize(len(set(outages.node.words())), "node")
         text = f"{self.outages}: {pluralize(counts.jobs, 'outage')} of {nodes}"
+        if drains := int(outages.drained.sum()):
+            text += f", and {pluralize(drains, 'time')} that nodes were drained"
+            text += "" if self.uses_pack else ", which this policy or placer cannot replay: left out"
         if counts.dropped:
             text += f"; left out {describe_counts(counts.dropped)}"
         return [text, how] if how else [text]
 
-    def build_policy_and_placer(self) -> tuple[Policy, Placer]:
-        """Return the policy, with budgets, price and eta where it has them, and the placer."""
+    def build_policy_and_placer(self, trace: Trace | None = None) -> tuple[Policy, Placer]:
+        """Return the policy, with budgets, price and energy knob where it has them, and the placer.
+
+        Both keep the rules and quotas of *trace*; None: they are left out.
+        """
         policy, place = parse_policy_and_placer(self.policy, self.place, self.backfill)
         if self.budgets and has_knob(policy, "budgets"):
             policy = set_knob(policy, "budgets", self.read_budgets())
         if has_knob(policy, "price") and (price := self.read_price()) is not None:
             policy = set_knob(policy, "price", price)
-        if self.read_quotas().limits:
+        policy = policy if self.energy_knob is None else turn_energy_knob(policy, self.energy_knob)
+        if trace is None:
+            return policy, place
+        if (bound := self.bind_rules(trace)) is not None:
+            policy, place = bound.insert_stages(policy), bound.replace_placer(place)
+        if self.read_quotas(trace.jobs).limits:
             policy = insert_quota(policy)
-        return policy if self.eta is None else set_knob(policy, "eta", self.eta), place
+        return policy, place
 
     def run(
         self, trace: Trace, progress: Callable[[float, int], None] | None = None
     ) -> tuple[Log, dict[str, Any]]:
         """Simulate; return the run log, and the CPU time of the run."""
-        models = self.read_models(trace.format)
+        models, bound = self.read_models(trace.format), self.bind_rules(trace)
         sim = Sim(
-            trace.jobs,
+            trace.jobs if bound is None else bound.adjust_jobs(trace.jobs),
             self.read_nodes(),
             truth=models,
             quantum_s=self.quantum_s,
@@ -243,9 +322,10 @@ class SimulationCase:
             faults=self.read_faults(trace),
             seed=self.seed,
             limit_s=self._find_limits(trace),
+            spread=find_spread(bound),
         )
         trace_header = {"name": trace.name, "format": trace.format, "sha256": trace.sha256, "team": self.team}
-        policy, place = self.build_policy_and_placer()
+        policy, place = self.build_policy_and_placer(trace)
         start_s = time.process_time()
         log = run(
             sim,
@@ -256,11 +336,26 @@ class SimulationCase:
             trace=trace_header,
             price=self.read_price(),
             progress=progress,
-            quotas=self.read_quotas(),
+            quotas=self.read_quotas(trace.jobs),
             durations=build_estimates(self.durations, trace),
             assumptions=[assumption.as_dict() for assumption in self.list_assumptions(trace)],
         )
-        return log, {"cpu_s": round(time.process_time() - start_s, 4)}
+        cpu_s = time.process_time() - start_s
+        if bound is not None:
+            log.header["rules"] = encode_rules(bound, trace)
+        return log, {"cpu_s": round(cpu_s, 4)}
+
+
+def find_bound(case: SimulationCase, trace: Trace, wanted: bool | None) -> LowerBound:
+    """Return the bounds that hold for every policy; *wanted* None: only of up to `BOUND_JOBS` jobs."""
+    if case.job_failure or case.kill_at_limit:
+        return LowerBound(none="jobs may fail before they have done their work")
+    count = len(trace.jobs)
+    if wanted is False or (wanted is None and count > BOUND_JOBS):
+        return LowerBound(none="" if wanted is False else f"not computed ({count:,} jobs); type --bound")
+    from wattline.optimize.bound.lower_bound import find_lower_bound  # compiles
+
+    return find_lower_bound(case.read_models(trace.format), trace.jobs, case.read_nodes())
 
 
 def measure_peak_memory() -> dict[str, float]:

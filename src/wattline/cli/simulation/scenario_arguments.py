@@ -16,10 +16,15 @@ NEVER = -1.0
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all arguments of a simulation except the policy."""
     add = parser.add_argument
-    add("--trace", required=True, metavar="FILE", help="trace file, or synth[:count=1000,seed=0,...]")
+    add("--trace", required=True, metavar="FILE", help="trace file, synth[:count=1000,...] or combined[:...]")
     add("--cluster", required=True, metavar="C", help=CLUSTER_HELP)
     add_world_arguments(parser)
     add_durations_argument(parser, "clairvoyant")
+    add(
+        "--bound",
+        action=argparse.BooleanOptionalAction,
+        help="compute the mean JCT and energy below which no policy can be (default: up to 500 jobs)",
+    )
     add(
         "--seed", type=non_negative_int, default=0, metavar="N", help="seed of all random numbers (default 0)"
     )
@@ -143,6 +148,14 @@ def _add_fault_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="recorded outages of nodes to replay: a table with node, down_s and up_s, or the output of"
         " sacctmgr show event -P",
+    )
+    add(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="operators' rules (repeatable): a TOML file, or the output of scontrol show partition, scontrol"
+        " show reservation, sacctmgr show qos -P and others, one after the other",
     )
     add(
         "--job-failure",

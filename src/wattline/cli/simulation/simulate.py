@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from wattline.cli.arguments import add_output_arguments
 from wattline.cli.compile_progress import announce_compilation
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Simulate, print the report and write the files asked for."""
     progress = announce_compilation()
     from wattline.cli.simulation.policy_argument import warn_fixed_sizes, warn_no_fusion_keys
-    from wattline.cli.simulation.scenario import SimulationCase, measure_peak_memory
+    from wattline.cli.simulation.scenario import SimulationCase, find_bound, measure_peak_memory
     from wattline.cli.simulation.unfinished import (
         count_unfinished,
         describe_budget_limit,
@@ -52,18 +51,19 @@ def run(args: argparse.Namespace) -> int:
     case = SimulationCase.from_arguments(args, args.policy)
     if case.budgets and not has_knob(case.build_policy_and_placer()[0], "budgets"):
         raise build_budget_error(args.policy)
+    case.check_turns()
     warn_fixed_sizes(case.policy, case.models, case.assume)
     trace = case.read_trace()
     warn_no_fusion_keys(case.policy, trace.jobs)
     check_writable(args.log, args.html)
     warn_skipped_rows(trace)
-    for message in case.describe_outages(trace):
+    for message in (*case.describe_outages(trace), *case.describe_rules(trace)):
         notify(message)
-    if not case.needs_records:
-        trace = replace(trace, recorded=None)  # nothing is compared with it
+    trace = case.drop_records(trace)
     last_submit_s = float(trace.jobs.submit_s[-1])
     with progress_bar(f"{args.policy} on {trace.name}", last_submit_s) as update:
         log, cost = case.run(trace, lambda now_s, _: update(now_s))
+    log.header["bound"] = find_bound(case, trace, args.bound).as_dict()
     result, unfinished = report(log), count_unfinished(log)
     cost |= measure_peak_memory()
     if args.log:

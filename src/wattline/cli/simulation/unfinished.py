@@ -13,14 +13,14 @@ from wattline.core.events import EVENT_JOB, EVENT_VERB, FAILED, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
-from wattline.core.reasons import REASONS, Reason
+from wattline.core.reasons import NEVER_BY_RULES, REASONS, Reason
 from wattline.energy.budgets import Budget
 from wattline.loop.runlog import Log
 from wattline.models.configurations import build_configurations
 from wattline.placement.power import Power
 
 _BUDGET_REASONS = (Reason.NEVER_IN_BUDGET, Reason.OVER_BUDGET)
-_IMPOSSIBLE = (Reason.TOO_BIG, Reason.NO_KIND, Reason.NO_NODE)
+_IMPOSSIBLE = (Reason.TOO_BIG, Reason.NO_KIND, Reason.NO_NODE, *NEVER_BY_RULES)
 
 UnfinishedCounts = dict[str, int]
 """Number of unfinished jobs by the name of the reason they wait for, as run logs write it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from wattline.cli.simulation.scenario import SimulationCase, set_checkpoints
 from wattline.core.jobs import Jobs
 from wattline.core.table import Floats
@@ -12,6 +14,7 @@ from wattline.trace import Trace
 from wattline.whatif.digest import Blocks, ScheduleDigest, digest_log
 from wattline.whatif.metrics import ScheduleMetrics, measure_schedule
 from wattline.whatif.reproduction import learn_priorities, split_halves
+from wattline.whatif.rounding import add_fractions
 from wattline.whatif.window import PreparedTrace, Window, prepare_trace
 
 
@@ -23,16 +26,23 @@ class WorldRun:
     window: Window
     load: float = 1.0
     by_partition: bool = False  # jobs have the priorities that were learnt from the records
+    draw: int = 0  # of the fractions of a second that records leave out; 0: none
 
 
 def simulate_world(trace: Trace, run: WorldRun) -> ScheduleDigest:
-    """Simulate *run* and return its schedule, reduced."""
+    """Simulate *run* and return its schedule, reduced; drawn fractions of submissions are taken off again."""
     prepared = prepare_trace(trace, run.window, run.load)
     jobs = set_checkpoints(prepared.jobs, run.case.checkpoint_s, run.case.min_runtime_s)
     if run.by_partition:
         jobs = replace(jobs, priority=_learn_priorities(trace, run.window, jobs))
+    fraction_s = np.zeros(len(jobs))
+    if run.draw:
+        jobs, fraction_s = add_fractions(jobs, run.draw)
     log, _ = run.case.run(replace(prepared.trace, jobs=jobs))
-    return digest_log(log, build_blocks(prepared), find_end_s(prepared, run.window))
+    digest = digest_log(log, build_blocks(prepared), find_end_s(prepared, run.window))
+    if not run.draw:
+        return digest
+    return replace(digest, start_s=digest.start_s - fraction_s, end_s=digest.end_s - fraction_s)
 
 
 def _learn_priorities(trace: Trace, window: Window, jobs: Jobs) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from wattline.cli.simulation.pool import SimulationPool
+from wattline.cli.simulation.rules_argument import WITHOUT
 from wattline.cli.simulation.scenario import SimulationCase
 from wattline.cli.simulation.whatif_runs import WorldRun, measure_run, simulate_world
 from wattline.reports.assumptions import Assumption
@@ -84,6 +85,8 @@ def pessimise(simulated: SimulationCase, assumption: Assumption) -> SimulationCa
             return replace(simulated, restart_s=parse_seconds(value), min_runtime_s=least_s)
         case "checkpoints":
             return replace(simulated, checkpoint_s=parse_seconds(value))
+        case _ if assumption.pessimistic == WITHOUT:
+            return replace(simulated, rules_off=(*simulated.rules_off, assumption.name))
         case "span":
             return replace(simulated, span_penalty=float(value))
         case _:

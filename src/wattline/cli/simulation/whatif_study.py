@@ -14,7 +14,7 @@ from wattline.cli.simulation.assume_argument import has_limits
 from wattline.cli.simulation.policy_argument import warn_fixed_sizes
 from wattline.cli.simulation.pool import SimulationPool
 from wattline.cli.simulation.scenario import SimulationCase
-from wattline.cli.simulation.whatif_calibration import START_PARTS, Calibration, calibrate
+from wattline.cli.simulation.whatif_calibration import START_PARTS, Calibration, calibrate, list_draws
 from wattline.cli.simulation.whatif_runs import (
     WorldRun,
     build_blocks,
@@ -24,11 +24,15 @@ from wattline.cli.simulation.whatif_runs import (
 )
 from wattline.cli.simulation.whatif_sensitivity import check_assumptions, count_checks
 from wattline.cluster import parse_cluster
+from wattline.core.jobs import Jobs
+from wattline.core.table import Floats
 from wattline.errors import ConfigError, did_you_mean
 from wattline.policy import ELASTIC, ORDERS
 from wattline.policy.knobs import has_knob
 from wattline.trace import Trace
-from wattline.units import pluralize
+from wattline.trace.formats.sacct_energy import METHOD as RECORDED_METHOD
+from wattline.trace.recorded_nodes import count_recorded_nodes
+from wattline.units import format_joules, pluralize
 from wattline.whatif.bootstrap import average_seeds, compare_energy, compare_jct
 from wattline.whatif.digest import ScheduleDigest
 from wattline.whatif.intervals import METHOD, digest_intervals, find_most_held
@@ -56,7 +60,8 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
     trace = cases[0].read_trace()
     window = _read_window(args, trace)
     warn_skipped_rows(trace)
-    for message in cases[0].describe_outages(trace):
+    rules = cases[0].describe_rules(trace)
+    for message in (*cases[0].describe_outages(trace), *rules):
         notify(message)
     if args.durations is None:
         durations = "limit" if has_limits(trace) else "history"
@@ -66,7 +71,8 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
     prepared = prepare_trace(trace, window)
     worlds = [(cluster, load) for cluster in args.cluster for load in args.load]
     can_calibrate = has_enough_records(prepared.trace)
-    tried = len(list_candidates(prepared.trace)) + len(START_PARTS) if can_calibrate else 0
+    tried = len(list_candidates(prepared.trace)) * (1 + len(START_PARTS)) if can_calibrate else 0
+    tried *= len(list_draws(prepared))
     runs = (
         tried
         + len(worlds) * args.seeds * (len(cases) + int(can_calibrate))
@@ -111,6 +117,7 @@ def answer_question(args: argparse.Namespace) -> WhatIf:
         assumptions=assumptions,
         energy_methods=_list_methods(recorded, digests),
         notes=(
+            *rules,
             *_list_notes(prepared, cases, recorded, calibration),
             *describe_never_started(prepared.jobs, prepared.counted, baseline, nodes),
         ),
@@ -145,12 +152,13 @@ def _build_cases(args: argparse.Namespace) -> list[SimulationCase]:
         "cluster": args.cluster[0],
     }
     arguments = argparse.Namespace(**(vars(args) | known))
-    return [SimulationCase.from_arguments(arguments, text) for text in texts]
+    return [replace(SimulationCase.from_arguments(arguments, text), keep_nodes=True) for text in texts]
 
 
 def _check_policies(cases: Sequence[SimulationCase]) -> None:
     """Parse all policies before the first run, and announce what they will not do."""
     for case in cases:
+        case.check_turns()
         warn_fixed_sizes(case.policy, case.models, case.assume)
     can_hold = [has_knob(case.build_policy_and_placer()[0], "budgets") for case in cases]
     if cases[0].budgets and not all(can_hold):
@@ -237,6 +245,17 @@ def _list_methods(recorded: ScheduleMetrics | None, digests: Sequence[ScheduleDi
     return (*((f"as recorded: {METHOD}",) if recorded is not None else ()), *shown)
 
 
+def _describe_energy(energy_j: Floats, jobs: Jobs) -> str:
+    """Return the energy that the records have, beside which no simulated figure may be put unseen."""
+    metered = np.isfinite(energy_j)
+    mean_w = energy_j[metered].sum() / max(float((jobs.duration_s * jobs.gpus)[metered].sum()), 1.0)
+    return (
+        f"recorded energy: {format_joules(float(energy_j[metered].sum()))} of"
+        f" {pluralize(int(metered.sum()), 'job')}, {mean_w:.0f} W for each GPU held ({RECORDED_METHOD});"
+        f" {pluralize(int((~metered).sum()), 'job')} unmetered; the table's energy is not calibrated by it"
+    )
+
+
 def _list_notes(
     prepared: PreparedTrace,
     cases: Sequence[SimulationCase],
@@ -259,6 +278,14 @@ def _list_notes(
                 f"beware: the records hold up to {most:,} GPUs at once, {cases[0].cluster} has {gpus:,}; is"
                 " --cluster the cluster of the records?"
             )
+    freely = [case.policy for case in cases if not case.uses_pack]
+    if freely and records is not None and count_recorded_nodes(records).any():
+        notes.append(
+            f"{', '.join(freely)}: jobs may hold more nodes than recorded, because only the placer pack, and"
+            " policies that leave nodes to it, keep to that number"
+        )
+    if records is not None and np.isfinite(records.energy_j).any():
+        notes.append(_describe_energy(records.energy_j, prepared.jobs))
     if prepared.running_first or prepared.waiting_first:
         notes.append(
             f"{pluralize(prepared.running_first, 'job')} ran and {prepared.waiting_first} waited when the"
