@@ -3,7 +3,8 @@
     python demo/run.py
 
 Starts the service with simulated GPUs, submits an elastic job, a sweep of eight, a job with a deadline and
-two runs of a recurring job, waits for them, and repeats it with FIFO. The trainings are real PyTorch on CPUs;
+two runs of a recurring job, waits for them, and repeats it with FIFO. Screenshots of the service's page are
+kept in out/demo if a browser is installed. The trainings are real PyTorch on CPUs;
 the time of a step and the power are those of the library for the simulated GPUs.
 """
 
@@ -19,13 +20,17 @@ import time
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
+
+from screenshots import NAMES, find_browser, keep_screenshots
 
 from wattline.cli.output import notify, print_table
 from wattline.service.client import Client
 from wattline.service.states import FINAL_STATES
 
 HERE = Path(__file__).resolve().parent
+PICTURES = HERE.parent / "out" / "demo"
 GPUS = "simulated:4xv100"
 DEADLINE_S = 50
 SCHEDULERS = {
@@ -74,8 +79,12 @@ def build_jobs() -> list[tuple[float, dict[str, Any]]]:
     return [(0, elastic), (0, nightly), (8, sweep), (8, urgent), (20, nightly)]
 
 
-def run_jobs(options: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Run all jobs on a service with *options* and return them when they have ended."""
+def run_jobs(options: list[str], folder: Path, pictures: Path | None) -> list[dict[str, Any]]:
+    """Run all jobs on a service with *options* and return them when they have ended.
+
+    *pictures* is the folder of the screenshots: the overview when all jobs are submitted, and the rest at the
+    end. None: none are kept.
+    """
     with ExitStack() as stack:
         command = [sys.executable, "-m", "wattline", "serve", "--dir", str(folder), "--port", "0"]
         service = subprocess.Popen(
@@ -87,6 +96,7 @@ def run_jobs(options: list[str], folder: Path) -> list[dict[str, Any]]:
         client = connect(folder, service)
         start_s, to_submit = time.monotonic(), build_jobs()
         printed: dict[str, str] = {}
+        overview: Thread | None = None  # beside the loop, which submits jobs at their times
         while True:
             now_s = time.monotonic() - start_s
             while to_submit and now_s >= to_submit[0][0]:
@@ -97,7 +107,15 @@ def run_jobs(options: list[str], folder: Path) -> list[dict[str, Any]]:
                 if printed.get(job["id"]) != line:
                     notify(f"{now_s:5.1f} s  {line}")
                     printed[job["id"]] = line
+            if not to_submit and pictures is not None and overview is None:
+                overview = Thread(target=take_pictures, args=(folder, {pictures / "overview.png": "/"}))
+                overview.start()
             if not to_submit and all(job["state"] in FINAL_STATES for job in jobs):
+                if pictures is not None and overview is not None:
+                    overview.join()
+                    sweep = next(job["sweep"] for job in jobs if job["sweep"])
+                    paths = {"jobs": "/jobs", "sweep": f"/sweeps/{sweep}", "job": f"/jobs/{jobs[0]['id']}"}
+                    take_pictures(folder, {pictures / f"{name}.png": path for name, path in paths.items()})
                 return jobs
             time.sleep(0.5)
 
@@ -109,7 +127,19 @@ def connect(folder: Path, service: subprocess.Popen[bytes]) -> Client:
             assert service.stderr is not None
             raise SystemExit(f"the service did not start: {service.stderr.read().decode()}")
         time.sleep(0.05)
-    return Client((folder / "url").read_text().strip(), (folder / "token").read_text().strip())
+    url = (folder / "url").read_text().strip()
+    notify(f"page: {url}/ while this runs; log in with the token in {folder / 'token'}")
+    return Client(url, (folder / "token").read_text().strip())
+
+
+def take_pictures(folder: Path, pages: dict[Path, str]) -> None:
+    """Keep screenshots of pages of the service; a browser that fails is no failure of the demo."""
+    url, token = ((folder / name).read_text().strip() for name in ("url", "token"))
+    try:
+        keep_screenshots(url, token, pages)
+        notify(f"screenshots: {', '.join(os.path.relpath(file) for file in pages)}")
+    except OSError as error:
+        notify(f"no screenshot was kept: {error}")
 
 
 def stop(service: subprocess.Popen[bytes]) -> None:
@@ -181,13 +211,20 @@ def main() -> int:
     """Run the jobs with each scheduler and print the comparison."""
     parser = argparse.ArgumentParser(description="Run twelve trainings with Wattline and with FIFO.")
     parser.add_argument("--json", action="store_true", help="print the jobs of both runs as JSON on stdout")
+    parser.add_argument(
+        "--pictures", type=Path, default=PICTURES, help="folder of the screenshots (default: out/demo)"
+    )
     args = parser.parse_args()
+    if (browser := find_browser()) is None:
+        notify(f"no screenshots of the page are kept: none of {', '.join(NAMES)} is installed")
     results, took_s = {}, {}
     with tempfile.TemporaryDirectory(prefix="wattline-demo-") as folder:
         for name, options in SCHEDULERS.items():
             notify(f"{name}: wattline serve --gpus {GPUS} {' '.join(options)}")
             start_s = time.monotonic()
-            results[name] = run_jobs(options, Path(folder) / name)
+            results[name] = run_jobs(
+                options, Path(folder) / name, args.pictures / name.lower() if browser else None
+            )
             took_s[name] = time.monotonic() - start_s
     if args.json:
         print(json.dumps(results))
