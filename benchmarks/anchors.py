@@ -16,10 +16,10 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.jobs import Jobs
 from wattline.core.protocols import Placer
 from wattline.papers import Greedy, TunePublished, drf_published, ftf_published, tetris_published
+from wattline.papers.synergy_experiment import simulate_ends
 from wattline.papers.synergy_speedups import SynergyModels
 from wattline.placement import Pack
 
@@ -50,13 +50,8 @@ def simulate_jct_s(
 ) -> tuple[dict[str, float], float]:
     """Return the JCT of each job by id, and the last finish."""
     policy = p.chain(*((p.Demand(keep=1.0),) if demands else ()), *ORDERS[order])
-    overheads = wl.Overheads(restart_s=0)
     cluster = wl.nodes("v100", count=servers, gpus=8)
-    sim = wl.Sim(jobs, cluster, truth=SynergyModels(), quantum_s=300, overheads=overheads)
-    log = wl.run(sim, policy, SynergyModels(), place=place)
-    done = log.events[log.events[:, EVENT_VERB] == FINISHED]
-    rows = done[:, EVENT_JOB].astype(int)
-    at_s = done[:, EVENT_AT_S]
+    rows, at_s = simulate_ends(jobs, cluster, policy, place, SynergyModels(), rounds=True)
     jct = dict(zip(jobs.id[rows].tolist(), (at_s - jobs.submit_s[rows]).tolist(), strict=True))
     return jct, float(at_s.max())
 

@@ -10,11 +10,9 @@ of its authors does; a random part of each job is done.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -24,43 +22,26 @@ from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import Instance, check_assignment
 from wattline.optimize.objective import rolling, to_the_end
 from wattline.optimize.search import improve
+from wattline.papers.andreas_scenarios import SERVICE, read_rows, read_times
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "andreas"
-SERVICE = (2.5371e-4, 4.4399e-4)  # money per second late, between these
-
-
-def read_rows(name: str) -> list[dict[str, str]]:
-    """Read a table of the public data."""
-    with open(DATA / name, encoding="utf-8-sig") as text:
-        return list(csv.DictReader(text))
-
-
-def read_times(
-    name: str, job: str, kind: str, gpus: str, seconds: str
-) -> dict[str, dict[tuple[str, int], float]]:
-    """Return the run times of each job by kind and number of GPUs."""
-    found: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
-    for row in read_rows(name):
-        found[row[job]][row[kind], int(row[gpus])] = float(row[seconds])
-    return found
 
 
 def draw_instance(scenario: str, nodes: int, jobs: int, seed: int) -> Instance:
     """Return a random instance in the middle of a busy day."""
     rng = np.random.default_rng(seed)
+    known = read_times(DATA, scenario)
     if scenario == "servers":
-        known = read_times("data_server.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
         kinds, gpus = ("TESLA", "TURING"), (4, 2)
         price = {
             (row["GPUtype"], int(row["nGPUs"])): float(row["PowerConsumption[W]"]) / 1000 * 0.17168313 * 1.33
-            for row in read_rows("GPU-cost_server_4-2.csv")
+            for row in read_rows(DATA / "GPU-cost_server_4-2.csv")
         }
     else:
-        known = read_times("data_2d10d_filtered.csv", "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
         kinds, gpus = ("K80", "M60"), (8, 8)
         price = {
             (row["GPUtype"], int(row["nGPUs"])): float(row["cost"])
-            for row in read_rows("GPU-cost_server.csv")
+            for row in read_rows(DATA / "GPU-cost_server.csv")
         }
     configs = sorted({config for of_job in known.values() for config in of_job if config[0] in kinds})
     cost_per_s = np.zeros((2, max(gpus) + 1))

@@ -12,116 +12,28 @@ log.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
-from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
-from andreas import DATA, SERVICE, read_rows, read_times
+from andreas import DATA
 
-import wattline as wl
 from wattline import policy as p
-from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
-from wattline.core.table import Labels
-
-PRICE = {"servers": wl.Price.flat(0.17168313, pue=1.33), "datacenter": wl.Price.flat(1.0)}
-
-
-@dataclass(frozen=True, eq=False)
-class TableModels:
-    """Models that read run times from the table; a combination that is not in it is not possible."""
-
-    seconds: dict[tuple[str, str, int], float]
-    alike: ClassVar[bool] = True
-
-    def speed(self, jobs: Jobs, grants: Grants) -> np.ndarray:
-        """See `wattline.core.protocols.Models`."""
-        names, kinds = jobs.model.words(), grants.kind.words()
-        found = []
-        for job, gpus, kind in zip(grants.job.tolist(), grants.gpus.tolist(), kinds, strict=True):
-            takes_s = self.seconds.get((names[job], kind, gpus), math.inf)
-            found.append(jobs.duration_s[job] / takes_s)
-        return np.array(found)
-
-    def watts(self, jobs: Jobs, grants: Grants) -> np.ndarray:
-        """Return NaN: the watts of the node count."""
-        return np.full(len(grants), np.nan)
-
-    def observe(self, *_: object) -> TableModels:
-        """Return these models: they learn nothing."""
-        return self
+from wattline.papers import andreas_scenarios
+from wattline.papers.andreas_experiment import CASES, simulate
+from wattline.papers.andreas_scenarios import TableModels, read_times
 
 
 def build_cluster(scenario: str, count: int) -> Nodes:
-    def build_nodes(kind: str, many: int, gpus: int, base_w: float, busy_w: float) -> Nodes:
-        watts = {
-            "base_w": base_w,
-            "idle_w": 0.0,
-            "busy_w": busy_w,
-            "off_w": 0.0,
-            "boot_s": 0.0,
-            "boot_w": 0.0,
-        }
-        return wl.nodes(kind, count=many, gpus=gpus, **watts)
-
-    if scenario == "servers":
-        kinds = (("tesla", 4, 360.0, 170.0), ("turing", 2, 330.0, 70.0))
-    else:
-        per_h = {
-            row["GPUtype"]: float(row["cost"])
-            for row in read_rows("GPU-cost_server.csv")
-            if row["nGPUs"] == "1"
-        }
-        kinds = (("azure-k80", 8, 0.0, 1000 * per_h["K80"]), ("azure-m60", 8, 0.0, 1000 * per_h["M60"]))
-    many = ((count + 1) // 2, count // 2)
-    return wl.join_nodes(
-        *(build_nodes(kind, n, *rest) for (kind, *rest), n in zip(kinds, many, strict=True) if n)
-    )
+    return andreas_scenarios.build_cluster(scenario, count, DATA)
 
 
 def draw_jobs(
     scenario: str, nodes: Nodes, count: int, load: float, weight: float, seed: int
 ) -> tuple[Jobs, TableModels]:
-    rng = np.random.default_rng(seed)
-    name = "data_server.csv" if scenario == "servers" else "data_2d10d_filtered.csv"
-    known = read_times(name, "Jobs", "GpuType", "GpuNumber", "ExecutionTime")
-    named = {name.partition("-")[2].upper() or name.upper(): name for name in nodes.kind.names}
-    ways = {
-        job: {(named[kind], gpus): s for (kind, gpus), s in of_job.items() if kind in named}
-        for job, of_job in known.items()
-    }
-    first = nodes.kind.names[0]
-    drawn = [list(ways)[k] for k in rng.integers(len(ways), size=count).tolist()]
-    alone_s = np.array([ways[job][first, 1] for job in drawn])
-    fastest_s = np.array([min(ways[job].values()) for job in drawn])
-    slowest_s = np.array([max(ways[job].values()) for job in drawn])
-    between_s = alone_s.mean() / (load * int(nodes.gpus.sum()))
-    submit_s = np.concatenate(([0.0], np.cumsum(rng.exponential(between_s, count - 1))))
-    jobs = Jobs.of(
-        submit_s=submit_s,
-        gpus=np.ones(count, dtype=np.int64),
-        duration_s=alone_s,
-        deadline_s=submit_s + rng.uniform(fastest_s, slowest_s),
-        late_per_h=3600 * weight * rng.uniform(*SERVICE, count),
-        max_gpus=np.full(count, max(gpus for of_job in ways.values() for _, gpus in of_job)),
-        model=Labels.of(drawn),
-    )
-    table = {(job, kind, gpus): s for job, of_job in ways.items() for (kind, gpus), s in of_job.items()}
-    return jobs, TableModels(table)
-
-
-def simulate(
-    scenario: str, jobs: Jobs, models: TableModels, nodes: Nodes, policy: object, restart_s: float
-) -> wl.Report:
-    price = PRICE[scenario]
-    if hasattr(policy, "price"):
-        policy = replace(policy, price=price)
-    sim = wl.Sim(jobs, nodes, truth=models, overheads=wl.Overheads(restart_s=restart_s))
-    return wl.report(wl.run(sim, policy, models, place=wl.Power(), price=price))
+    return andreas_scenarios.draw_jobs(read_times(DATA, scenario), nodes, count, load, weight, seed)
 
 
 def build_policies(restart_s: float) -> dict[str, object]:
@@ -139,14 +51,6 @@ def build_policies(restart_s: float) -> dict[str, object]:
         "exact to the end": p.Andreas("exact", "to_the_end", restart_s=restart_s),
         "exact": p.Andreas(restart_s=restart_s),
     }
-
-
-CASES = (
-    ("servers", 10, 100, 0.25, 1.0), ("servers", 10, 100, 0.5, 1.0), ("servers", 10, 100, 0.8, 1.0),
-    ("servers", 10, 100, 1.1, 1.0), ("servers", 10, 100, 0.8, 100.0), ("servers", 10, 100, 1.1, 100.0),
-    ("datacenter", 10, 60, 0.1, 100.0), ("datacenter", 10, 60, 0.2, 100.0),
-    ("datacenter", 10, 60, 0.3, 100.0),
-)  # fmt: skip
 
 
 def main() -> None:

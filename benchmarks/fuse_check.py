@@ -1,6 +1,6 @@
 """Compare the ordinary model of `wattline fuse check` with a plain loop written by hand.
 
-    python benchmarks/fuse_check.py                     the models of benchmarks/fusion_models.py
+    python benchmarks/fuse_check.py                     the models of wattline.papers.hfta.models
     python benchmarks/fuse_check.py --models MLP,CNN --threads 2 --compile
 
 Steps of the two are timed in turn, one of each, in one process: the ratio of the medians should be 1. Also
@@ -16,12 +16,12 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from fusion_models import CASES, Case
 
 from wattline import fusion
 from wattline.fusion.gain import measure_training
 from wattline.fusion.ordinary_training import OrdinaryTraining
 from wattline.fusion.step_recorder import RecordedStep, StepRecorder
+from wattline.papers.hfta.models import CASES, FusionCase
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         )
 
 
-def compare_loops(case: Case, width: int, steps: int) -> tuple[list[float], list[float]]:
+def compare_loops(case: FusionCase, width: int, steps: int) -> tuple[list[float], list[float]]:
     """Return the seconds of steps of a plain loop, and of the ordinary model of `wattline fuse check`."""
     array = fusion.fuse([case.build() for _ in range(width)])
     recorded: list[RecordedStep] = []
@@ -81,7 +81,7 @@ def time_call(call: Callable[[], None]) -> float:
     return time.perf_counter() - start_s
 
 
-def train(array: fusion.FusedArray, case: Case, compiled: bool) -> None:
+def train(array: fusion.FusedArray, case: FusionCase, compiled: bool) -> None:
     step = fusion.train_step(array, case.loss, getattr(fusion, case.optimiser)(array), compile=compiled)
     x, y = case.batch(torch.Generator().manual_seed(0))
     while True:

@@ -15,18 +15,22 @@ member after another: the fallback of "auto", and the strictest baseline.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from fusion_models import CASES, Case
-from torch import Tensor, nn
 
-from wattline import fusion
 from wattline.fusion.step.execution_mode import ExecutionMode
+from wattline.papers.hfta.models import CASES
+from wattline.papers.hfta.steps import (
+    Run,
+    build_array_step,
+    build_compiled_parts_run,
+    build_compiled_run,
+    build_serial_run,
+    build_vmap_run,
+    time_interleaved,
+)
 
 BARS = {
     "tiny MLP": (12, 4),
@@ -35,7 +39,6 @@ BARS = {
     "PointNet": (1.8, 1.3),
     "transformer": (3.3, 1.6),
 }
-Run = Callable[[], object]
 
 
 def main() -> None:
@@ -94,96 +97,6 @@ def compare(name: str, width: int, rounds: int, seed: int) -> None:
         )
     for t in steps["fused, auto"].tried:
         print(f"    tried {1e3 * t.step_s:9.3f} ms  compiled in {t.compile_s:4.0f} s  {t.way}")
-
-
-def time_interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Return the median seconds of a call of each run, interleaved."""
-    counts = {}
-    for label, run in runs.items():
-        for _ in range(4):
-            run()
-        start_s = time.perf_counter()
-        run()
-        counts[label] = max(1, int(0.2 / (time.perf_counter() - start_s)))
-    times: dict[str, list[float]] = {label: [] for label in runs}
-    for _ in range(max(7, rounds)):
-        for label, run in runs.items():
-            start_s = time.perf_counter()
-            for _ in range(counts[label]):
-                run()
-            times[label].append((time.perf_counter() - start_s) / counts[label])
-    return {label: statistics.median(seen) for label, seen in times.items()}
-
-
-def build_serial_run(models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor) -> Run:
-    pairs = [(model, case.make_optimiser(model.parameters())) for model in models]
-
-    def run() -> None:
-        for (model, optimiser), x, y in zip(pairs, xs, ys, strict=True):
-            optimiser.zero_grad()
-            case.loss(model(x), y).backward()
-            optimiser.step()
-
-    return run
-
-
-def build_compiled_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
-    model = case.build()
-    optimiser = case.make_optimiser(model.parameters())
-
-    @torch.compile
-    def step(x: Tensor, y: Tensor) -> None:
-        optimiser.zero_grad()
-        case.loss(model(x), y).backward()
-        optimiser.step()
-
-    def run() -> None:
-        for x, y in zip(xs, ys, strict=True):
-            step(x, y)
-
-    return run
-
-
-def build_compiled_parts_run(case: Case, xs: Tensor, ys: Tensor) -> Run:
-    """Compile forward with backward, and the update, separately, as most users do."""
-    model = case.build()
-    optimiser = case.make_optimiser(model.parameters())
-    loss = torch.compile(lambda x, y: case.loss(model(x), y), fullgraph=True)
-    update = torch.compile(optimiser.step)
-
-    def run() -> None:
-        for x, y in zip(xs, ys, strict=True):
-            loss(x, y).backward()
-            update()
-            optimiser.zero_grad()
-
-    return run
-
-
-def build_vmap_run(
-    models: list[nn.Module], case: Case, xs: Tensor, ys: Tensor, *, shared: bool = False
-) -> Run:
-    """Return the step of PyTorch's own documentation of ensembles; *shared*: one batch for all members."""
-    params, buffers = torch.func.stack_module_state(models)
-    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-    optimiser = case.make_optimiser(leaves.values())
-
-    def one(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return case.loss(torch.func.functional_call(models[0], (p, b), (x,)), y)
-
-    axes = (0, 0, None, None) if shared else (0, 0, 0, 0)
-
-    def run() -> None:
-        optimiser.zero_grad()
-        torch.vmap(one, in_dims=axes, randomness="different")(leaves, buffers, xs, ys).sum().backward()
-        optimiser.step()
-
-    return run
-
-
-def build_array_step(models: list[nn.Module], case: Case, width: int | str | None) -> fusion.Step:
-    array = fusion.fuse(models)
-    return fusion.train_step(array, case.loss, getattr(fusion, case.optimiser)(array), width=width)
 
 
 def measure_curve(names: list[str], rounds: int) -> None:

@@ -11,7 +11,7 @@ one batch. The ways:
     compiled whole   the same, one member's step under torch.compile, called for each member
     compiled parts   the same, forward with backward and update compiled separately
     vmap             ensembles as in the documentation of torch.func
-    HFTA             hand-fused operators and optimiser, eager (hfta_operators.py)
+    HFTA             hand-fused operators and optimiser, eager (wattline.papers.hfta)
     uncompiled       `fusion.train_step(compile=False)`
     loop             a loop of the user's own: `array`, `array.loss`, `backward`, `step`
     compiled         `fusion.train_step`, all members at once
@@ -48,19 +48,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from fusion_models import CASES, Case
-from hfta_operators import HAND_FUSED, build_hand_fused_run, check_hand_fused
+from hfta_operators import check_hand_fused
 from torch import Tensor, nn
 
-from fusion import (
+from wattline import fusion
+from wattline.papers.hfta.hand_models import HAND_FUSED, build_hand_fused_run
+from wattline.papers.hfta.models import CASES, FusionCase
+from wattline.papers.hfta.steps import (
+    Run,
     build_compiled_parts_run,
     build_compiled_run,
     build_serial_run,
     build_vmap_run,
 )
-from wattline import fusion
 
-Run = Callable[[], object]
 Cell = dict[str, Any]
 WAYS = (
     "serial",
@@ -265,7 +266,7 @@ def build_run(way: str, name: str, width: int, shared: bool) -> tuple[Run, Calla
     )
 
 
-def build_loop_run(models: list[nn.Module], case: Case, x: Tensor, y: Tensor, shared: bool) -> Run:
+def build_loop_run(models: list[nn.Module], case: FusionCase, x: Tensor, y: Tensor, shared: bool) -> Run:
     """Return a step as a user writes it by hand on an array."""
     array = fusion.fuse(models)
     optimiser = getattr(fusion, case.optimiser)(array)

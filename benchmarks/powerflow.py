@@ -12,95 +12,35 @@ boots.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-import wattline as wl
-from wattline.backend.sim.faults import Overheads
-from wattline.backend.sim.simulator import Sim
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.table import Floats
-from wattline.loop.run import run
-from wattline.models.library import library
-from wattline.models.model_assignment import assign_models
-from wattline.placement.parser import parse_placer
-from wattline.policy import PowerFlow
-from wattline.policy.parser import parse_policy
-from wattline.reports import Report, report
-from wattline.reports.knob_search import find_knob_value
-from wattline.trace import read
+from wattline.papers.powerflow_experiment import BASELINES, CELLS, draw_stretch, measure_cell, read_jobs
 
 TRACES = {"philly": "philly/philly_jobs.csv.gz", "itp": "itp/elasticflow-traces.tar.gz"}
-CELLS = (
-    ("philly", "0e4a51"), ("philly", "103959"), ("philly", "ee9e8c"),
-    ("itp", "cluster01"), ("itp", "cluster03"), ("itp", "cluster06"),
-)  # fmt: skip
-PLAIN = ("fifo", "gandiva", "tiresias", "afs", "pollux")
-BASELINES = (*PLAIN, *(f"{name}+cap" for name in PLAIN))
 KNOWING = ("srtf", "afs:lengths=known", "tiresias@power")
 """Further baselines: two that know the lengths of jobs, and one that switches nodes off."""
-GRID = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)
-
-
-@cache
-def read_jobs(name: str) -> Jobs:
-    return read(str(Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / TRACES[name])).jobs
 
 
 def build_case(name: str, team: str, seed: int, load: float, count: int) -> tuple[Jobs, Nodes, float]:
     """Return the jobs of a cell, its nodes, and the offered load."""
-    every = read_jobs(name)
-    jobs = every.take(np.flatnonzero(every.team.codes == every.team.names.index(team)))
-    first = int(np.random.default_rng([seed, 1]).integers(0, max(1, len(jobs) - count + 1)))
-    jobs = jobs.take(slice(first, first + count))
-    jobs = replace(jobs, submit_s=jobs.submit_s - jobs.submit_s[0], deadline_s=np.full(len(jobs), np.inf))
-    jobs = assign_models(jobs, library(), "a100", seed)
-    busy = float(jobs.gpus @ jobs.duration_s) / float(np.ptp(jobs.submit_s))
-    nodes = max(math.ceil(busy / load / 8), math.ceil(int(jobs.gpus.max()) / 8))
-    return jobs, wl.nodes("a100", count=nodes), busy / (8 * nodes)
-
-
-def simulate(policy: object, place: str, jobs: Jobs, nodes: Nodes) -> Report:
-    sim = Sim(jobs, nodes, truth=library(), overheads=Overheads(restart_s=30.0))
-    found = report(run(sim, policy, library(), place=parse_placer(place, "easy")))  # type: ignore[arg-type]
-    assert found.unfinished == 0, f"{policy}: {found.unfinished} jobs unfinished"
-    return found
+    path = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / TRACES[name]
+    return draw_stretch(read_jobs(str(path)), team, seed, load, count)
 
 
 def measure(job: tuple[str, str, int, float, int, tuple[str, ...]]) -> dict[str, object]:
     """Return the results of all runs of one cell and seed."""
     name, team, seed, load, count, baselines = job
     jobs, nodes, offered = build_case(name, team, seed, load, count)
-
-    @cache
-    def ours(eta: float) -> Report:
-        return simulate(PowerFlow(eta=eta), "buddy+power", jobs, nodes)
-
-    rows = {}
-    for text in baselines:
-        policy, _, powered = text.partition("@")
-        base = simulate(parse_policy(policy), "buddy+power" if powered else "pack", jobs, nodes)
-        same_energy = find_knob_value(ours, base.energy_j, "energy_j", grid=GRID)
-        rows[text] = {
-            "jct_h": base.jct_mean_s / 3600,
-            "kwh": base.energy_kwh,
-            "better": base.jct_mean_s / same_energy.report.jct_mean_s,
-            "energy": same_energy.report.energy_j / base.energy_j,
-            "side": same_energy.side,
-        }
-        if policy == "tiresias":
-            same_jct = find_knob_value(ours, base.jct_mean_s, "jct_mean_s", grid=GRID)
-            rows[text]["saves"] = 1 - same_jct.report.energy_j / base.energy_j
-    front = [(eta, ours(eta).energy_kwh, ours(eta).jct_mean_s / 3600) for eta in GRID]
+    rows, front = measure_cell(jobs, nodes, baselines)
     about = {"cell": (name, team), "seed": seed, "load": offered, "nodes": len(nodes)}
     return {**about, "rows": rows, "front": front}
 

@@ -3,7 +3,7 @@
     python benchmarks/service_load.py submit          10,000 submissions at 100/s: latency, none lost
     python benchmarks/service_load.py queue           20,000 pending jobs: seconds of a decision
     python benchmarks/service_load.py bulk            cancel 5,960 jobs: one request, and one for each
-    python benchmarks/service_load.py streams         200 followers of events over a long history
+    python benchmarks/service_load.py streams         200 pages; 200 followers of events, also of all history
     python benchmarks/service_load.py start           start on a cold and on a warm cache: seconds, memory
     python benchmarks/service_load.py soak            jobs that arrive and end for minutes: memory
 
@@ -197,12 +197,13 @@ def measure_streams(count: int, history: int, seconds: float = 20.0, rate: float
     with tempfile.TemporaryDirectory() as folder:
         _write_history(Path(folder), history)
         with run_service(Path(folder), "--gpus", GPUS) as (served, url, token):
-            for text, query, many in (
+            for text, path, many in (
                 ("no streams", "", 0),
-                (f"{count} streams from now on", "follow=true", count),
-                (f"{count} streams with all history", "follow=true&after=0", count),
+                (f"{count} pages in browsers", "live", count),
+                (f"{count} streams from now on", "events?follow=true", count),
+                (f"{count} streams with all history", "events?follow=true&after=0", count),
             ):
-                readers = [_open_stream(url, token, query) for _ in range(many)]
+                readers = [_open_stream(url, token, path) for _ in range(many)]
                 stop = threading.Event()
                 counted = [0, 0]
                 reader = threading.Thread(target=_drain, args=(readers, stop, counted))
@@ -229,10 +230,10 @@ def _write_history(folder: Path, count: int) -> None:
             store.append(*events)
 
 
-def _open_stream(url: str, token: str, query: str) -> socket.socket:
+def _open_stream(url: str, token: str, path: str) -> socket.socket:
     host, _, port = url.partition(":")
     stream = socket.create_connection((host, int(port)))
-    head = f"GET /api/v1/events?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    head = f"GET /api/v1/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     stream.sendall(head.encode())
     stream.setblocking(False)
     return stream

@@ -24,28 +24,27 @@ import numpy as np
 
 import wattline as wl
 from wattline import policy as p
-from wattline.core.events import EVENT_AT_S, EVENT_JOB, EVENT_VERB, FINISHED
 from wattline.core.host_share import fill_host_shares
 from wattline.core.jobs import Jobs
-from wattline.core.protocols import Placer, Policy
+from wattline.core.protocols import Placer
 from wattline.models.library import library
 from wattline.models.sensitivity import build_sensitivity
 from wattline.papers import TunePublished
+from wattline.papers.synergy_experiment import (
+    GPU_HOURS,
+    MIXES,
+    ORDERS,
+    RATES,
+    SIZES,
+    build_policy,
+    draw_workload,
+    simulate_ends,
+)
 from wattline.papers.synergy_speedups import SynergyModels
 from wattline.placement import Pack, Tune
 from wattline.placement.host.optimum import allocate
-from wattline.trace.formats.synergy import STEP_S
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "synergy"
-TASKS = {
-    "image": ("alexnet", "shufflenet", "res18", "mobilenet", "res50"),
-    "language": ("gnmt", "transformer", "lstm"),
-    "speech": ("m5", "deepspeech"),
-}
-FULL = {"res18": "synergy/resnet18", "res50": "synergy/resnet50"}
-MIXES = {"20/70/10": (0.2, 0.7, 0.1), "33/33/33": (1 / 3, 1 / 3, 1 / 3), "50/0/50": (0.5, 0.0, 0.5)}
-SIZES = {"one GPU": ((1,), (1.0,)), "1-8 GPUs": ((1, 2, 4, 8), (0.70, 0.10, 0.15, 0.05))}
-ORDERS = ("fifo", "srtf", "las")
 
 
 class Case(NamedTuple):
@@ -62,48 +61,13 @@ class Case(NamedTuple):
     servers: int
 
 
-def draw_workload(mix: str, sizes: str, load: float, count: int, gpus: int, seed: int) -> Jobs:
-    """Return jobs like those of Synergy's generator; *load* is of the capacity with proportional shares."""
-    rng = np.random.default_rng(seed)
-    long = rng.random(count) >= 0.8
-    duration_s = 60 * 10 ** np.where(long, rng.uniform(3, 4, count), rng.uniform(1.5, 3, count))
-    wide = rng.choice(SIZES[sizes][0], count, p=SIZES[sizes][1])
-    gap_s = float((duration_s * wide).mean()) / (gpus * load)
-    submit_s = np.cumsum(np.ceil(rng.exponential(gap_s, count)))
-    task = rng.choice(list(TASKS), count, p=MIXES[mix])
-    count_of: defaultdict[str, int] = defaultdict(int)
-    names = []
-    for word in task.tolist():
-        names.append(TASKS[word][count_of[word] % len(TASKS[word])])
-        count_of[word] += 1
-    step_s = np.array([STEP_S[name] for name in names])
-    return Jobs.of(
-        submit_s=submit_s,
-        gpus=wide,
-        steps=np.maximum(1, np.floor(duration_s / step_s)),
-        step_s=step_s,
-        model=[FULL.get(name, name) for name in names],
-        cpus=3.0 * wide,
-        mem_gib=62.5 * wide,
-    )
-
-
-def build_policy(name: str, rounds: bool) -> Policy:
-    stages = {"fifo": (p.fifo, p.preempt), "srtf": (p.srtf,), "las": (p.Las(),)}[name]
-    return p.chain(p.Demand(keep=1.0 if rounds else 0.98), *stages)
-
-
 def simulate_mean_jct_h(case: Case, jobs: Jobs, place: Placer, one_node: bool = False) -> float:
     rounds = case.mode == "rounds"
     models = SynergyModels() if case.models == "speed-up" else library()
     count, gpus = (1, 8 * case.servers) if one_node else (case.servers, 8)
     cluster = wl.nodes("v100", count=count, gpus=gpus, cpus=3.0 * gpus, mem_gib=62.5 * gpus)
-    overheads = wl.Overheads(restart_s=0.0 if rounds else 30.0)
-    sim = wl.Sim(jobs, cluster, truth=models, quantum_s=300.0 if rounds else None, overheads=overheads)
-    log = wl.run(sim, build_policy(case.order, rounds), models, place=place)
-    done = log.events[log.events[:, EVENT_VERB] == FINISHED]
-    submit_s = jobs.submit_s[done[:, EVENT_JOB].astype(int)]
-    return float(np.mean(done[:, EVENT_AT_S] - submit_s)) / 3600
+    row, at_s = simulate_ends(jobs, cluster, build_policy(case.order, rounds), place, models, rounds)
+    return float(np.mean(at_s - jobs.submit_s[row])) / 3600
 
 
 def compare(case: Case) -> tuple[Case, float, float, float, float]:
@@ -122,17 +86,13 @@ def compare(case: Case) -> tuple[Case, float, float, float, float]:
 def measure_saturation(task: tuple[float, int]) -> tuple[float, int, float, float]:
     """Return the mean JCT of jobs 4000-4999 of 6000 under FIFO, with proportional shares and tune."""
     rate, seed = task
-    rng_load = rate * 16.8 * 1.0 / 128  # jobs/h times mean hours of a GPU over GPUs
-    jobs = draw_workload("20/70/10", "one GPU", rng_load, 6000, 128, seed)
+    jobs = draw_workload("20/70/10", "one GPU", rate * GPU_HOURS / 128, 6000, 128, seed)
     cluster = wl.nodes("v100", count=16, gpus=8)
     found = []
     for place in (Pack("greedy"), Tune("greedy")):
-        sim = wl.Sim(jobs, cluster, truth=library(), overheads=wl.Overheads(restart_s=30.0))
-        log = wl.run(sim, p.fifo, library(), place=place)
-        done = log.events[log.events[:, EVENT_VERB] == FINISHED]
-        job = done[:, EVENT_JOB].astype(int)
-        mine = (job >= 4000) & (job < 5000)
-        found.append(float(np.mean(done[mine, EVENT_AT_S] - jobs.submit_s[job[mine]])) / 3600)
+        row, at_s = simulate_ends(jobs, cluster, p.fifo, place, library(), rounds=False)
+        mine = (row >= 4000) & (row < 5000)
+        found.append(float(np.mean(at_s[mine] - jobs.submit_s[row[mine]])) / 3600)
     return rate, seed, found[0], found[1]
 
 
@@ -169,7 +129,7 @@ def print_comparison(pool: ProcessPoolExecutor, seeds: int, count: int, servers:
 
 def print_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
     print("\nFIFO, one-GPU jobs 20/70/10, 128 GPUs, jobs 4000-4999: proportional over tune, mean JCT h")
-    tasks = [(rate, seed) for rate in (7.0, 8.0, 9.0, 10.0) for seed in range(seeds)]
+    tasks = [(rate, seed) for rate in RATES for seed in range(seeds)]
     by_rate: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
     for rate, _, share, tune in pool.map(measure_saturation, tasks):
         by_rate[rate].append((share, tune))
@@ -177,7 +137,8 @@ def print_saturation(pool: ProcessPoolExecutor, seeds: int) -> None:
         share, tune = np.array(rows).T
         ratio = share / tune
         print(
-            f"  {rate:4.1f} jobs/h, load {rate * 16.8 / 128:.2f}: {share.mean():.1f} / {tune.mean():.1f} h, "
+            f"  {rate:4.1f} jobs/h, load {rate * GPU_HOURS / 128:.2f}: "
+            f"{share.mean():.1f} / {tune.mean():.1f} h, "
             f"{ratio.mean():.2f}x ± {ratio.std():.2f} ({ratio.min():.2f}-{ratio.max():.2f})"
         )
 

@@ -13,15 +13,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from wattline.batch_size.bandit import Optimizer, Zeus
+from wattline.batch_size.bandit import Zeus
 from wattline.batch_size.bayesian import BayesianTuner
 from wattline.batch_size.recorded_runs import read_tables
 from wattline.batch_size.replay import Score, TuningCase, build_cases, default_regret, replay, score
 from wattline.errors import ConfigError
+from wattline.papers.zeus_experiment import score_seeds
 from wattline.testing.recurring import build_random_case
 
 DATA = Path(os.environ.get("WATTLINE_DATA", "../shared/data")) / "zeus"
@@ -43,10 +43,6 @@ ZEUS = {  # results of Zeus' own simulator: last-5 energy saved, regret, its lea
 
 def take_column(scores: list[Score], name: str) -> np.ndarray:
     return np.array([getattr(each, name) for each in scores])
-
-
-def score_seeds(case: TuningCase, optimizer: Optimizer[Any], seeds: int) -> list[Score]:
-    return [score(case, replay(case, optimizer, seed)) for seed in range(seeds)]
 
 
 def format_spread(values: np.ndarray) -> str:
