@@ -242,6 +242,7 @@ def test_explain_gives_reason_evidence_forecast_and_alternatives(
 
 
 def test_a_plan_forecasts_a_job_without_submitting_it(client: TestClient, controller: Controller) -> None:
+    wait_until(lambda: not controller.store.live_jobs() and not queue_length(controller))  # follows the store
     before = len(controller.store.jobs())
     job = {"run": "python train.py", "model": "resnet50", "resources": {"gpus": 2, "time": "10m"}}
     response = client.post("/api/v1/plan", json=job).json()
