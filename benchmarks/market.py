@@ -7,7 +7,8 @@ python benchmarks/market.py --part energy|batch|pollux|gavel|cost|combined|starv
 `--policy` may be any policy: the knob that it declares (`ENERGY_KNOB`) is turned where energies are to be
 equal. Ratios are a baseline's figure over ours, so below 1 we lose; their mean, standard deviation and range
 are over seeds and cells. Every baseline switches idle nodes off, too (`@buddy+power`), unless its part says
-otherwise. The part `cost` needs a policy that counts money, as in `--policy market:aim=cost@pack+power`.
+otherwise. The part `cost` needs a policy that counts money, and knows that a restart takes 60 s there, as the
+baselines do: `--policy market:aim=cost,restart=60s,nodes=exact@pack+power`.
 Exits with 1 if a bar is missed.
 """
 

@@ -17,6 +17,7 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.actions import ACTION_GPUS, ACTION_VERB, START
 from wattline.core.jobs import Jobs
+from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
@@ -26,11 +27,13 @@ from wattline.energy.time_series import TimeSeries
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.loop.state import advance, build_empty_decision, build_empty_state
+from wattline.loop.state import advance, build_empty_decision, build_empty_state, restore_state
 from wattline.models.library import library
 from wattline.models.trace_model import TraceModels
 from wattline.placement import Buddy, Pack, Power
+from wattline.policy.market import ageing
 from wattline.policy.market.prices import count_iterations
+from wattline.policy.market.scene import build_scene
 from wattline.reports import report
 from wattline.reports.summary import build_run_tables
 from wattline.testing import PolicyContract
@@ -77,6 +80,12 @@ class TestMarketWithAnEnergyPrice(PolicyContract):
 @pytest.mark.slow
 class TestMarketAtLeastCost(PolicyContract):
     policy = p.Market(aim="cost")
+
+
+@pytest.mark.slow
+class TestMarketWithExactNodes(PolicyContract):
+    policy = p.Market(aim="cost", nodes="exact")
+    place = Pack()
 
 
 def test_a_job_alone_gets_all_that_makes_it_faster() -> None:
@@ -216,6 +225,54 @@ def test_a_job_that_was_stopped_does_not_wait_much_longer_than_in_order_of_submi
     assert (unlimited_s > 5 * fifo_s + 3600).any(), "the limit is what holds it"
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_longest_jobs_end_earlier_than_by_the_mean_alone(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = some_jobs(120, seed, 150.0)
+    nodes, mean_s, longest_s = wl.nodes("a100", count=2), [], []
+    for tail in (ageing._TAIL, 0.0):
+        monkeypatch.setattr(ageing, "_TAIL", tail)
+        found = report(simulate(p.Market(wait_limit=math.inf), jobs, nodes))
+        mean_s.append(found.jct_mean_s)
+        longest_s.append(found.jct_p99_s)
+    assert longest_s[0] < longest_s[1]
+    assert mean_s[0] < 1.03 * mean_s[1]
+
+
+def test_weights_are_one_on_the_average_so_that_an_energy_price_keeps_its_meaning() -> None:
+    jobs = some_jobs(40, 3, 50.0)
+    state = queue_up(jobs, wl.nodes("a100"), 2000.0)  # no job is late yet
+    weight = ageing.compute_age_weights(state, build_scene(state, library(), None, 30.0))
+    assert weight.mean() == pytest.approx(1.0)
+    last = np.argsort(state.now_s - jobs.submit_s + jobs.duration_s)
+    assert weight[last[-1]] > weight[last[0]]
+
+
+def test_few_jobs_share_a_node_that_is_paid_for_as_a_whole() -> None:
+    """Two jobs on two nodes: when both have shrunk, one moves to the other's node, and a node goes off."""
+    jobs = Jobs.of(
+        submit_s=[0, 0], gpus=[1, 1], duration_s=[30_000, 30_000], min_gpus=[1, 1], max_gpus=[1, 1],
+        model=["elasticflow/resnet50"] * 2, deadline_s=[200_000, 200_000], late_per_h=[1.0, 1.0],
+    )  # fmt: skip
+    nodes = wl.nodes("a100", count=2, gpus=2)
+    state = queue_up(jobs, nodes, 0.0)
+    spread = restore_state(
+        jobs, nodes, state.seed, 0.0, state.queue, Leases.of([0, 1], [0, 1], [0, 1], [1, 1]),
+        state.meter, state.usage, state.quotas,
+    )  # fmt: skip
+    plan = p.Market(aim="cost", nodes="exact")(spread, library())
+    assert plan.node is not None
+    assert len(set(plan.node.tolist())) == 1
+    assert plan.prices is not None
+    assert p.Market(aim="cost")(spread, library()).node is None
+
+
+def test_nodes_are_left_to_the_placer_while_a_job_waits() -> None:
+    state = queue_up(some_jobs(60, 5, 1.0), wl.nodes("a100", count=2), 100.0)
+    assert p.Market(aim="cost", nodes="exact")(state, library()).node is None
+
+
 def test_a_job_of_unknown_speed_starts_on_one_gpu_and_doubles() -> None:
     jobs = Jobs.of(
         submit_s=[0.0], gpus=[8], duration_s=[7200.0], min_gpus=[1], max_gpus=[8], model=["elasticflow/bert"]
@@ -237,6 +294,8 @@ def test_a_job_of_unknown_speed_starts_on_one_gpu_and_doubles() -> None:
         ({"overshoot": 0.5}, "overshoot"),
         ({"explore": 0.5}, "explore must be 0, or above 1"),
         ({"wait_limit": -1.0}, "wait_limit"),
+        ({"nodes": "best"}, "nodes must be one of placer, exact"),
+        ({"nodes": "exact"}, "nodes=exact is for aim=cost"),
         ({"budgets": (Budget.eta(0.5),)}, "eta"),
         ({"aim": "cost", "energy_price": 1e-4}, "energy_price is for aim=jct"),
     ],

@@ -2,8 +2,10 @@
 
 The wait under FIFO is computed from the jobs themselves, without memory (see `fifo_waits`). A job that has
 waited in all, before its first start and after stops, for more than a part of some such waits and an hour
-gets GPUs before all others, and is not stopped for them any more; weights of jobs grow with the time since
-submission, so that long jobs finish, too.
+gets GPUs before all others, and is not stopped for them any more.
+
+The weight of a job's time grows with its completion time, as if a norm of all completion times was least, a
+little above their mean: long jobs finish earlier, at next to no cost of the mean.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ _MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never ex
 _MARGIN = 0.3  # of it have passed when a job becomes overdue: waits under FIFO are estimates
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
 _SLOW = 5.0  # older jobs than so many times their run time and an hour gain weight
+_TAIL = 0.25  # exponent of completion times in weights; 0: only their mean counts
+_LEAST_JCT_S = 60.0  # jobs that end sooner have the same weight
 
 
 class Overdue(NamedTuple):
@@ -52,7 +56,15 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
 
 
 def compute_age_weights(snapshot: Snapshot, scene: Scene) -> Floats:
-    """Return the weight of each row: 1, and more once its age exceeds a multiple of its run time."""
+    """Return the weight of each row: 1 on the average, more for jobs that end late, or are late already.
+
+    The derivative of Σ T^(1 + q), T the completion time at the requested speed, is T^q; a job gains further
+    once its age exceeds a multiple of its run time.
+    """
     jobs, job = snapshot.jobs, snapshot.queue.job
     age_s = snapshot.now_s - jobs.submit_s[job]
-    return np.maximum(1.0, age_s / (_SLOW * np.maximum(jobs.duration_s[job], 1.0) + _MORE_S))
+    weight = (np.maximum(age_s, 0.0) + scene.work_s + _LEAST_JCT_S) ** _TAIL
+    is_open = scene.open_to > 0
+    if is_open.any():  # the price of energy is in seconds of a job of mean weight
+        weight /= weight[is_open].mean()
+    return weight * np.maximum(1.0, age_s / (_SLOW * np.maximum(jobs.duration_s[job], 1.0) + _MORE_S))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from wattline.core.table import Floats
 from wattline.energy.budgets import Budget
 from wattline.energy.prices import Price
 from wattline.errors import ConfigError, did_you_mean
-from wattline.policy.andreas import DEFAULT_PRICE
+from wattline.policy.andreas import DEFAULT_PRICE, Andreas
 from wattline.policy.budget_limits import BudgetLimits, compute_limits
 from wattline.policy.market.ageing import Overdue, compute_age_weights, find_overdue
 from wattline.policy.market.choice import MarketTerms
 from wattline.policy.market.decision import MarketDecision, decide
+from wattline.policy.market.exact_nodes import plan_exact_nodes
 from wattline.policy.market.explanation import MarketExplanation, explain_decision
 from wattline.policy.market.plan_builder import build_plan
 from wattline.policy.market.scene import Scene, build_scene
@@ -33,9 +34,21 @@ _DECISIONS = 20  # in the remaining run time of the shortest job
 AIMS = ("jct", "cost")
 """Values of `Market.aim`."""
 
+NODE_CHOICES = ("placer", "exact")
+"""Values of `Market.nodes`."""
+
 
 def _default_price() -> Price:
     return DEFAULT_PRICE
+
+
+class _Decided(NamedTuple):
+    """A decision, and what it followed from."""
+
+    limits: BudgetLimits
+    decision: MarketDecision
+    overdue: Overdue
+    load: float  # of the aim `cost`, see `time_values`; 0: not known
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,8 @@ class Market:
     fused where that costs them less (see `arrays`). With the aim `jct` no job waits longer than *wait_limit*
     times its wait in order of submission, and an hour (see `ageing`); inf: there is no such limit, and mean
     completion times are shorter where jobs cannot share GPUs by shrinking.
+    With *nodes* `exact` and the aim `cost`, a plan at light load also names the nodes (see `exact_nodes`),
+    which needs the placer `pack`.
     With *explore* a job gets one GPU at first and then at most so many times those that it had last, every
     *interval_s*, for jobs of which no speed is known where they have not run. Nothing is remembered between
     decisions.
@@ -71,6 +86,7 @@ class Market:
     patience: float = 3.0
     wait_limit: float = 5.0
     explore: float = 0.0
+    nodes: Literal["placer", "exact"] = "placer"
     price: Price = field(default_factory=_default_price, repr=False)  # the header of a log has it
 
     ENERGY_KNOB: ClassVar[EnergyKnob] = EnergyKnob(
@@ -78,9 +94,15 @@ class Market:
     )
 
     def __post_init__(self) -> None:
-        if self.aim not in AIMS:
+        for name, known in (("aim", AIMS), ("nodes", NODE_CHOICES)):
+            word = str(getattr(self, name))
+            if word not in known:
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(known)}, got {word!r}", did_you_mean(word, known)
+                )
+        if self.nodes == "exact" and self.aim != "cost":
             raise ConfigError(
-                f"aim must be one of {', '.join(AIMS)}, got {self.aim!r}", did_you_mean(str(self.aim), AIMS)
+                f"nodes=exact is for aim=cost, got aim={self.aim}", hint="market:aim=cost,nodes=exact@pack"
             )
         least = {
             "energy_price": 0,
@@ -109,12 +131,17 @@ class Market:
                 hint="--price sets the price of a kWh",
             )
 
+    @property
+    def names_nodes(self) -> bool:
+        """True if its plans may choose the nodes."""
+        return self.nodes == "exact"
+
     def __call__(self, snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
         """Return the plan; see `wattline.policy.chain.Stage`.
 
         Of an earlier *plan* only the choice of jobs and their precedence count.
         """
-        limits, decision, overdue = self._decide(snapshot, models, plan)
+        limits, decision, overdue, load = self._decide(snapshot, models, plan)
         scene = decision.scene
         waits = (decision.kind[scene.leader] < 0) | ~snapshot.queue.running
         next_s = min(limits.next_decision_s, overdue.find_next_s(snapshot.now_s, waits))
@@ -127,17 +154,27 @@ class Market:
         if self.price.is_variable and len(scene.work_s):
             next_s = min(next_s, self.price.at(snapshot.now_s)[1])
         fills_gaps = self.aim == "jct" and self.energy_price == 0 and not len(limits.amount)
-        return build_plan(snapshot, decision, limits, plan, next_s, fills_gaps)
+        built = build_plan(snapshot, decision, limits, plan, next_s, fills_gaps)
+        if self.nodes == "exact" and not len(limits.amount) and len(scene.work_s):
+            exact = plan_exact_nodes(snapshot, models, plan, self._programme, decision, load)
+            if exact is not None:
+                next_s = min(exact.next_decision_s, built.next_decision_s)
+                return replace(exact, next_decision_s=next_s, prices=built.prices)
+        return built
+
+    @property
+    def _programme(self) -> Andreas:
+        return Andreas(
+            restart_s=self.restart_s, urgency=self.urgency, patience=self.patience, price=self.price
+        )
 
     def explain(
         self, snapshot: Snapshot, models: Models, plan: Plan | None = None, row: int | None = None
     ) -> MarketExplanation:
         """Return the prices of the decision, and what each job offers, or only that of *row*; as data."""
-        return explain_decision(snapshot, self._decide(snapshot, models, plan)[1], row)
+        return explain_decision(snapshot, self._decide(snapshot, models, plan).decision, row)
 
-    def _decide(
-        self, snapshot: Snapshot, models: Models, plan: Plan | None
-    ) -> tuple[BudgetLimits, MarketDecision, Overdue]:
+    def _decide(self, snapshot: Snapshot, models: Models, plan: Plan | None) -> _Decided:
         scene = build_scene(snapshot, models, plan, self.restart_s, self.explore)
         limits = compute_limits(self.budgets, snapshot, self.interval_s, self.overshoot)
         overdue = Overdue(np.empty(0, dtype=np.int64), np.full(len(scene.work_s), math.inf))
@@ -156,7 +193,7 @@ class Market:
         terms = MarketTerms(
             times, self._price_energy(snapshot.now_s), limits, horizon_s, not self.price.is_variable
         )
-        return limits, decide(snapshot, scene, terms, overdue.rows), overdue
+        return _Decided(limits, decide(snapshot, scene, terms, overdue.rows), overdue, times.load)
 
     def _wait_s(self, scene: Scene) -> float:
         """Return the time to the next decision if due dates come near and nothing else happens."""

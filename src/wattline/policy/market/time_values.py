@@ -24,6 +24,7 @@ class TimeValues(NamedTuple):
     weight: Floats
     late: Floats
     due_s: Floats
+    load: float = 0.0  # ρ, see above
 
 
 def value_completion(scene: Scene) -> TimeValues:
@@ -57,7 +58,7 @@ def value_lateness(
         work = float((scene.work_s * least_gpus)[open_rows].sum())
         load = work / max(float(scene.room.sum()) * float(np.maximum(due_s, run_s)[open_rows].mean()), 1.0)
     # Its work is done half its run time before it ends.
-    return TimeValues(late * min(_HEDGE, _HEDGE * load * load), late, due_s - 0.5 * run_s)
+    return TimeValues(late * min(_HEDGE, _HEDGE * load * load), late, due_s - 0.5 * run_s, load)
 
 
 def _find_fastest(scene: Scene) -> tuple[Floats, Floats]:
