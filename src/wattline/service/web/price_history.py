@@ -29,11 +29,6 @@ def name_unit(resource: str) -> str:
     return "per joule" if resource == ENERGY else "per GPU-hour"
 
 
-def name_money(policy: str) -> str:
-    """Return the unit in which a policy counts: seconds of completion time, or money with `aim=cost`."""
-    return "money" if "aim=cost" in policy else "s"
-
-
 def read_prices(controller: Controller, span: tuple[float, float] | None = None) -> PriceHistory:
     """Return the prices of the latest rounds; with *span*, of that time."""
     found = controller.store.read_rows(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from wattline.errors import NotFound
 from wattline.policy import DEADLINE, ELASTIC, ORDERS
+from wattline.reports.figures.prices import name_price_unit
 from wattline.service.fair_share import describe_accounts, describe_quotas
 from wattline.service.http.job_responses import build_job_responses
 from wattline.service.http.routes import PathJobId
@@ -23,7 +24,7 @@ from wattline.service.team_usage import read_team_usage
 from wattline.service.web.charts import PageCurve, draw_chart
 from wattline.service.web.fronts import draw_front, summarize_front
 from wattline.service.web.page import Opened, PageRoute, Zoom
-from wattline.service.web.price_history import name_money, name_unit, read_prices
+from wattline.service.web.price_history import name_unit, read_prices
 
 study_pages = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -144,7 +145,7 @@ def _name_month(at_s: float) -> str:
 def show_prices(page: Opened, zoom: Zoom) -> Response:
     """Show the prices of resources over time, where the policy logs them."""
     history, policy = read_prices(page.controller, zoom), page.controller.describe()["policy"]
-    money = name_money(policy)
+    money = name_price_unit([policy])
     charts = [
         draw_chart(
             name,
