@@ -17,6 +17,7 @@ from wattline.reports import build_plot_data, report, write_html
 from wattline.reports.compare import compare
 from wattline.reports.data.prices import Bottleneck, collect_prices, find_bottlenecks
 from wattline.reports.data.step_function import StepFunction
+from wattline.reports.figures.prices import name_price_unit
 from wattline.reports.html.page import build_figures
 
 NO_HELD = np.empty((0, 2), dtype=np.int64)
@@ -89,4 +90,10 @@ def test_the_page_draws_prices_and_says_the_bottleneck(tmp_path: Path) -> None:
     write_html(tmp_path / "page.html", run)
     page = (tmp_path / "page.html").read_text()
     assert "watts were the bottleneck from 9 to 17 h" in page
-    assert "price of a GPU-hour" in page
+    assert "price of a GPU-hour (s)" in page
+
+
+def test_prices_have_the_unit_of_the_aim_of_their_policy() -> None:
+    assert name_price_unit(["market"]) == "s"
+    assert name_price_unit(["market:aim=cost"]) == "money"
+    assert name_price_unit(["market", "market:aim=cost"]) == "s or money"

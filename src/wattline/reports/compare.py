@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,31 @@ from wattline.reports.data.pareto_front import mark_pareto_front
 from wattline.reports.data.plot_data import PlotData, build_plot_data
 from wattline.reports.equal_energy import KnobSweep, MatchedComparison, format_matches
 from wattline.reports.run_names import name_runs
+from wattline.reports.seed_means import INTERVAL, Estimate, SeedRuns
 from wattline.reports.summary import Report, finite_or_none
-from wattline.reports.text import format_energy, format_money, format_percent, format_seconds
+from wattline.reports.text import (
+    format_energy,
+    format_money,
+    format_percent,
+    format_ratio,
+    format_seconds,
+    format_spread,
+)
 from wattline.text_table import format_narrow_table
 
 RATIOS = ("jct_mean_s", "jct_p99_s", "makespan_s", "energy_j", "cost")
 """Metrics reported as ratios to the first run; less is better in all of them."""
+
+SEED_FIGURES = (
+    *RATIOS,
+    "jct_p50_s",
+    "wait_mean_s",
+    "wait_p99_s",
+    "gpu_utilisation",
+    "finished",
+    "preemptions",
+)
+"""Metrics of which the means over several seeds are in the JSON."""
 
 _COLUMNS = {
     "jct_mean_s": ("mean JCT", format_seconds),
@@ -42,6 +61,7 @@ class Comparison:
     sweep: KnobSweep | None = None  # this and the next two: None = not requested
     equal_energy: tuple[MatchedComparison, ...] | None = None
     equal_jct: tuple[MatchedComparison, ...] | None = None
+    seed_runs: SeedRuns | None = None  # of all seeds; None = *reports* are all there is
 
     def __post_init__(self) -> None:
         if not self.reports:
@@ -58,6 +78,28 @@ class Comparison:
         return mark_pareto_front(self.reports)
 
     @property
+    def shown_reports(self) -> tuple[Report, ...]:
+        """The reports of tables and figures: means over the seeds where there are several."""
+        return self.reports if self.seed_runs is None else self.seed_runs.mean_reports
+
+    @property
+    def shown_front(self) -> tuple[bool, ...]:
+        """The Pareto front of `shown_reports`."""
+        return self.pareto_front if self.seed_runs is None else self.seed_runs.pareto_front
+
+    def estimate(self, name: str) -> tuple[Estimate, ...]:
+        """Return a figure of every run, with an interval where there are several seeds."""
+        if self.seed_runs is not None:
+            return self.seed_runs.estimate(name)
+        return tuple(Estimate(getattr(r, name)) for r in self.reports)
+
+    def estimate_ratios(self, name: str) -> tuple[Estimate, ...]:
+        """Return one of `RATIOS` of every run, with an interval where there are several seeds."""
+        if self.seed_runs is not None:
+            return self.seed_runs.estimate_ratios(name)
+        return tuple(map(Estimate, self.ratios[name]))
+
+    @property
     def differing_inputs(self) -> tuple[str, ...]:
         """Those of trace, jobs and cluster that differ between runs."""
         return tuple(name for name in _INPUTS if len({getattr(r, name) for r in self.reports}) > 1)
@@ -69,11 +111,16 @@ class Comparison:
         return tuple(found.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON: reports, and in the same order their ratios and Pareto marks."""
+        """Return the comparison for JSON: reports, and in the same order their ratios and Pareto marks.
+
+        With several seeds these are of the first, and `seeds` has the means.
+        """
         requested: dict[str, Any] = {} if self.sweep is None else {"front": self.sweep.as_rows()}
         for name, rows in (("equal_energy", self.equal_energy), ("equal_jct", self.equal_jct)):
             if rows is not None:
                 requested[name] = [row.as_dict() for row in rows]
+        if self.seed_runs is not None:
+            requested["seeds"] = self.seed_runs.as_dict(SEED_FIGURES, RATIOS)
         return {
             "reports": [r.as_dict() for r in self.reports],
             "ratios": {name: [finite_or_none(v) for v in values] for name, values in self.ratios.items()},
@@ -84,8 +131,8 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        ratios, run_names = self.ratios, name_runs(self.reports)
-        has_price = any(math.isfinite(r.cost) for r in self.reports)
+        run_names = name_runs(self.reports)
+        has_price = any(math.isfinite(r.cost) for r in self.shown_reports)
         columns = {name: column for name, column in _COLUMNS.items() if name != "cost" or has_price}
         titles = (title for name, _ in columns.values() for title in (name, "x"))
         due = any(r.deadline_jobs for r in self.reports)
@@ -102,15 +149,19 @@ class Comparison:
             "stops",
         )
         rows = []
-        for i, r in enumerate(self.reports):
+        figures = {name: (self.estimate(name), self.estimate_ratios(name)) for name in columns}
+        waits = self.estimate("wait_mean_s"), self.estimate("wait_p99_s")
+        for i, r in enumerate(self.shown_reports):
             cells = [run_names[i]]
             for name, (_, format_value) in columns.items():
-                cells += (format_value(getattr(r, name)), _format_ratio(ratios[name][i]))
-            cells += ("*" if self.pareto_front[i] else "",)
-            cells += (format_seconds(r.wait_mean_s), format_seconds(r.wait_p99_s))
-            cells += (f"{r.deadline_misses:,}",) if due else ()
+                values, ratios = figures[name]
+                ratio = ratios[i] if i else Estimate(ratios[i].value)  # the first is exactly as itself
+                cells += (_format_value(values[i], format_value), format_ratio(ratio))
+            cells += ("*" if self.shown_front[i] else "",)
+            cells += (_format_value(wait[i], format_seconds) for wait in waits)
+            cells += (f"{round(r.deadline_misses):,}",) if due else ()
             cells += (format_percent(r.gap_to_bound),) if bounded else ()
-            rows.append((*cells, format_percent(r.gpu_utilisation), f"{r.preemptions:,}"))
+            rows.append((*cells, format_percent(r.gpu_utilisation), f"{round(r.preemptions):,}"))
         lines = format_narrow_table(header, rows, right=range(1, len(header)))
         parts = ["\n".join((*lines, *self._list_notes(run_names)))]
         parts += [] if self.equal_energy is None else [format_matches(self.equal_energy, "energy_j")]
@@ -118,8 +169,20 @@ class Comparison:
         parts += [] if self.sweep is None else [str(self.sweep)]
         return "\n\n".join(parts)
 
+    def describe_seeds(self) -> str:
+        """Return how many seeds there are and what their intervals mean; "" with one."""
+        if self.seed_runs is None:
+            return ""
+        seeds = self.seed_runs.seeds
+        return f"means over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}); ± and brackets: {INTERVAL}"
+
     def _list_bound_notes(self) -> list[str]:
         """Return what `gap` means, or why there is no bound; nothing if the runs differ in their inputs."""
+        if self.seed_runs is not None:
+            known = any(math.isfinite(r.gap_to_bound) for r in self.shown_reports)
+            return (
+                ["gap: mean JCT above that below which no policy can be on the same trace"] if known else []
+            )
         bounds = {(r.bound_jct_mean_s, r.bound_none) for r in self.reports if r.bound_jct_mean_s > 0}
         if len(bounds) == 1 and not self.differing_inputs:
             bound = format_seconds(next(iter(bounds))[0])
@@ -128,12 +191,14 @@ class Comparison:
 
     def _list_notes(self, run_names: Sequence[str]) -> list[str]:
         notes = [f"x: compared with {run_names[0]}, less is better"]
-        if any(self.pareto_front):
+        if self.seed_runs is not None:
+            notes = [f"{notes[0]}; the mean of the ratios of each seed", self.describe_seeds()]
+        if any(self.shown_front):
             notes.append("*: no other run is better in both energy and mean JCT")
         if not self.differing_inputs:
-            first = self.reports[0]
+            first = self.shown_reports[0]
             of = f" of team {first.team}" if first.team else ""
-            notes.append(f"{first.jobs:,} jobs{of}, offered load {format_percent(first.offered_load)}")
+            notes.append(f"{round(first.jobs):,} jobs{of}, offered load {format_percent(first.offered_load)}")
         methods = sorted({r.energy_method for r in self.reports})
         notes.append(f"energy: {'; '.join(methods)}")
         if prices := sorted({r.price for r in self.reports if r.price}):
@@ -168,5 +233,6 @@ def _divide_by_first(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(value / base if base > 0 else math.nan for value in values)
 
 
-def _format_ratio(ratio: float) -> str:
-    return f"{ratio:.2f}" if math.isfinite(ratio) else "-"
+def _format_value(estimate: Estimate, format_value: Callable[[float], str]) -> str:
+    """Return a figure as `3.1 h`, or `3.1 h ± 12 min` with an interval."""
+    return f"{format_value(estimate.value)} {format_spread(estimate, format_value)}".rstrip()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wattline import units
 from wattline.reports.assumptions import format_assumptions
+from wattline.reports.seed_means import Estimate
 from wattline.reports.summary import Report
 
 _BAR_WIDTH = 24
@@ -68,6 +69,19 @@ def format_change(ratio: float) -> str:
         return "unknown"
     percent = 100 * (ratio - 1)
     return f"{percent:+.{1 if abs(percent) < 10 else 0}f} %".replace("-", "−")
+
+
+def format_ratio(ratio: Estimate) -> str:
+    """Return a ratio with its interval: `0.82 [0.79, 0.86]`."""
+    if not math.isfinite(ratio.value):
+        return "-"
+    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.has_interval else ""
+    return f"{ratio.value:.2f}{interval}"
+
+
+def format_spread(estimate: Estimate, format_value: Callable[[float], str]) -> str:
+    """Return half of the interval of a mean as `± 3.1 min`; "" without one, or if all seeds agree."""
+    return f"± {format_value(estimate.half_width)}" if estimate.half_width > 0 else ""
 
 
 def format_number(value: float) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wattline.service.controller import Controller
+from wattline.service.storage.projection import JobRow
+
+_LATEST_EVENTS = 5000  # among which changes since the last sample are looked for
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ def read_gpus(controller: Controller) -> tuple[list[GpuNow], float | None]:
     for row in running.values():
         for gpu in row.allocation.get("gpus", ()):
             holders.setdefault(gpu, []).append(row.id)
+    at_s = float(found[0][0]) if found else None
+    changed = _list_changed_since(controller, running.values(), at_s)
     sampled = {(node, gpu): (power_w, cap_w, jobs) for _, node, gpu, power_w, cap_w, jobs in found}
     if len(nodes) == 1:
         name = str(nodes.name[0])
@@ -52,9 +58,24 @@ def read_gpus(controller: Controller) -> tuple[list[GpuNow], float | None]:
             origin = "default"
         else:
             allocated, requested = first.allocation.get("cap_w"), first.submission["spec"].get("power_w")
+            if first.id in changed:  # the sample is older than its cap
+                cap_w = allocated or cap_w
             origin = _name_origin(cap_w, allocated, requested)
         gpus.append(GpuNow(node, gpu, kinds.get(node, ""), jobs, power_w, cap_w, origin))
-    return gpus, float(found[0][0]) if found else None
+    return gpus, at_s
+
+
+def _list_changed_since(controller: Controller, running: Iterable[JobRow], at_s: float | None) -> set[str]:
+    """Return the running jobs that were started, or got another cap, after the time of a sample."""
+    if at_s is None:
+        return set()
+    found = controller.store.read_rows(
+        "SELECT DISTINCT job FROM event WHERE kind = 'retuned' AND at_s > ?"
+        " AND seq > (SELECT coalesce(max(seq), 0) FROM event) - ?",
+        (at_s, _LATEST_EVENTS),
+    )
+    started = {row.id for row in running if row.start_s is not None and row.start_s > at_s}
+    return started | {job for (job,) in found}
 
 
 def _name_origin(cap_w: float | None, allocated_w: float | None, requested_w: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def compute_offer(forecast: Forecast) -> MarketResponse | None:
         missing_per_gpu_h=_finite(offer.missing_per_gpu_h),
         gpus_now=offer.gpus_now or None,
         starts_in_s=_finite(offer.starts_in_s),
-        text=str(offer),
+        text=str(replace(offer, starts_in_s=math.nan)),  # the forecast simulates it, and is more exact
     )
 
 

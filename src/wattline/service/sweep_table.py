@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from wattline.errors import NotFound
@@ -95,7 +97,7 @@ def read_sweep(controller: Controller, sweep: str) -> SweepTable:
     groups = {tuple(sorted((one.id, *one.allocation.fused_with), key=int)) for one in ran}
     return SweepTable(
         sweep=sweep,
-        name=rows[0].name,
+        name=find_common_name([row.name for row in rows]),
         user=rows[0].user,
         members=members,
         parameters=tuple(dict.fromkeys(name for member in members for name in member.matrix)),
@@ -105,6 +107,20 @@ def read_sweep(controller: Controller, sweep: str) -> SweepTable:
         energy_j=None if None in energies or not ran else sum(one for one in energies if one is not None),
         methods=tuple(dict.fromkeys(member.energy_method for member in ran)),
     )
+
+
+def find_common_name(names: Sequence[str]) -> str:
+    """Return the words that all *names* share, as members' names may have their values; else the first."""
+    words = [name.split() for name in names]
+    if len(set(map(len, words))) == 1:
+        shared = [column[0] for column in zip(*words, strict=True) if len(set(column)) == 1]
+        if shared:
+            return " ".join(shared)
+    letters = zip(*names, strict=False)
+    prefix = "".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, letters))
+    if prefix not in names:  # not within a number or after a sign
+        prefix = prefix.rstrip("0123456789.").rstrip(" -_=:,./")
+    return prefix or names[0]
 
 
 def is_better_high(metric: str) -> bool:

@@ -159,6 +159,16 @@ def _build_synthetic(text: str) -> Trace:
     return Trace(jobs, word, text, sha256, counts=ReadCounts(jobs=len(jobs)))
 
 
+def shift_seed(text: str, by: int) -> str:
+    """Return the name of a synthetic trace with its seed moved on by *by*; a file's name as it is."""
+    word, _, parameters = text.partition(":")
+    if word not in GENERATORS:
+        return text
+    seed = parse_parameters(parameters, GENERATORS[word]).get("seed", 0)
+    others = [item for item in parameters.split(",") if item and item.partition("=")[0].strip() != "seed"]
+    return f"{word}:{','.join((*others, f'seed={seed + by}'))}" if by else text
+
+
 def find_timed_on(format: str) -> str:
     """Return the GPU kind for which durations in *format* hold; "": they were recorded, on any kind."""
     if format == combined.__name__:

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from wattline.core.jobs import Jobs
 from wattline.core.table import Bools, Floats
+from wattline.reports.seed_means import Estimate, estimate_mean
 from wattline.whatif.digest import Blocks, ScheduleDigest
 
 _DRAWS = 2000
 _LEVEL = 95.0
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(Estimate):
     """A figure of one schedule over that of another, with a 95 % interval; nan: unknown."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def has_interval(self) -> bool:
-        """True if the interval is known."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return value and interval for JSON."""
-        pairs = (("value", self.value), ("low", self.low), ("high", self.high))
-        return {name: value if math.isfinite(value) else None for name, value in pairs}
 
 
 def compare_jct(
@@ -78,10 +63,8 @@ def average_seeds(ratios: Sequence[Ratio]) -> Ratio:
 
     With one seed, or with equal values, the interval of the first is returned: seeds then add nothing.
     """
-    values = np.array([ratio.value for ratio in ratios])
-    if len(values) < 2 or not np.isfinite(values).all() or np.ptp(values) == 0:
+    values = [ratio.value for ratio in ratios]
+    if len(values) < 2 or not all(map(math.isfinite, values)) or len(set(values)) == 1:
         return ratios[0]
-    from scipy.stats import t  # 0.3 s, and only sweeps over seeds need it
-
-    half = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    return Ratio(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half)
+    mean = estimate_mean(values)
+    return Ratio(mean.value, mean.low, mean.high)

@@ -53,6 +53,7 @@ def render_answer(answer: WhatIf) -> str:
     facts = [
         ("trace", answer.trace),
         ("jobs", f"{answer.jobs:,} in {format_seconds(answer.span_s)}{counted}"),
+        ("seeds", str(answer.seeds) if answer.seeds > 1 else ""),
         ("energy", " · ".join(answer.energy_methods)),
         ("notes", " · ".join(answer.notes)),
     ]
@@ -109,7 +110,10 @@ def _list_sections(answer: WhatIf) -> list[_AnswerPart]:
     for number, world in enumerate(answer.worlds):
         header, rows = list_policy_rows(world)
         title = f"Policies on {name_world(world)}"
-        sections.append(_AnswerPart(title, describe_world(world, answer), header, rows, f"front-{number}"))
+        notes = describe_world(world, answer)
+        if any(row.jct.has_interval or row.energy.has_interval for row in world.rows[1:]):
+            notes.append("bars in the figure: the same intervals, around the mean of each policy")
+        sections.append(_AnswerPart(title, notes, header, rows, f"front-{number}"))
     policies = [row.policy for row in answer.worlds[0].rows[1:]]
     if answer.teams and policies:
         header, rows = list_owner_rows(answer.teams, policies, "team")

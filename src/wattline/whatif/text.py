@@ -7,9 +7,14 @@ import textwrap
 from collections.abc import Sequence
 
 from wattline.reports.assumptions import Assumption
-from wattline.reports.text import format_energy, format_number, format_percent, format_seconds
+from wattline.reports.text import (
+    format_energy,
+    format_number,
+    format_percent,
+    format_ratio,
+    format_seconds,
+)
 from wattline.text_table import format_narrow_table
-from wattline.whatif.bootstrap import Ratio
 from wattline.whatif.metrics import ScheduleMetrics
 from wattline.whatif.owners import OwnerChange
 from wattline.whatif.recurrence import Potential
@@ -111,14 +116,6 @@ def format_change(share: float) -> str:
     if not math.isfinite(share):
         return "-"
     return f"{100 * share:+.1f} %" if abs(share) >= 0.0005 else "0.0 %"
-
-
-def format_ratio(ratio: Ratio) -> str:
-    """Return a ratio with its interval: `0.82 [0.79, 0.86]`."""
-    if not math.isfinite(ratio.value):
-        return "-"
-    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.has_interval else ""
-    return f"{ratio.value:.2f}{interval}"
 
 
 def list_policy_rows(world: World) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -164,6 +165,7 @@ def test_a_job_that_waits_reads_its_offer_the_price_and_when_it_may_start() -> N
     late = [offer for offer in waits if offer.starts_in_s > 0]
     assert len(late) > len(waits) / 2
     assert all("a GPU-hour costs" in str(offer) for offer in waits)
+    assert not any(re.search(r"\de[+]\d", str(offer)) for offer in found.offers)  # no powers of ten
 
 
 def test_a_changing_price_of_energy_is_waited_out() -> None:

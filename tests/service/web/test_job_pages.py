@@ -52,6 +52,74 @@ def test_a_running_job_is_seen_explained_and_cancelled(served: Controller, open_
     assert [event.data["by"] for event in cancels[-2:]] == ["a-operator"] * 2
 
 
+def test_the_explanation_follows_a_job_that_starts_and_ends(
+    served: Controller, open_visitor: OpenVisitor
+) -> None:
+    (first,) = submit_text(served, "run: sleep 600\nname: in-the-way\nresources: {gpus: 4}")
+    wait_until_running(served, first.id)
+    (job,) = submit_text(served, "run: sleep 600\nname: starts-later\nresources: {gpus: 4}")
+    page = open_visitor("viewer").open(f"/jobs/{job.id}")
+    expect(page.locator("#explanation h2")).to_have_text("Why it waits")
+    served.cancel(first.id)
+    expect(page.locator("#explanation h2")).to_have_text("What is expected")
+    expect(page.locator("#sentence")).to_contain_text("Running since")
+    served.cancel(job.id)
+    expect(page.locator(".state").first).to_contain_text("CANCELLED")
+    expect(page.locator("#explanation")).to_have_count(0)
+
+
+def test_waiting_jobs_are_listed_in_the_order_in_which_they_will_start(
+    served: Controller, open_visitor: OpenVisitor
+) -> None:
+    (first,) = submit_text(served, "run: sleep 600\nname: holds-all\nresources: {gpus: 4}")
+    wait_until_running(served, first.id)
+    (low,) = submit_text(served, "run: sleep 600\nname: came-first\nresources: {gpus: 2}")
+    (high,) = submit_text(served, "run: sleep 600\nname: is-urgent\npriority: 9\nresources: {gpus: 2}")
+    page = open_visitor("viewer").open("/")
+    names = page.locator("table.queue td:first-child")
+    expect(names).to_have_text([f"#{high.id} is-urgent", f"#{low.id} came-first"])
+    expect(names.locator("xpath=..").first).to_contain_text("First in the queue")
+    for job in (high, low, first):
+        served.cancel(job.id)
+        wait_until_over(served, job.id)
+
+
+def test_a_failed_job_says_how_it_ended_and_what_it_ran(
+    served: Controller, open_visitor: OpenVisitor
+) -> None:
+    (job,) = submit_text(served, "run: [sh, -c, 'echo bad luck; exit 3']\nname: fails\nteam: nlp")
+    wait_until_over(served, job.id)
+    visitor = open_visitor("viewer")
+    page = visitor.open(f"/jobs/{job.id}")
+    expect(page.locator("#sentence")).to_contain_text("Its exit code was 3. It ended at")
+    expect(page.locator("code.command")).to_have_text("sh -c 'echo bad luck; exit 3'")
+    expect(page.locator(".timeline rect.failed")).to_have_count(1)
+    expect(page.locator(".timeline-ends")).to_contain_text("failed")
+    expect(page.locator("text=In a terminal")).to_contain_text(f"wattline logs {job.id}")
+    page.click("text=Read the end of its log")
+    assert page.url.endswith("#log-title")
+    page = visitor.open("/")
+    ended = page.locator("section.card", has_text="Jobs waiting")
+    expect(ended.locator("a", has_text="failed")).to_have_attribute("href", "/jobs?state=FAILED")
+
+
+def test_a_page_says_that_its_session_has_ended(
+    served: Controller, open_visitor: OpenVisitor, url: str
+) -> None:
+    (job,) = submit_text(served, "run: sleep 600\nname: watched", held=True)
+    visitor = open_visitor("viewer")
+    page = visitor.open(f"/jobs/{job.id}?rank=0")
+    visitor.context.clear_cookies()
+    link = page.locator("#connection a")
+    page.evaluate("document.dispatchEvent(new Event('wattline-zoom'))")  # fetches the page again
+    expect(link).to_have_text("session ended, log in")
+    link.click()
+    expect(page.locator("main")).to_contain_text("Your session has ended")
+    expect(page.locator("input[name=next]")).to_have_value(f"/jobs/{job.id}?rank=0")
+    served.cancel(job.id)
+    visitor.messages.clear()  # the browser notes that the stream was refused
+
+
 def test_a_page_changes_without_being_loaded_again(served: Controller, open_visitor: OpenVisitor) -> None:
     visitor = open_visitor("viewer")
     page = visitor.open("/jobs?text=appears")
@@ -181,7 +249,7 @@ def test_the_log_out_ends_the_session(open_visitor: OpenVisitor) -> None:
     page.click("#logout")
     page.wait_for_url("**/login")
     page.goto(f"{visitor.url}/jobs")
-    expect(page).to_have_url(re.compile("/login$"))
+    expect(page).to_have_url(re.compile(r"/login\?next=%2Fjobs$"))
 
 
 def test_times_are_those_of_the_viewer(served: Controller, open_visitor: OpenVisitor) -> None:

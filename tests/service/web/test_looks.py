@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise, product
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -83,6 +84,41 @@ def test_pages_are_accessible_and_fit(
                 found.append(f"{name}: {one['impact']}: {one['id']}: {one['help']}: {targets}")
     visitor.messages[:] = [text for text in visitor.messages if "404" not in text]  # of the missing job
     assert found == []
+
+
+def test_all_links_of_the_menu_are_seen_on_a_phone(
+    cluster: dict[str, str], open_visitor: OpenVisitor
+) -> None:
+    page = open_visitor("operator", **WINDOWS["phone"]).open(cluster["audit"])
+    for link in page.locator("header nav a").all():
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert page.locator("header nav a[aria-current]").inner_text() == "Audit"
+
+
+def test_pages_below_a_list_mark_it_in_the_menu(cluster: dict[str, str], open_visitor: OpenVisitor) -> None:
+    visitor = open_visitor("viewer")
+    for name, expected in (("sweep", "Jobs"), ("team", "Teams"), ("job", "Jobs")):
+        page = visitor.open(cluster[name])
+        assert page.locator("header nav a[aria-current]").all_inner_texts() == [expected]
+
+
+def test_labels_of_a_time_axis_stay_within_the_chart_and_apart(
+    cluster: dict[str, str], open_visitor: OpenVisitor
+) -> None:
+    for window, name in product(("light", "phone"), ("job", "overview")):
+        page = open_visitor("viewer", **WINDOWS[window]).open(cluster[name])
+        for axis in page.locator("svg.xs").all():
+            frame = axis.bounding_box()
+            boxes = [text.bounding_box() for text in axis.locator("text").all()]
+            assert frame is not None
+            assert boxes
+            edges = [(box["x"], box["x"] + box["width"]) for box in boxes if box is not None]
+            assert all(left >= 0 for left, _ in edges)
+            assert all(right <= frame["x"] + frame["width"] + 12 for _, right in edges)
+            assert all(one[1] < other[0] for one, other in pairwise(edges))
 
 
 def test_the_switch_changes_the_theme_and_lasts(cluster: dict[str, str], open_visitor: OpenVisitor) -> None:

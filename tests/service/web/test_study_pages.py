@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,40 @@ def test_a_job_is_planned_submitted_and_runs(served: Controller, open_visitor: O
     expect(page.locator("#log")).to_contain_text("from the form")
     (job,) = [row for row in served.store.jobs() if row.name == "form-job"]
     assert (job.submission["columns"]["gpus"], job.submission["spec"]["time_limit_s"]) == (2, 3600.0)
+
+
+def test_a_job_of_the_form_runs_in_its_folder_and_the_plan_has_units(
+    served: Controller, open_visitor: OpenVisitor, tmp_path: Path
+) -> None:
+    page = open_visitor("user").open("/submit")
+    page.fill("[name=run]", "pwd")
+    page.fill("[name=workdir]", str(tmp_path))
+    page.fill("[name=model]", "resnet50")
+    page.fill("[name=time]", "1m")
+    page.click("#plan")
+    first = page.locator("#plan-rows tr").first
+    expect(first.locator("td").nth(1)).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d$"))
+    expect(first.locator("td").last).to_have_text(re.compile(r"^[\d.,]+ (J|Wh|kWh) "))
+    expect(page.locator("#plan-text")).to_contain_text("Nothing is submitted yet")
+    page.click("#submit-job")
+    page.wait_for_url("**/jobs/*")
+    expect(page.locator("#log")).to_contain_text(str(tmp_path))
+
+
+def test_a_recurring_group_without_records_explains_why_and_links_to_its_jobs(
+    served: Controller, open_visitor: OpenVisitor
+) -> None:
+    text = "run: 'true'\nname: again\nmodel: bert\nbatch_size: 32\n"
+    text += "recurring: {group: weekly, batch_sizes: [16, 32]}\n"
+    jobs = [submit_text(served, text)[0] for _ in range(2)]
+    for job in jobs:
+        wait_until_over(served, job.id)
+    page = open_visitor("viewer").open(f"/jobs/{jobs[0].id}")
+    page.click("dd a:has-text('weekly')")
+    expect(page.locator("main")).to_contain_text("No run is recorded yet. A run counts when it succeeds")
+    links = page.locator("tbody td:first-child")
+    expect(links).to_have_text([f"#{job.id} again" for job in reversed(jobs)])
+    expect(page.locator("header nav a[aria-current]")).to_have_text("Groups")
 
 
 def test_a_plan_that_never_runs_cannot_be_submitted(served: Controller, open_visitor: OpenVisitor) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from wattline.cli.arguments import add_output_arguments, positive_int
 from wattline.cli.compile_progress import announce_compilation
-from wattline.cli.simulation.scenario_arguments import add_scenario_arguments
+from wattline.cli.simulation.scenario_arguments import add_scenario_arguments, add_seeds_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a policy to compare, as P or P@PLACER (repeat for each)",
     )
     add("--policies", choices=("all",), help="all: compare every built-in policy")
+    add_seeds_argument(
+        parser, ", from --seed on: another synth or combined trace, and other models, for each"
+    )
     add("--jobs", type=positive_int, default=1, metavar="N", help="processes to use (default 1)")
-    add("--logs", metavar="DIR", help="write one run log per policy into DIR")
+    add("--logs", metavar="DIR", help="write one run log per policy and seed into DIR")
     tuned = "also turn the energy knob (eta) of the first policy that has one so that it"
     add("--equal-energy", action="store_true", help=f"{tuned} uses as much energy as each other policy")
     add("--equal-jct", action="store_true", help=f"{tuned} has the mean JCT of each other policy")

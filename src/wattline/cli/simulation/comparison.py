@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,8 @@ from wattline.loop.log_writer import write_log
 from wattline.optimize.bound.limits import LowerBound
 from wattline.policy import ELASTIC, ORDERS
 from wattline.policy.knobs import build_budget_error, has_knob
-from wattline.reports import Comparison, PlotData, build_plot_data, compare, write_html
+from wattline.reports import Comparison, PlotData, Report, build_plot_data, compare, write_html
+from wattline.reports.seed_means import SeedRuns
 from wattline.trace import Trace
 
 _RUNS_PER_SEARCH = 3  # mean, for the progress bar
@@ -52,15 +53,17 @@ def compare_policies(args: argparse.Namespace) -> int:
     cases = [SimulationCase.from_arguments(args, text) for text in dict.fromkeys(texts)]
     _check_cases(cases)
     tuned = find_tuned_case(cases) if args.equal_energy or args.equal_jct or args.front else None
+    _check_seeds(cases[0], args)
     trace = cases[0].read_trace()
     for case in cases:
         warn_no_fusion_keys(case.policy, trace.jobs)
-    log_paths = [_log_path(args.logs, case) if args.logs else None for case in cases]
+    log_paths = _list_log_paths(args, cases, 0)
     check_writable(args.html, *log_paths)
     warn_skipped_rows(trace)
     for message in (*cases[0].describe_outages(trace), *cases[0].describe_rules(trace)):
         notify(message)
     trace = cases[0].drop_records(trace)
+    more_cpu_s = 0.0
     with (
         progress_bar(f"{len(cases)} policies on {trace.name}", _estimate_runs(cases, tuned, args)) as update,
         SimulationPool(trace, args.jobs, update) as pool,
@@ -72,6 +75,9 @@ def compare_policies(args: argparse.Namespace) -> int:
         comparison = compare(*(result.digest for result in results))
         if tuned is not None:
             comparison = _add_tuned_runs(comparison, pool, cases, tuned, args)
+        if args.seeds > 1:
+            seed_runs, more_cpu_s = _simulate_other_seeds(cases, comparison.reports, args, update)
+            comparison = replace(comparison, seed_runs=seed_runs)
     if args.html:
         write_html(args.html, comparison)
         notify(f"page: {args.html}")
@@ -82,10 +88,11 @@ def compare_policies(args: argparse.Namespace) -> int:
         print_json(data)
     else:
         print(comparison)
-        cpu_s = sum(result.cost["cpu_s"] for result in results)
+        cpu_s = sum(result.cost["cpu_s"] for result in results) + more_cpu_s
         tuning = pool.count - len(results)
         more = f", and {tuning} runs with other values of {tuned.knob.name}" if tuned and tuning else ""
-        notify(f"{len(cases)} x {len(trace.jobs)} jobs in {cpu_s:.1f} CPU s{more}")
+        seeds = f" x {args.seeds} seeds" if args.seeds > 1 else ""
+        notify(f"{len(cases)} x {len(trace.jobs)} jobs{seeds} in {cpu_s:.1f} CPU s{more}")
     return _report_unfinished(cases, results, trace)
 
 
@@ -106,7 +113,58 @@ def _check_cases(cases: Sequence[SimulationCase]) -> None:
 def _estimate_runs(cases: Sequence[SimulationCase], tuned: TunedCase | None, args: argparse.Namespace) -> int:
     """Return about how many runs there will be, for the progress bar."""
     searches = (int(args.equal_energy) + int(args.equal_jct)) * (len(cases) - 1)
-    return len(cases) + (len(tuned.knob.grid) if tuned else 0) + _RUNS_PER_SEARCH * searches
+    seeds: int = args.seeds
+    return len(cases) * seeds + (len(tuned.knob.grid) if tuned else 0) + _RUNS_PER_SEARCH * searches
+
+
+def _check_seeds(case: SimulationCase, args: argparse.Namespace) -> None:
+    """Raise where several seeds cannot be averaged, and announce where they change little."""
+    if args.seeds == 1:
+        return
+    if args.equal_energy or args.equal_jct or args.front:
+        raise ConfigError(
+            f"--seeds {args.seeds}: --equal-energy, --equal-jct and --front are of one seed",
+            hint="leave out --seeds, or those three",
+        )
+    if not case.has_seeded_trace:
+        notify(
+            f"{case.trace} has the same jobs with every seed: the intervals are those of failures and of"
+            " random policies alone; --trace synth or combined, or --draw-models, draw other jobs"
+        )
+
+
+def _simulate_other_seeds(
+    cases: Sequence[SimulationCase],
+    first: Sequence[Report],
+    args: argparse.Namespace,
+    update: Callable[[float], None],
+) -> tuple[SeedRuns, float]:
+    """Simulate all seeds but the first, which has the reports *first*; return all reports and CPU seconds."""
+    by_seed, cpu_s = [tuple(first)], 0.0
+    for number in range(1, args.seeds):
+        shifted = [case.shift_seed(number) for case in cases]
+        trace = shifted[0].drop_records(shifted[0].read_trace())
+        bound, done = find_bound(shifted[0], trace, args.bound), number * len(cases)
+
+        def count(runs: float, done: int = done) -> None:
+            update(done + runs)
+
+        with SimulationPool(trace, args.jobs, count) as pool:
+            rows = zip(shifted, _list_log_paths(args, shifted, number), strict=True)
+            results = list(pool.map(_simulate_case, [(*row, bound) for row in rows]))
+        by_seed.append(tuple(result.digest.report for result in results))
+        cpu_s += sum(result.cost["cpu_s"] for result in results)
+    return SeedRuns(tuple(zip(*by_seed, strict=True))), cpu_s
+
+
+def _list_log_paths(
+    args: argparse.Namespace, cases: Sequence[SimulationCase], number: int
+) -> list[str | None]:
+    """Return the path of the log of each case; with several seeds it names the seed."""
+    if not args.logs:
+        return [None] * len(cases)
+    seed = f"-seed{args.seed + number}" if args.seeds > 1 else ""
+    return [_log_path(args.logs, case, seed) for case in cases]
 
 
 def _add_tuned_runs(
@@ -166,6 +224,6 @@ def _simulate_case(
     return SimulatedPolicy(digest, cost | measure_peak_memory(), count_unfinished(log))
 
 
-def _log_path(logs: str, case: SimulationCase) -> str:
+def _log_path(logs: str, case: SimulationCase, seed: str) -> str:
     name = "".join(c if c.isalnum() or c in "-+=.@" else "_" for c in case.policy)
-    return str(Path(logs) / f"{name}.jsonl.gz")
+    return str(Path(logs) / f"{name}{seed}.jsonl.gz")

@@ -51,6 +51,7 @@ from wattline.trace import Trace
 from wattline.trace import read as read_any_trace
 from wattline.trace.outages import read_outages
 from wattline.trace.read_counts import describe_counts
+from wattline.trace.reader import shift_seed
 from wattline.units import pluralize
 
 
@@ -128,6 +129,15 @@ class SimulationCase:
             outages=args.outages,
             rules=tuple(args.rules),
         )
+
+    def shift_seed(self, by: int) -> SimulationCase:
+        """Return this simulation with the seed moved on, also that of a synthetic trace."""
+        return replace(self, seed=self.seed + by, trace=shift_seed(self.trace, by))
+
+    @property
+    def has_seeded_trace(self) -> bool:
+        """True if another seed gives other jobs."""
+        return self.draw_models or shift_seed(self.trace, 1) != self.trace
 
     def read_trace(self) -> Trace:
         """Read the trace, draw models if asked to, and keep only the jobs of `team` if there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from wattline.cli.arguments import non_negative_int, number, with_unit
+from wattline.cli.arguments import non_negative_int, number, positive_int, with_unit
 from wattline.units import parse_seconds
 
 CLUSTER_HELP = "nodes, as in 16xv100:8,cpus=24,mem=500G+4xa100:8, or a TOML file"
@@ -39,6 +39,17 @@ def add_durations_argument(parser: argparse.ArgumentParser, default: str | None)
         default=default,
         help="what policies know of a job that has not ended: its true duration (clairvoyant), its time"
         f" limit, or an estimate from the jobs of its user that ended before (history) (default {shown})",
+    )
+
+
+def add_seeds_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add `--seeds`; *more* is added to its help."""
+    parser.add_argument(
+        "--seeds",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help=f"number of seeds to average{more} (default 1)",
     )
 
 

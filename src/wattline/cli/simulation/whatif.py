@@ -11,6 +11,7 @@ from wattline.cli.compile_progress import announce_compilation
 from wattline.cli.simulation.scenario_arguments import (
     CLUSTER_HELP,
     add_durations_argument,
+    add_seeds_argument,
     add_world_arguments,
 )
 from wattline.units import parse_seconds
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_world_arguments(parser)
     add_durations_argument(parser, None)
     add("--seed", type=non_negative_int, default=0, metavar="N", help="first seed (default 0)")
-    add("--seeds", type=positive_int, default=1, metavar="N", help="number of seeds to average (default 1)")
+    add_seeds_argument(parser)
     add("--load", type=_loads, default=(1.0,), metavar="L", help="loads relative to the trace: 0.8,1.0,1.2")
     add("--from", dest="window_from", metavar="T", help=_TIME.format("begin"))
     add("--to", dest="window_to", metavar="T", help=_TIME.format("end"))

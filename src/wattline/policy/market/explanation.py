@@ -16,6 +16,11 @@ from wattline.units import format_seconds
 _HOUR_S = 3600.0
 
 
+def format_amount(value: float) -> str:
+    """Return an amount with three significant digits, and never as a power of ten from 1 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 @dataclass(frozen=True)
 class JobOffer:
     """Offer of one job for GPUs, beside their price; money is in the unit of the policy's aim."""
@@ -35,18 +40,19 @@ class JobOffer:
     def __str__(self) -> str:
         if self.runs:
             return (
-                f"job {self.job} runs: a GPU-hour costs {self.price_per_gpu_h:.3g}, its GPUs are worth more"
+                f"job {self.job} runs: a GPU-hour costs {format_amount(self.price_per_gpu_h)}, its GPUs"
+                " are worth more"
             )
         if math.isnan(self.offer_per_gpu_h):
             return f"job {self.job} waits: no GPU of the kinds that it accepts is open to it"
         text = (
-            f"job {self.job} waits: a GPU-hour costs {self.price_per_gpu_h:.3g} now and it offers"
-            f" {self.offer_per_gpu_h:.3g}"
+            f"job {self.job} waits: a GPU-hour costs {format_amount(self.price_per_gpu_h)} now and it offers"
+            f" {format_amount(self.offer_per_gpu_h)}"
         )
         if self.gpus_now:
-            text += f"; on {self.gpus_now} GPUs it could pay the price, but none are free"
+            text += f"; on {self.gpus_now} GPUs it could pay the price, but too few are free"
         elif self.missing_per_gpu_h > 0:
-            text += f"; to start now it would have to give {self.missing_per_gpu_h:.3g} more"
+            text += f"; to start now it would have to give {format_amount(self.missing_per_gpu_h)} more"
         if self.starts_in_s > 0:
             text += f"; it is expected to start in about {format_seconds(self.starts_in_s)}"
         return text

@@ -19,11 +19,14 @@ from wattline.reports.figures.style import (
     pick_symbol,
 )
 from wattline.reports.run_names import name_runs
+from wattline.reports.seed_means import SeedRuns
 from wattline.reports.summary import Report
 
 _FAR_FROM_ZERO = 0.8  # smallest over largest value from which an axis need not start at 0
 _LEAST_SPAN = 0.05  # of the largest value, so that equal runs do not seem to differ
 _WIDTH, _HEIGHT = 1090, 340  # pixels of the plot in a window of 1280; labels are placed for these
+
+Bars = tuple[tuple[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Tradeoff:
     energy_range: tuple[float, float]
     jct_range: tuple[float, float]
     label: tuple[Label, ...]
+    bars: tuple[Bars, ...] = ()  # low and high of energy, and of JCT, by row; empty: one seed
     sweep: tuple[tuple[float, float, float], ...] = ()  # knob, energy and JCT of the runs of one policy
 
 
@@ -49,8 +53,12 @@ def build_tradeoff(
     height: float,
     font_px: float = 13,
     sweep: KnobSweep | None = None,
+    seed_runs: SeedRuns | None = None,
 ) -> Tradeoff:
-    """Return the runs with known energy and JCT, and those of *sweep*; *width* and *height* are in pixels."""
+    """Return the runs with known energy and JCT, and those of *sweep*; *width* and *height* are in pixels.
+
+    With *seed_runs*, *reports* are its means, and the points have intervals.
+    """
     rows = [i for i, r in enumerate(reports) if _has_both(r)]
     swept = (
         [(value, r) for value, r in zip(sweep.values, sweep.reports, strict=True) if _has_both(r)]
@@ -64,13 +72,20 @@ def build_tradeoff(
     )
     unit_s, jct_unit = choose_time_unit(max((r.jct_mean_s for r in shown), default=0.0))
     points = [(r.energy_kwh / unit_kwh, r.jct_mean_s / unit_s) for r in shown]
-    x_range, y_range = choose_range([x for x, _ in points]), choose_range([y for _, y in points])
+    bars = [_find_bars(seed_runs, row, unit_kwh, unit_s) for row in rows] if seed_runs else []
+    ends = [(one, other) for bar in bars for one, other in zip(*bar, strict=True)]
+    x_range = choose_range([x for x, _ in (*points, *ends)])
+    y_range = choose_range([y for _, y in (*points, *ends)])
     pixels = [(width * _locate(x, x_range), height * (1 - _locate(y, y_range))) for x, y in points]
     run_points, run_pixels = points[: len(rows)], pixels[: len(rows)]
     energy, jct = [x for x, _ in run_points], [y for _, y in run_points]
     texts = [run_names[i] for i in rows]
     order = sorted((k for k, i in enumerate(rows) if on_front[i]), key=lambda k: (energy[k], jct[k]))
     covered = [*_cover_stairs([run_pixels[k] for k in order]), *_cover_line(pixels[len(rows) :])]
+    for (x, y), ((low_x, high_x), (low_y, high_y)) in zip(run_pixels, bars, strict=False):
+        left, right = (width * _locate(end, x_range) for end in (low_x, high_x))
+        bottom, top = (height * (1 - _locate(end, y_range)) for end in (low_y, high_y))
+        covered += ((left, y - 2, right, y + 2), (x - 2, top, x + 2, bottom))
     return Tradeoff(
         name=tuple(texts),
         number=tuple(rows),
@@ -82,12 +97,22 @@ def build_tradeoff(
         energy_range=x_range,
         jct_range=y_range,
         label=tuple(place_labels(run_pixels, texts, (0, 0, width, height), covered, font_px)),
+        bars=tuple(bars),
         sweep=tuple((value, x, y) for (value, _), (x, y) in zip(swept, points[len(rows) :], strict=True)),
     )
 
 
 def _has_both(r: Report) -> bool:
     return math.isfinite(r.energy_j) and math.isfinite(r.jct_mean_s)
+
+
+def _find_bars(seed_runs: SeedRuns, row: int, unit_kwh: float, unit_s: float) -> Bars:
+    """Return the intervals of energy and JCT in the units of the axes, cut at 0."""
+    energy, jct = seed_runs.estimate("energy_kwh")[row], seed_runs.estimate("jct_mean_s")[row]
+    return (
+        (max(energy.low, 0.0) / unit_kwh, energy.high / unit_kwh),
+        (max(jct.low, 0.0) / unit_s, jct.high / unit_s),
+    )
 
 
 def _locate(value: float, within: tuple[float, float]) -> float:
@@ -126,9 +151,11 @@ def format_axis_title(text: str, shown: tuple[float, float]) -> str:
     return text if shown[0] == 0 else f"{text}, not from 0"
 
 
-def build_tradeoff_figure(reports: Sequence[Report], sweep: KnobSweep | None = None) -> dict[str, Any]:
-    """Return the figure; *sweep* is a line through the runs of one policy."""
-    plot = build_tradeoff(reports, _WIDTH, _HEIGHT, sweep=sweep)
+def build_tradeoff_figure(
+    reports: Sequence[Report], sweep: KnobSweep | None = None, seed_runs: SeedRuns | None = None
+) -> dict[str, Any]:
+    """Return the figure; *sweep* is a line through the runs of one policy, *seed_runs* give error bars."""
+    plot = build_tradeoff(reports, _WIDTH, _HEIGHT, sweep=sweep, seed_runs=seed_runs)
     line = {
         "type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": "Pareto front",
         "x": [plot.energy[k] for k in plot.front], "y": [plot.jct[k] for k in plot.front],
@@ -139,7 +166,11 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: KnobSweep | None = N
             "type": "scatter", "mode": "markers", "name": plot.name[k],
             "x": [plot.energy[k]], "y": [plot.jct[k]],
             "marker": {"size": 12, "color": pick_colour(number), "symbol": pick_symbol(number)},
-            "hover": [f"{plot.name[k]}\n{_describe_point(plot, plot.energy[k], plot.jct[k])}"],
+            "hover": [
+                f"{plot.name[k]}\n{_describe_point(plot, plot.energy[k], plot.jct[k])}"
+                f"{_describe_bars(plot, k)}"
+            ],
+            **_build_error_bars(plot, k),
         }
         for k, number in enumerate(plot.number)
     ]  # fmt: skip
@@ -167,6 +198,23 @@ def build_tradeoff_figure(reports: Sequence[Report], sweep: KnobSweep | None = N
 
 def _describe_point(plot: Tradeoff, energy: float, jct: float) -> str:
     return f"{energy:.4g} {plot.energy_unit}, mean JCT {jct:.3g} {plot.jct_unit}"
+
+
+def _describe_bars(plot: Tradeoff, row: int) -> str:
+    if not plot.bars:
+        return ""
+    (low, high), (short, long) = plot.bars[row]
+    return f"\n95 %: {low:.4g} to {high:.4g} {plot.energy_unit}, {short:.3g} to {long:.3g} {plot.jct_unit}"
+
+
+def _build_error_bars(plot: Tradeoff, row: int) -> dict[str, Any]:
+    if not plot.bars:
+        return {}
+    (low, high), (short, long) = plot.bars[row]
+    return {
+        "error_x": {"arrayminus": [plot.energy[row] - low], "array": [high - plot.energy[row]]},
+        "error_y": {"arrayminus": [plot.jct[row] - short], "array": [long - plot.jct[row]]},
+    }
 
 
 def _build_sweep_trace(plot: Tradeoff, sweep: KnobSweep | None) -> list[dict[str, Any]]:

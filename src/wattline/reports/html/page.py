@@ -24,6 +24,7 @@ from wattline.reports.html.plain_summary import summarize
 from wattline.reports.html.tables import build_cards, build_comparison_table
 from wattline.reports.knob_search import Metric
 from wattline.reports.run_names import name_runs
+from wattline.reports.seed_means import SeedRuns
 from wattline.reports.summary import Report
 from wattline.reports.text import format_percent
 
@@ -79,7 +80,7 @@ def write_html(path: str | Path, runs: Run | Comparison | Iterable[Run]) -> None
 def render_page(comparison: Comparison) -> str:
     """Return the page about the runs of *comparison* as HTML."""
     figures = build_figures(comparison)
-    single = len(comparison.reports) == 1
+    single = len(comparison.reports) == 1 and comparison.seed_runs is None
     return render_document(
         "page.html",
         _format_title(comparison),
@@ -102,8 +103,11 @@ def render_page(comparison: Comparison) -> str:
 def build_figures(comparison: Comparison) -> dict[str, Any]:
     """Return the figures of a page by name: `tradeoff`, `jct`, `time`, `prices`, `nodes-0`, `nodes-1`, …"""
     figures: dict[str, Any] = {}
-    if (len(comparison.reports) > 1 or comparison.sweep) and any(comparison.pareto_front):
-        figures["tradeoff"] = build_tradeoff_figure(comparison.reports, comparison.sweep)
+    several = len(comparison.reports) > 1 or comparison.sweep or comparison.seed_runs
+    if several and any(comparison.shown_front):
+        figures["tradeoff"] = build_tradeoff_figure(
+            comparison.shown_reports, comparison.sweep, comparison.seed_runs
+        )
     if comparison.plot_data:
         run_names = name_runs(comparison.reports)
         figures["jct"] = build_jct_figure(comparison.plot_data, run_names)
@@ -120,6 +124,8 @@ def _list_plots(comparison: Comparison, figures: Mapping[str, Any]) -> list[_Plo
     for figure, title, note in _PLOTS:
         if figure not in figures:
             continue
+        if comparison.seed_runs is not None:
+            note += _describe_seed_marks(figure, comparison.seed_runs)
         if figure == "tradeoff" and comparison.sweep:
             policy, knob = comparison.sweep.policy, comparison.sweep.knob
             note += f" The solid line is what {policy} does with other values of {knob}: it may beat them."
@@ -127,6 +133,16 @@ def _list_plots(comparison: Comparison, figures: Mapping[str, Any]) -> list[_Plo
         run_names = name_runs([run.report for run in comparison.plot_data]) if can_choose else ()
         sections.append(_PlotSection(figure, title, note, run_names))
     return sections
+
+
+def _describe_seed_marks(figure: str, seed_runs: SeedRuns) -> str:
+    """Return what a figure shows of several seeds."""
+    if figure != "tradeoff":
+        return f" Only the seed {seed_runs.seeds[0]} is shown, the first of {len(seed_runs.seeds)}."
+    return (
+        f" Points are means over {len(seed_runs.seeds)} seeds, bars their 95 % intervals. Runs share their"
+        " seeds, so two policies may differ surely though their bars overlap: the ratios of the table tell."
+    )
 
 
 def _list_matches(comparison: Comparison) -> list[tuple[Sequence[MatchedComparison] | None, Metric]]:
@@ -141,6 +157,8 @@ def _describe_matches(rows: Sequence[MatchedComparison], metric: Metric) -> _Mat
 def _format_summary_note(comparison: Comparison) -> str:
     note = f"Ratios are to {name_runs(comparison.reports)[0]}; the best of each column is blue; "
     note += "◆ marks the Pareto front of energy and mean JCT."
+    if seeds := comparison.describe_seeds():
+        note += f" {seeds[0].upper()}{seeds[1:]}. Ratios are of runs with the same seed."
     if comparison.differing_inputs:
         note += f" Beware: these runs differ in {', '.join(comparison.differing_inputs)}."
     return note
@@ -151,22 +169,32 @@ def _format_title(comparison: Comparison) -> str:
     traces = {r.trace for r in reports}
     trace = f" on {Path(traces.pop()).name}" if len(traces) == 1 and all(traces) else ""
     if len(reports) == 1:
-        return f"{name_runs(reports)[0]}{trace}"
+        seeds = f", {len(comparison.seed_runs.seeds)} seeds" if comparison.seed_runs else ""
+        return f"{name_runs(reports)[0]}{trace}{seeds}"
+    if comparison.seed_runs is not None:
+        return f"{len(reports)} policies compared{trace}, {len(comparison.seed_runs.seeds)} seeds"
     return f"{len(reports)} runs compared{trace}"
 
 
 def _list_facts(comparison: Comparison) -> list[tuple[str, str]]:
     """Return names and values; a value that several runs share stands once."""
-    reports = comparison.reports
+    reports, seeds = comparison.reports, comparison.seed_runs
     rows = [
         ("policy" if len(reports) == 1 else "policies", [r.policy for r in reports]),
         ("trace", [r.trace or "not named" for r in reports]),
         ("team", [f"only the jobs of {r.team}" if r.team else "" for r in reports]),
-        ("jobs", [f"{r.jobs:,}, offered load {format_percent(r.offered_load)}" for r in reports]),
+        (
+            "jobs",
+            [
+                f"{round(r.jobs):,}, offered load {format_percent(r.offered_load)}"
+                for r in comparison.shown_reports
+            ],
+        ),
         ("cluster", [f"{r.cluster}: {r.nodes:,} nodes, {r.gpus:,} GPUs" for r in reports]),
         ("backend", [_format_backend(comparison, i) for i in range(len(reports))]),
         ("placement", [r.place for r in reports]),
-        ("seed", [str(r.seed) for r in reports]),
+        ("seed", [str(r.seed) for r in reports] if seeds is None else []),
+        ("seeds", [] if seeds is None else [", ".join(map(str, seeds.seeds))]),
         ("energy", [r.energy_method for r in reports]),
         ("durations", [r.estimate_error for r in reports]),
     ]

@@ -6,16 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from wattline.reports.compare import Comparison
+from wattline.reports.compare import RATIOS, Comparison
 from wattline.reports.figures.style import pick_colour
 from wattline.reports.run_names import name_runs
+from wattline.reports.seed_means import Estimate
 from wattline.reports.summary import Report
 from wattline.reports.text import (
     format_energy,
     format_money,
     format_number,
     format_percent,
+    format_ratio,
     format_seconds,
+    format_spread,
     list_energy_parts,
 )
 
@@ -30,12 +33,13 @@ class Card(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One value of a comparison; *ratio* is to the first run, "" = none."""
+    """One value of a comparison; *ratio* is to the first run, *spread* half of an interval; "" = none."""
 
     text: str
     ratio: str
     is_best: bool
     value: float | None  # to sort by; None: unknown
+    spread: str = ""
 
 
 class ComparisonRow(NamedTuple):
@@ -52,6 +56,7 @@ class ComparisonTable(NamedTuple):
 
     columns: list[str]
     rows: list[ComparisonRow]
+    has_intervals: bool = False
 
 
 class _Column(NamedTuple):
@@ -62,7 +67,7 @@ class _Column(NamedTuple):
 
 
 def _format_count(value: float) -> str:
-    return f"{value:,}"
+    return f"{value:,.10g}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 _COLUMNS = (
@@ -83,24 +88,27 @@ _COLUMNS = (
 
 def build_comparison_table(comparison: Comparison) -> ComparisonTable:
     """Return one row per run, with the best value of each column marked and ratios to the first run."""
-    reports, run_names, ratios = comparison.reports, name_runs(comparison.reports), comparison.ratios
+    reports, run_names = comparison.shown_reports, name_runs(comparison.reports)
+    ratios = {name: comparison.estimate_ratios(name) for name in RATIOS}
     is_empty = {
         "deadline_misses": not any(r.deadline_jobs for r in reports),
         "cost": not any(math.isfinite(r.cost) for r in reports),
     }
     columns = [c for c in _COLUMNS if not is_empty.get(c.field)]
     best = {c.field: _find_best(c, [getattr(r, c.field) for r in reports]) for c in columns}
+    estimates = {c.field: comparison.estimate(c.field) for c in columns}
     rows = []
     for i, r in enumerate(reports):
         cells = []
         for c in columns:
             value = getattr(r, c.field)
-            ratio = ratios[c.field][i] if i and c.field in ratios else math.nan
-            ratio_text = f"×{ratio:.2f}" if math.isfinite(ratio) else ""
+            ratio = ratios[c.field][i] if i and c.field in ratios else Estimate(math.nan)
+            ratio_text = f"×{format_ratio(ratio)}" if math.isfinite(ratio.value) else ""
             known = float(value) if math.isfinite(value) else None
-            cells.append(Cell(c.format_value(value), ratio_text, value == best[c.field], known))
-        rows.append(ComparisonRow(run_names[i], pick_colour(i), comparison.pareto_front[i], cells))
-    return ComparisonTable([c.title for c in columns], rows)
+            spread = format_spread(estimates[c.field][i], c.format_value)
+            cells.append(Cell(c.format_value(value), ratio_text, value == best[c.field], known, spread))
+        rows.append(ComparisonRow(run_names[i], pick_colour(i), comparison.shown_front[i], cells))
+    return ComparisonTable([c.title for c in columns], rows, comparison.seed_runs is not None)
 
 
 def _format_gap(gap: float) -> str:

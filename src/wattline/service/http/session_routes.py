@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
@@ -32,6 +33,7 @@ class MeResponse(BaseModel):
     role: str
 
 
+_OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]{0,1999}")  # printable ASCII without a backslash
 _TOKEN_BODY = {"type": "object", "properties": {"token": {"type": "string"}}, "required": ["token"]}
 
 
@@ -61,8 +63,11 @@ async def log_in(request: Request) -> Response:
     except UnknownToken:
         if not is_form:
             raise
-        return RedirectResponse(f"{settings.base_path}/login?failed=1", 303)
-    response = RedirectResponse(f"{settings.base_path}/", 303) if is_form else Response(status_code=204)
+        again = {"failed": "1"} | ({"next": fields["next"]} if fields["next"] else {})
+        return RedirectResponse(f"{settings.base_path}/login?{urlencode(again)}", 303)
+    response: Response = Response(status_code=204)
+    if is_form:
+        response = RedirectResponse(f"{settings.base_path}{fields['next'] or '/'}", 303)
     set_session_cookie(response, settings, secret)
     return response
 
@@ -82,7 +87,12 @@ def set_session_cookie(response: Response, settings: WebSettings, secret: str) -
 
 def _parse_form(body: bytes) -> dict[str, str]:
     values = parse_qs(body.decode("ascii", "replace"), max_num_fields=10)
-    return {"token": values.get("token", [""])[0]}
+    return {"token": values.get("token", [""])[0], "next": check_own_path(values.get("next", [""])[0])}
+
+
+def check_own_path(text: str) -> str:
+    """Return *text* if it is a path of this service, so that no form leads to another one; else nothing."""
+    return text if _OWN_PATH.fullmatch(text) else ""
 
 
 def _parse_json(body: bytes) -> dict[str, str]:

@@ -203,6 +203,15 @@ class StoreReader:
         )
         return float(found[0][0]) if found[0][0] else None
 
+    def jobs_of_group(self, group: str, limit: int) -> list[JobRow]:
+        """Return the last jobs of a recurring group, the latest first."""
+        found = self._rows(
+            "SELECT id FROM job WHERE json_extract(submission, '$.columns.key') = ?"
+            " ORDER BY number DESC LIMIT ?",
+            (group, limit),
+        )
+        return self.jobs_with_ids([id for (id,) in found])[::-1]
+
     def idempotent_submission(self, key: str) -> tuple[str, list[str]] | None:
         """Return the request hash and the job ids that an idempotency key stands for, or None."""
         found = self._rows("SELECT request_hash, jobs FROM idempotency_key WHERE key = ?", (key,))

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from wattline.service.audit import read_audit
 from wattline.service.http.callers import check_host
+from wattline.service.http.session_routes import check_own_path
 from wattline.service.web.api_document import list_operations
 from wattline.service.web.page import Opened, PageRoute, render_bare
 from wattline.service.web.static_files import STATIC
@@ -19,10 +20,15 @@ _SHOWN_CHANGES = 200
 
 
 @account_pages.get("/login")
-async def show_login(request: Request, failed: Annotated[bool, Query()] = False) -> Response:
-    """Show the form for a token."""
+async def show_login(
+    request: Request,
+    failed: Annotated[bool, Query()] = False,
+    ended: Annotated[bool, Query()] = False,
+    next_path: Annotated[str, Query(alias="next", max_length=2000)] = "",
+) -> Response:
+    """Show the form for a token; afterwards the browser goes to *next_path* of this service."""
     check_host(request)
-    return render_bare(request, "login.html", failed=failed)
+    return render_bare(request, "login.html", failed=failed, ended=ended, next=check_own_path(next_path))
 
 
 @account_pages.get("/static/{version}/{name}")

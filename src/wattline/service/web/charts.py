@@ -1,7 +1,7 @@
 """Charts over time as SVG: coordinates and labels; the template `parts.html` draws them.
 
 A chart is drawn in a square of 1000 by 1000 and stretched to its place, so that it fits every screen. Labels
-are text beside it, at equal distances.
+are text beside it, at round values and at round times of the viewer's zone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from datetime import datetime, tzinfo
 from wattline.service.session_series import Point, thin
 
 SIZE = 1000.0
-_X_TICKS, _Y_TICKS = 5, 4
+_Y_TICKS = 4
+_DAY_S = 86400.0
+_TICK_STEPS_S = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
+    *(60.0, 120.0, 300.0, 600.0, 900.0, 1800.0),
+    *(3600.0, 7200.0, 10800.0, 21600.0, 43200.0, _DAY_S, 2 * _DAY_S, 7 * _DAY_S, 28 * _DAY_S),
+)
+_RIGHT_EDGE = 96.0  # percent of the width beyond which a label would leave the chart
 _MOST_POINTS = 400
 
 
@@ -43,13 +50,21 @@ class DrawnCurve:
 
 
 @dataclass(frozen=True)
+class TimeTick:
+    """A label of the time axis, and where it is, in percent of the width."""
+
+    percent: float
+    text: str
+
+
+@dataclass(frozen=True)
 class PageChart:
     """A drawn chart, with the table of its first curve."""
 
     title: str
     unit: str
     lines: list[DrawnCurve]
-    x_labels: list[str]
+    x_ticks: list[TimeTick]
     y_labels: list[str]
     rows: list[tuple[str, str]]  # of the table: time and value
     data: str  # JSON for hovering and zooming: from and to in x, and the points of all curves
@@ -80,9 +95,10 @@ def draw_chart(
         end_s = start_s + 1.0
     values = [value for _, value in known if value is not None]
     low, high = min(0.0, *values), max(values)
-    low, high = (_round_up(-low) * -1 if low < 0 else 0.0), _round_up(high)
+    low, high = (round_up(-low) * -1 if low < 0 else 0.0), round_up(high)
     drawn = [DrawnCurve(line.name, _draw_path(line, start_s, end_s, low, high), line.style) for line in lines]
     shown = thin(first, _MOST_POINTS)
+    exact = "%m-%d %H:%M:%S" if end_s - start_s > _DAY_S else "%H:%M:%S"
     rows = [(_label_time(at, zone, end_s - start_s), f"{value:.6g}") for at, value in thin(first, 100)]
     data = {
         "start": start_s,
@@ -91,7 +107,7 @@ def draw_chart(
         "high": high,
         "unit": unit,
         "points": [[round(at, 1), float(f"{value:.6g}")] for at, value in shown],
-        "labels": [_label_time(at, zone, 0) for at, _ in shown],
+        "labels": [f"{datetime.fromtimestamp(at, zone):{exact}}" for at, _ in shown],
         "others": [
             {
                 "name": line.name,
@@ -105,11 +121,8 @@ def draw_chart(
         title=title,
         unit=unit,
         lines=drawn,
-        x_labels=[
-            _label_time(start_s + (end_s - start_s) * at / (_X_TICKS - 1), zone, end_s - start_s)
-            for at in range(_X_TICKS)
-        ],
-        y_labels=[_label_value(low + (high - low) * at / _Y_TICKS) for at in range(_Y_TICKS, -1, -1)],
+        x_ticks=choose_time_ticks(start_s, end_s, zone),
+        y_labels=[label_value(low + (high - low) * at / _Y_TICKS) for at in range(_Y_TICKS, -1, -1)],
         rows=rows,
         data=json.dumps(data),
         summary=f"{title}: from {first[0][1]:.6g} to {last:.6g} {unit}" if first else title,
@@ -158,7 +171,7 @@ def _thin_with_gaps(points: Sequence[tuple[float, float | None]]) -> list[tuple[
     return list(thin(known, _MOST_POINTS))
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """Return the next round number that divides well by four: 1, 2, 4, 8, 10, 20, …"""
     if value <= 0:
         return 1.0
@@ -166,12 +179,44 @@ def _round_up(value: float) -> float:
     return next(power * step for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10) if power * step >= value)
 
 
-def _label_value(value: float) -> str:
+def label_value(value: float) -> str:
+    """Return the label of a tick."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def choose_time_ticks(start_s: float, end_s: float, zone: tzinfo) -> list[TimeTick]:
+    """Return at most five round times between two times, four where labels have a date."""
+    span_s = end_s - start_s
+    most = 4 if span_s > _DAY_S else 5
+    longest_s = _TICK_STEPS_S[-1]
+    step_s = next(
+        (one for one in _TICK_STEPS_S if span_s / one < most),
+        math.ceil(span_s / most / longest_s) * longest_s,
+    )
+    offset = datetime.fromtimestamp(start_s, zone).utcoffset()
+    shift_s = 0.0 if offset is None else offset.total_seconds()  # days begin at midnight in the zone
+    first = math.ceil((start_s + shift_s) / step_s)
+    times = (number * step_s - shift_s for number in range(first, first + most + 1))
+    label = (
+        "%m-%d"
+        if step_s >= _DAY_S
+        else "%m-%d %H:%M"
+        if span_s > _DAY_S
+        else "%H:%M"
+        if step_s >= 60
+        else "%H:%M:%S"
+    )
+    ticks = [
+        TimeTick(round(100 * (at - start_s) / span_s, 3), f"{datetime.fromtimestamp(at, zone):{label}}")
+        for at in times
+        if at <= end_s
+    ]
+    ticks = [tick for tick in ticks if tick.percent <= _RIGHT_EDGE]
+    return ticks or [TimeTick(0.0, f"{datetime.fromtimestamp(start_s, zone):{label}}")]
 
 
 def _label_time(at_s: float, zone: tzinfo, span_s: float) -> str:
     moment = datetime.fromtimestamp(at_s, zone)
-    if span_s > 2 * 86400:
+    if span_s > _DAY_S:
         return f"{moment:%m-%d %H:%M}"
     return f"{moment:%H:%M:%S}" if span_s < 600 else f"{moment:%H:%M}"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from wattline.service.web.overview import COLOURS, SPANS, build_overview
+from wattline.service.web.overview import SPANS, build_overview
 from wattline.service.web.page import Opened, PageRoute, Zoom
 
 cluster_pages = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -19,6 +19,4 @@ def show_overview(
 ) -> Response:
     """Show power, GPUs and the queue."""
     overview = build_overview(page.controller, page.zone, span, zoom)
-    return page.render(
-        "overview.html", "Overview", overview=overview, span=span, spans=list(SPANS), colours=COLOURS
-    )
+    return page.render("overview.html", "Overview", overview=overview, span=span, spans=list(SPANS))

@@ -18,7 +18,7 @@ _STATES = {
     "SUCCEEDED": "✓",
     "FAILED": "✕",
     "CANCELLED": "⊘",
-    "TIMEOUT": "⧖",
+    "TIMEOUT": "◕",
     "OUT_OF_MEMORY": "▦",
     "NODE_FAIL": "⚠",
     "REQUEUED": "↻",
@@ -42,6 +42,11 @@ def load_environment() -> Environment:
         "seconds": text.show_seconds,
         "percent": text.show_percent,
         "number": text.show_number,
+        "short": text.show_short,
+        "sentence": text.show_sentence,
+        "command": text.show_command,
+        "change": text.show_change,
+        "code": text.mark_code,
     }
     environment.globals |= {"static": STATIC.address, "icon": lambda state: _STATES.get(state, "•")}
     return environment

@@ -12,6 +12,7 @@ from wattline.service.session_series import Point, read_series
 from wattline.service.storage.projection import JobRow
 from wattline.service.web.charts import PageChart, PageCurve, Span, draw_chart
 
+_BAD = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT")
 _MOST_CHARTS = 12
 _STEPS = 500  # of the power
 
@@ -22,7 +23,7 @@ class TimelinePart:
 
     x: float
     width: float
-    kind: str  # waited or ran
+    kind: str  # waited, ran or failed
     text: str
 
 
@@ -132,7 +133,8 @@ def _build_timeline(submit_s: float, attempts: list[AttemptHistory], now_s: floa
     for attempt in attempts:
         end_s = now_s if attempt.end_s is None else attempt.end_s
         add(at_s, attempt.start_s, "waited", "waited")
-        add(attempt.start_s, end_s, "ran", f"attempt {attempt.number}: {attempt.outcome or 'running'}")
+        kind = "failed" if attempt.outcome in _BAD else "ran"
+        add(attempt.start_s, end_s, kind, f"attempt {attempt.number}: {attempt.outcome or 'running'}")
         at_s = end_s
     add(at_s, now_s, "waited", "waited")
     return parts

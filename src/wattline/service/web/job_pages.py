@@ -39,6 +39,11 @@ class ListAddress:
     descending: bool
     page: int
 
+    @property
+    def has_filters(self) -> bool:
+        """True if the list shows only some of all jobs."""
+        return any(value for _, value in self.filters)
+
     def change(self, **changes: str | int | bool) -> str:
         """Return the address with other values; another filter or order begins with the first page."""
         values = dict(self.filters) | {"sort": self.sort, "page": "1"}
@@ -147,6 +152,7 @@ def show_job(
         "job.html",
         f"Job {job}",
         job=shown,
+        group=row.submission["spec"].get("group", ""),
         detail=build_job_detail(controller, row, page.zone, zoom),
         lives=row.state in LIVE_STATES,
         may_change=page.may_change(row.user) and row.state in LIVE_STATES,

@@ -10,11 +10,13 @@ from itertools import groupby
 import numpy as np
 
 from wattline.energy.budgets import parse_budget
+from wattline.service.budget_usage import BudgetUsage, read_budget_usage
 from wattline.service.controller import Controller
 from wattline.service.gpu_status import GpuNow, read_gpus
 from wattline.service.http.job_responses import build_job_responses
 from wattline.service.http.schemas import JobResponse
 from wattline.service.power_history import PowerPoint, read_power
+from wattline.service.states import LIVE_STATES, STATES
 from wattline.service.view import ControllerView
 from wattline.service.web.charts import PageChart, PageCurve, Span, draw_chart
 
@@ -42,11 +44,13 @@ class Overview:
     power_at_s: float | None
     method: str
     budget_w: float | None  # the lowest budget of watts of the whole cluster; None: there is none
-    budgets: tuple[str, ...]
+    budgets: list[BudgetUsage]
     gpus: int
     gpus_busy: int
     counts: dict[str, int]
+    ended: dict[str, int]  # of them, the jobs that have ended
     nodes: list[NodeGpus]
+    colours: dict[str, int]  # of the jobs that hold GPUs
     chart: PageChart | None
     waiting: list[JobResponse]
     policy: str
@@ -59,35 +63,62 @@ def build_overview(
     view, now_s = controller.view(), controller.clock()
     gpus, at_s = read_gpus(controller)
     powers = [gpu.power_w for gpu in gpus]
-    budget_w = find_watt_budget(view.budgets)
+    budget_w, counts = find_watt_budget(view.budgets), controller.store.count_by_state()
     return Overview(
         power_w=None if None in powers or not powers else sum(power for power in powers if power is not None),
         power_at_s=at_s,
         method=view.energy_method,
         budget_w=budget_w,
-        budgets=view.budgets,
+        budgets=read_budget_usage(controller.store, view),
         gpus=len(gpus),
         gpus_busy=sum(bool(gpu.jobs) for gpu in gpus),
-        counts=controller.store.count_by_state(),
+        counts=counts,
+        ended={state: counts[state] for state in STATES if state not in LIVE_STATES and counts.get(state)},
         nodes=[
             NodeGpus(name, found[0].kind, found)
             for name, found in ((name, list(group)) for name, group in groupby(gpus, lambda gpu: gpu.node))
         ],
+        colours=choose_colours([gpu.jobs[0] for gpu in gpus if gpu.jobs]),
         chart=_draw_power(controller, zoom or (now_s - SPANS[span], now_s), budget_w, zone),
-        waiting=build_job_responses(
-            controller, controller.store.jobs_with_ids(list_waiting(view)[:SHOWN_WAITING])
-        ),
+        waiting=_read_waiting(controller, list_waiting(view)[:SHOWN_WAITING]),
         policy=controller.describe()["policy"],
     )
 
 
+def choose_colours(jobs: Sequence[str]) -> dict[str, int]:
+    """Return a colour for each job that no other has, as long as there are enough.
+
+    A job keeps the colour of its number unless an older one has it, so that colours change seldom.
+    """
+    chosen: dict[str, int] = {}
+    for job in sorted(set(jobs), key=int):
+        wanted = int(job) % COLOURS
+        free = [(wanted + step) % COLOURS for step in range(COLOURS)]
+        taken = set(chosen.values())
+        chosen[job] = next((one for one in free if one not in taken), wanted)
+    return chosen
+
+
+def _read_waiting(controller: Controller, ids: Sequence[str]) -> list[JobResponse]:
+    """Return the jobs *ids* that still wait, in this order."""
+    jobs = build_job_responses(controller, controller.store.jobs_with_ids(ids))
+    place = {id: number for number, id in enumerate(ids)}
+    return sorted((job for job in jobs if job.state == "PENDING"), key=lambda job: place[job.id])
+
+
 def list_waiting(view: ControllerView) -> list[str]:
-    """Return the ids of the jobs that wait in the queue of the last decision, in its order."""
+    """Return the ids of the jobs that wait, in the order in which the last decision would start them.
+
+    Those that it does not want to run follow in order of submission.
+    """
     if view.step is None:
         return []
-    state = view.step.state
-    waiting = np.flatnonzero(~state.queue.running)
-    return [str(id) for id in state.jobs.id[state.queue.job[waiting]]]
+    state, planned = view.step.state, view.step.plan.row
+    waits = ~state.queue.running
+    first = planned[waits[planned]]
+    waits[first] = False
+    order = np.concatenate((first, np.flatnonzero(waits)))
+    return [str(id) for id in state.jobs.id[state.queue.job[order]]]
 
 
 def find_watt_budget(budgets: Sequence[str]) -> float | None:

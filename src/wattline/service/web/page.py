@@ -22,7 +22,7 @@ from wattline.service.http.callers import authenticate_request, check_host, read
 from wattline.service.http.session_routes import set_session_cookie
 from wattline.service.http.sessions import SessionStore, build_csrf_token
 from wattline.service.web.environment import render
-from wattline.service.web.text import build_time_filter, parse_zone
+from wattline.service.web.text import build_time_filter, parse_zone, show_sentence
 from wattline.service.web_settings import WebSettings
 
 THEME_COOKIE, ZONE_COOKIE = "wattline_theme", "wattline_zone"
@@ -93,7 +93,9 @@ def _frame(request: Request, settings: WebSettings) -> dict[str, Any]:
 def render_bare(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """Return a page without a caller: the login, or an error."""
     settings: WebSettings = request.app.state.web
-    return HTMLResponse(render(template, {**_frame(request, settings), **values}), status)
+    has_session = bool(request.cookies.get(settings.cookie, ""))
+    known = {**_frame(request, settings), "has_session": has_session}
+    return HTMLResponse(render(template, {**known, **values}), status)
 
 
 async def _open_page(request: Request) -> PageRequest:
@@ -122,6 +124,18 @@ Zoom = Annotated[tuple[float, float] | None, Depends(_read_zoom)]
 """The time that charts show, by the parameters `from` and `to`; None: all."""
 
 
+def _redirect_to_login(request: Request) -> Response:
+    """Return the way to the login, which says so if a session has ended, and leads back to the page."""
+    settings: WebSettings = request.app.state.web
+    path = request.scope["path"].removeprefix(settings.base_path)
+    asked = {"ended": "true"} if request.cookies.get(settings.cookie) else {}
+    if path != "/" and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        asked["next"] = f"{path}{query}"
+    parameters = f"?{urlencode(asked)}" if asked else ""
+    return RedirectResponse(f"{settings.base_path}/login{parameters}", 303)
+
+
 class PageRoute(APIRoute):
     """A route with errors that are pages, and the login for a caller that is unknown."""
 
@@ -133,12 +147,13 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except UnknownToken:
-                base = request.app.state.web.base_path
-                return RedirectResponse(f"{base}/login", 303)
+                return _redirect_to_login(request)
             except NotFound as error:
-                return render_bare(request, "error.html", 404, message=error.message, hint=error.hint)
+                message = show_sentence(error.message)
+                return render_bare(request, "error.html", 404, message=message, hint=error.hint)
             except NotAllowed as error:
-                return render_bare(request, "error.html", 403, message=error.message, hint=error.hint)
+                message = show_sentence(error.message)
+                return render_bare(request, "error.html", 403, message=message, hint=error.hint)
             except WattlineError as error:
                 return render_bare(request, "error.html", 422, message=error.message, hint=error.hint)
             except RequestValidationError as error:

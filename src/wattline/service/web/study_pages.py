@@ -11,7 +11,9 @@ from starlette.responses import Response
 
 from wattline.errors import NotFound
 from wattline.policy import DEADLINE, ELASTIC, ORDERS
+from wattline.reports.figures.prices import name_price_unit
 from wattline.service.fair_share import describe_accounts, describe_quotas
+from wattline.service.http.job_responses import build_job_responses
 from wattline.service.http.routes import PathJobId
 from wattline.service.http.whatif_routes import StudyId, find_owner, spell_cluster
 from wattline.service.job_trace import count_ended_jobs
@@ -20,7 +22,7 @@ from wattline.service.states import LIVE_STATES
 from wattline.service.sweep_table import SweepTable, is_better_high, read_sweep
 from wattline.service.team_usage import read_team_usage
 from wattline.service.web.charts import PageCurve, draw_chart
-from wattline.service.web.fronts import draw_front
+from wattline.service.web.fronts import draw_front, summarize_front
 from wattline.service.web.page import Opened, PageRoute, Zoom
 from wattline.service.web.price_history import name_unit, read_prices
 
@@ -28,6 +30,7 @@ study_pages = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 _SHOWN_MEMBERS = 200
 _DRAWN_MEMBERS = 1000
+_SHOWN_JOBS = 20  # of a recurring group
 
 
 @study_pages.get("/submit")
@@ -79,7 +82,8 @@ def _build_drawing(table: SweepTable, metric: str, highest: bool) -> dict[str, A
     for member in table.members[:_DRAWN_MEMBERS]:
         values = [table.value(member, axis) for axis in axes]
         lines.append({"id": member.id, "values": values})
-    return {"axes": axes, "lines": lines, "metric": metric, "highest": highest}
+    units = ["J" if axis == "energy" else "" for axis in axes]
+    return {"axes": axes, "units": units, "lines": lines, "metric": metric, "highest": highest}
 
 
 @study_pages.get("/groups")
@@ -92,7 +96,8 @@ def show_groups(page: Opened) -> Response:
 def show_group(page: Opened, name: Annotated[str, Query(max_length=200)]) -> Response:
     """Show a group of recurring jobs: batch sizes tried, their cost, and the belief about them."""
     group = read_group(page.controller.folder, name)
-    return page.render("group.html", f"Group {name}", group=group, eta=ETA)
+    jobs = build_job_responses(page.controller, page.controller.store.jobs_of_group(name, _SHOWN_JOBS))
+    return page.render("group.html", f"Group {name}", group=group, eta=ETA, jobs=jobs)
 
 
 @study_pages.get("/teams")
@@ -139,9 +144,16 @@ def _name_month(at_s: float) -> str:
 @study_pages.get("/prices")
 def show_prices(page: Opened, zoom: Zoom) -> Response:
     """Show the prices of resources over time, where the policy logs them."""
-    history = read_prices(page.controller, zoom)
+    history, policy = read_prices(page.controller, zoom), page.controller.describe()["policy"]
+    money = name_price_unit([policy])
     charts = [
-        draw_chart(name, name_unit(name), [PageCurve(name, points, "main", steps=True)], page.zone, span=zoom)
+        draw_chart(
+            name,
+            f"{money} {name_unit(name)}",
+            [PageCurve(name, points, "main", steps=True)],
+            page.zone,
+            span=zoom,
+        )
         for name, points in history.prices.items()
     ]
     return page.render(
@@ -149,7 +161,8 @@ def show_prices(page: Opened, zoom: Zoom) -> Response:
         "Prices",
         history=history,
         charts=[chart for chart in charts if chart is not None],
-        policy=page.controller.describe()["policy"],
+        policy=policy,
+        money=money,
     )
 
 
@@ -173,5 +186,10 @@ def show_study(page: Opened, id: StudyId) -> Response:
     run = page.controller.whatif.find(id, find_owner(page.caller))
     world = run.result["worlds"][0] if run.result else None
     return page.render(
-        "study.html", "What if", run=run, world=world, front=None if world is None else draw_front(world)
+        "study.html",
+        "What if",
+        run=run,
+        world=world,
+        front=None if world is None else draw_front(world),
+        summary=[] if world is None else summarize_front(world),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from wattline.units import format_joules, format_seconds
 
@@ -78,6 +79,52 @@ def show_seconds(value_s: float | None) -> str:
 def show_percent(fraction: float | None) -> str:
     """Return a fraction in percent; a dash for None."""
     return "–" if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def show_short(value: float | None) -> str:
+    """Return a number with three significant digits and never as a power of ten; a dash for None."""
+    if value is None:
+        return "–"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100
+        else f"{value:.3g}"
+        if abs(value) >= 0.001 or not value
+        else "<0.001"
+    )
+
+
+def show_sentence(text: str) -> str:
+    """Return a message as a sentence: with a capital letter and a full stop."""
+    stripped = text.strip()
+    if not stripped:
+        return ""
+    return f"{stripped[0].upper()}{stripped[1:]}{'' if stripped[-1] in '.!?:…' else '.'}"
+
+
+def show_command(words: Sequence[str]) -> str:
+    """Return a command as it can be typed in a shell."""
+    return shlex.join(words)
+
+
+def show_change(value: object) -> str:
+    """Return a value of the audit log in words: `role operator` for `{"role": "operator"}`."""
+    if value is None or value == "" or value == [] or value == {}:
+        return "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {show_change(one)}" for name, one in value.items())
+    return ", ".join(map(show_change, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def mark_code(text: str) -> Markup:
+    """Return text with the parts between backticks as code."""
+    parts = show_hidden(text).split("`")
+    if len(parts) % 2 == 0:  # one has no partner
+        return escape("`".join(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def show_number(value: float | None) -> str:

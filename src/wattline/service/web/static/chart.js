@@ -65,7 +65,7 @@ function watch(chart) {
     const others = data.others
       .map((other) => [other.name, other.points[findNearest(other.points, at)]?.[1]])
       .filter((other) => other[1] !== null && other[1] !== undefined)
-      .map((other) => `, ${other[0]} ${Number(other[1].toPrecision(6))}`);
+      .map((other) => `, ${other[0]} ${Number(other[1].toPrecision(6))} ${data.unit}`.trimEnd());
     output.textContent = `${data.labels[shown]}  ${value} ${data.unit}${others.join("")}`;
   }
 

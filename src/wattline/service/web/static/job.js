@@ -7,7 +7,11 @@ const mostLines = 5000;
 // -- explanation
 
 const explanation = document.getElementById("explanation");
-if (explanation?.dataset.load) {
+const readState = () => document.querySelector('[data-live="head"]')?.dataset.state ?? "";
+let explained = readState();
+
+function explain() {
+  if (!explanation?.dataset.load) return;
   fetchPage(explanation.dataset.load)
     .then((fresh) => {
       const found = fresh.getElementById("explanation");
@@ -15,6 +19,16 @@ if (explanation?.dataset.load) {
     })
     .catch((error) => explanation.replaceChildren(element("p", error.message, "soft")));
 }
+
+explain();
+// A job that has started no longer waits, and one that has ended has nothing to expect.
+document.addEventListener("wattline-refreshed", () => {
+  const state = readState();
+  if (state === explained) return;
+  explained = state;
+  if (state.startsWith("PENDING") || state.startsWith("RUNNING")) explain();
+  else explanation?.remove();
+});
 
 // -- log
 

@@ -1,6 +1,6 @@
 // Every page: live parts, keys, theme, time zone, and buttons that change jobs.
 
-import { base, confirmAction, fetchPage, notify, send } from "./api.js";
+import { base, confirmAction, fetchPage, loginAddress, notify, send } from "./api.js";
 import { watchCharts } from "./chart.js";
 
 const root = document.documentElement;
@@ -48,9 +48,11 @@ export async function refresh() {
       if (next && !part.isEqualNode(next) && !isInUse(part)) replace(part, next);
     }
     const zoneName = fresh.getElementById("zone");
+    document.dispatchEvent(new Event("wattline-refreshed"));
     if (zoneName) document.getElementById("zone")?.replaceWith(document.importNode(zoneName, true));
   } catch (error) {
-    setConnection("lost", error.message);
+    if (error.hasEnded) endSession();
+    else setConnection("lost", error.message);
   }
   // A service that answers slowly is asked less often.
   waitsUntil = performance.now() + Math.min(8 * (performance.now() - began), 30_000);
@@ -102,6 +104,7 @@ document.addEventListener("wattline-zoom", () => refresh());
 
 let source = null;
 let heard = 0;
+let hasEnded = false;
 
 function setConnection(state, text) {
   const place = document.getElementById("connection");
@@ -110,8 +113,19 @@ function setConnection(state, text) {
   document.getElementById("connection-text").textContent = text;
 }
 
+/** Say that the session has ended; what was typed into this page stays. */
+function endSession() {
+  hasEnded = true;
+  disconnect();
+  setConnection("lost", "");
+  const link = document.createElement("a");
+  link.href = loginAddress();
+  link.textContent = "session ended, log in";
+  document.getElementById("connection-text").append(link);
+}
+
 function connect() {
-  if (source || document.hidden || !document.getElementById("connection")) return;
+  if (hasEnded || source || document.hidden || !document.getElementById("connection")) return;
   let first = true;
   source = new EventSource(`${base}/api/v1/live`);
   source.addEventListener("change", (event) => {
@@ -127,6 +141,7 @@ function connect() {
     setConnection("lost", "connection lost");
     if (source?.readyState === EventSource.CLOSED) {
       disconnect();
+      refresh(); // finds out if the session has ended
       setTimeout(connect, 3000);
     }
   };

@@ -1,6 +1,6 @@
 // The form of a job: plan first, then submit.
 
-import { base, element, notify, send } from "./api.js";
+import { base, element, notify, send, showJoules, showTime } from "./api.js";
 
 const form = document.getElementById("job-form");
 const yaml = document.getElementById("yaml");
@@ -45,7 +45,7 @@ async function readJob() {
     return (await send("POST", "/jobfile", new Blob([yaml.value], { type: "application/yaml" }))).job;
   const values = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
   const job = { run: values.run };
-  for (const name of ["name", "team", "model"]) if (values[name]) job[name] = values[name];
+  for (const name of ["workdir", "name", "team", "model"]) if (values[name]) job[name] = values[name];
   if (values.priority) job.priority = Number(values.priority);
   const resources = {};
   if (values.gpus) resources.gpus = /^\d+$/.test(values.gpus) ? Number(values.gpus) : values.gpus;
@@ -59,22 +59,22 @@ async function readJob() {
   return job;
 }
 
-const clock = (seconds) => (seconds === null ? "–" : new Date(1000 * seconds).toLocaleString());
-const energyText = (one) =>
-  one.energy_j === null ? "–" : `${(one.energy_j / 3.6e6).toPrecision(3)} kWh ${one.energy_method}`;
+const clock = (seconds) => (seconds === null ? "–" : showTime(seconds));
+const energyText = (one) => (one.energy_j === null ? "–" : `${showJoules(one.energy_j)} ${one.energy_method}`);
 
 function showPlan(plan) {
   const rows = [plan.expected, ...plan.alternatives].filter(Boolean).map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.scenario, one.starts_s === null ? one.reason || "–" : clock(one.starts_s), clock(one.ends_s), one.gpus, one.kind || "–"];
+    const cells = [one.scenario, one.starts_s === null ? one.reason || "–" : clock(one.starts_s), clock(one.ends_s)];
     row.append(...cells.map((text) => element("td", text)));
+    row.append(element("td", one.gpus, "number"), element("td", one.kind || "–"));
     row.append(element("td", one.cap_w ? `${Math.round(one.cap_w)} W` : "–", "number"), element("td", energyText(one), "number"));
     return row;
   });
   document.getElementById("plan-rows").replaceChildren(...rows);
   document.getElementById("plan-notes").replaceChildren(...plan.notes.map((text) => element("li", text)));
   const count = plan.jobs === 1 ? "One job" : `${plan.jobs} jobs`;
-  document.getElementById("plan-text").textContent = plan.feasible ? `${count}.` : `This can never run: ${plan.reason}`;
+  document.getElementById("plan-text").textContent = plan.feasible ? `${count}. Nothing is submitted yet: this is what is expected.` : `This can never run: ${plan.reason}`;
   const button = document.getElementById("submit-job");
   button.disabled = !plan.feasible;
   button.textContent = plan.jobs === 1 ? "Submit" : `Submit ${plan.jobs} jobs`;

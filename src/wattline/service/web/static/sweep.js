@@ -68,7 +68,8 @@ function draw(chosen) {
     const x = axis.x + (at === 0 ? -side / 2 : at === axes.length - 1 ? side / 2 : 0);
     const room = (width - 2 * side) / Math.max(axes.length - 1, 1);
     pen.fillStyle = colour("--ink");
-    pen.fillText(visible(axis.name).slice(0, 24) + (axis.logarithmic ? " (log)" : ""), x, 13, room);
+    const unit = data.units[at] ? ` (${data.units[at]})` : "";
+    pen.fillText(visible(axis.name).slice(0, 24) + unit + (axis.logarithmic ? " (log)" : ""), x, 13, room);
     pen.fillStyle = colour("--soft");
     const ends = axis.numbers ? [axis.low, axis.high].map((value) => Number(value.toPrecision(4))) : [axis.words[0] ?? "", axis.words.at(-1) ?? ""];
     pen.fillText(visible(String(ends[1])).slice(0, 16), x, 28, room);
@@ -95,7 +96,7 @@ if (canvas && block) {
     }
     if (!best) return;
     draw(best.line.id);
-    const text = drawn.data.axes.map((name, number) => `${name} ${best.line.values[number] ?? "–"}`).join(", ");
+    const text = drawn.data.axes.map((name, number) => `${name} ${best.line.values[number] ?? "–"} ${drawn.data.units[number]}`.trim()).join(", ");
     document.getElementById("parallel-text").textContent = visible(`job ${best.line.id}: ${text}`);
   });
 }

@@ -1,21 +1,8 @@
 // The bill of a team and its budgets: energy, money, CO₂, savings and forecasts, as the API has them.
 
-import { element, notify, send } from "./api.js";
+import { digits, element, notify, send, showJoules, showTime } from "./api.js";
 
 const place = document.getElementById("bill");
-const energyUnits = [[3600, 1, "J"], [3.6e6, 3600, "Wh"], [Infinity, 3.6e6, "kWh"]];
-
-/** Return a number with at least three significant digits, never as a power of ten. */
-function digits(value) {
-  if (value !== 0 && Math.abs(value) < 0.001) return "<0.001";
-  const places = Math.abs(value) >= 100 ? 0 : { maximumSignificantDigits: 3 };
-  return value.toLocaleString("en", places === 0 ? { maximumFractionDigits: 0 } : places);
-}
-
-function showJoules(value) {
-  const [, unit, name] = energyUnits.find(([limit]) => Math.abs(value) < limit);
-  return `${digits(value / unit)} ${name}`;
-}
 
 /** Return a cell with a rounded value, and the exact one as its title. */
 function figure(value, text, unit) {
@@ -89,12 +76,10 @@ function savingsTable(savings) {
   return made;
 }
 
-/** Return a time as the other pages show it. */
-function showTime(at) {
-  const made = new Date(1000 * at);
-  const two = (value) => String(value).padStart(2, "0");
-  const day = `${made.getFullYear()}-${two(made.getMonth() + 1)}-${two(made.getDate())}`;
-  return `${day} ${two(made.getHours())}:${two(made.getMinutes())}`;
+function listNotes(notes) {
+  const list = element("ul", null, "notes");
+  for (const note of notes) list.append(element("li", `${note[0].toUpperCase()}${note.slice(1)}.`));
+  return list;
 }
 
 /** Return the budgets of the team and of the whole cluster, with what is used and when nothing is left. */
@@ -128,7 +113,7 @@ try {
     element("h3", "Savings"),
     element("p", "They overlap, so they have no sum.", "soft"),
     savingsTable(bill.savings),
-    element("p", `${[bill.method, ...bill.notes].join("; ")}.`, "soft"),
+    listNotes([bill.method, ...bill.notes]),
   ];
   const budgets = await send("GET", "/budgets");
   const own = budgets.usage.filter((one) => one.team === team || one.team === "");
