@@ -107,7 +107,7 @@ def _choose_slots(
             config[j], used_gpus[j] = slot // wide, slot % wide
             share = problem.config_gpus[config[j]] * units // used_gpus[j] % units
             total = (total - share) % units
-    return base + cost[0]
+    return float(base + cost[0])
 
 
 @kernel(PROBLEM, FLOAT, INT)
