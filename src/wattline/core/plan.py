@@ -53,12 +53,8 @@ class Plan:
             raise PlanError(
                 f"Plan.row, Plan.gpus and Plan.group have {lengths} entries, expected equal lengths"
             )
-        for name in ("cap_w", "batch", "kind", "node", "precedence"):
-            column = getattr(self, name)
-            if column is not None:
-                check_array(f"Plan.{name}", column, INT64, 1, PlanError)
-                if len(column) != len(self.row):
-                    raise PlanError(f"Plan.{name} has {len(column)} entries, expected {len(self.row)}")
+        if not (self.cap_w is self.batch is self.kind is self.node is self.precedence is None):
+            self._check_optional_columns()
         if self.reason is not None:
             check_array("Plan.reason", self.reason, INT64, 1, PlanError)
         if self.host is not None:
@@ -66,6 +62,14 @@ class Plan:
             if self.host.shape != (len(HOST_RESOURCES), len(self.row)):
                 expected = (len(HOST_RESOURCES), len(self.row))
                 raise PlanError(f"Plan.host has the shape {self.host.shape}, expected {expected}")
+
+    def _check_optional_columns(self) -> None:
+        for name in ("cap_w", "batch", "kind", "node", "precedence"):
+            column = getattr(self, name)
+            if column is not None:
+                check_array(f"Plan.{name}", column, INT64, 1, PlanError)
+                if len(column) != len(self.row):
+                    raise PlanError(f"Plan.{name} has {len(column)} entries, expected {len(self.row)}")
 
     def __len__(self) -> int:
         return len(self.row)

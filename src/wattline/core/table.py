@@ -71,7 +71,8 @@ INT64 = np.dtype(np.int64)
 
 def check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]) -> None:
     """Raise *error* unless *array* is contiguous with this type and rank, as compiled code requires."""
-    if type(array) is np.ndarray and array.dtype == dtype and array.ndim == ndim and array.flags.c_contiguous:
+    same = type(array) is np.ndarray and (array.dtype is dtype or array.dtype == dtype)  # `is` is quicker
+    if same and array.ndim == ndim and array.flags.c_contiguous:
         return
     found = (
         f"{array.dtype} with {array.ndim} dimensions"

@@ -15,6 +15,7 @@ from wattline.optimize.exact import compute_cost, postpone_all, solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
 from wattline.optimize.node_assignment import assign_nodes
+from wattline.optimize.node_shares import assign_by_shares
 from wattline.optimize.objective import Charges, rolling, to_the_end
 from wattline.optimize.priced import assign_by_prices
 from wattline.optimize.relink import relink
@@ -101,14 +102,21 @@ def _run_method(
             return priced, method if priced.gap <= effort.gap else "prices"
         # Where every job can have nearly its cheapest slot, a quick method is as good as the solver. The
         # bound of the prices is tighter, and to stop at it was worse over whole runs with dear lateness.
+        least = float(_find_least_costs(capless.charges).sum())
         for tried in _try_quick_methods(instance, charges, capless, effort):
             quick = replace(tried, bound=priced.bound)
-            if _is_good_enough(capless.charges, quick, effort.gap):
+            if _is_good_enough(capless.charges, quick, least, effort.gap):
                 return quick, method
+        if instance.jobs <= int(instance.node_counts.sum()):
+            shared = assign_by_shares(capless.instance, capless.charges, quick)
+            bound = max(priced.bound, shared.bound)
+            quick = replace(min(quick, priced, shared, key=_get_cost), bound=bound)
+            if _is_good_enough(capless.charges, quick, shared.bound, effort.gap) or quick.gap <= effort.gap:
+                return quick, method  # the solver stops at this gap, too
         best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
         if best is None:
             return quick, method if quick.gap <= effort.gap else "search"
-        best = replace(best, bound=float(np.fmax(best.bound, priced.bound)))
+        best = replace(best, bound=float(np.fmax(best.bound, quick.bound)))
         if quick.cost < best.cost:  # the solver ran out of time, or stopped at its gap
             return replace(quick, bound=best.bound), method if best.gap <= effort.gap else "search"
         return best, method
@@ -123,8 +131,8 @@ def _find_least_costs(charges: Charges) -> Floats:
     return np.asarray(np.minimum(cheapest, charges.wait_cost))
 
 
-def _is_good_enough(charges: Charges, assignment: Assignment, gap: float) -> bool:
-    """Return whether no job waits that should run, and the cost is within *gap* of a lower bound.
+def _is_good_enough(charges: Charges, assignment: Assignment, bound: float, gap: float) -> bool:
+    """Return whether no job waits that should run, and the cost is within *gap* of the lower *bound*.
 
     The gap is relative to the cost and to what is at stake, the cost of letting all jobs wait beyond the
     bound: a job that is late by days would hide all that is decided about others.
@@ -134,7 +142,7 @@ def _is_good_enough(charges: Charges, assignment: Assignment, gap: float) -> boo
     if (charges.wait_cost[waits] > least[waits]).any():
         return False
     stake = float((charges.wait_cost - least).sum())
-    return bool(assignment.cost - least.sum() <= gap * min(abs(assignment.cost), stake))
+    return bool(assignment.cost - bound <= gap * min(abs(assignment.cost), stake))
 
 
 def _try_quick_methods(

@@ -227,13 +227,10 @@ def build_plan(problem: SnapshotInstance, rows: Ints, assignment: Assignment, re
     runs = np.flatnonzero(assignment.config != POSTPONED)
     config = assignment.config[runs]
     node_type = problem.instance.config_node_type[config]
-    node = np.array(
-        [
-            problem.nodes[s][n]
-            for s, n in zip(node_type.tolist(), assignment.node[runs].tolist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
+    node = np.empty(len(runs), dtype=np.int64)
+    for s, of_type in enumerate(problem.nodes):
+        here = node_type == s
+        node[here] = of_type[assignment.node[runs[here]]]
     return Plan(
         row=rows[runs],
         gpus=problem.instance.config_gpus[config],

@@ -36,8 +36,12 @@ def assign_nodes(
     same = stays.cost <= assignment.cost + _ROUNDING * abs(assignment.cost)
     if same and not _find_moved(stays, config, node).any():
         return stays  # renumbering could be no better
+    fewer = _find_moved(stays, config, node)
+    near = stays.cost - assignment.cost <= _SLACK * abs(assignment.cost)
+    if near and not fewer.any() and _must_move_some(instance, assignment, config, node):
+        return stays  # whatever the renumbering
     fewest = replace(assignment, node=_renumber(instance, assignment, config, node))
-    moves, fewer = (_find_moved(way, config, node) for way in (fewest, stays))
+    moves = _find_moved(fewest, config, node)
     gain = fewest.cost + float(move_cost[moves].sum()) - stays.cost - float(move_cost[fewer].sum())
     slack = _SLACK * abs(assignment.cost) if fewer.sum() < moves.sum() else 0.0
     return stays if gain >= -slack else fewest
@@ -46,6 +50,18 @@ def assign_nodes(
 def _find_moved(assignment: Assignment, config: Ints, node: Ints) -> Bools:
     """Return which jobs go to another node in the same configuration."""
     return np.asarray((config != POSTPONED) & (assignment.config == config) & (assignment.node != node))
+
+
+def _must_move_some(instance: Instance, assignment: Assignment, config: Ints, node: Ints) -> bool:
+    """Return whether jobs that keep their configuration are grouped otherwise than now: some must move."""
+    same = np.flatnonzero((config != POSTPONED) & (assignment.config == config))
+    node_type, now, then = instance.config_node_type[config[same]], node[same], assignment.node[same]
+    other = np.empty((len(instance.node_counts), int(instance.node_counts.max(initial=0))), dtype=np.int64)
+    for one, two in ((now, then), (then, now)):
+        other[node_type, one] = two
+        if (other[node_type, one] != two).any():
+            return True
+    return False
 
 
 def _keep_nodes(instance: Instance, assignment: Assignment, config: Ints, node: Ints) -> Ints | None:

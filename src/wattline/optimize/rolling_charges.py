@@ -30,10 +30,13 @@ _TERMS = record(RollingTerms, F2, F2, F2, F2, F1, F1, F1, F1, I1, I1, I1)
 
 
 @inner
-def _compute_share(j: int, c: int, used: int, terms: RollingTerms) -> float:
-    """Return the money per second of a job in a configuration if so many GPUs of its node are busy."""
-    node = terms.cost_per_s[terms.config_node_type[c], used]
-    return float(terms.config_gpus[c] * node / max(used, 1) + terms.own_cost_per_s[j, c])
+def _compute_node_shares(terms: RollingTerms) -> Floats:
+    """Return the part of a node's money per second that a job pays, by configuration and busy GPUs."""
+    share = np.zeros((len(terms.config_gpus), terms.cost_per_s.shape[1]))
+    for c in range(len(share)):
+        for used in range(1, share.shape[1]):
+            share[c, used] = terms.config_gpus[c] * terms.cost_per_s[terms.config_node_type[c], used] / used
+    return share
 
 
 @inner
@@ -59,12 +62,13 @@ def charge_rolling(
     run_cost = np.full((jobs, configs, terms.cost_per_s.shape[1]), np.inf)
     cheapest, least, dearest = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
     full, dearest_per_s = np.zeros(jobs), np.zeros(jobs)
+    node_share = _compute_node_shares(terms)
     for j in range(jobs):
         low = np.inf
         for c in range(configs):
             if np.isfinite(terms.left_s[j, c]):
                 for used in range(terms.config_gpus[c], terms.gpus[terms.config_node_type[c]] + 1):
-                    share = _compute_share(j, c, used, terms)
+                    share = node_share[c, used] + terms.own_cost_per_s[j, c]
                     low = min(low, terms.left_s[j, c] * share)
                     dearest_per_s[j] = max(dearest_per_s[j], share)
         cheapest[j] = low if np.isfinite(low) else 0.0
@@ -80,7 +84,7 @@ def charge_rolling(
             late = terms.late_per_s[j] * _smooth_late_s(ends_s, terms.due_s[j], terms.fair_s[j], soft)
             rest = (1.0 - completed) * terms.later_price[j] * cheapest[j]
             for used in range(terms.config_gpus[c], terms.gpus[terms.config_node_type[c]] + 1):
-                now = run_s * _compute_share(j, c, used, terms)
+                now = run_s * (node_share[c, used] + terms.own_cost_per_s[j, c])
                 run_cost[j, c, used] = now + rest + late
                 low = min(low, now + rest)
                 dearest[j] = max(dearest[j], now + rest)

@@ -106,11 +106,11 @@ def build_block(
     for h in range(host.shape[0] if host.shape[1] > 0 else 0):
         for r in range(count):
             block[LEASE_HOST + h, r] = host[h, find(queue[QUEUE_JOB], queued, block[LEASE_GROUP, r])]
-    return block, _differ(block, leases)
+    return block, differ(block, leases)
 
 
 @inner
-def _differ(block: Ints, leases: Ints) -> bool:
+def differ(block: Ints, leases: Ints) -> bool:
     """Return whether two blocks of leases differ."""
     if block.shape[1] != leases.shape[1]:
         return True

@@ -48,48 +48,44 @@ def place_on_named_nodes(plan: Plan, snapshot: Snapshot, node: Ints) -> Placemen
     reason[plan.row] = NO_ROOM
     room = np.where(snapshot.up, snapshot.nodes.gpus, 0)
     granted = _resolve_moves(plan.row[leads], wanted[:, leads], current, room)
-    for p in np.flatnonzero(~leads).tolist():
-        if int(plan.group[p]) in granted:
-            granted[int(plan.row[p])] = granted[int(plan.group[p])]
-    reason[list(granted)] = 0
+    granted[:, plan.row[~leads]] = granted[:, plan.group[~leads]]
+    reason[granted[_GPUS] > 0] = 0
     return Placement(_build_leases(plan, snapshot, granted), reason, int(np.count_nonzero(reason)))
 
 
-def _resolve_moves(rows: Ints, wanted: Ints, current: Ints, room: Ints) -> dict[int, Ints]:
-    """Return the lease of each of *rows* of the queue: *wanted*, or *current* until there is room for it.
+def _resolve_moves(rows: Ints, wanted: Ints, current: Ints, room: Ints) -> Ints:
+    """Return the lease of each of *rows*: *wanted*, or *current* until there is room for it.
 
-    Jobs without either are left out.
+    The result is by row of the queue. The GPUs of jobs without either, and of all other rows, are 0.
     """
+    granted = np.zeros_like(current)
     used = np.bincount(wanted[_NODE], wanted[_GPUS], len(room))
     if (used <= room).all():
-        return {row: wanted[:, p] for p, row in enumerate(rows.tolist())}
-    granted = {row: current[:, row] for row in rows.tolist() if current[_GPUS, row] > 0}
+        granted[:, rows] = wanted
+        return granted
+    granted[:, rows] = current[:, rows]
     room = room - np.bincount(current[_NODE, rows], current[_GPUS, rows], len(room)).astype(np.int64)
     moved = True
     while moved:
         moved = False
-        for p, row in enumerate(rows.tolist()):
-            old, new = granted.get(row), wanted[:, p]
-            if old is not None and np.array_equal(old, new):
-                continue
-            released = old[_GPUS] if old is not None and old[_NODE] == new[_NODE] else 0
+        for p in np.flatnonzero((granted[:, rows] != wanted).any(axis=0)).tolist():
+            old, new = granted[:, rows[p]], wanted[:, p]
+            released = old[_GPUS] if old[_NODE] == new[_NODE] else 0
             if new[_GPUS] <= room[new[_NODE]] + released:
-                if old is not None:
-                    room[old[_NODE]] += old[_GPUS]
+                room[old[_NODE]] += old[_GPUS]
                 room[new[_NODE]] -= new[_GPUS]
-                granted[row], moved = new, True
+                granted[:, rows[p]], moved = new, True
     return granted
 
 
-def _build_leases(plan: Plan, snapshot: Snapshot, granted: dict[int, Ints]) -> Leases:
+def _build_leases(plan: Plan, snapshot: Snapshot, granted: Ints) -> Leases:
     """Return the leases *granted* by row of the queue."""
-    job, rows = snapshot.queue.job, sorted(granted)
+    job, rows = snapshot.queue.job, np.flatnonzero(granted[_GPUS] > 0)
     leader = np.arange(len(job))
     leader[plan.row] = plan.group
     block = np.empty((LEASE_ROWS, len(rows)), dtype=np.int64)
     block[LEASE_JOB], block[LEASE_GROUP] = job[rows], job[leader[rows]]
-    for column, row in enumerate(rows):
-        block[LEASE_NODE:, column] = granted[row]
+    block[LEASE_NODE:] = granted[:, rows]
     return snapshot.leases if np.array_equal(block, snapshot.leases.block) else Leases(block)
 
 
