@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattline.core.queue import QUEUE_SINCE_S
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.energy.budgets import Budget
@@ -99,7 +100,13 @@ def compute_limits(
         now, base_w = budget.allowance(snapshot), 0.0 if budget.team else rest_w
         spent = now.joules <= 0 and now.until_s == math.inf  # nothing is left, and nothing will come
         max_ever_w = -math.inf if spent else budget.max_w
-        entries.append((max(0.0, now.watts - base_w), WATTS, of, max_ever_w, budget.mean_w(now)))
+        counted = teams == of if budget.team else np.ones(len(teams), dtype=np.bool_)
+        allowed_w = max(0.0, now.watts - base_w)
+        if budget.unit == "kwh_per_day":
+            least_w = _compute_least_w(snapshot, counted)
+            spare_j = now.joules - base_w * (now.until_s - now_s)  # nodes draw without jobs, too
+            allowed_w = least_w if allowed_w < least_w and spare_j >= interval_s * least_w else allowed_w
+        entries.append((allowed_w, WATTS, of, max_ever_w, budget.mean_w(now)))
         if budget.is_power and math.isfinite(overshoot):
             caps_w, most_w = overshoot * now.watts - base_w, overshoot * budget.max_w
             entries.append((max(0.0, caps_w), CAP_WATTS, of, most_w, math.inf))
@@ -111,7 +118,6 @@ def compute_limits(
             entries.append((max(0.0, now.joules), JOULES, of, math.inf, math.inf))
         elif now.joules > 0:
             next_idle_s = min(next_idle_s, now_s + max(interval_s, (now.until_s - now_s) / _CHECKS))
-        counted = teams == of if budget.team else np.ones(len(teams), dtype=np.bool_)
         used_w = base_w + float(drawn_w[counted].sum())
         if now.joules > 0 and used_w > 0:
             next_s = min(next_s, now_s + max(1.0, now.joules / used_w))
@@ -126,6 +132,22 @@ def compute_limits(
         next_decision_s=next_s if len(snapshot.queue) else math.inf,
         next_idle_decision_s=next_idle_s if entries and len(snapshot.queue) else math.inf,
     )
+
+
+def _compute_least_w(snapshot: Snapshot, counted: Bools) -> float:
+    """Return what one of the *counted* jobs needs: the one that runs longest, else the smallest that waits.
+
+    The energy of a day is spread over the day, but a budget below the draw of a job would allow none before
+    the evening. So one job may run as long as energy is left.
+    """
+    queue, jobs = snapshot.queue, snapshot.jobs
+    running = np.flatnonzero(counted & queue.running)
+    if len(running):
+        gpus = float(queue.held_gpus[running[np.argmin(queue.block[QUEUE_SINCE_S][running])]])
+    else:
+        least = np.where(jobs.min_gpus[queue.job] > 0, jobs.min_gpus[queue.job], 1)
+        gpus = float(least[counted].min()) if counted.any() else 0.0
+    return gpus * float(snapshot.nodes.busy_w.max(initial=0.0))
 
 
 def compute_idle_w(snapshot: Snapshot) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -48,12 +49,13 @@ from wattline.models.trace_model import Misjudged, TraceModels
 from wattline.placement.buddy.placer import Buddy
 from wattline.placement.pack import Pack
 from wattline.placement.power import Power
-from wattline.policy import PowerFlow
+from wattline.policy import Market, PowerFlow
 from wattline.policy.budget_limits import compute_limits
 from wattline.policy.chain import Chain, chain
 from wattline.policy.elastic.afs import Afs
 from wattline.policy.stages.fuse import Fuse
 from wattline.reports import report
+from wattline.reports.summary import build_run_tables
 from wattline.testing import PolicyContract
 
 NAMES = ("elasticflow/bert", "elasticflow/vgg16", "elasticflow/resnet50", "zeus/none")
@@ -466,6 +468,36 @@ def test_no_decision_is_made_until_the_next_day_when_its_kwh_are_spent() -> None
         limits = compute_limits((Budget.kwh_per_day(1.0, team="t"),), replace(state, meter=meter), 300.0)
         assert limits.next_decision_s == 9300.0
         assert limits.next_idle_decision_s == pytest.approx(looks_s)
+
+
+@pytest.mark.parametrize("policy", [PowerFlow, Market])
+def test_a_daily_budget_below_the_draw_of_a_job_lets_one_run_from_the_morning_on(policy: Callable) -> None:  # type: ignore[type-arg]
+    """1 kWh a day is 42 W on the average: spread evenly, a job of 400 W would begin in the evening."""
+    jobs = Jobs.of(
+        submit_s=[0, 10, 10], gpus=[1] * 3, duration_s=[3000] * 3, min_gpus=[1] * 3, max_gpus=[1] * 3,
+        team=["t"] * 3, model=["elasticflow/vgg16"] * 3,
+    )  # fmt: skip
+    log = simulate(policy(budgets=(Budget.kwh_per_day(1.0, team="t"),)), jobs, cluster(1))
+    assert report(log).finished == 3
+    assert log.now_s[log.action_round[0]] == 0.0, "it begins at once"
+    assert build_run_tables(log).outcomes.jct_s.max() < DAY_S / 6
+    seen = log.events[(log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == 0)]
+    drawn_w = np.diff(seen[:, EVENT_ENERGY_J]) / np.maximum(np.diff(seen[:, EVENT_AT_S]), 1e-9)
+    assert (drawn_w <= 400.0 * (1 + 1e-6)).all(), "no more than one GPU draws"
+
+
+def test_a_spent_daily_budget_stops_the_job_until_the_next_day() -> None:
+    jobs = Jobs.of(
+        submit_s=[0], gpus=[1], duration_s=[20_000], min_gpus=[1], max_gpus=[1], team=["t"],
+        model=["elasticflow/vgg16"],
+    )  # fmt: skip
+    log = simulate(PowerFlow(budgets=(Budget.kwh_per_day(1.0, team="t"),)), jobs, cluster(1))
+    assert report(log).finished == 1
+    seen = log.events[(log.events[:, EVENT_VERB] == METERED) & (log.events[:, EVENT_JOB] == 0)]
+    days = np.arange(0.0, seen[-1, EVENT_AT_S] + DAY_S, DAY_S)
+    used_j = np.diff(np.interp(days, seen[:, EVENT_AT_S], seen[:, EVENT_ENERGY_J], left=0.0))
+    assert len(used_j) > 1
+    assert (used_j <= 3.6e6 + 300.0 * 400.0).all()
 
 
 @pytest.mark.parametrize("horizon_s", [math.inf, 7 * DAY_S])
