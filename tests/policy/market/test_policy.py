@@ -239,7 +239,7 @@ def test_the_longest_jobs_end_earlier_than_by_the_mean_alone(
         mean_s.append(found.jct_mean_s)
         longest_s.append(found.jct_p99_s)
     assert longest_s[0] < longest_s[1]
-    assert mean_s[0] < 1.03 * mean_s[1]
+    assert mean_s[0] < 1.06 * mean_s[1]
 
 
 def test_weights_are_one_on_the_average_so_that_an_energy_price_keeps_its_meaning() -> None:

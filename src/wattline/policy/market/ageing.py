@@ -24,12 +24,12 @@ _MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never ex
 _MARGIN = 0.3  # of it have passed when a job becomes overdue: waits under FIFO are estimates
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
 _SLOW = 5.0  # older jobs than so many times their run time and an hour gain weight
-_TAIL = 0.25  # exponent of completion times in weights; 0: only their mean counts
+_TAIL = 0.4  # exponent of completion times in weights; 0: only their mean counts
 _LEAST_JCT_S = 60.0  # jobs that end sooner have the same weight
 
 
 class Overdue(NamedTuple):
-    """Rows that must run, the most overdue first, and when each of the others would be overdue."""
+    """Rows that must run, running ones first, then the most overdue, and when others would be."""
 
     rows: Ints
     at_s: Floats  # by row of the queue, if it waits from now on; inf: never, or already
@@ -51,7 +51,8 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
         allowed_s = _MARGIN * (times * fifo_s + _MORE_S)
     is_open, left_s = scene.open_to > 0, allowed_s - waited_s
     rows = np.flatnonzero(is_open & (left_s < 0))
-    rows = rows[np.argsort(-(waited_s / allowed_s)[rows], kind="stable")]
+    # Those that run stay: jobs that are overdue would else stop each other in turn.
+    rows = rows[np.lexsort((-(waited_s / allowed_s)[rows], ~queue.running[rows]))]
     return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
 
 
