@@ -26,9 +26,9 @@ from wattline.policy.market.response import (
     ROWS,
     Buckets,
     ClassTable,
-    Hulls,
     MarketRows,
     add_use,
+    allocate_hulls,
     build_hulls,
     compute_time_price,
     find_point,
@@ -178,13 +178,7 @@ def _clear(
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Return prices, the values of a unit and of all of each row's work, GPU-seconds, energy and bound."""
     kinds, times, count = len(room), len(buckets.begin_s), len(rows.work_s)
-    shape = (len(classes.code), times, widest + 1)
-    hulls = Hulls(
-        np.zeros((shape[0], times), dtype=np.int64),
-        np.zeros(shape),
-        np.zeros(shape),
-        np.zeros(shape, dtype=np.int64),
-    )
+    hulls = allocate_hulls(classes, buckets, widest)
     gpu, value = guess.copy(), values.copy()
     used, worth = np.zeros((kinds, times)), np.zeros(count)
     energy_j, best = 0.0, -np.inf
@@ -233,10 +227,7 @@ def _find_starts(
     widest: int,
 ) -> Floats:
     """Return when each row first runs at these prices, in seconds from now; nan: never."""
-    shape = (len(classes.code), len(buckets.begin_s), widest + 1)
-    hulls = Hulls(
-        np.zeros(shape[:2], dtype=np.int64), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
-    )
+    hulls = allocate_hulls(classes, buckets, widest)
     build_hulls(hulls, columns, classes, buckets, room, gpu)
     start_s = np.full(len(rows.work_s), np.nan)
     for j in range(len(start_s)):
@@ -263,10 +254,7 @@ def _compute_costs(
     guess: Floats,
     widest: int,
 ) -> Floats:
-    shape = (len(classes.code), len(buckets.begin_s), widest + 1)
-    hulls = Hulls(
-        np.zeros(shape[:2], dtype=np.int64), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
-    )
+    hulls = allocate_hulls(classes, buckets, widest)
     build_hulls(hulls, columns, classes, buckets, room, gpu)
     cost = np.full(len(rows.work_s), np.inf)
     for j in range(len(cost)):

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, inner, record
 from wattline.policy.market.columns import Columns
@@ -60,6 +62,15 @@ class Hulls(NamedTuple):
 ROWS = record(MarketRows, F1, F1, F1, F1, I1)
 CLASSES = record(ClassTable, I1, I1, F1, F1, F1)
 BUCKETS = record(Buckets, F1, F1, F1)
+
+
+@inner
+def allocate_hulls(classes: ClassTable, buckets: Buckets, widest: int) -> Hulls:
+    """Return hulls of at most *widest* columns each, not yet built."""
+    shape = (len(classes.code), len(buckets.begin_s), widest + 1)
+    return Hulls(
+        np.zeros(shape[:2], dtype=np.int64), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
+    )
 
 
 @inner

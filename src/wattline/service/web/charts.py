@@ -197,15 +197,12 @@ def choose_time_ticks(start_s: float, end_s: float, zone: tzinfo) -> list[TimeTi
     shift_s = 0.0 if offset is None else offset.total_seconds()  # days begin at midnight in the zone
     first = math.ceil((start_s + shift_s) / step_s)
     times = (number * step_s - shift_s for number in range(first, first + most + 1))
-    label = (
-        "%m-%d"
-        if step_s >= _DAY_S
-        else "%m-%d %H:%M"
-        if span_s > _DAY_S
-        else "%H:%M"
-        if step_s >= 60
-        else "%H:%M:%S"
-    )
+    if step_s >= _DAY_S:
+        label = "%m-%d"
+    elif span_s > _DAY_S:
+        label = "%m-%d %H:%M"
+    else:
+        label = "%H:%M" if step_s >= 60 else "%H:%M:%S"
     ticks = [
         TimeTick(round(100 * (at - start_s) / span_s, 3), f"{datetime.fromtimestamp(at, zone):{label}}")
         for at in times
