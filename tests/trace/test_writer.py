@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from wattline.core.jobs import Jobs
 from wattline.errors import InputError, TraceError
+from wattline.measurement.gpu_names import find_gpu_kinds
 from wattline.trace import read, read_trace, synth, write_trace
 
 FLOATS = (
@@ -37,6 +38,8 @@ def tables(draw: st.DrawFn) -> Jobs:
     else:
         work = {"steps": column(seconds), "step_s": column(st.floats(1e-300, 1e9))}
     labels: dict[str, Any] = {name: column(words) for name in WORDS}
+    # A reader spells the names of GPUs in one way, and hypothesis draws such names from our own sources.
+    labels["gpu_kind"] = [find_gpu_kinds(word) for word in labels["gpu_kind"]]
     gpus, batch = np.array(column(st.integers(1, 10**6))), np.array(column(st.integers(0, 10**12)))
     share = np.array(column(st.sampled_from((0.0, 0.1, 1.0))))
     more = np.array(column(st.sampled_from((0, 1, 1, 7))))
@@ -75,6 +78,12 @@ def test_what_is_written_reads_back_equal(tmp_path: Path, jobs: Jobs, suffix: st
     trace = read(path)
     assert trace.format == "csv"
     assert_equal(jobs, trace.jobs)
+
+
+def test_names_of_gpus_read_back_in_one_spelling(tmp_path: Path) -> None:
+    jobs = Jobs.of(submit_s=[0, 0, 0], gpus=[1] * 3, duration_s=[1] * 3, gpu_kind=["K80", "k80", "mine"])
+    write_trace(jobs, tmp_path / "a.csv")
+    assert read_trace(tmp_path / "a.csv").gpu_kind.words() == ["k80", "k80", "mine"]
 
 
 def test_synthetic_jobs_read_back_equal(tmp_path: Path) -> None:
