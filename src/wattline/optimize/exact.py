@@ -14,6 +14,7 @@ import numpy as np
 from wattline.core.table import Floats, Ints
 from wattline.optimize.instance import POSTPONED, Assignment, Instance
 from wattline.optimize.objective import Charges
+from wattline.optimize.quiet_solver import solve_quietly
 
 _GAP = 1e-3
 _TIME_S = 2.0
@@ -48,7 +49,7 @@ def solve(
     instance: Instance, charges: Charges, *, gap: float = _GAP, time_s: float = _TIME_S
 ) -> Assignment | None:
     """Return the cheapest assignment by *charges*, within *gap*; None: none was found in *time_s*."""
-    from scipy.optimize import Bounds, milp  # takes a while to import
+    from scipy.optimize import Bounds  # takes a while to import
 
     if not instance.jobs or not instance.possible.any():
         return postpone_all(instance, charges)
@@ -60,7 +61,7 @@ def solve(
     cost = np.concatenate((charges.run_cost[job, config, used], charges.wait_cost, np.zeros(len(patterns))))
     node_type = np.array([pattern.node_type for pattern in patterns])
     most = np.concatenate((np.ones(continuous), instance.node_counts[node_type].astype(np.float64)))
-    result = milp(
+    result = solve_quietly(
         cost,
         integrality=np.concatenate((np.zeros(continuous), np.ones(len(patterns)))),
         bounds=Bounds(0, most),

@@ -19,6 +19,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.errors import ConfigError
 from wattline.models.sensitivity import Sensitivity
+from wattline.optimize.quiet_solver import solve_quietly
 from wattline.placement.host.synergy_tune import look_up_sensitivity, place_selection
 from wattline.placement.selection import (
     OUTCOME_KIND,
@@ -49,7 +50,7 @@ def allocate(known: Sensitivity, sets: Ints, gpus: Ints, host: Ints, *, whole: b
     *host* is the resources of the whole cluster, rows as in `HOST_RESOURCES`; 0: unlimited. Every job gets a
     point at which it is as fast as with its proportional share. *whole*: no job has parts of several points.
     """
-    from scipy.optimize import LinearConstraint, linprog, milp  # takes a while to import
+    from scipy.optimize import LinearConstraint, linprog  # takes a while to import
     from scipy.sparse import csr_array
 
     if not len(sets):
@@ -74,7 +75,7 @@ def allocate(known: Sensitivity, sets: Ints, gpus: Ints, host: Ints, *, whole: b
         )
     bound, amount = -float(relaxed.fun), relaxed.x
     if whole:
-        exact = milp(
+        exact = solve_quietly(
             -speed,
             integrality=np.ones(len(point)),
             constraints=(
@@ -99,7 +100,7 @@ def pack_whole_jobs(gpus: Ints, host: Ints, count: Ints, free_gpus: Ints, node_h
     A class is *count* jobs with *gpus* and *host* for each GPU; nodes have *free_gpus* and *node_host*.
     Rows of the result are classes, columns are nodes.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
+    from scipy.optimize import Bounds, LinearConstraint  # takes a while to import
     from scipy.sparse import csr_array
 
     classes, nodes = len(gpus), len(free_gpus)
@@ -120,7 +121,7 @@ def pack_whole_jobs(gpus: Ints, host: Ints, count: Ints, free_gpus: Ints, node_h
         (np.ones(classes * nodes), (np.repeat(np.arange(classes), nodes), np.arange(classes * nodes))),
         shape=(classes, classes * nodes),
     )
-    solution = milp(
+    solution = solve_quietly(
         -np.ones(classes * nodes),
         integrality=np.ones(classes * nodes),
         bounds=Bounds(0, np.repeat(count, nodes)),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattline.core.table import Floats, Ints
+from wattline.optimize.quiet_solver import solve_quietly
 
 
 class GroupProgram(NamedTuple):
@@ -41,7 +42,7 @@ def solve_program(program: GroupProgram, gap: float, node_limit: int) -> Program
     best = _take_best_options(program)
     if best is not None:
         return ProgramChoice(best, 0.0)
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
+    from scipy.optimize import Bounds, LinearConstraint  # takes a while to import
     from scipy.sparse import coo_array
 
     options, groups, kinds = len(program.group), len(program.members), len(program.room)
@@ -50,7 +51,7 @@ def solve_program(program: GroupProgram, gap: float, node_limit: int) -> Program
     entries = np.concatenate((np.ones(options), program.gpus.astype(np.float64)))
     matrix = coo_array((entries, (rows, columns)), shape=(groups + kinds, options)).tocsr()
     most = np.minimum(program.members[program.group], program.room[program.kind] // program.gpus)
-    result = milp(
+    result = solve_quietly(
         -program.saved,
         integrality=np.ones(options),
         bounds=Bounds(0, most.astype(np.float64)),
