@@ -58,7 +58,7 @@ class Snapshot:
     """State of the cluster at `now_s`, the only input of a policy besides its models; read-only."""
 
     now_s: float
-    jobs: Jobs  # rows of a simulation beyond the queue's have not arrived yet: policies must not read them
+    jobs: Jobs  # rows submitted after now_s, in a simulation, have not arrived: policies must not read them
     nodes: Nodes  # with the GPUs, cores and memory that jobs of others leave
     queue: Queue
     leases: Leases

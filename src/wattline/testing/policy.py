@@ -182,9 +182,13 @@ class _CheckedPolicy:
 
 
 def _change_future(snapshot: Snapshot) -> Jobs:
-    """Return the jobs with other values in the rows that have not arrived yet."""
+    """Return the jobs with other values in the rows that have not arrived yet.
+
+    Rows behind the last one of the queue may have arrived, too, and have ended since.
+    """
     jobs = snapshot.jobs
     future = np.arange(len(jobs)) > (snapshot.queue.job[-1] if len(snapshot.queue) else -1)
+    future &= jobs.submit_s > snapshot.now_s
     return replace(
         jobs,
         gpus=np.where(future, jobs.gpus + 1, jobs.gpus),

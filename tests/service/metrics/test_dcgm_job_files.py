@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,12 @@ from wattline.service.storage.store import Store
 
 
 def read_files(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    """Return the text of each file; the service may remove some meanwhile."""
+    texts = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            texts[path.name] = path.read_text()
+    return texts
 
 
 def test_a_running_job_has_a_file_for_each_of_its_gpus(tmp_path: Path) -> None:
