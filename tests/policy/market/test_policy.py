@@ -251,6 +251,15 @@ def test_weights_are_one_on_the_average_so_that_an_energy_price_keeps_its_meanin
     assert weight[last[-1]] > weight[last[0]]
 
 
+def test_overdue_jobs_leave_half_of_the_gpus_to_the_others() -> None:
+    """In an overloaded cluster nearly all jobs are overdue: then the order of submission would decide all."""
+    state = queue_up(some_jobs(60, 3, 1.0), wl.nodes("a100", count=2), 1e6)
+    scene = build_scene(state, library(), None, 30.0)
+    rows = ageing.find_overdue(state, scene, 0.0).rows
+    assert 0 < scene.configs.gpus[scene.job_class[rows], 0].sum() <= 8
+    assert len(rows) < 60
+
+
 def test_few_jobs_share_a_node_that_is_paid_for_as_a_whole() -> None:
     """Two jobs on two nodes: when both have shrunk, one moves to the other's node, and a node goes off."""
     jobs = Jobs.of(

@@ -23,6 +23,7 @@ from wattline.policy.market.scene import Scene
 _MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never exceeded
 _MARGIN = 0.3  # of it have passed when a job becomes overdue: waits under FIFO are estimates
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
+_MOST_OVERDUE = 0.5  # of all GPUs: beyond that the cluster is overloaded, or durations were underestimated
 _SLOW = 5.0  # older jobs than so many times their run time and an hour gain weight
 _TAIL = 0.4  # exponent of completion times in weights; 0: only their mean counts
 _LEAST_JCT_S = 60.0  # jobs that end sooner have the same weight
@@ -53,6 +54,8 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
     rows = np.flatnonzero(is_open & (left_s < 0))
     # Those that run stay: jobs that are overdue would else stop each other in turn.
     rows = rows[np.lexsort((-(waited_s / allowed_s)[rows], ~queue.running[rows]))]
+    taken = np.cumsum(scene.configs.gpus[scene.job_class[rows], 0])
+    rows = rows[taken <= max(_MOST_OVERDUE * float(scene.room.sum()), float(taken[:1].sum()))]
     return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
 
 
