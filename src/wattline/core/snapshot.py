@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattline.core.estimates import Estimates
 from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
@@ -71,6 +72,7 @@ class Snapshot:
     usage: Usage | None = None  # GPU time of users and teams; None: not recorded in this run
     quotas: Quotas = NO_QUOTAS
     note: object | None = None  # `Plan.note` of the last decision; None at first, and after a restart
+    estimates: Estimates | None = None  # of durations; None: they are known
 
     @property
     def usable(self) -> Bools:

@@ -158,6 +158,7 @@ def iterate(
         state = advance(state, decision, now_s, events, jobs, accepts)
         if estimates is not None:
             estimates.extend(state)
+            state = replace(state, estimates=estimates.record)
         if note is not state.note:
             state = replace(state, note=note)
         models = models.observe(events, jobs, decision.placement.leases, nodes)

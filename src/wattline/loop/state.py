@@ -150,6 +150,7 @@ def advance(
         snapshot.seed,
         usage,
         snapshot.quotas,
+        estimates=snapshot.estimates,
     )
 
 

@@ -2,7 +2,8 @@
 
 The jobs at hand are run once more on paper: on one machine with all GPUs, first come first served, with EASY
 backfill (a later job may start if that does not delay the first that waits). A wait that has ended by now
-depends on no job that comes later, so it can be computed for a whole table at once.
+depends on no job that comes later, so it can be computed for a whole table at once. Only with durations that
+are estimates it is computed anew for each decision.
 """
 
 from __future__ import annotations
@@ -13,10 +14,24 @@ from heapq import heappop, heappush
 import numpy as np
 
 from wattline.core.jobs import Jobs
+from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
 from wattline.jit import F1, I1, INT, inner, kernel
 
 _DEPTH = 200  # waiting jobs that backfill looks at, as in Slurm's default order of magnitude
+_LAST_JOBS = 5000  # with estimates: earlier jobs are left out, so waits are rather too short than too long
+
+
+def find_fifo_starts(snapshot: Snapshot, gpus: int) -> Floats:
+    """Return when each queued job would start on *gpus* GPUs in order of submission; nan: unknown."""
+    jobs, queued = snapshot.jobs, snapshot.queue.job
+    if snapshot.estimates is None:
+        return compute_fifo_starts(jobs, gpus)[queued]
+    end = int(np.searchsorted(jobs.submit_s, snapshot.now_s, side="right"))
+    known = slice(max(0, end - _LAST_JOBS), end)
+    start_s = np.full(len(jobs), np.nan)
+    start_s[known] = _run_on_paper(jobs.submit_s[known], jobs.gpus[known], jobs.duration_s[known], gpus)
+    return start_s[queued]
 
 
 @lru_cache(maxsize=4)

@@ -20,9 +20,9 @@ from wattline.models.configurations import (
     build_configurations,
 )
 from wattline.policy.elastic.capacity import build_capacity
-from wattline.policy.elastic.restart_costs import compute_work_s
 from wattline.policy.market.columns import Columns, build_columns
 from wattline.policy.market.rounding import SizeCosts
+from wattline.policy.market.work_left import compute_work_left_s
 
 _LEAST_WORK_S = 1.0
 
@@ -91,7 +91,7 @@ def build_scene(
     for k in range(kinds):
         fits = configs.gpus[classes[:, k], 0] <= room[k]
         open_to |= np.where(fits & ((accepts >> k) & 1 == 1), 1 << k, 0)
-    work_s, outranked = compute_work_s(snapshot), np.zeros(len(queue), dtype=np.bool_)
+    work_s, outranked = compute_work_left_s(snapshot), np.zeros(len(queue), dtype=np.bool_)
     if plan is not None:
         left_out = np.ones(len(queue), dtype=np.bool_)
         left_out[plan.row] = False

@@ -1,0 +1,46 @@
+"""Work that jobs have left: what is known, or what is left on the average after estimates were off so far.
+
+An estimate of a duration is often off by a factor, and jobs that have run for long tend to go on for long. So
+the durations of ended jobs over their estimates are a sample of what may come of the others: a job that has
+done a times its estimate has the mean of the larger ratios left, less a. Before jobs have ended, and beside
+them, ratios are taken to be log-normal, and wide.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from wattline.core.snapshot import Snapshot
+from wattline.core.table import Floats
+from wattline.policy.elastic.restart_costs import compute_work_s
+
+_SPREAD = 2.5  # standard deviation of the logarithm of ratios that have not been seen
+_POINTS = 40  # of them, beside those of ended jobs
+_LEAST_LEFT_S = 60.0
+
+_UNSEEN = np.exp([NormalDist(0.0, _SPREAD).inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
+
+
+def compute_work_left_s(snapshot: Snapshot) -> Floats:
+    """Return the remaining work of each row of the queue, in seconds as requested."""
+    if snapshot.estimates is None:
+        return compute_work_s(snapshot)
+    job = snapshot.queue.job
+    estimate_s = np.maximum(np.nan_to_num(snapshot.estimates.at_arrival_s[job]), 1.0)
+    done_s = snapshot.steps_done * snapshot.jobs.step_s[job]
+    left = compute_mean_left(done_s / estimate_s, snapshot.estimates.ratio)
+    return np.maximum(np.where(np.isnan(left), done_s, left * estimate_s), _LEAST_LEFT_S)
+
+
+def compute_mean_left(done: Floats, ratio: Floats) -> Floats:
+    """Return what jobs that have *done* so much of their estimate have left of it; nan: no ratio is larger.
+
+    *ratio* are the durations of ended jobs over their estimates.
+    """
+    sample = np.sort(np.concatenate((ratio, _UNSEEN)))
+    total = np.concatenate((np.cumsum(sample[::-1])[::-1], [0.0]))
+    first = np.searchsorted(sample, done, side="right")
+    larger = len(sample) - first
+    return np.where(larger > 0, total[first] / np.maximum(larger, 1) - done, np.nan)

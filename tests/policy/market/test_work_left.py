@@ -1,0 +1,90 @@
+"""Work that the market takes jobs to have left if durations are estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattline.backend.sim.simulator import Sim
+from wattline.cluster import parse_cluster
+from wattline.core.jobs import Jobs
+from wattline.core.plan import Plan
+from wattline.core.protocols import Models
+from wattline.core.snapshot import Snapshot
+from wattline.loop.run import run
+from wattline.models.durations.estimates import DurationEstimates
+from wattline.models.durations.limits import LoggedEstimates
+from wattline.policy import Market
+from wattline.policy.elastic.restart_costs import compute_work_s
+from wattline.policy.market.fifo_waits import find_fifo_starts
+from wattline.policy.market.work_left import compute_mean_left, compute_work_left_s
+
+T = TypeVar("T")
+ratios = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
+
+
+def watch(jobs: Jobs, estimate_s: list[float] | None, look: Callable[[Snapshot], T]) -> list[T]:
+    """Run *jobs* on one GPU and return what *look* sees at every decision; estimates change in place."""
+    seen: list[T] = []
+
+    def decide(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
+        seen.append(look(snapshot))
+        return Market()(snapshot, models, plan)
+
+    def build(jobs: Jobs) -> DurationEstimates:
+        assert estimate_s is not None
+        return DurationEstimates(jobs, LoggedEstimates("history", estimate_s))
+
+    sim = Sim(jobs, parse_cluster("1xv100:1"))
+    run(sim, decide, durations=None if estimate_s is None else build)
+    return seen
+
+
+def test_known_work_is_taken_as_it_is() -> None:
+    jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 50])
+    same = watch(jobs, None, lambda state: np.array_equal(compute_work_left_s(state), compute_work_s(state)))
+    assert all(same)
+
+
+def test_a_job_whose_like_end_early_has_less_left_than_its_estimate() -> None:
+    few, many = compute_mean_left(np.zeros(1), np.empty(0)), compute_mean_left(np.zeros(1), np.full(300, 0.1))
+    assert many < 0.2 * few
+
+
+@given(ratios, st.floats(0, 50))
+def test_a_job_that_outlives_all_ratios_has_an_unknown_rest(ratio: np.ndarray, done: float) -> None:
+    left = compute_mean_left(np.array([done, 1e9]), ratio)
+    assert left[0] > 0
+    assert np.isnan(left[1])
+
+
+@given(ratios, st.floats(0, 50), st.floats(0, 50))
+def test_the_expected_end_only_moves_away(ratio: np.ndarray, done: float, more: float) -> None:
+    left = compute_mean_left(np.array([done, done + more]), ratio)
+    assert done + left[0] <= done + more + left[1] + 1e-9
+
+
+def test_ended_jobs_say_how_far_estimates_are_off() -> None:
+    jobs = Jobs.of(submit_s=[0, 200, 400], gpus=[1, 1, 1], duration_s=[100, 50, 10])
+    seen = watch(jobs, [200.0, 500.0, 10.0], lambda state: state.estimates)
+    assert seen[0] is not None
+    assert seen[0].ratio.tolist() == []
+    assert seen[-1] is not None
+    assert seen[-1].ratio.tolist() == [0.1, 0.5, 1.0]
+
+
+def test_waits_on_paper_follow_what_ended_jobs_have_really_taken() -> None:
+    # Job 0 was to take 10 s and took 4,000 s, so on paper, too, the others wait for it.
+    jobs = Jobs.of(submit_s=[0, 5, 6], gpus=[1, 1, 1], duration_s=[4000, 3000, 10])
+
+    def look(state: Snapshot) -> float | None:
+        starts = find_fifo_starts(state, 1)[state.queue.job == 1]
+        return float(starts[0]) if len(starts) else None
+
+    seen = watch(jobs, [10.0, 20_000.0, 10.0], look)
+    assert seen[1] == 10.0
+    assert [start for start in seen if start is not None][-1] == 4000.0
