@@ -20,7 +20,7 @@ from wattline.policy.market.rounding import NowRows, compute_worth
 from wattline.policy.market.scene import Scene
 from wattline.policy.market.time_values import TimeValues
 
-_PAUSE = 0.25  # of a job's weight: the mean time of its work undervalues that a job ends
+_PAUSE = 0.1  # of a job's weight: the mean time of its work undervalues that a job ends
 
 
 @dataclass(frozen=True, eq=False, slots=True)
