@@ -34,9 +34,6 @@ KNOWN_FAULTS = {
     "test_synergy_tune.py::test_jobs_that_never_wait_end_no_later_than_with_their_shares": (
         "20 jobs on a node of 4 GPUs: one ends later than with its proportional share"
     ),
-    "gavel/test_policy.py::TestQuotas::test_no_job_starts_beyond_a_quota": (
-        "a job that its quota allows never ends under gavel"
-    ),
 }
 
 
