@@ -89,6 +89,12 @@ def test_the_unit_of_money_does_not_change_the_decision(
     assert same.bound == pytest.approx(unit * best.bound, rel=1e-6)
 
 
+def test_a_solver_that_is_stopped_by_the_clock_says_so() -> None:
+    instance = build_instance([[5000 + 100 * job, 3500, 7500] for job in range(40)], [20_000] * 40)
+    with pytest.warns(RuntimeWarning, match="stopped after 1e-09 s: a faster machine may decide otherwise"):
+        solve(instance, rolling(instance), time_s=1e-9)
+
+
 def test_a_job_with_time_takes_the_cheapest_configuration() -> None:
     instance = build_instance([[5170, 3666, 13285]], [20_000])
     # 530 W for 5170 s are less than 700 W for 3666 s is not: 0.761 against 0.713 kWh; the Turing takes 1.476.
