@@ -29,25 +29,10 @@ settings.register_profile("test", max_examples=40, derandomize=True, deadline=No
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 
-# Faults that an example of hypothesis shows and that are not mended yet; delete a line with its fault.
-KNOWN_FAULTS = {
-    "test_synergy_tune.py::test_jobs_that_never_wait_end_no_later_than_with_their_shares": (
-        "20 jobs on a node of 4 GPUs: one ends later than with its proportional share"
-    ),
-    "gavel/test_policy.py::TestQuotas::test_no_job_starts_beyond_a_quota": (
-        "a job that its quota allows never ends under gavel"
-    ),
-}
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the extra cases of parametrised tests to `make test`, and mark those with known faults."""
+    """Leave the extra cases of parametrised tests to `make test`."""
     mark_extra_cases(items)
-    for item in items:
-        for ending, reason in KNOWN_FAULTS.items():
-            if item.nodeid.endswith(ending):
-                item.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def test_caps_eliminated_beforehand_cost_no_more_than_caps_in_the_programme(
     instance: Instance, objective
 ) -> None:  # type: ignore[no-untyped-def]
     charges = objective(instance)
-    found, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9, 20.0))
+    found, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9))
     check_assignment(instance, found)
     cost = compute_cost(instance, charges, found)
     assert cost == pytest.approx(found.cost, rel=1e-9, abs=1e-9)
@@ -61,8 +61,8 @@ def test_caps_eliminated_beforehand_cost_no_more_than_caps_in_the_programme(
 @given(instance=capped(), method=st.sampled_from(METHODS), objective=st.sampled_from(OBJECTIVES))
 def test_no_method_is_better_than_the_best(instance: Instance, method: str, objective) -> None:  # type: ignore[no-untyped-def]
     charges = objective(instance)
-    found, *_ = decide(instance, charges, method, *nothing(instance), Effort(20, 0, 1e-9, 20.0))
-    best, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9, 20.0))
+    found, *_ = decide(instance, charges, method, *nothing(instance), Effort(20, 0, 1e-9))
+    best, *_ = decide(instance, charges, "exact", *nothing(instance), Effort(20, 0, 1e-9))
     check_assignment(instance, found)
     assert found.cost >= best.cost - 1e-6 * max(1.0, abs(best.cost))
 

@@ -1,5 +1,8 @@
 """One decision for all jobs: the best, and good ones."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -67,6 +70,29 @@ def test_jobs_wait_only_for_lack_of_gpus(instance: Instance) -> None:
                 for config in np.flatnonzero(instance.possible[job]).tolist():
                     room = free[instance.config_node_type[config]]
                     assert not (room >= instance.config_gpus[config]).any(), "a job waits beside free GPUs"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("unit", [1e-9, 1e-6, 1e6])
+def test_the_unit_of_money_does_not_change_the_decision(
+    objective: Callable[[Instance], Charges], unit: float
+) -> None:
+    left_s = [[5000 + 500 * job, 3500 + 350 * job, 7500] for job in range(3)]
+    instance = build_instance(left_s, [20_000] * 3, [0.0] * 3)
+    charges = objective(instance)
+    other = replace(charges, run_cost=unit * charges.run_cost, wait_cost=unit * charges.wait_cost)
+    best, same = solve(instance, charges), solve(instance, other)
+    assert best is not None
+    assert same is not None
+    assert (best.config != POSTPONED).all()
+    assert same.config.tolist() == best.config.tolist()
+    assert same.bound == pytest.approx(unit * best.bound, rel=1e-6)
+
+
+def test_a_solver_that_is_stopped_by_the_clock_says_so() -> None:
+    instance = build_instance([[5000 + 100 * job, 3500, 7500] for job in range(40)], [20_000] * 40)
+    with pytest.warns(RuntimeWarning, match="stopped after 1e-09 s: a faster machine may decide otherwise"):
+        solve(instance, rolling(instance), time_s=1e-9)
 
 
 def test_a_job_with_time_takes_the_cheapest_configuration() -> None:

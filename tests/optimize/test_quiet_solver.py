@@ -1,4 +1,4 @@
-"""What a solver prints does not reach the output of a command."""
+"""What a solver prints does not reach the output of a command, and costs may have any unit."""
 
 from __future__ import annotations
 
@@ -48,3 +48,16 @@ def test_a_closed_standard_output_is_no_problem() -> None:
 def test_the_result_is_that_of_the_solver() -> None:
     result = solve_quietly(np.array([-1.0, -2.0]), integrality=np.ones(2), bounds=(0, 3))
     assert result.x.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-12, 1.0, 1e12, 1e300])
+def test_costs_of_any_size_are_minimised(unit: float) -> None:
+    result = solve_quietly(unit * np.array([-1.0, -1e-3, 0.0]), integrality=np.ones(3), bounds=(0, 3))
+    assert result.x[:2].tolist() == [3.0, 3.0]
+    assert result.fun == pytest.approx(-3.003 * unit, rel=1e-12)
+    assert result.mip_dual_bound == pytest.approx(-3.003 * unit, rel=1e-12)
+
+
+def test_a_programme_without_costs_or_without_a_solution_is_no_problem() -> None:
+    assert solve_quietly(np.zeros(1), integrality=np.ones(1), bounds=(2, 3)).fun == 0.0
+    assert solve_quietly(np.ones(1), integrality=np.ones(1), bounds=(0.2, 0.8)).x is None

@@ -100,6 +100,7 @@ def test_a_request_without_jobs_is_answered() -> None:
         ({"tries": 1e400}, "tries is inf, expected 1 to 1e"),
         ({"seed": -1}, "seed is -1, expected 0 to"),
         ({"gap": -0.5}, "gap is -0.5, expected 0 to 1"),
+        ({"node_limit": 0}, "node_limit is 0, expected 1 to 1e"),
         ({"price_kwh": float("inf")}, "price_kwh is inf, expected at least 0"),
         ({"power_w": {"tesla": "1234", "turing": [400, 470]}}, "power_w.tesla is '1234', expected 4 numbers"),
         ({"power_w": {"tesla": [1, 2, None, 4], "turing": [1, 2]}}, "power_w.tesla is"),

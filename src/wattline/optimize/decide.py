@@ -11,7 +11,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.optimize.cap_elimination import CaplessInstance, eliminate_caps
-from wattline.optimize.exact import compute_cost, postpone_all, solve
+from wattline.optimize.exact import GUARD_S, NODE_LIMIT, compute_cost, postpone_all, solve
 from wattline.optimize.greedy import greedy, randomised
 from wattline.optimize.instance import POSTPONED, Assignment, Instance, limit_gpus
 from wattline.optimize.node_assignment import assign_nodes
@@ -26,17 +26,19 @@ _OBJECTIVES = {"rolling": rolling, "to_the_end": to_the_end}
 
 
 class Effort(NamedTuple):
-    """Effort of the methods: randomised tries, their seed, and gap and time at which the solver stops.
+    """Effort of the methods: randomised tries, their seed, and gap and limits at which the solver stops.
 
-    With more than *most* jobs × nodes neither search nor solver are called: `exact` then is the assignment by
-    prices, with its gap.
+    The solver stops after *node_limit* nodes of its search tree, and with a warning after *time_s*. With more
+    than *most* jobs × nodes neither search nor solver are called: `exact` then is the assignment by prices,
+    with its gap.
     """
 
     tries: int = 1000
     seed: int = 0
     gap: float = 1e-3
-    time_s: float = 2.0
+    node_limit: int = NODE_LIMIT
     most: float = math.inf
+    time_s: float = GUARD_S
 
 
 class DecisionResult(NamedTuple):
@@ -113,11 +115,17 @@ def _run_method(
             quick = replace(min(quick, priced, shared, key=_get_cost), bound=bound)
             if _is_good_enough(capless.charges, quick, shared.bound, effort.gap) or quick.gap <= effort.gap:
                 return quick, method  # the solver stops at this gap, too
-        best = solve(capless.instance, capless.charges, gap=effort.gap, time_s=effort.time_s)
+        best = solve(
+            capless.instance,
+            capless.charges,
+            gap=effort.gap,
+            node_limit=effort.node_limit,
+            time_s=effort.time_s,
+        )
         if best is None:
             return quick, method if quick.gap <= effort.gap else "search"
         best = replace(best, bound=float(np.fmax(best.bound, quick.bound)))
-        if quick.cost < best.cost:  # the solver ran out of time, or stopped at its gap
+        if quick.cost < best.cost:  # the solver reached a limit, or stopped at its gap
             return replace(quick, bound=best.bound), method if best.gap <= effort.gap else "search"
         return best, method
     tries = 1 if method == "greedy" else effort.tries

@@ -7,6 +7,7 @@ needs no integer variables.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,11 @@ from wattline.optimize.objective import Charges
 from wattline.optimize.quiet_solver import solve_quietly
 
 _GAP = 1e-3
-_TIME_S = 2.0
+_TIME_LIMIT_REACHED = 1  # status of `scipy.optimize.milp`
+NODE_LIMIT = 200
+"""Nodes of the search tree after which the solver stops; a limit of time would make machines differ."""
+GUARD_S = 60.0
+"""Seconds after which the solver stops with a warning: far more than it needs for usual sizes."""
 _PATTERNS = 2000  # more would take longer to write down than to solve
 
 
@@ -46,9 +51,18 @@ def list_patterns(instance: Instance, most: int) -> list[Pattern] | None:
 
 
 def solve(
-    instance: Instance, charges: Charges, *, gap: float = _GAP, time_s: float = _TIME_S
+    instance: Instance,
+    charges: Charges,
+    *,
+    gap: float = _GAP,
+    node_limit: int = NODE_LIMIT,
+    time_s: float = GUARD_S,
 ) -> Assignment | None:
-    """Return the cheapest assignment by *charges*, within *gap*; None: none was found in *time_s*."""
+    """Return the cheapest assignment by *charges*, within *gap*; None: none was found within the limits.
+
+    The solver stops after *node_limit* nodes of its search tree. After *time_s* it stops, too, with a
+    warning: the decision then depends on the speed of the machine.
+    """
     from scipy.optimize import Bounds  # takes a while to import
 
     if not instance.jobs or not instance.possible.any():
@@ -66,8 +80,15 @@ def solve(
         integrality=np.concatenate((np.zeros(continuous), np.ones(len(patterns)))),
         bounds=Bounds(0, most),
         constraints=_build_constraints(instance, patterns, job, config, used),
-        options={"mip_rel_gap": gap, "time_limit": time_s},
+        options={"mip_rel_gap": gap, "node_limit": node_limit, "time_limit": time_s},
     )
+    if result.status == _TIME_LIMIT_REACHED:
+        warnings.warn(
+            f"the solver was stopped after {time_s:g} s: a faster machine may decide otherwise about these"
+            f" {instance.jobs} jobs on {int(instance.node_counts.sum())} nodes; method search has no limit",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if result.x is None:
         return None
     counts = np.round(result.x[continuous:]).astype(np.int64)

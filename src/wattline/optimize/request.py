@@ -27,7 +27,7 @@ from wattline.optimize.instance import (
 
 _KEYS = {
     *("now_s", "price_kwh", "pue", "jobs", "nodes", "power_w", "current", "restart_s"),
-    *("method", "objective", "seed", "tries", "gap", "time_s"),
+    *("method", "objective", "seed", "tries", "gap", "node_limit", "time_s"),
 }
 _JOB_KEYS = {"id", "due_s", "late_per_h", "left_s"}
 _MOST = 1e15  # of anything: finite
@@ -42,7 +42,7 @@ def optimize(request: Mapping[str, Any]) -> dict[str, Any]:
     `cap_w`, `left_s` and `less_w`, the watts that its GPUs draw less under the cap), `nodes` (`id`, `kind`,
     `gpus`), `power_w[kind]` (watts of a node with 1, 2, … busy GPUs), `price_kwh`, `pue`, `now_s`,
     `current[job]` (`node`, `gpus`), `restart_s` (time to move a job), and `method`, `objective`, `seed`,
-    `tries`, `gap`, `time_s`. A mistake raises a `ConfigError` that names the field.
+    `tries`, `gap`, `node_limit`, `time_s`. A mistake raises a `ConfigError` that names the field.
     """
     _check_keys(request, _KEYS, "")
     nodes = _read_list(request, "nodes", _NODE_KEYS)
@@ -71,6 +71,7 @@ def _read_effort(request: Mapping[str, Any]) -> Effort:
         tries=int(_read_between(request, "tries", usual.tries, 1, 1e7)),
         seed=int(_read_between(request, "seed", usual.seed, 0, 2**31)),
         gap=_read_between(request, "gap", usual.gap, 0.0, 1.0),
+        node_limit=int(_read_between(request, "node_limit", usual.node_limit, 1, 1e9)),
         time_s=_read_between(request, "time_s", usual.time_s, 1e-3, 1e6),
     )
 

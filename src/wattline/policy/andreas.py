@@ -39,8 +39,9 @@ class Andreas:
     For every job the kind and number of GPUs, the power cap and the node are decided, or that it waits; a job
     runs on one node (Filippini et al., arXiv 2105.05080, "ANDREAS").
     *method* `exact` solves the decision to *gap*: the quicker methods are tried first, and a solver is called
-    where none of them is within *gap* of a bound. If that needs more than *time_s*, the result of `search`
-    is taken; with more than *most* jobs × nodes, the assignment by prices of GPUs, with the gap that it has.
+    where none of them is within *gap* of a bound. It stops after *node_limit* nodes of its search tree, and
+    the better of its result and that of `search` is taken; with more than *most* jobs × nodes, the assignment
+    by prices of GPUs, with the gap that it has.
     `relink`, `search`, `randomised` and `greedy` have no bound on their gap.
     *objective* `rolling` assumes that a decision holds for a while, `to_the_end` that it holds until all jobs
     end. *tries* is the number of randomised starts. *restart_s*, *off*, *urgency* and *patience*: see
@@ -53,7 +54,7 @@ class Andreas:
     objective: str = "rolling"
     tries: int = 100
     gap: float = 1e-3
-    time_s: float = 2.0
+    node_limit: int = 200
     most: int = 20_000
     restart_s: float = 30.0
     off: int = 1
@@ -73,6 +74,7 @@ class Andreas:
         for name, least in (
             ("tries", 1),
             ("gap", 0),
+            ("node_limit", 1),
             ("most", 0),
             ("restart_s", 0),
             ("urgency", 0),
@@ -80,8 +82,6 @@ class Andreas:
         ):
             if not least <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be at least {least} and finite, got {getattr(self, name)}")
-        if not self.time_s > 0:
-            raise ConfigError(f"time_s must be above 0, got {self.time_s}")
         if self.off not in (0, 1):
             raise ConfigError(f"off must be 0 or 1, got {self.off}")
 
@@ -101,7 +101,7 @@ class Andreas:
         problem = build_instance(snapshot, models, rows, terms)
         instance = problem.instance
         charges = compute_charges(instance, self.objective)
-        effort = Effort(self.tries, snapshot.seed, self.gap, self.time_s, self.most)
+        effort = Effort(self.tries, snapshot.seed, self.gap, self.node_limit, self.most)
         assignment, _, gap = decide(
             instance, charges, self.method, problem.config, problem.node, effort, self.restart_s
         )

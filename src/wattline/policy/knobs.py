@@ -81,13 +81,15 @@ def _check_budgets_hold(holder: object, later: Sequence[object]) -> None:
 
 
 _BEHIND_QUOTA = ("keep", "preempt", "demand", "fuse", "cap", "batch")
-_SHARE_GPUS = (*ELASTIC, *DEADLINE, *PROGRAMS, "gavel")  # also among jobs that a quota leaves out behind them
+_RESIZE_JOBS = (*ELASTIC, *DEADLINE, *PROGRAMS)
+_SHARE_GPUS = (*_RESIZE_JOBS, "gavel")  # also among jobs that a quota leaves out behind them
 
 
 def insert_quota(policy: Policy) -> Policy:
     """Return *policy* with the stage `quota` where it belongs, unless it has one.
 
-    That is behind the stage that orders jobs or shares GPUs out, and also before the latter.
+    That is behind the stage that orders jobs or shares GPUs out, and also before the latter; there a job
+    counts with its fewest GPUs if the stage chooses their number.
     """
     stages: list[Any] = list(policy.stages) if isinstance(policy, Chain) else [policy]
     if any(isinstance(stage, Quota) for stage in stages):
@@ -97,9 +99,9 @@ def insert_quota(policy: Policy) -> Policy:
     while end and names[end - 1] in _BEHIND_QUOTA:
         end -= 1
     stages.insert(end, Quota())
-    elastic = [at for at, name in enumerate(names) if name in _SHARE_GPUS]
-    if elastic:
-        stages.insert(elastic[0], Quota(least=1))
+    first = next((at for at, name in enumerate(names) if name in _SHARE_GPUS), None)
+    if first is not None:
+        stages.insert(first, Quota(least=1 if names[first] in _RESIZE_JOBS else 0))
     return Chain(tuple(stages))
 
 

@@ -126,6 +126,13 @@ def test_storage_bandwidth_is_split_too() -> None:
     assert max(finish_times(log).values()) <= max(finish_times(simulate(jobs, Tune(), slow)).values()) * 1.001
 
 
+def test_a_job_on_a_whole_node_reads_as_fast_as_with_its_share() -> None:
+    # It would read more than the node's storage has: neither placer can give it that.
+    slow, jobs = nodes("v100", gpus=4, cpus=24, mem_gib=40, storage_mib_s=200), build_jobs("speech", gpus=[4])
+    tuned, packed = (finish_times(simulate(jobs, place, slow)) for place in (Tune(), Pack()))
+    assert tuned == packed == {"0": pytest.approx(100 * 60 / 50)}
+
+
 @pytest.mark.parametrize("knobs", [{"keep": 0.0}, {"keep": 1.1}, {"move": -1.0}, {"move": np.nan}])
 def test_invalid_knobs_are_refused(knobs: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(knobs))} must be"):

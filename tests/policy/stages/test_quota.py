@@ -84,6 +84,17 @@ def test_a_job_that_is_too_big_for_the_cluster_takes_no_part_of_the_quota() -> N
     assert reasons(log, 0) == {"TOO_BIG"}
 
 
+@pytest.mark.parametrize(
+    ("policy", "min_gpus"),
+    [("gavel", 0), ("gavel", 8), ("afs", 16), ("sia", 16), ("market", 16), ("andreas:method=greedy", 16)],
+)
+def test_a_job_that_the_policy_can_never_run_keeps_no_other_job_waiting(policy: str, min_gpus: int) -> None:
+    jobs = Jobs.of(
+        submit_s=[0, 0], gpus=[16, 1], duration_s=[10, 10], user=["ann", "ann"], min_gpus=[min_gpus, 0]
+    )
+    assert list(start_s(simulate(jobs, policy, QuotaRule("user", "ann", 8)))) == [1]
+
+
 def test_hours_are_those_of_the_last_seven_days() -> None:
     jobs = jobs_of(["ann"] * 4, gpus=8)
     log = simulate(jobs, "fifo", QuotaRule("user", "ann", gpu_hours_per_week=16.0))
@@ -139,6 +150,7 @@ def test_an_elastic_job_grows_to_its_quota_only(policy: str) -> None:
         ("fifo", "fifo+quota"),
         ("priority+fairshare+keep+cap", "priority+fairshare+quota+keep+cap"),
         ("fairshare+powerflow+fuse", "fairshare+quota:least=1+powerflow+quota+fuse"),
+        ("fairshare+gavel+cap", "fairshare+quota+gavel+quota+cap"),
         ("las+quota+keep", "las+quota+keep"),
     ],
 )

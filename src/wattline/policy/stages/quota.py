@@ -41,7 +41,8 @@ class Quota:
     until they leave that window. No running job is stopped, neither when a quota is reduced nor when its
     hours run out; so below its quota a user's job is not stopped for another job of that user either. Put it
     behind the policy that orders jobs or chooses the number of GPUs. Before the latter, *least* 1 leaves
-    out jobs that could not run even on their fewest GPUs, so that others get these GPUs.
+    out jobs that could not run even on their fewest GPUs, so that others get these GPUs. A job that no kind
+    of GPU is enough for takes no part of a quota, so that it keeps no other job waiting.
     """
 
     least: int = 0
@@ -65,6 +66,9 @@ class Quota:
         job = snapshot.queue.job
         least, possible = snapshot.jobs.min_gpus[job], _find_possible(snapshot)
         fewest = np.where(least > 0, least, snapshot.jobs.gpus[job])
+        counted = np.full(len(job), _UNLIMITED, dtype=np.int64)
+        if self.least:  # the policy may give a job fewer GPUs than it asks for, unless it sets its fewest
+            counted = np.where(least > 0, least, np.minimum(fewest, possible))
         gpus, group, blocked = _allow(
             plan.row,
             plan.gpus,
@@ -76,7 +80,7 @@ class Quota:
             member,
             limit,
             used_up,
-            np.array([self.least], dtype=np.int64),
+            counted,
         )
         applies = member == 1
         too_large = applies & (fewest > limit[:, None])
@@ -250,12 +254,13 @@ def _allow(
     member: Ints,
     limit: Ints,
     used_up: Bools,
-    counts_least: Ints,
+    counted: Ints,
 ) -> tuple[Ints, Ints, Ints]:
     """Return the GPUs that each entry may have (0: it waits), its group, and by row its limiting rule.
 
-    *leader_now*, *held*, *fewest*, *possible* and the rule are by row of the queue. A job that would leave
-    GPUs that it shares takes new ones; it goes on sharing if it may not.
+    *leader_now*, *held*, *fewest*, *possible*, *counted* and the rule are by row of the queue. Of a job that
+    waits at most *counted* GPUs count. A job that would leave GPUs that it shares takes new ones; it goes on
+    sharing if it may not.
     """
     left, allowed_gpus, group = limit.copy(), gpus.copy(), planned_group.copy()
     blocked = np.full(len(held), -1, dtype=np.int64)
@@ -277,8 +282,8 @@ def _allow(
             if (group[p] == i) != (turn == 0):
                 continue
             leader = i if dropped[group[p]] else group[p]
-            if held[i] == 0 and counts_least[0] == 1:
-                need = min(need, fewest[i], possible[i])  # a policy may run it on fewer than it asks for
+            if held[i] == 0:
+                need = min(need, counted[i])
             if need > possible[i]:
                 continue
             limiting = _find_limiting(i, leader, host[i], need, held[i], member, left, used_up)
