@@ -96,6 +96,7 @@ def test_every_action_and_event_has_its_keys(varied_log: Log, tmp_path: Path) ->
     assert events["ran"] == ("ran", "at_s", "steps", "rate", "watts")
     assert events["metered"] == ("metered", "at_s", "energy_j")
     assert events["node_back"] == ("node_back", "at_s")
+    assert events["ready"] == ("ready", "at_s", "startup_s")
 
 
 def test_team_numbers_do_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
@@ -200,6 +201,8 @@ def test_invalid_logs_are_reported_with_file_and_line(log: Log, tmp_path: Path) 
         ('"watts":', '"watts":NaN,"w":', "NaN is not a number"),
         ('"watts":', '"watts":1e999,"w":', "watts is inf, expected a number"),
         ('"energy_j":', '"energy_j":true,"e":', "energy_j is True, expected a number"),
+        ('"ready":', '"ready":77', "job 77"),
+        ('"startup_s":', '"startup_s":null,"s":', "startup_s is None, expected a number"),
         ('"max_gpus":', '"max_gpus":0.5,"m":', "max_gpus is 0.5, expected a whole number"),
         ('"max_batch":1024', '"max_batch":4', "max_batch is 4, expected 0, or at least batch"),
         ('"noise":', '"noise":-1,"n":', "noise is -1.0, expected a finite number, not negative"),

@@ -15,6 +15,7 @@ from wattline.core.events import (
     NODE_BACK,
     NODE_LOST,
     RAN,
+    READY,
     STOPPED,
     Event,
     build_events,
@@ -115,6 +116,26 @@ def test_a_stop_keeps_the_service_and_a_new_start_counts_as_a_restart() -> None:
     assert state.queue.restarts.tolist() == [1]
     assert state.service_s.tolist() == [15]
     assert state.queue.first_start_s.tolist() == [0]
+
+
+def test_the_first_start_up_and_that_of_the_last_restart_are_kept_apart() -> None:
+    state = queue_jobs(0, 1)
+    assert np.isnan([state.queue.startup_s, state.queue.restart_s]).all()
+    state = advance_to(state, decide(state, (0, 0, 0, 1)), 10.0, Event(READY, 0, 5.0, rate=5.0))
+    assert state.queue.startup_s.tolist() == [5.0, pytest.approx(np.nan, nan_ok=True)]
+    for startup_s in (70.0, 60.0):
+        state = advance_to(state, decide(state), 20.0, Event(STOPPED, 0, 10.0, 10.0))
+        state = advance_to(state, decide(state, (0, 0, 1, 1)), 90.0, Event(READY, 0, 90.0, rate=startup_s))
+        assert (state.queue.startup_s[0], state.queue.restart_s[0]) == (5.0, startup_s)
+    assert np.isnan([state.queue.startup_s[1], state.queue.restart_s[1]]).all()
+
+
+def test_a_start_up_of_a_lease_that_has_ended_is_not_counted() -> None:
+    state = queue_jobs(0)
+    state = advance_to(state, decide(state, (0, 0, 0, 1)), 10.0)
+    late = Event(READY, 0, 10.0, rate=10.0), Event(READY, 3, 10.0, rate=10.0)
+    state = advance_to(state, decide(state), 20.0, Event(STOPPED, 0, 10.0, 10.0), *late)
+    assert np.isnan([state.queue.startup_s, state.queue.restart_s]).all()
 
 
 def test_a_job_that_finishes_leaves_the_queue_and_frees_its_gpus() -> None:

@@ -18,6 +18,7 @@ NODE_BACK: Final = 7  # node number `job` is up again, or has booted
 METERED: Final = 8  # the cluster (`job` -1) or team number `job` has used `energy_j` since the start
 PROTECTED: Final = 9  # a running job has saved `steps` and is not stopped before `rate`; see `Event`
 CAPACITY: Final = 10  # others leave `steps` GPUs, `rate` cores and `energy_j` GiB of node number `job`
+READY: Final = 11  # a job has made its first progress, `rate` seconds after it was started
 EVENT_WORDS: Final = (
     "arrived",
     "ran",
@@ -30,6 +31,7 @@ EVENT_WORDS: Final = (
     "metered",
     "protected",
     "capacity",
+    "ready",
 )
 WAKE_EVENTS: Final = frozenset((*range(METERED), PROTECTED, CAPACITY))
 """Events that can end `Backend.wait`. With `METERED` added, the meter is read before each return."""

@@ -9,7 +9,7 @@ import numpy as np
 from wattline.core.table import Bools, Floats, Ints
 
 # Rows of a queue's block: one 2-D array, so that the next state is one copy.
-QUEUE_ROWS = 20
+QUEUE_ROWS = 22
 QUEUE_JOB = 0  # row in `Snapshot.jobs`
 QUEUE_REQUESTED_GPUS = 1  # GPUs requested
 QUEUE_ACCEPTED_KINDS = 2  # bit mask of the accepted GPU kinds, see `Nodes.accepted_kinds`
@@ -30,6 +30,8 @@ QUEUE_LAST_NODE = 16  # first node
 QUEUE_SAVED_STEPS = 17  # steps in its last checkpoint, ...
 QUEUE_SAVED_AT_S = 18  # ... of this time, or the start of the lease; inf: a stop saves all steps
 QUEUE_PROTECTED_UNTIL_S = 19  # a running job is not stopped for others before; -inf: it may be
+QUEUE_STARTUP_S = 20  # time from its first start to its first progress; nan = not measured
+QUEUE_RESTART_S = 21  # the same of the last restart for which it was measured; nan = of none
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -91,6 +93,18 @@ class Queue:
     def protected_until_s(self) -> Floats:
         """Time before which a running job is not stopped for others; inf: not before a new event."""
         row: Floats = self.block[QUEUE_PROTECTED_UNTIL_S]
+        return row
+
+    @property
+    def startup_s(self) -> Floats:
+        """Seconds from its first start to its first progress; nan: not measured."""
+        row: Floats = self.block[QUEUE_STARTUP_S]
+        return row
+
+    @property
+    def restart_s(self) -> Floats:
+        """Seconds from its last restart to its next progress; nan: not measured after any restart."""
+        row: Floats = self.block[QUEUE_RESTART_S]
         return row
 
     @property

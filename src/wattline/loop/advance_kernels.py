@@ -37,6 +37,7 @@ from wattline.core.events import (
     NODE_LOST,
     PROTECTED,
     RAN,
+    READY,
     STOPPED,
 )
 from wattline.core.leases import LEASE_GPUS, LEASE_GROUP, LEASE_JOB, LEASE_NODE, LEASE_ROWS
@@ -52,6 +53,7 @@ from wattline.core.queue import (
     QUEUE_PROTECTED_UNTIL_S,
     QUEUE_REASON,
     QUEUE_REQUESTED_GPUS,
+    QUEUE_RESTART_S,
     QUEUE_RESTARTS,
     QUEUE_ROWS,
     QUEUE_SAVED_AT_S,
@@ -59,6 +61,7 @@ from wattline.core.queue import (
     QUEUE_SERVICE_GPU_S,
     QUEUE_SERVICE_S,
     QUEUE_SINCE_S,
+    QUEUE_STARTUP_S,
     QUEUE_STEPS_DONE,
     QUEUE_STEPS_PER_S,
     QUEUE_WATTS,
@@ -147,6 +150,8 @@ def _apply_events(
             full[QUEUE_SINCE_S, queued] = at_s
             full[QUEUE_FIRST_START_S, queued] = math.nan
             full[QUEUE_PROTECTED_UNTIL_S, queued] = -math.inf
+            full[QUEUE_STARTUP_S, queued] = math.nan
+            full[QUEUE_RESTART_S, queued] = math.nan
             queued += 1
         elif verb == PROTECTED:
             i = find(full[QUEUE_JOB], queued, job)
@@ -154,6 +159,11 @@ def _apply_events(
                 full[QUEUE_SAVED_STEPS, i] = events[e, EVENT_STEPS]
                 full[QUEUE_SAVED_AT_S, i] = events[e, EVENT_ENERGY_J]
                 full[QUEUE_PROTECTED_UNTIL_S, i] = events[e, EVENT_RATE]
+        elif verb == READY:
+            i = find(full[QUEUE_JOB], queued, job)
+            if i < queued and full[QUEUE_JOB, i] == job and full[QUEUE_HELD_GPUS, i] > 0:
+                measured = QUEUE_RESTART_S if full[QUEUE_RESTARTS, i] > 0 else QUEUE_STARTUP_S
+                full[measured, i] = events[e, EVENT_RATE]
         elif RAN <= verb <= FAILED:
             i = find(full[QUEUE_JOB], queued, job)
             if i == queued or full[QUEUE_JOB, i] != job:

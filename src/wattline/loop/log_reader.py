@@ -24,13 +24,14 @@ from wattline.core.events import (
     NODE_LOST,
     PROTECTED,
     RAN,
+    READY,
     Event,
     build_events,
 )
 from wattline.core.jobs import Jobs
 from wattline.core.leases import LEASE_ROWS, Leases
 from wattline.core.nodes import HOST_RESOURCES, Nodes
-from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_ROWS, Queue
+from wattline.core.queue import QUEUE_PROTECTED_UNTIL_S, QUEUE_RESTART_S, QUEUE_ROWS, QUEUE_STARTUP_S, Queue
 from wattline.core.quotas import Quotas
 from wattline.core.reasons import REASONS
 from wattline.core.resource_prices import ResourcePrices
@@ -84,12 +85,13 @@ def read_initial_state(log: Log) -> Snapshot | None:
 
 
 def _add_missing_rows(queue: Floats) -> Floats:
-    """Return the block of a queue; logs before 0.2 have no rows about checkpoints and protection."""
+    """Return the block of a queue; older logs have no rows about checkpoints, protection and start-ups."""
     if len(queue) == QUEUE_ROWS:
         return queue
     block = np.zeros((QUEUE_ROWS, queue.shape[1]))
-    block[: len(queue)] = queue
     block[QUEUE_PROTECTED_UNTIL_S] = -math.inf
+    block[[QUEUE_STARTUP_S, QUEUE_RESTART_S]] = math.nan
+    block[: len(queue)] = queue
     return block
 
 
@@ -203,6 +205,8 @@ class _LogBuilder:
                 for name in ("until_s", "saved_s")
             )
             return Event(verb, subject, at_s, _check_value("steps", data["steps"]), until_s, saved_s)
+        if verb == READY:
+            return Event(verb, subject, at_s, rate=_check_value("startup_s", data["startup_s"]))
         if verb == CAPACITY:
             return Event(verb, subject, at_s, *(_check_value(name, data[name]) for name in _CAPACITY))
         names = ("steps", "rate", "watts" if verb == RAN else "energy_j")

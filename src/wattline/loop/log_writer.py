@@ -27,6 +27,7 @@ from wattline.core.events import (
     NODE_LOST,
     PROTECTED,
     RAN,
+    READY,
     Event,
     Events,
     build_events,
@@ -168,6 +169,8 @@ def _encode_event(event: Event, jobs: Jobs) -> dict[str, Any]:
         words.update(steps=event.steps, until_s=until_s, saved_s=saved_s)
     elif event.verb == CAPACITY:
         words.update(gpus=int(event.steps), cpus=event.rate, mem_gib=event.energy_j)
+    elif event.verb == READY:
+        words["startup_s"] = event.rate
     elif event.verb not in (NODE_LOST, NODE_BACK):
         drawn = "watts" if event.verb == RAN else "energy_j"
         words.update(steps=event.steps, rate=event.rate, **{drawn: event.energy_j})

@@ -208,5 +208,6 @@ def record_from_row(job: JobRow, nodes: Nodes) -> JobRecord:
         saves=bool(job.results.get("saves", False)),
         yields=job.results.get("yields"),
         startup_s=float(job.results.get("startup_s", 0.0)),
+        restart_s=float(job.results.get("restart_s", 0.0)),
         crash=str(job.results.get("crash", "")),
     )

@@ -19,8 +19,6 @@ from wattline.core.actions import (
     Actions,
 )
 from wattline.core.events import (
-    ARRIVED,
-    CAPACITY,
     EVENT_ENERGY_J,
     EVENT_JOB,
     EVENT_VERB,
@@ -166,7 +164,7 @@ def check_steps_counted_once(log: Log) -> None:
     for step in log:
         for event in step.events:
             job = event.job
-            if event.verb == ARRIVED or event.verb in (NODE_LOST, NODE_BACK, METERED, PROTECTED, CAPACITY):
+            if event.verb not in (RAN, *LEASE_END_EVENTS):
                 continue
             assert job not in ended, f"job {job} has events after its end"
             total = float(log.jobs.steps[job])

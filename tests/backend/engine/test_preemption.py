@@ -112,7 +112,7 @@ def test_a_session_that_has_saved_saves_at_a_stop(tmp_path: Path, progress: Prog
     record = make_record()
     watch = CheckpointWatch(tmp_path / "none", now_s - 60, adopted=False)
     assert watch.check(record, progress, now_s).until_s == math.inf
-    assert record.startup_s == pytest.approx(20.0)
+    assert (record.startup_s, record.restart_s) == (pytest.approx(20.0), 0.0)
     with progress.path.open("a") as file:
         file.write(f'{{"event": "saved", "at": {now_s - 10}, "fraction": 0.2}}\n')
     progress.read()
@@ -120,6 +120,16 @@ def test_a_session_that_has_saved_saves_at_a_stop(tmp_path: Path, progress: Prog
     assert (found.fraction, found.saved_s) == (0.2, math.inf)
     assert found.until_s == pytest.approx(now_s - 60 + 5 * 20)
     assert found.unsaved_s(now_s + 60) == 0.0
+
+
+def test_the_start_up_of_a_later_attempt_is_that_of_a_restart(
+    tmp_path: Path, progress: ProgressReader
+) -> None:
+    progress.path.write_text(f'{{"event": "progress", "at": {time.time() - 40}, "fraction": 0.1}}\n')
+    progress.read()
+    record = make_record({"starts": 2, "startup_s": 5.0})
+    CheckpointWatch(tmp_path, time.time() - 60, adopted=False).check(record, progress, time.time())
+    assert record.startup_s == record.restart_s == pytest.approx(20.0, abs=1.0)
 
 
 @pytest.mark.parametrize(

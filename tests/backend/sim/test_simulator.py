@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from support.manual_simulation import ManualSimulation
 from support.simulations import finish_times, simulate
 from wattline import policy as p
 from wattline.backend.sim.faults import Faults, Overheads
@@ -20,6 +21,7 @@ from wattline.core.events import (
     METERED,
     NODE_BACK,
     NODE_LOST,
+    READY,
 )
 from wattline.core.jobs import Jobs
 from wattline.errors import ConfigError
@@ -44,6 +46,40 @@ def test_a_restart_costs_seconds_and_a_first_start_its_own() -> None:
 def test_costs_may_differ_from_job_to_job() -> None:
     log = simulate(TWO, p.srtf, overheads=Overheads(restart_s=[50.0, 0.0]))
     assert finish_times(log) == {"b": 30, "a": 170}
+
+
+def test_a_start_up_is_reported_with_the_next_events_after_it_has_ended() -> None:
+    sim = ManualSimulation(
+        TWO, nodes("v100", gpus=2), overheads=Overheads(start_s=[0.0, 4.0], restart_s=30.0)
+    )
+    sim.advance_to(0.0)
+    sim.start(0, gpus=1)
+    sim.advance_to(10.0)  # its first start took no time, which is not reported
+    sim.stop(0)
+    sim.start(0, gpus=1)
+    sim.start(1, gpus=1)
+    sim.advance_to(20.0)
+    sim.advance_to(39.0)
+    assert [event[1:] for event in sim.events if event.verb == READY] == [(1, 14.0, 0.0, 4.0, 0.0)]
+    sim.advance_to(50.0)
+    assert sim.last_event(READY)[1:] == (0, 40.0, 0.0, 30.0, 0.0)
+
+
+def test_a_start_up_that_a_stop_has_cut_short_is_not_reported() -> None:
+    sim = ManualSimulation(TWO, nodes("v100", gpus=2), overheads=Overheads(restart_s=30.0))
+    sim.advance_to(10.0)
+    for at_s in (20.0, 40.0, 60.0):
+        sim.start(0, gpus=1)
+        sim.advance_to(at_s)
+        sim.stop(0)
+    sim.advance_to(100.0)
+    assert READY not in {event.verb for event in sim.events}
+
+
+def test_start_ups_make_no_rounds_of_their_own() -> None:
+    log = simulate(TWO, p.srtf, overheads=Overheads(start_s=5, restart_s=7))
+    assert log.now_s.tolist() == [0.0, 10.0, 35.0, 137.0, 137.0]
+    assert count(log, READY) == 1  # the other two attempts end before the next round
 
 
 def test_saving_costs_the_last_seconds_before_a_stop() -> None:

@@ -18,7 +18,7 @@ from wattline.backend.engine.preemption import CheckpointWatch
 from wattline.backend.engine.progress import ProgressReader
 from wattline.backend.engine.protocol import Engine
 from wattline.backend.engine.user_files import create_file
-from wattline.core.events import LOST, NODE_BACK, NODE_LOST, PROTECTED, RAN, Event
+from wattline.core.events import LOST, NODE_BACK, NODE_LOST, PROTECTED, RAN, READY, Event
 
 CHECK_INTERVAL_S = 1.0
 """Time between two reads of a job's progress."""
@@ -148,7 +148,10 @@ class AttemptMonitor:
                 continue
             if not self._attempts.holds_lease(attempt, job, self._queue.records):
                 continue
+            was_ready = progress.first_counted
             self._report_protection(attempt, record)
+            if progress.first_counted and not was_ready:
+                self._queue.events.append(Event(READY, record.row, now_s, rate=record.startup_s))
             if not has_news:
                 continue
             self._report_rate(attempt, record, progress.rate or 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from wattline.core.nodes import Nodes
 from wattline.core.plan import Placement
 from wattline.core.queue import (
     QUEUE_FIRST_START_S,
+    QUEUE_RESTART_S,
     QUEUE_RESTARTS,
     QUEUE_SERVICE_GPU_S,
     QUEUE_SERVICE_S,
     QUEUE_SINCE_S,
+    QUEUE_STARTUP_S,
     Queue,
 )
 from wattline.core.snapshot import Snapshot
@@ -58,6 +61,8 @@ def build_initial_state(
     for record in queued:
         block[QUEUE_FIRST_START_S, record.row] = record.first_start_s
         block[QUEUE_RESTARTS, record.row] = max(record.starts - 1, 0)
+        block[QUEUE_STARTUP_S, record.row] = record.startup_s or math.nan
+        block[QUEUE_RESTART_S, record.row] = record.restart_s or math.nan
         block[QUEUE_SERVICE_S, record.row] = record.service_s
         block[QUEUE_SERVICE_GPU_S, record.row] = record.service_s * float(jobs.gpus[record.row])
     return replace(state, queue=Queue(block))

@@ -227,6 +227,7 @@ class JobExits:
             "energy_method": self._engine.energy_method,
             "saves": record.saves,
             "startup_s": record.startup_s,
+            "restart_s": record.restart_s,
             "crash": record.crash,
             **({} if record.yields is None else {"yields": record.yields}),
         }

@@ -31,6 +31,7 @@ class JobRecord:
     saves: bool = False  # it has saved a checkpoint in one of its attempts
     yields: bool | None = None  # a stop made it save and exit with 75; None: it was never stopped
     startup_s: float = 0.0  # from the start of an attempt to its first report; 0: unknown
+    restart_s: float = 0.0  # the same of its last attempt that was not the first; 0: unknown
     crash: str = ""  # the signal of a program error that ended its last attempt soon after the start
     refusals: int = 0  # requests to start it that a limit of the cluster prevented, since its last start
     row: int = -1  # in the current job table; -1: not in the queue

@@ -82,6 +82,8 @@ class CheckpointWatch:
         if progress.first_s is not None and not progress.first_counted:
             progress.first_counted = True
             record.startup_s = min(max(progress.first_s - self._start_s, 0.0), 86400.0)
+            if record.starts > 1:
+                record.restart_s = record.startup_s
         every_s = _SCAN_INTERVAL_S if self._file_s == -math.inf else _NEXT_SCAN_INTERVAL_S
         if not progress.saved_count and now_s - self._scanned_s >= every_s:
             self._scanned_s = now_s

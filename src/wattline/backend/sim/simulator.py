@@ -29,6 +29,7 @@ from wattline.core.events import (
     NODE_BACK,
     NODE_LOST,
     RAN,
+    READY,
     STOPPED,
     WAKE_EVENTS,
     Events,
@@ -81,6 +82,7 @@ class Sim:
         self._runs: dict[int, SimAttempt] = {}
         self._ends: list[tuple[float, int, int]] = []  # when, job or -1 - node, start number
         self._starts = [0] * count
+        self._starting: list[tuple[float, int, int, float]] = []  # when ready, job, start number, seconds
         self._failures = [0] * count  # attempts that failed
         self._versions = [0] * count  # an end in the heap is valid only with the newest version
         self._done = compact(np.zeros(count))
@@ -159,9 +161,18 @@ class Sim:
                 break
         if now_s == math.inf and before == len(pending):
             return now_s, build_events()
+        self._report_ready()
         if METERED in wake:
             self._read_meter()
         return self._now_s, self._take_events()
+
+    def _report_ready(self) -> None:
+        """Report the start-ups that have ended; none of them is worth a decision of its own."""
+        starting = self._starting
+        while starting and starting[0][0] <= self._now_s:
+            ready_s, job, start, startup_s = heappop(starting)
+            if job in self._runs and self._starts[job] == start:
+                self._pending += (READY, job, ready_s, 0.0, startup_s, 0.0)
 
     def _read_meter(self) -> None:
         """Report the energy that the cluster and each team have used."""
@@ -322,6 +333,8 @@ class Sim:
             if is_new:
                 cost_s = self._start_cost(job, run)
                 run.ready_s = now_s + cost_s
+                if cost_s > 0 or self._starts[job] > 1:
+                    heappush(self._starting, (run.ready_s, job, self._starts[job], cost_s))
                 if self._limit_s[job] < math.inf:
                     run.killed_s = float(self._boundary(np.float64(now_s + self._limit_s[job])))
                 if self.faults.job_failure > 0:

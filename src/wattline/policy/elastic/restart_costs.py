@@ -33,6 +33,27 @@ def _compute_work_s(block: Floats, now_s: float, steps: Floats, step_s: Floats) 
     return work_s
 
 
+def compute_restart_s(snapshot: Snapshot, assumed_s: float) -> Floats:
+    """Return what a restart of each row of the queue costs: its start-up, and the work that a stop loses.
+
+    The start-up is that of its last restart. Until one is measured, it is the median of the queued jobs of
+    the same model, or *assumed_s* without any, and at least that of its first start, which loads no
+    checkpoint.
+    """
+    queue, model = snapshot.queue, snapshot.jobs.model.codes[snapshot.queue.job]
+    measured_s = queue.restart_s
+    expected_s = np.full(len(queue), assumed_s)
+    known = np.flatnonzero(~np.isnan(measured_s))
+    if len(known):
+        order = known[np.lexsort((measured_s[known], model[known]))]
+        models, first, count = np.unique(model[order], return_index=True, return_counts=True)
+        median_s = measured_s[order[first + count // 2]]
+        at = np.minimum(np.searchsorted(models, model), len(models) - 1)
+        expected_s = np.where(models[at] == model, median_s[at], assumed_s)
+    expected_s = np.fmax(expected_s, queue.startup_s)  # where that is not nan
+    return np.where(np.isnan(measured_s), expected_s, measured_s) + snapshot.lost_work_s
+
+
 def discount_restarts(
     snapshot: Snapshot, capacity: Capacity, left_s: Floats, rescale_s: float, horizon_s: float
 ) -> Floats:

@@ -63,8 +63,9 @@ class Market:
     With *aim* `jct` a second of any job costs 1, and a joule *energy_price* seconds. With `cost` energy costs
     *price*, and a late job pays as in `Andreas`, with the same *urgency* and *patience*. *budgets* are kept
     besides, by measured watts where there are any; *overshoot* and *interval_s* are those of `PowerFlow`.
-    Another number or kind of GPUs costs *restart_s* and the work since the last checkpoint, which must pay
-    within *horizon_s* or the rest of the job, and under budgets within *interval_s*. Jobs of a sweep are
+    Another number or kind of GPUs costs a start-up and the work since the last checkpoint, which must pay
+    within *horizon_s* or the rest of the job, and under budgets within *interval_s*. The start-up is the
+    measured one (see `compute_restart_s`), and *restart_s* until one is measured. Jobs of a sweep are
     fused where that costs them less (see `arrays`). With the aim `jct` no job waits longer than *wait_limit*
     times its wait in order of submission, and an hour (see `ageing`); inf: there is no such limit, and mean
     completion times are shorter where jobs cannot share GPUs by shrinking.

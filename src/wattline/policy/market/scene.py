@@ -20,6 +20,7 @@ from wattline.models.configurations import (
     build_configurations,
 )
 from wattline.policy.elastic.capacity import build_capacity
+from wattline.policy.elastic.restart_costs import compute_restart_s
 from wattline.policy.market.columns import Columns, build_columns
 from wattline.policy.market.rounding import SizeCosts
 from wattline.policy.market.work_left import compute_work_left_s
@@ -116,7 +117,7 @@ def build_scene(
         work_s=np.maximum(work_s, _LEAST_WORK_S),
         held=queue.held_gpus.astype(np.int64),
         held_kind=held_kind,
-        restart_s=np.where(has_run, restart_s + snapshot.lost_work_s, 0.0),
+        restart_s=np.where(has_run, compute_restart_s(snapshot, restart_s), 0.0),
         protected=snapshot.protected & (open_to > 0),
         most_gpus=_limit_to_explored(snapshot, configs.gpus[classes[:, 0], 0], explore),
         outranked=outranked,

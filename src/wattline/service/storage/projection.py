@@ -139,7 +139,10 @@ _SET_RESULTS = (
 )
 
 
-_RESULT_NAMES = ("metrics", "batch", "found_cap_w", "signal", "saves", "yields", "startup_s", "crash")
+_RESULT_NAMES = (
+    *("metrics", "batch", "found_cap_w", "signal", "saves", "yields"),
+    *("startup_s", "restart_s", "crash"),
+)
 
 
 def _results(data: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -23,7 +23,18 @@ from wattline.backend.engine.local import engine as local_engine
 from wattline.backend.engine.local.attempt_processes import AttemptProcesses
 from wattline.backend.engine.local.backend import Local
 from wattline.core.actions import ACTION_COLUMNS, RETUNE, START, STOP
-from wattline.core.events import ARRIVED, FAILED, FINISHED, LOST, PROTECTED, RAN, STOPPED, Event, list_events
+from wattline.core.events import (
+    ARRIVED,
+    FAILED,
+    FINISHED,
+    LOST,
+    PROTECTED,
+    RAN,
+    READY,
+    STOPPED,
+    Event,
+    list_events,
+)
 from wattline.core.protocols import Backend
 from wattline.core.snapshot import Snapshot
 from wattline.testing import BackendContract, JobBehaviour
@@ -246,6 +257,23 @@ def test_a_job_with_a_session_continues_after_a_stop(machine: Machine, tmp_path:
     assert path_of(tmp_path, "1").read_text().split()[-2:] == ["did", "160"]
     assert machine.data("stopped")[0]["completed_fraction"] == pytest.approx(stopped.steps / 60)
     assert [started["attempt"] for started in machine.data("started")] == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_start_up_of_every_attempt_with_a_session_is_reported_once(machine: Machine) -> None:
+    slow = "import time; time.sleep(1.0)\n" + SESSION.format(body="time.sleep(0.05)")
+    machine.submit(job("1", sys.executable, "-c", slow, batch=8), job("2", "sleep 60"))
+    machine.do(START, "2", gpus=1)
+    for _ in range(2):
+        machine.do(START, "1", gpus=1)
+        startup_s = machine.until(READY, "1").rate
+        assert 1.0 < startup_s < 30.0
+        if not machine.data("stopped"):
+            machine.do(STOP, "1")
+            machine.until(STOPPED, "1")
+    state = machine.local.initial_state()
+    assert state.queue.restart_s.tolist() == [startup_s, pytest.approx(math.nan, nan_ok=True)]
+    assert READY not in {event.verb for event in machine.seen}
 
 
 @pytest.mark.slow
