@@ -90,15 +90,17 @@ def test_a_job_that_has_not_run_yet_restarts_for_nothing() -> None:
     assert scene.restart_s.tolist() == [300.0, 0.0]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_measured_restarts_undo_most_of_an_assumption_that_is_wrong_by_ten_times(seed: int) -> None:
-    jobs = some_jobs(80, seed)
-    wrong = report(simulate(SilentSim, jobs, 300.0, 30.0))
-    measured = report(simulate(Sim, jobs, 300.0, 30.0))
-    right = report(simulate(Sim, jobs, 300.0, 300.0))
-    assert measured.restarts < 0.9 * wrong.restarts
-    saved_s, possible_s = wrong.jct_mean_s - measured.jct_mean_s, wrong.jct_mean_s - right.jct_mean_s
-    assert saved_s > 0.6 * possible_s > 0
+def test_measured_restarts_undo_most_of_an_assumption_that_is_wrong_by_ten_times() -> None:
+    restarts, jct_s = np.zeros(3), np.zeros(3)
+    for seed in range(3):
+        jobs = some_jobs(80, seed)
+        for at, (backend, assumed_s) in enumerate(((SilentSim, 30.0), (Sim, 30.0), (Sim, 300.0))):
+            found = report(simulate(backend, jobs, 300.0, assumed_s))
+            restarts[at] += found.restarts
+            jct_s[at] += found.jct_mean_s
+    wrong, measured, right = jct_s
+    assert restarts[1] < 0.9 * restarts[0]
+    assert wrong - measured > 0.5 * (wrong - right) > 0
 
 
 def test_measurements_of_the_assumed_cost_change_no_decision() -> None:

@@ -50,7 +50,7 @@ def test_known_work_is_taken_as_it_is() -> None:
     assert all(same)
 
 
-def test_a_job_whose_like_end_early_has_less_left_than_its_estimate() -> None:
+def test_where_jobs_end_early_another_has_less_left_than_its_estimate() -> None:
     few, many = compute_mean_left(np.zeros(1), np.empty(0)), compute_mean_left(np.zeros(1), np.full(300, 0.1))
     assert many < 0.2 * few
 

@@ -15,7 +15,7 @@ from wattline.core.jobs import Jobs
 from wattline.core.snapshot import Snapshot
 
 _LEAST_LEFT_S = 60.0  # that a job which outlived its estimate is taken to go on at least
-_LAST_RATIOS = 300  # ended jobs whose errors are in the record
+_LAST_RATIOS = 300  # of ended jobs that are in the record
 
 
 class EstimateSource(Protocol):
