@@ -6,7 +6,8 @@ The programme, over jobs j, time buckets t and columns c (x is time):
     s.t. Σ s_c x_jct = W_j;   Σ_c x_jct ≤ Δ_t;   Σ n_c x_jct ≤ N_k Δ_t    (price λ_kt)
 
 Prices start from the closed form for one fast machine, λ(t) = weight unfinished at t / N, and move by
-multiplicative steps with the demand that they cause. Nothing is remembered between decisions.
+multiplicative steps with the demand that they cause. Where all jobs fit beside each other as they like best,
+GPUs are free, and one step is enough. Nothing is remembered between decisions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.jit import F1, F2, I1, INT, kernel
+from wattline.jit import F1, F2, I1, INT, inner, kernel
 from wattline.policy.market.columns import COLUMNS, Columns
 from wattline.policy.market.response import (
     BUCKETS,
@@ -39,6 +40,7 @@ BUCKET_COUNT = 20
 _LEAST_ITERATIONS, _MOST_ITERATIONS = 12, 40
 _JOB_ITERATIONS = 10_000  # of all jobs: prices of few jobs are computed to the end
 _FEW_ITERATIONS = 4
+_FREE = 1e-12  # price of a GPU that no other job wants
 _PRECISION, _COARSE = 2e-3, 2e-2  # relative, of the value of work: in the last two steps, and before
 _STEP = 0.7  # exponent of the first price step; it falls with 1 / (1 + _DAMPING · iteration)
 _DAMPING = 0.15
@@ -90,8 +92,9 @@ def clear(
         gpu, value = start.gpu, start.value
     iterations = count_iterations(len(rows.work_s)) if start is None else _FEW_ITERATIONS
     widest = int(np.diff(columns.start)[code].max(initial=0))
+    first = -1 if start is None and _can_all_run(rows, columns, classes, room) else 0
     gpu, work_value, value, used, totals = _clear(
-        rows, columns, classes, buckets, room, gpu, value, iterations, widest
+        rows, columns, classes, buckets, room, gpu, value, first, iterations, widest
     )
     starts = partial(_find_starts, rows, columns, classes, buckets, room, gpu, value, widest)
     return Prices(gpu, work_value, value, used, float(totals[0]), float(totals[1]), buckets, starts)
@@ -164,7 +167,30 @@ def _find_least(columns: Columns, rate: Floats, code: Ints, accepts: Ints, room:
     return least
 
 
-@kernel(ROWS, COLUMNS, CLASSES, BUCKETS, I1, F2, F1, INT, INT)
+@inner
+def _fits(used: Floats, room: Ints, buckets: Buckets) -> bool:
+    """Return whether GPU-seconds by kind and bucket are no more than there are."""
+    for k in range(used.shape[0]):
+        for t in range(used.shape[1]):
+            if used[k, t] > 1.000001 * room[k] * (buckets.end_s[t] - buckets.begin_s[t]):
+                return False
+    return True
+
+
+@kernel(ROWS, COLUMNS, CLASSES, I1)
+def _can_all_run(rows: MarketRows, columns: Columns, classes: ClassTable, room: Ints) -> bool:
+    """Return whether there are as many GPUs as all rows need at least, of whatever kind."""
+    least = np.zeros(len(classes.code))
+    for g in range(len(least)):
+        first, last = columns.start[classes.code[g]], columns.start[classes.code[g] + 1]
+        least[g] = columns.gpus[first:last].min() if last > first else 0.0
+    needed = 0.0
+    for g in rows.group:
+        needed += least[g] if g >= 0 else 0.0
+    return bool(needed <= room.sum())
+
+
+@kernel(ROWS, COLUMNS, CLASSES, BUCKETS, I1, F2, F1, INT, INT, INT)
 def _clear(
     rows: MarketRows,
     columns: Columns,
@@ -173,20 +199,27 @@ def _clear(
     room: Ints,
     guess: Floats,
     values: Floats,
+    first: int,
     iterations: int,
     widest: int,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return prices, the values of a unit and of all of each row's work, GPU-seconds, energy and bound."""
+    """Return prices, the values of a unit and of all of each row's work, GPU-seconds, energy and bound.
+
+    If the *first* step is -1, GPUs are free in it, and it is the last one if there are enough of them.
+    """
     kinds, times, count = len(room), len(buckets.begin_s), len(rows.work_s)
     hulls = allocate_hulls(classes, buckets, widest)
     gpu, value = guess.copy(), values.copy()
     used, worth = np.zeros((kinds, times)), np.zeros(count)
     energy_j, best = 0.0, -np.inf
-    for step in range(iterations + 1):
+    for step in range(first, iterations + 1):
+        if step < 0:
+            gpu[:] = _FREE
         build_hulls(hulls, columns, classes, buckets, room, gpu)
         used[:] = 0.0
         energy_j, bound = 0.0, 0.0
-        spread, precision = 1.6 if step == 0 else 1.1, _PRECISION if step + 2 > iterations else _COARSE
+        spread = 1.6 if step <= 0 else 1.1
+        precision = _PRECISION if step < 0 or step + 2 > iterations else _COARSE
         for j in range(count):
             g = rows.group[j]
             if g < 0:
@@ -204,8 +237,12 @@ def _clear(
             for t in range(times):
                 bound -= gpu[k, t] * room[k] * (buckets.end_s[t] - buckets.begin_s[t])
         best = max(best, bound)
-        if step == iterations:
+        if step == iterations or (step < 0 and _fits(used, room, buckets)):
             break
+        if step < 0:
+            gpu[:] = guess
+            value[:] = values
+            continue
         power = _STEP / (1.0 + _DAMPING * step)
         for k in range(kinds):
             for t in range(times):
