@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
@@ -22,6 +23,7 @@ from wattline.policy.market.arrays import (
 from wattline.policy.market.budget_price import find_budget_prices, hold_limits
 from wattline.policy.market.budgets import build_power_table, mark_unaffordable
 from wattline.policy.market.choice import MarketChoice, MarketTerms, choose, find_pause, find_prices
+from wattline.policy.market.host_caps import lower_caps
 from wattline.policy.market.prices import Prices
 from wattline.policy.market.rounding import NEVER
 from wattline.policy.market.scene import Scene
@@ -49,7 +51,9 @@ class MarketDecision:
     scene: Scene  # with the arrays that were formed
 
 
-def decide(snapshot: Snapshot, scene: Scene, terms: MarketTerms, overdue: Ints) -> MarketDecision:
+def decide(
+    snapshot: Snapshot, models: Models, scene: Scene, terms: MarketTerms, overdue: Ints
+) -> MarketDecision:
     """Return the decision; the rows *overdue* get GPUs first."""
     if not (scene.open_to > 0).any():
         return _decide_nothing(scene, terms)
@@ -64,6 +68,7 @@ def decide(snapshot: Snapshot, scene: Scene, terms: MarketTerms, overdue: Ints) 
         reason[breaks] = _OVER_BUDGET
         table = build_power_table(scene, snapshot)[0]
         mark_unaffordable(snapshot, scene, limits, table, found.factor, reason)
+    cap = lower_caps(snapshot, models, scene, choice.now, kind, size, cap)
     worth = np.where(choice.worth > NEVER, choice.worth, -math.inf)
     budget_price = float(found.extra[scene.open_to > 0].max())
     return MarketDecision(

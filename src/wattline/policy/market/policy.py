@@ -194,7 +194,7 @@ class Market:
         terms = MarketTerms(
             times, self._price_energy(snapshot.now_s), limits, horizon_s, not self.price.is_variable
         )
-        return _Decided(limits, decide(snapshot, scene, terms, overdue.rows), overdue, times.load)
+        return _Decided(limits, decide(snapshot, models, scene, terms, overdue.rows), overdue, times.load)
 
     def _wait_s(self, scene: Scene) -> float:
         """Return the time to the next decision if due dates come near and nothing else happens."""
