@@ -118,11 +118,12 @@ def test_pages_fit_into_a_browser_of_any_width(site: Path, scheme: str) -> None:
 def test_the_search_finds_a_command(site: Path) -> None:
     with serve(site) as url, run_chromium() as browser, open_window(browser, url) as visitor:
         page = visitor.open("/index.html")
-        page.focus(".md-search__input")
-        # Words that are typed before the index is there are lost.
-        page.wait_for_function(
-            "!document.querySelector('.md-search-result__meta').textContent.includes('Initializing')"
-        )
         page.fill(".md-search__input", "backup")
-        page.wait_for_selector(".md-search-result__link")
+        # Words that are typed before the page listens are lost, so they are typed again until it does.
+        page.wait_for_function("""() => {
+            const input = document.querySelector(".md-search__input");
+            for (const name of ["focus", "keyup", "input"])
+                input.dispatchEvent(new Event(name, {bubbles: true}));
+            return document.querySelector(".md-search-result__link");
+        }""")
         assert "backup" in page.inner_text(".md-search-result__list").lower()
