@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,23 +12,33 @@ from wattline.batch_size.bandit import Zeus
 from wattline.batch_size.bayesian import BayesianTuner
 from wattline.batch_size.replay import replay, score
 from wattline.papers import hfta_experiment
-from wattline.papers.andreas_experiment import reproduce_andreas
 from wattline.papers.andreas_scenarios import build_cluster, draw_jobs, draw_times
 from wattline.papers.hfta_experiment import reproduce_hfta
-from wattline.papers.powerflow_experiment import read_jobs, reproduce_powerflow
+from wattline.papers.powerflow_experiment import read_jobs
 from wattline.papers.reproductions import EXPERIMENTS
-from wattline.papers.results import MEASURED, PUBLIC, SYNTHETIC, Experiments
-from wattline.papers.synergy_experiment import draw_workload, reproduce_synergy
-from wattline.papers.together_experiment import STEPS, LeverTask, reproduce_together, simulate_policy
-from wattline.papers.zeus_experiment import reproduce_zeus
+from wattline.papers.results import MEASURED, PUBLIC, SYNTHETIC, Experiments, PaperResult
+from wattline.papers.synergy_experiment import draw_workload
+from wattline.papers.together_experiment import STEPS, LeverTask, simulate_policy
 from wattline.policy.parser import parse_policy
 from wattline.testing.recurring import build_random_case
 
 QUICK = Experiments(seeds=2, quick=True)
 
 
+@cache
+def run_quickly(name: str) -> PaperResult:
+    """Run an experiment on its stand-in, once for all tests."""
+    return EXPERIMENTS[name](QUICK)
+
+
+@cache
+def run_on_data(name: str, data: Path) -> PaperResult:
+    """Run an experiment on the public data, once for all tests."""
+    return EXPERIMENTS[name](Experiments((data,), seeds=1, quick=True))
+
+
 def test_figures_of_zeus_are_those_of_its_replays() -> None:
-    found = reproduce_zeus(QUICK)
+    found = run_quickly("zeus")
     case = build_random_case(10_000)
     row = next(one for one in found.cases if one.case == f"{case.gpu} {case.name}")
     for seed in range(2):
@@ -39,7 +50,7 @@ def test_figures_of_zeus_are_those_of_its_replays() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "hfta"])
 def test_without_data_every_row_is_labelled_synthetic(name: str) -> None:
-    found = EXPERIMENTS[name](QUICK)
+    found = run_quickly(name)
     assert found.cases
     assert {case.data for case in found.cases} == {SYNTHETIC}
     for case in found.cases:
@@ -49,15 +60,14 @@ def test_without_data_every_row_is_labelled_synthetic(name: str) -> None:
 
 @pytest.mark.slow
 def test_with_data_rows_are_labelled_public(data: Path) -> None:
-    experiments = Experiments((data,), seeds=1, quick=True)
-    for reproduce in (reproduce_zeus, reproduce_andreas, reproduce_powerflow):
-        assert {case.data for case in reproduce(experiments).cases} == {PUBLIC}
-    assert [case.data for case in reproduce_synergy(experiments).cases].count(PUBLIC) == 4
+    for name in ("zeus", "andreas", "powerflow"):
+        assert {case.data for case in run_on_data(name, data).cases} == {PUBLIC}
+    assert [case.data for case in run_on_data("synergy", data).cases].count(PUBLIC) == 4
 
 
 @pytest.mark.slow
 def test_the_published_tune_gives_the_makespans_that_synergy_has(data: Path) -> None:
-    found = reproduce_synergy(Experiments((data,), seeds=1, quick=True))
+    found = run_on_data("synergy", data)
     static = next(case for case in found.cases if case.case == "static FIFO, rounds")
     assert static.original is not None
     assert static.original.mean == pytest.approx(15.3 / 11.1, abs=0.01)
@@ -72,7 +82,7 @@ def test_without_torch_hfta_is_left_out_and_says_what_to_type(monkeypatch: pytes
 
 @pytest.mark.slow
 def test_hfta_measures_this_machine() -> None:
-    found = reproduce_hfta(QUICK)
+    found = run_quickly("hfta")
     (case,) = found.cases
     assert case.data == MEASURED
     assert case.original is not None
@@ -96,7 +106,7 @@ def test_every_step_of_the_ablation_is_a_policy() -> None:
 
 @pytest.mark.slow
 def test_the_first_lever_is_not_compared_with_itself_and_the_joint_policy_is() -> None:
-    found = reproduce_together(QUICK)
+    found = run_quickly("together")
     levers = [effect["lever"] for effect in found.extra["effects"]]
     assert levers == ["+ caps", "+ fusion", "+ elasticity", "+ due dates", "market"]
     base = simulate_policy(LeverTask(STEPS[0].policy, 0, 30))[1]

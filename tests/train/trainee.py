@@ -20,7 +20,6 @@ if "WORLD_SIZE" in os.environ:
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
-optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def print_line(*words: object) -> None:
@@ -29,13 +28,11 @@ def print_line(*words: object) -> None:
 
 
 def save(path: Path) -> None:
-    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, path)
+    torch.save(model.state_dict(), path)
 
 
 def load(path: Path) -> None:
-    state = torch.load(path)
-    model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
+    model.load_state_dict(torch.load(path))
 
 
 def batches(epoch: int) -> list[torch.Tensor]:
@@ -45,9 +42,11 @@ def batches(epoch: int) -> list[torch.Tensor]:
 
 def train_step(batch: torch.Tensor) -> torch.Tensor:
     loss = ((model(batch) - 2 * batch.sum(1, keepdim=True)) ** 2).mean()
-    optimiser.zero_grad()
+    model.zero_grad()
     loss.backward()
-    optimiser.step()
+    with torch.no_grad():  # an optimiser would import the compiler of PyTorch, which takes over a second
+        for weights in model.parameters():
+            weights -= 0.01 * weights.grad
     if run.position.steps == die_at:
         os.kill(os.getpid(), 9)
     return loss

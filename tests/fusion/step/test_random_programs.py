@@ -8,21 +8,22 @@ import torch
 
 from support.training_programs import compare_ways
 
-COUNT = 200
+PART, PARTS = 25, 4
+COUNT = PART * PARTS
 SEED = int(
     os.environ.get("WATTLINE_FUZZ_SEED", datetime.date.today().toordinal() * COUNT)
 )  # another one daily
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_train_as_alone_however_they_are_run(part: int) -> None:
-    first = SEED + part * (COUNT // 8)
-    print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + COUNT // 8 - 1}")
+    first = SEED + part * PART
+    print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + PART - 1}")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcomes = {seed: compare_ways(seed) for seed in range(first, first + COUNT // 8)}
+        outcomes = {seed: compare_ways(seed) for seed in range(first, first + PART)}
     finally:
         torch.set_num_threads(threads)
     wrong = {seed: (o.program.kinds, o.difference) for seed, o in outcomes.items() if o.difference}
@@ -38,11 +39,10 @@ def test_programs_that_were_wrong_once_train_as_alone(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(2))
-def test_random_programs_in_compiled_functions_train_as_alone(part: int) -> None:
-    first = SEED + part * (COUNT // 8)
-    print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + COUNT // 8 - 1}")
-    outcomes = {seed: compare_ways(seed, backend="function") for seed in range(first, first + COUNT // 8)}
+def test_random_programs_in_compiled_functions_train_as_alone() -> None:
+    first = SEED
+    print(f"WATTLINE_FUZZ_SEED={SEED}, programs {first} to {first + PART - 1}")
+    outcomes = {seed: compare_ways(seed, backend="function") for seed in range(first, first + PART)}
     wrong = {seed: (o.program.kinds, o.difference) for seed, o in outcomes.items() if o.difference}
     assert not wrong, f"WATTLINE_FUZZ_SEED={SEED}: {wrong}"
     guardable = [o for o in outcomes.values() if o.program.is_guardable]

@@ -238,6 +238,7 @@ def jobs_and_rest_j(log: Log, nodes: Nodes, budget_j: float) -> float:
 
 
 @pytest.mark.slow
+@settings(deadline=None, max_examples=20)  # each is a whole run with a decision every minute
 @given(st.integers(0, 1000), st.floats(0.3, 1.0), st.sampled_from((0.0, 1.0)))
 @example(256, 0.375, 1.0)  # a job draws thirty times its predicted watts
 def test_watts_hold_one_interval_after_a_job_was_measured_for_the_first_time(
@@ -511,6 +512,7 @@ def test_joules_that_idle_nodes_use_up_are_never_enough(horizon_s: float) -> Non
 
 
 @pytest.mark.slow
+@settings(deadline=None, max_examples=8)  # days, with a decision every five minutes
 @given(st.integers(0, 300))
 def test_no_day_uses_more_than_its_kwh_and_one_interval(seed: int) -> None:
     jobs, nodes = some_jobs(10, seed, duration_s=np.full(10, 40_000.0)), cluster(2, base_w=100.0, idle_w=10.0)

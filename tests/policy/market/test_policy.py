@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
@@ -38,6 +38,7 @@ from wattline.policy.market.scene import build_scene
 from wattline.reports import report
 from wattline.reports.summary import build_run_tables
 from wattline.testing import PolicyContract
+from wattline.testing.scenarios import Scenario, scenarios
 
 NAMES = ("elasticflow/bert", "elasticflow/vgg16", "elasticflow/resnet50", "zeus/none")
 
@@ -78,13 +79,22 @@ class TestMarketWithAnEnergyPrice(PolicyContract):
     models = library()
 
 
+class SlowMarketContract(PolicyContract):
+    """Contract of a market that searches for the least cost; `TestMarket` has all examples."""
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(scenario=scenarios())
+    def test_a_run_obeys_every_law(self, scenario: Scenario) -> None:
+        self.check_scenario(scenario)
+
+
 @pytest.mark.slow
-class TestMarketAtLeastCost(PolicyContract):
+class TestMarketAtLeastCost(SlowMarketContract):
     policy = p.Market(aim="cost")
 
 
 @pytest.mark.slow
-class TestMarketWithExactNodes(PolicyContract):
+class TestMarketWithExactNodes(SlowMarketContract):
     policy = p.Market(aim="cost", nodes="exact")
     place = Pack()
 
