@@ -262,7 +262,7 @@ class _Enough(Exception):
 
 
 def measure_speed(options: Options) -> bool:
-    """Measure the CPU time of a decision with 2,000 and 20,000 jobs, and of Philly's first jobs."""
+    """Measure the CPU time of a decision with 2,000 and 20,000 jobs, and of the whole of Philly."""
     bars, seen = {500: math.inf, 2_000: 0.05, 20_000: 0.5}, {}
     for count, bar in bars.items():
         seen[count] = time_decisions(options.policy, count)
@@ -271,12 +271,12 @@ def measure_speed(options: Options) -> bool:
         )
     growth = math.log(seen[20_000] / seen[2_000]) / math.log(10)
     print(f"  growth: n^{growth:.2f} from 2,000 to 20,000 jobs (n log n is n^1.11)")
-    jobs = read_trace(DATA / "philly/philly_jobs.csv.gz").take(slice(0, 10_000))
-    scene = Scene("philly", jobs, wl.parse_cluster("320xv100:8"), wl.TraceModels())
+    jobs = read_trace(DATA / "philly/philly_jobs.csv.gz")
+    scene = Scene("philly", jobs, wl.parse_cluster("320xv100:8"), wl.TraceModels(), quantum_s=60.0)
     before = time.process_time()
     scene.run_log(options.policy)
     rate = len(jobs) / (time.process_time() - before)
-    print(f"  Philly's first 10,000 jobs: {rate:,.0f} jobs per CPU-second, bar 500")
+    print(f"  Philly, {len(jobs):,} jobs, a decision a minute: {rate:,.0f} jobs per CPU-second, bar 500")
     return all(seen[count] <= bar for count, bar in bars.items()) and rate >= 500
 
 
