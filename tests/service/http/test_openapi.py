@@ -69,7 +69,7 @@ def test_every_operation_conforms_to_the_openapi_document(
         operation = result.ok()
 
         @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         def conforms(case: Any) -> None:
             exercised[case.method.upper(), case.path] += 1
             parts = {str(where): part.mode for where, part in case.meta.components.items()}
