@@ -108,6 +108,19 @@ class Snapshot:
         return np.where(running, np.maximum(self.now_s - self._last_saved_s, 0.0), 0.0)
 
     @property
+    def unsaved(self) -> Bools:
+        """Mask of the running jobs that would lose all that they have done since their last start.
+
+        A policy in which jobs take turns must not stop these: they would start over in every turn.
+        """
+        queue = self.queue
+        ran_s = (
+            self.now_s - queue.block[QUEUE_SINCE_S] - np.fmax(np.nan_to_num(queue.startup_s), queue.restart_s)
+        )
+        can_lose = self.jobs.checkpoint_s[queue.job] != 0
+        return np.asarray(queue.running & can_lose & (self.lost_work_s >= ran_s - 1e-6))
+
+    @property
     def lost_steps(self) -> Floats:
         """Steps that each queued job would lose if it was stopped now; 0 if it waits."""
         if not self.jobs.can_lose_work:

@@ -23,7 +23,7 @@ class Gandiva:
     The job that has had fewest slices of *slice_s* seconds goes first; a decision is made every slice while
     a job waits. When the queue requests more GPUs than there are, jobs that would wait are packed onto jobs
     with as many GPUs, if the models predict that a pair does more work than its members one after the
-    other.
+    other. A job keeps its GPUs until it has saved a checkpoint in its turn: it would start over in the next.
     *Deviates:* the original finds pairs by trying them; here the models predict them. Growing into idle GPUs
     and migrating to defragment are left to other stages and placers.
     """
@@ -39,6 +39,7 @@ class Gandiva:
         if plan is None and can_all_run(snapshot):
             return plan_as_requested(snapshot)
         slices = np.floor(snapshot.service_s / self.slice_s)
+        slices[snapshot.unsaved] = -1.0
         plan = rank_rows(snapshot, plan, slices)
         _, waits, _ = predict_running(snapshot, plan)
         if not waits.any():

@@ -41,7 +41,7 @@ class Gavel:
     jobs or nodes have come or gone, at most every *reset_s*. In each round of *round_s*, jobs are served by
     share / time received since the shares were computed, for one kind of GPU after the other: the fastest
     first, or in random order with equal speeds. GPUs of a job that ends idle until the round is over, and a
-    new job waits for the next one.
+    new job waits for the next one. A job keeps its GPUs until it has saved a checkpoint in its round.
     Of equal priorities one is drawn, the same until the next shares; jobs that came since go last.
     *Deviates:* rounds start at multiples of *round_s*, or when a job comes to an empty queue; no pairs of
     jobs on the same GPUs; the weight of a job is 1. Where several shares are optimal, HiGHS chooses another
@@ -188,7 +188,9 @@ class Gavel:
             int(job.max(initial=-1)) + 1
         )
         room: list[int] = _count_gpus(snapshot, snapshot.usable).tolist()
-        kind = np.full(len(rows), -1, dtype=np.int64)
+        kind = np.where(snapshot.unsaved[rows], _find_held_kinds(snapshot)[rows], -1)
+        for row in np.flatnonzero(kind >= 0).tolist():
+            room[kind[row]] -= gpus[row]
         for k in self._order_kinds(snapshot, steps_s, possible):
             tie = np.where(priority[:, k] > 0, drawn[job], 0.0)
             for row in np.lexsort((tie, -priority[:, k])).tolist():
