@@ -327,3 +327,19 @@ def test_work_bounds_the_number_of_price_steps_and_no_clock() -> None:
     assert count_iterations(10) == 40
     assert count_iterations(500) == 20
     assert count_iterations(20_000) == 12
+
+
+@pytest.mark.parametrize("energy_price", [0.0, 1e-3])
+def test_of_equal_jobs_the_first_to_be_submitted_runs_first(energy_price: float) -> None:
+    jobs = Jobs.of(
+        submit_s=[0] * 7,
+        gpus=[2] * 7,
+        min_gpus=[2] * 7,
+        max_gpus=[2] * 7,
+        duration_s=[3600] * 7,
+        id=list("1234567"),
+    )
+    state = queue_up(jobs, wl.nodes("a100", gpus=4), 0.0)
+    plan = p.Market(energy_price=energy_price)(state, library())
+    runs = plan.row[:2] if energy_price == 0 else plan.row
+    assert sorted(runs.tolist()) == [0, 1][: len(runs)]

@@ -149,7 +149,11 @@ def _guess(
     after = np.searchsorted(ends_s[order], middle_s, side="right")
     price = np.maximum(left[after] / total, 1e-9)
     gpu = np.repeat(price[None], kinds, axis=0) * (1.0 if kinds == 1 else 0.7)
-    value = np.maximum(ends_s - work / total, 1.0) * weight + 0.5 * work * (weight.sum() / total) + 1e-6
+    # Jobs with the same work end together here, so that the search begins, and ends, at the same value: of
+    # equal jobs the first to be submitted is the first to run.
+    last = np.searchsorted(work[order], work, side="right") - 1
+    together_s = ends_s[order][last]
+    value = np.maximum(together_s - work / total, 1.0) * weight + 0.5 * work * (weight.sum() / total) + 1e-6
     return np.ascontiguousarray(gpu), value
 
 
