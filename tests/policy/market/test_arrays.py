@@ -18,12 +18,14 @@ from wattline.core.jobs import Jobs
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
+from wattline.energy.budgets import parse_budget
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.loop.state import advance, build_empty_decision, build_empty_state
 from wattline.models.library import library
 from wattline.placement import Buddy, Power
 from wattline.reports import report
+from wattline.reports.summary import build_run_tables
 from wattline.testing import PolicyContract
 
 SWEEP = "gavel/ResNet-18"
@@ -167,3 +169,16 @@ def test_the_offer_of_a_member_is_that_of_its_array() -> None:
     for row, leader in zip(plan.row.tolist(), plan.group.tolist(), strict=True):
         assert offers[row].runs
         assert offers[row].offer_per_gpu_h == pytest.approx(offers[leader].offer_per_gpu_h)
+
+
+def test_an_array_draws_what_its_members_draw_together() -> None:
+    """A member is measured at its part of the array, which looked like a small draw of the whole."""
+    nodes = parse_cluster("1xv100:4")
+    budget_w = float(nodes.idle_node_w.sum()) + 350.0
+    policy = p.Market(energy_price=1e-2, budgets=(parse_budget(f"{budget_w:g}W"),))
+    log = simulate(policy, sweep_of(10, more=4), "1xv100:4")
+    assert max(count_starts(log)) > 1, "no array was formed"
+    timeline = build_run_tables(log).timeline
+    span_s = np.diff(timeline.at_s)
+    over_j = float((np.maximum(timeline.power_w[:-1] - budget_w, 0.0) * span_s).sum())
+    assert over_j < 300.0 * 4 * 300.0  # an interval of the meter, at the largest caps

@@ -25,24 +25,32 @@ def fill_default_caps(configs: Configurations, nodes: Nodes) -> Ints:
     return np.where(configs.cap_w > 0, configs.cap_w, default_w)
 
 
-def compute_watts_factor(snapshot: Snapshot, configs: Configurations) -> Floats:
-    """Return measured over predicted watts of each row in its last configuration; 1 if never measured."""
+def compute_watts_factor(
+    snapshot: Snapshot, configs: Configurations, watts: Floats | None = None, shift: Ints | None = None
+) -> Floats:
+    """Return measured over predicted watts of each row in its last configuration; 1 if never measured.
+
+    *watts* are those of a fused array in the place of its leader's (0: not measured), and *shift* leads from
+    the leader's class to that of the array.
+    """
     queue = snapshot.queue
+    watts = queue.watts if watts is None else watts
     factor = np.ones(len(queue))
-    measured = np.flatnonzero(queue.watts > 0)
+    measured = np.flatnonzero(watts > 0)
     if not len(measured):
         return factor
     gpus, cap_w, node = queue.block[[QUEUE_LAST_GPUS, QUEUE_LAST_CAP_W, QUEUE_LAST_NODE]][:, measured].astype(
         np.int64
     )
     job_class = configs.job_class[queue.job[measured], snapshot.nodes.kind.codes[node]]
+    job_class = job_class if shift is None else job_class + shift[measured]
     size = configs.gpus[job_class] == gpus[:, None]
     caps_w = fill_default_caps(configs, snapshot.nodes)[job_class, 0]
     cap = caps_w == np.where(cap_w > 0, cap_w, caps_w[:, -1])[:, None]
     known = size.any(axis=1) & cap.any(axis=1)
     predicted_w = configs.watts[job_class, np.argmax(size, axis=1), np.argmax(cap, axis=1)]
     # No upper bound: a budget must hold however far the prediction is below the measurement.
-    factor[measured] = np.where(known, np.maximum(queue.watts[measured] / predicted_w, 0.05), 1.0)
+    factor[measured] = np.where(known, np.maximum(watts[measured] / predicted_w, 0.05), 1.0)
     return factor
 
 

@@ -17,6 +17,7 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.models.array_speed import has_fusion_key
 from wattline.models.configurations import MOST_FUSED
+from wattline.policy.elastic.power_draw import compute_watts_factor
 from wattline.policy.market.prices import Prices, compute_costs
 from wattline.policy.market.response import MarketRows
 from wattline.policy.market.scene import Scene
@@ -157,6 +158,20 @@ def _price_widths(
     accepts, pauses = scene.open_to[lead], np.asarray(width * pause, dtype=np.float64)
     own = np.ascontiguousarray(extra[lead])
     return compute_costs(prices, rows, scene.columns, code, accepts, scene.room, pauses, own, guess)
+
+
+def compute_factors(snapshot: Snapshot, scene: Scene) -> Floats:
+    """Return measured over predicted watts of each row; that of an array stands at its leader.
+
+    What is measured of a member is its part of the array, so the parts are added up.
+    """
+    queue, width = snapshot.queue, count_members(scene)
+    fused = queue.running & (width > 1)
+    total_w = np.bincount(scene.leader, queue.watts, len(width))
+    complete = np.bincount(scene.leader, queue.watts > 0, len(width)) == width
+    watts = np.where(fused, np.where(complete, total_w, 0.0), queue.watts)
+    shift = np.where(fused, (width - 1) * scene.alone_classes, 0)
+    return compute_watts_factor(snapshot, scene.configs, watts, shift)
 
 
 def replace_by_leaders(leader: Ints, rows: Ints) -> Ints:

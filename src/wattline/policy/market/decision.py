@@ -12,8 +12,8 @@ from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.policy.elastic.power_draw import compute_watts_factor
 from wattline.policy.market.arrays import (
+    compute_factors,
     find_families,
     find_running_arrays,
     form_arrays,
@@ -150,7 +150,7 @@ def _solve(
     first = first[scene.open_to[first] > 0]
     factor = np.ones(len(scene.work_s))
     if len(terms.limits.amount):
-        factor = compute_watts_factor(snapshot, scene.configs)
+        factor = compute_factors(snapshot, scene)
     extra = np.zeros(len(scene.work_s))
     free = choice = choose(snapshot, scene, terms, first, factor, extra, start)
     if len(terms.limits.amount):
