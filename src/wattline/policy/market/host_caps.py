@@ -10,12 +10,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from wattline.core.grants import Grants
 from wattline.core.jobs import Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
+from wattline.models.cap_prediction import predict_under_caps
 from wattline.policy.market.arrays import count_members
 from wattline.policy.market.rounding import NowRows
 from wattline.policy.market.scene import Scene
@@ -70,19 +70,6 @@ def _predict(
     host: tuple[int, ...],
 ) -> tuple[Floats, Floats]:
     """Return speed and watts of a job under each of these caps, with the host resources per GPU *host*."""
-    here = nodes.kind.codes == kind
-    same = np.ones(len(caps_w), dtype=np.int64)
-    cap_w = np.array(caps_w, dtype=np.int64)
-    grants = Grants.of(
-        same * job,
-        same * gpus,
-        same * -(-gpus // int(nodes.gpus[here].max())),
-        cap_w=cap_w,
-        batch=np.array(batches, dtype=np.int64),
-        host=np.outer(host, same).astype(np.int64),
-        kind=nodes.kind.names[kind],
-    )
-    busy_w = float(nodes.busy_w[here].max())
-    gpu_w = models.watts(jobs, grants)
-    gpu_w = np.where(np.isnan(gpu_w), np.where(cap_w > 0, np.minimum(cap_w, busy_w), busy_w), gpu_w)
-    return models.speed(jobs, grants), gpus * gpu_w
+    cap_w, batch = np.array(caps_w, dtype=np.int64), np.array(batches, dtype=np.int64)
+    speed, gpu_w = predict_under_caps(models, jobs, nodes, job, kind, gpus, cap_w, batch, host)
+    return speed, gpus * gpu_w

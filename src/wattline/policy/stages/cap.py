@@ -21,6 +21,7 @@ from wattline.core.table import Bools, Floats, Ints
 from wattline.errors import ConfigError
 from wattline.jit import F2, I1, I2, kernel, record
 from wattline.measurement.devices import DEVICES
+from wattline.models.cap_prediction import predict_under_caps
 from wattline.models.configurations import PLENTY, PROPORTIONAL, Configurations, build_configurations
 from wattline.models.cost import sample_cost
 from wattline.models.job_classes import classify_jobs
@@ -218,21 +219,8 @@ def _choose_unlisted_cap(
     """Return the cheapest cap for a size, a batch or a share of the host that no configuration has."""
     configs = build_configurations(models, jobs, nodes)
     cap_w = np.ascontiguousarray(configs.cap_w[configs.job_class[job, kind], 0])
-    here = nodes.kind.codes == kind
-    same = np.ones(len(cap_w), dtype=np.int64)
-    grants = Grants.of(
-        same * job,
-        same * gpus,
-        same * -(-gpus // int(nodes.gpus[here].max())),
-        cap_w=cap_w,
-        batch=same * batch,
-        host=np.outer(host, same).astype(np.int64),
-        kind=nodes.kind.names[kind],
-    )
-    busy_w = float(nodes.busy_w[here].max())
-    gpu_w = models.watts(jobs, grants)
-    gpu_w = np.where(np.isnan(gpu_w), np.where(cap_w > 0, np.minimum(cap_w, busy_w), busy_w), gpu_w)
-    speed = models.speed(jobs, grants)
+    batches = np.full(len(cap_w), batch, dtype=np.int64)
+    speed, gpu_w = predict_under_caps(models, jobs, nodes, job, kind, gpus, cap_w, batches, host)
     return int(stage.choose_cheapest(speed, gpu_w, cap_w, _max_w(nodes.kind.names[kind])))
 
 
