@@ -100,11 +100,13 @@ def test_recorded_dependencies_and_drains_are_simulated_under_these_rules(
     # Held, because Slurm records no dependency on a job that has already ended.
     first = cluster.run(*submit, "-H", "--qos=low", "-p", "two", *quiet).strip()
     second = cluster.run(*submit, "--qos=high", "-d", f"afterok:{first}", *quiet).strip()
-    cluster.run("scontrol", "release", first)
 
     def list_states() -> list[str]:
         return cluster.run("sacct", "-a", "-X", "-n", "-P", "-j", f"{first},{second}", "-o", "State").split()
 
+    # slurmctld reports new jobs every few seconds; of one that ends before, no submit line is recorded.
+    cluster.wait_for(lambda: list_states() == ["PENDING", "PENDING"], timeout_s=120.0)
+    cluster.run("scontrol", "release", first)
     cluster.wait_for(lambda: list_states() == ["COMPLETED", "COMPLETED"], timeout_s=120.0)
     cluster.run("scontrol", "update", "nodename=n2", "state=resume")
     jobs = export(cluster, tmp_path, f"sacct -a -X -P -j {first},{second} -o {FIELDS}")
