@@ -191,9 +191,11 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
         if with_jobs:
-            for pid in self._find_job_processes(name):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            processes = self._find_job_processes(name)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # all at once: none records the end of another
+                for pid in processes:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
 
     def pause_node(self, name: str) -> None:
         """Let the slurmd of a node hang; its jobs run on."""
