@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from wattline.core.leases import Leases
 from wattline.core.nodes import HOST_RESOURCES
 from wattline.core.resource_prices import ResourcePrices
-from wattline.core.table import INT64, Bools, Ints, check_array
+from wattline.core.table import FLOAT64, INT64, Bools, Floats, Ints, check_array
 from wattline.errors import PlanError
 
 
@@ -43,6 +46,9 @@ class Plan:
     precedence: Ints | None = None
     note: object | None = None  # a value that the policy finds as `Snapshot.note` at its next decision
     prices: ResourcePrices | None = None  # of this decision; None: the policy sets no prices
+    # What moving the job of each entry costs, in parts of what a node saves that is switched off. None: no
+    # job is moved for that. Placers that never move jobs ignore it.
+    move_cost: Floats | None = None
 
     def __post_init__(self) -> None:
         check_array("Plan.row", self.row, INT64, 1, PlanError)
@@ -57,6 +63,10 @@ class Plan:
             self._check_optional_columns()
         if self.reason is not None:
             check_array("Plan.reason", self.reason, INT64, 1, PlanError)
+        if self.move_cost is not None:
+            check_array("Plan.move_cost", self.move_cost, FLOAT64, 1, PlanError)
+            if len(self.move_cost) != len(self.row):
+                raise PlanError(f"Plan.move_cost has {len(self.move_cost)} entries, expected {len(self.row)}")
         if self.host is not None:
             check_array("Plan.host", self.host, INT64, 2, PlanError)
             if self.host.shape != (len(HOST_RESOURCES), len(self.row)):
@@ -70,6 +80,30 @@ class Plan:
                 check_array(f"Plan.{name}", column, INT64, 1, PlanError)
                 if len(column) != len(self.row):
                     raise PlanError(f"Plan.{name} has {len(column)} entries, expected {len(self.row)}")
+
+    def take(self, entries: Ints, **changes: Any) -> Plan:
+        """Return a plan of these *entries*, in this order, and with *changes* of other fields."""
+        fields: dict[str, Any] = {
+            "row": self.row[entries],
+            "gpus": self.gpus[entries],
+            "group": self.group[entries],
+            "non_preemptive": self.non_preemptive,
+            "next_decision_s": self.next_decision_s,
+            "stable": self.stable,
+            "cap_w": None if self.cap_w is None else self.cap_w[entries],
+            "batch": None if self.batch is None else self.batch[entries],
+            "reason": self.reason,
+            "needs_meter": self.needs_meter,
+            "host": None if self.host is None else np.take(self.host, entries, axis=1),
+            "kind": None if self.kind is None else self.kind[entries],
+            "node": None if self.node is None else self.node[entries],
+            "gap": self.gap,
+            "precedence": None if self.precedence is None else self.precedence[entries],
+            "note": self.note,
+            "prices": self.prices,
+            "move_cost": None if self.move_cost is None else self.move_cost[entries],
+        }
+        return Plan(**(fields | changes))
 
     def __len__(self) -> int:
         return len(self.row)

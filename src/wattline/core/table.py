@@ -66,7 +66,7 @@ _DTYPES: dict[Any, np.dtype[Any]] = {
     "Floats": np.dtype(np.float64),
     "Bools": np.dtype(np.bool_),
 }
-INT64 = np.dtype(np.int64)
+INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def check_array(name: str, array: Any, dtype: np.dtype[Any], ndim: int, error: type[WattlineError]) -> None:

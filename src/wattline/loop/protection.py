@@ -88,6 +88,8 @@ def keep_leases(plan: Plan, snapshot: Snapshot, kept: Bools) -> Plan:
     if plan.host is not None:
         host = np.concatenate((leases.host[:, lease], plan.host[:, others]), axis=1)
         changes["host"] = np.ascontiguousarray(host)
+    if plan.move_cost is not None:
+        changes["move_cost"] = np.concatenate((np.full(len(rows), math.inf), plan.move_cost[others]))
     until_s = queue.protected_until_s[snapshot.protected]
     return replace(
         plan,

@@ -14,6 +14,7 @@ from wattline.core.table import Bools, Floats, Ints
 from wattline.jit import B1, BOOL, F1, I1, inner, record
 
 NO_INTS = np.empty(0, dtype=np.int64)
+NO_FLOATS = np.empty(0)
 
 NodeEntries = tuple[Ints, Ints]
 """Nodes of jobs: for row i of the queue, columns `range[0, i]` to `range[1, i]` of the second array.

@@ -79,25 +79,8 @@ def reorder(
     plan: Plan, order: Ints, *, non_preemptive: bool = False, next_decision_s: float = math.inf
 ) -> Plan:
     """Return *plan* with its entries in this order."""
-    return Plan(
-        row=plan.row[order],
-        gpus=plan.gpus[order],
-        group=plan.group[order],
-        non_preemptive=non_preemptive,
-        next_decision_s=min(plan.next_decision_s, next_decision_s),
-        stable=plan.stable,
-        cap_w=None if plan.cap_w is None else plan.cap_w[order],
-        batch=None if plan.batch is None else plan.batch[order],
-        reason=plan.reason,
-        needs_meter=plan.needs_meter,
-        host=None if plan.host is None else np.take(plan.host, order, axis=1),
-        kind=None if plan.kind is None else plan.kind[order],
-        node=None if plan.node is None else plan.node[order],
-        gap=plan.gap,
-        precedence=None if plan.precedence is None else plan.precedence[order],
-        note=plan.note,
-        prices=plan.prices,
-    )
+    next_s = min(plan.next_decision_s, next_decision_s)
+    return plan.take(order, non_preemptive=non_preemptive, next_decision_s=next_s)
 
 
 def keep_reasons(plan: Plan, rows: Ints, reason: Ints) -> Ints:
@@ -197,6 +180,7 @@ def decide_again(plan: Plan, at_s: float) -> Plan:
         plan.precedence,
         plan.note,
         plan.prices,
+        plan.move_cost,
     )
 
 

@@ -115,21 +115,4 @@ def _leave_out(plan: Plan, reason: Ints, out: Bools, queued: int) -> Plan:
     left = np.zeros(queued, dtype=np.bool_)
     left[plan.row[stays]] = True
     group = np.where(left[plan.group], plan.group, plan.row)  # without its leader a job runs alone
-
-    def take(column: Ints | None) -> Ints | None:
-        return None if column is None else column[stays]
-
-    return replace(
-        plan,
-        row=plan.row[stays],
-        gpus=plan.gpus[stays],
-        group=group[stays],
-        stable=False,
-        cap_w=take(plan.cap_w),
-        batch=take(plan.batch),
-        reason=all_reasons,
-        host=None if plan.host is None else np.ascontiguousarray(plan.host[:, stays]),
-        kind=take(plan.kind),
-        node=take(plan.node),
-        precedence=take(plan.precedence),
-    )
+    return plan.take(np.flatnonzero(stays), group=group[stays], stable=False, reason=all_reasons)

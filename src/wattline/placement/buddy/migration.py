@@ -51,7 +51,7 @@ def remove_from_node(nodes: Ints, leaders: Ints, i: int) -> None:
 
 
 @inner
-def _move(state: BuddyState, i: int, to: int) -> None:
+def move(state: BuddyState, i: int, to: int) -> None:
     """Move leader *i* to node *to*."""
     nodes, _, _, flags, leaders = state
     add_free_gpus(state, leaders[LEADER_NODE, i], leaders[LEADER_NEED, i])
@@ -62,7 +62,7 @@ def _move(state: BuddyState, i: int, to: int) -> None:
 
 
 @inner
-def _sort_by_need(moving: Ints, count: int, need: Ints) -> None:
+def sort_by_need(moving: Ints, count: int, need: Ints) -> None:
     """Sort the first *count* of *moving* by need, the largest first; of equals the last submitted first."""
     for a in range(1, count):
         b = a
@@ -88,7 +88,7 @@ def _pick_moving(nodes: Ints, leaders: Ints, n: int, wanted: int, moving: Ints) 
             moving[count] = i
             count += 1
         i = leaders[LEADER_NEXT, i]
-    _sort_by_need(moving, count, need)
+    sort_by_need(moving, count, need)
     # The largest first of those that are not more than what is missing: exact for powers of two.
     missing = wanted - nodes[NODE_FREE, n]
     picked = 0
@@ -115,7 +115,7 @@ def _pick_moving(nodes: Ints, leaders: Ints, n: int, wanted: int, moving: Ints) 
             moving[still_moving] = moving[a]
             still_moving += 1
     moving[still_moving] = moving[picked]
-    _sort_by_need(moving, still_moving + 1, need)
+    sort_by_need(moving, still_moving + 1, need)
     return still_moving + 1
 
 
@@ -258,7 +258,7 @@ def defragment_node(state: BuddyState, need: int, kind: int, widest: int) -> int
     nodes[NODE_LOCK, n] = 1
     for a in range(_pick_moving(nodes, leaders, n, need, moving)):
         to = _find_best_fit(nodes, shapes, leaders[LEADER_NEED, moving[a]], kind)
-        _move(state, moving[a], to)
+        move(state, moving[a], to)
     nodes[NODE_LOCK, n] = 0
     return n
 
@@ -302,7 +302,7 @@ def _defragment_in_turns(state: BuddyState, need: int, kind: int, widest: int, m
                 if n < 0:
                     n = _find_emptiest(nodes, leaders, wanted, kind, partial.shape[1], moving)
                     break
-            _move(state, stack[at[top]], n)
+            move(state, stack[at[top]], n)
             at[top] += 1
             moves += 1
     _restore_state(state, saved)

@@ -12,7 +12,7 @@ from wattline.core.protocols import Models
 from wattline.core.queue import QUEUE_HELD_GPUS
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
-from wattline.jit import BOOL, F2, I1, I2, INT, inner, kernel
+from wattline.jit import BOOL, F1, F2, I1, I2, INT, inner, kernel
 from wattline.placement.buddy.free_blocks import (
     ENTRIES_USED,
     HEAPS_STALE,
@@ -29,6 +29,7 @@ from wattline.placement.buddy.free_blocks import (
     take_on_one_node,
     take_whole_nodes,
 )
+from wattline.placement.buddy.gathering import gather_jobs
 from wattline.placement.buddy.migration import (
     add_to_node,
     defragment_node,
@@ -38,6 +39,7 @@ from wattline.placement.buddy.migration import (
 from wattline.placement.kernel_arrays import (
     ENTRY_GPUS,
     ENTRY_NODE,
+    NO_FLOATS,
     NODE_COLUMNS,
     PLAN_COLUMNS,
     NodeColumns,
@@ -90,6 +92,10 @@ class Buddy:
     def __call__(self, plan: Plan, snapshot: Snapshot, models: Models) -> Placement:
         """Return leases for the plan, and a reason for every job without."""
         columns, nodes = take_plan_columns(plan), take_node_columns(snapshot)
+        move_cost = NO_FLOATS
+        if plan.move_cost is not None:
+            move_cost = np.zeros(len(snapshot.queue))
+            move_cost[plan.row] = plan.move_cost
         excluded_kinds = np.zeros(len(snapshot.queue), dtype=np.int64)
         for _ in range(_MAX_SELECTIONS):
             selection = select_jobs(plan, snapshot, models, self.backfill, excluded_kinds)
@@ -104,6 +110,7 @@ class Buddy:
                 excluded_kinds,
                 snapshot.queue.block,
                 snapshot.leases.block,
+                move_cost,
             )
             if not is_stuck:
                 break
@@ -272,7 +279,7 @@ def _write_single_nodes(
             flags[ENTRIES_USED] += 1
 
 
-@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, BOOL, I2, I1, INT, I1, F2, I2)
+@kernel(PLAN_COLUMNS, NODE_COLUMNS, INT, BOOL, I2, I1, INT, I1, F2, I2, F1)
 def _place_selected(
     plan: PlanColumns,
     columns: NodeColumns,
@@ -284,8 +291,9 @@ def _place_selected(
     was_excluded: Ints,
     queue: Floats,
     leases: Ints,
+    move_cost: Floats,
 ) -> tuple[Ints, Ints, Ints, Ints, bool]:
-    """Place the selected jobs in the order of the plan.
+    """Place the selected jobs in the order of the plan; move some if there are *move_cost* by row.
 
     Return node entries, the new outcome and excluded kinds, and whether a selected job found no nodes.
     """
@@ -293,7 +301,7 @@ def _place_selected(
     queued = queue.shape[1]
     outcome, excluded = selected.copy(), was_excluded.copy()
     entry_range = np.zeros((2, queued), dtype=np.int64)
-    if unplaced == 0:
+    if unplaced == 0 and len(move_cost) == 0:
         return entry_range, np.empty((2, 0), dtype=np.int64), outcome, excluded, False
     # A node is taken as a whole at most once; each job has one entry besides.
     entries = np.empty((2, len(free_gpus) + 2 * queued), dtype=np.int64)
@@ -361,6 +369,12 @@ def _place_selected(
                         _reserve_emptiest(state, need, k, largest[k])
                         break
             has_head = True
+    if len(move_cost) > 0:
+        was_on = np.full(queued, -1, dtype=np.int64)
+        for i in range(queued):
+            if stays[i] and lease_start[i + 1] == lease_start[i] + 1:
+                was_on[i] = leases[LEASE_NODE, lease_start[i]]
+        gather_jobs(state, was_on, move_cost)
     follow_leaders(plan_row, plan_group, outcome)
     _write_single_nodes(state, outcome, leases, lease_start, entry_range, entries)
     return entry_range, entries, outcome, excluded, is_stuck

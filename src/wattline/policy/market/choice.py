@@ -48,6 +48,7 @@ class MarketChoice(NamedTuple):
     order: Ints
     gap: float
     bound: float
+    node_price: float  # of a watt of a node for a second, that every job pays for
 
 
 def choose(
@@ -89,7 +90,7 @@ def choose(
     at = np.arange(len(kind))
     cap = np.where(kind >= 0, caps[at, np.maximum(kind, 0), np.maximum(size, 0)], -1)
     order = _order_by_worth(scene, found.worth, none, kind, size, first)
-    return MarketChoice(prices, now, worth, none, kind, size, cap, caps, order, gap, bound)
+    return MarketChoice(prices, now, worth, none, kind, size, cap, caps, order, gap, bound, per_w)
 
 
 def find_prices(scene: Scene, terms: MarketTerms, extra: Floats, start: Prices | None) -> Prices:

@@ -24,6 +24,7 @@ from wattline.policy.market.budget_price import find_budget_prices, hold_limits
 from wattline.policy.market.budgets import build_power_table, mark_unaffordable
 from wattline.policy.market.choice import MarketChoice, MarketTerms, choose, find_pause, find_prices
 from wattline.policy.market.host_caps import lower_caps
+from wattline.policy.market.nodes_on import compute_move_costs
 from wattline.policy.market.prices import Prices
 from wattline.policy.market.rounding import NEVER
 from wattline.policy.market.scene import Scene
@@ -49,6 +50,7 @@ class MarketDecision:
     worth: Floats  # by row, kind and size, per second; -inf: not open to it
     offer: Floats  # by row: the most that a GPU-second is worth to it; nan: nothing is open to it
     scene: Scene  # with the arrays that were formed
+    move_cost: Floats | None  # by row, see `Plan.move_cost`
 
 
 def decide(
@@ -84,6 +86,7 @@ def decide(
         worth=worth,
         offer=_compute_offers(scene, worth),
         scene=scene,
+        move_cost=compute_move_costs(snapshot.nodes, scene, choice.now, choice.node_price, kind, size, cap),
     )
 
 
@@ -104,6 +107,7 @@ def _decide_nothing(scene: Scene, terms: MarketTerms) -> MarketDecision:
         worth=np.full((count, scene.kinds, 1), -math.inf),
         offer=np.full(count, math.nan),
         scene=scene,
+        move_cost=None,
     )
 
 

@@ -2,7 +2,8 @@
 
 At first every GPU pays its share of its node. That is too little for the last node, which may serve a single
 GPU. So the number of nodes of each kind is varied: with m nodes on, their GPUs cost only the watts above
-idle, and the decision is worth what its jobs are worth less m times the price of a node.
+idle, and the decision is worth what its jobs are worth less m times the price of a node. Jobs on nodes that
+are half used are moved together where a node that is off saves more than their restarts cost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from wattline.core.table import Floats, Ints
 from wattline.policy.market.rounding import NEVER, NowRows, allocate
 from wattline.policy.market.scene import Scene
 
+_OFF_S = 300.0  # that an emptied node is off at least; 100 to 3,600 s hardly differ
 _TRIES = 8  # changes of the number of nodes, of each kind and in each direction
 
 
@@ -82,6 +84,22 @@ def choose_nodes(
                     break
                 count, value, best = other, other_value, found
     return best
+
+
+def compute_move_costs(
+    nodes: Nodes, scene: Scene, now: NowRows, per_w: float, kind: Ints, size: Ints, cap: Ints
+) -> Floats | None:
+    """Return what moving each row costs, in parts of what a node saves that is off for `_OFF_S`.
+
+    None: the watts of nodes have no price.
+    """
+    if per_w <= 0:
+        return None
+    node_w = np.full(scene.kinds, 1e-9)
+    np.maximum.at(node_w, nodes.kind.codes, nodes.idle_node_w - nodes.off_w)
+    speed = scene.configs.speed[scene.find_class(kind), np.maximum(size, 0), np.maximum(cap, 0)]
+    lost = now.work_value * speed * scene.restart_s / (per_w * node_w[np.maximum(kind, 0)] * _OFF_S)
+    return np.where(scene.protected, np.inf, lost)
 
 
 def leave_out_nodes(scene: Scene, worth: Floats, watt_price: Floats) -> Floats:

@@ -62,6 +62,7 @@ def build_plan(
         kind=np.ascontiguousarray(kind[row][row_of]) if scene.kinds > 1 else None,
         gap=decision.gap,
         prices=_name_prices(snapshot, decision, limits),
+        move_cost=None if decision.move_cost is None else decision.move_cost[row][row_of],
     )
 
 

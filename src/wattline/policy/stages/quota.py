@@ -185,19 +185,13 @@ def _apply(
     left = np.zeros(queued, dtype=np.bool_)
     left[plan.row[stays]] = True
     group = np.where(left[plan.group], plan.group, plan.row)  # without its leader a job runs alone
-    return replace(
-        plan,
-        row=plan.row[stays],
+    return plan.take(
+        np.flatnonzero(stays),
         gpus=(plan.gpus if only_choose else gpus)[stays],
         group=group[stays],
         stable=plan.stable and bool(stays.all()),
-        cap_w=None if plan.cap_w is None else plan.cap_w[stays],
         batch=None if batch is None else batch[stays],
         reason=reason,
-        host=None if plan.host is None else np.ascontiguousarray(plan.host[:, stays]),
-        kind=None if plan.kind is None else plan.kind[stays],
-        node=None if plan.node is None else plan.node[stays],
-        precedence=None if plan.precedence is None else plan.precedence[stays],
     )
 
 
