@@ -326,7 +326,7 @@ def test_knobs_that_make_no_sense_are_named(knobs: dict[str, object], problem: s
 def test_work_bounds_the_number_of_price_steps_and_no_clock() -> None:
     assert count_iterations(10) == 40
     assert count_iterations(500) == 20
-    assert count_iterations(20_000) == 12
+    assert count_iterations(20_000) == 10
 
 
 @pytest.mark.parametrize("energy_price", [0.0, 1e-3])

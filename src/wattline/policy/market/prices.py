@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from wattline.core.table import Floats, Ints
-from wattline.jit import F1, F2, I1, INT, inner, kernel
+from wattline.jit import BOOL, F1, F2, I1, INT, inner, kernel
 from wattline.policy.market.columns import COLUMNS, Columns
 from wattline.policy.market.response import (
     BUCKETS,
@@ -37,11 +37,13 @@ from wattline.policy.market.response import (
 )
 
 BUCKET_COUNT = 20
-_LEAST_ITERATIONS, _MOST_ITERATIONS = 12, 40
+_LEAST_ITERATIONS, _MOST_ITERATIONS = 10, 40
 _JOB_ITERATIONS = 10_000  # of all jobs: prices of few jobs are computed to the end
 _FEW_ITERATIONS = 4
 _FREE = 1e-12  # price of a GPU that no other job wants
 _PRECISION, _COARSE = 2e-3, 2e-2  # relative, of the value of work: in the last two steps, and before
+_WIDE, _NEAR, _CLOSE = 1.6, 1.1, 1.05  # factor around the last value of work: at first, then, and later
+_CLOSE_STEP = 3  # from which values are close to the last ones
 _STEP = 0.7  # exponent of the first price step; it falls with 1 / (1 + _DAMPING · iteration)
 _DAMPING = 0.15
 _FIRST_BUCKET_S = 30.0  # about a restart: plans are not finer than that
@@ -94,7 +96,7 @@ def clear(
     widest = int(np.diff(columns.start)[code].max(initial=0))
     first = -1 if start is None and _can_all_run(rows, columns, classes, room) else 0
     gpu, work_value, value, used, totals = _clear(
-        rows, columns, classes, buckets, room, gpu, value, first, iterations, widest
+        rows, columns, classes, buckets, room, gpu, value, start is not None, first, iterations, widest
     )
     starts = partial(_find_starts, rows, columns, classes, buckets, room, gpu, value, widest)
     return Prices(gpu, work_value, value, used, float(totals[0]), float(totals[1]), buckets, starts)
@@ -194,7 +196,7 @@ def _can_all_run(rows: MarketRows, columns: Columns, classes: ClassTable, room: 
     return bool(needed <= room.sum())
 
 
-@kernel(ROWS, COLUMNS, CLASSES, BUCKETS, I1, F2, F1, INT, INT, INT)
+@kernel(ROWS, COLUMNS, CLASSES, BUCKETS, I1, F2, F1, BOOL, INT, INT, INT)
 def _clear(
     rows: MarketRows,
     columns: Columns,
@@ -203,13 +205,15 @@ def _clear(
     room: Ints,
     guess: Floats,
     values: Floats,
+    is_warm: bool,
     first: int,
     iterations: int,
     widest: int,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Return prices, the values of a unit and of all of each row's work, GPU-seconds, energy and bound.
 
-    If the *first* step is -1, GPUs are free in it, and it is the last one if there are enough of them.
+    If it *is_warm*, prices and values are those of a similar problem. If the *first* step is -1, GPUs are
+    free in it, and it is the last one if there are enough of them.
     """
     kinds, times, count = len(room), len(buckets.begin_s), len(rows.work_s)
     hulls = allocate_hulls(classes, buckets, widest)
@@ -222,7 +226,7 @@ def _clear(
         build_hulls(hulls, columns, classes, buckets, room, gpu)
         used[:] = 0.0
         energy_j, bound = 0.0, 0.0
-        spread = 1.6 if step <= 0 else 1.1
+        spread = _CLOSE if step >= _CLOSE_STEP else _NEAR if step > 0 or is_warm else _WIDE
         precision = _PRECISION if step < 0 or step + 2 > iterations else _COARSE
         for j in range(count):
             g = rows.group[j]
@@ -278,7 +282,7 @@ def _find_starts(
                 break
             middle_s = 0.5 * (buckets.begin_s[t] + buckets.end_s[t])
             worth = (values[j] - compute_time_price(j, middle_s, rows)) / rows.work_s[j]
-            if worth > 0 and find_point(worth, hulls.points[g, t], hulls.speed[g, t], hulls.price[g, t]) > 0:
+            if worth > 0 and find_point(worth, hulls.points[g, t], hulls.slope[g, t], 0) > 0:
                 start_s[j] = buckets.begin_s[t]
                 break
     return start_s

@@ -5,8 +5,8 @@ In bucket t a job of weight w has the column of its class that maximises
     (μ − f(t)) · s / W − y,    y = h + ν(t) · watts + λ(t) · n,    f(t) = w · t + late · max(0, t − due)
 
 where μ is the value of its work being done, W its work, s the speed of the column and n its GPUs. For each
-class and bucket the columns are a convex hull in the plane of s and y, so the best one is found by bisection;
-more value means more work done, so μ is found by bisection, too.
+class and bucket the columns are a convex hull in the plane of s and y, so the best one is found by its slope.
+More value means more work done, so μ is found by bisection.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Hulls(NamedTuple):
     points: Ints  # 2-D: how many
     speed: Floats  # 3-D
     price: Floats
+    slope: Floats  # 3-D: price per speed between a point and the next one
     column: Ints  # 3-D
 
 
@@ -69,7 +70,11 @@ def allocate_hulls(classes: ClassTable, buckets: Buckets, widest: int) -> Hulls:
     """Return hulls of at most *widest* columns each, not yet built."""
     shape = (len(classes.code), len(buckets.begin_s), widest + 1)
     return Hulls(
-        np.zeros(shape[:2], dtype=np.int64), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        np.zeros(shape[:2], dtype=np.int64),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape, dtype=np.int64),
     )
 
 
@@ -111,19 +116,19 @@ def build_hulls(
                 speed[top], price[top], column[top] = x, y, c
                 top += 1
             hulls.points[g, t] = top
+            for p in range(top - 1):
+                hulls.slope[g, t, p] = (price[p + 1] - price[p]) / (speed[p + 1] - speed[p])
 
 
 @inner
-def find_point(worth: float, count: int, speed: Floats, price: Floats) -> int:
-    """Return the point of a hull with the largest *worth* · speed − price."""
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        if worth * (speed[middle + 1] - speed[middle]) > price[middle + 1] - price[middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def find_point(worth: float, count: int, slope: Floats, near: int) -> int:
+    """Return the point of a hull with the largest *worth* · speed − price; it is not far from *near*."""
+    at = min(near, count - 1)
+    while at < count - 1 and worth > slope[at]:
+        at += 1
+    while at > 0 and worth <= slope[at - 1]:
+        at -= 1
+    return int(at)
 
 
 @inner
@@ -136,17 +141,22 @@ def compute_time_price(j: int, at_s: float, rows: MarketRows) -> float:
 def evaluate(j: int, value: float, rows: MarketRows, buckets: Buckets, hulls: Hulls) -> tuple[float, float]:
     """Return the part of its work that row *j* does at this *value*, and its loss (to be maximised)."""
     g, work_s = rows.group[j], rows.work_s[j]
-    done, loss = 0.0, value
+    weight, late, due_s = rows.weight[j], rows.late[j], rows.due_s[j]
+    points, speeds, prices, slopes = hulls.points[g], hulls.speed[g], hulls.price[g], hulls.slope[g]
+    done, loss, at, per_s = 0.0, value, 0, 1.0 / work_s
     for t in range(len(buckets.begin_s)):
-        long_s = buckets.end_s[t] - buckets.begin_s[t]
-        worth = value - compute_time_price(j, 0.5 * (buckets.begin_s[t] + buckets.end_s[t]), rows)
+        begin_s, end_s = buckets.begin_s[t], buckets.end_s[t]
+        middle_s = 0.5 * (begin_s + end_s)
+        worth = value - (weight * middle_s + late * max(0.0, middle_s - due_s))
         if worth <= 0:
             break
-        worth /= work_s
-        at = find_point(worth, hulls.points[g, t], hulls.speed[g, t], hulls.price[g, t])
-        done += long_s * hulls.speed[g, t, at] / work_s
-        loss -= long_s * (worth * hulls.speed[g, t, at] - hulls.price[g, t, at])
-    return done, loss
+        worth *= per_s
+        at = find_point(worth, points[t], slopes[t], at)
+        if at > 0:
+            speed = speeds[t, at]
+            done += (end_s - begin_s) * speed
+            loss -= (end_s - begin_s) * (worth * speed - prices[t, at])
+    return done * per_s, loss
 
 
 @inner
@@ -212,13 +222,13 @@ def add_use(
     used: Floats,
 ) -> float:
     """Add the GPU-seconds of row *j* by kind and bucket to *used*, return its joules; both times *share*."""
-    g, work_s, joules = rows.group[j], rows.work_s[j], 0.0
+    g, work_s, joules, at = rows.group[j], rows.work_s[j], 0.0, 0
     for t in range(len(buckets.begin_s)):
         long_s = buckets.end_s[t] - buckets.begin_s[t]
         worth = value - compute_time_price(j, 0.5 * (buckets.begin_s[t] + buckets.end_s[t]), rows)
         if worth <= 0:
             break
-        at = find_point(worth / work_s, hulls.points[g, t], hulls.speed[g, t], hulls.price[g, t])
+        at = find_point(worth / work_s, hulls.points[g, t], hulls.slope[g, t], at)
         if at > 0:
             c = hulls.column[g, t, at]
             used[columns.kind[c], t] += share * long_s * columns.gpus[c]
