@@ -32,6 +32,7 @@ from wattline.loop.state import advance, build_empty_decision, build_empty_state
 from wattline.models.library import library
 from wattline.models.trace_model import TraceModels
 from wattline.placement import Buddy, Pack, Power
+from wattline.policy.budget_limits import NO_LIMITS
 from wattline.policy.market import ageing
 from wattline.policy.market.prices import count_iterations
 from wattline.policy.market.scene import build_scene
@@ -262,7 +263,7 @@ def test_overdue_jobs_leave_half_of_the_gpus_to_the_others() -> None:
     """In an overloaded cluster nearly all jobs are overdue: then the order of submission would decide all."""
     state = queue_up(some_jobs(60, 3, 1.0), wl.nodes("a100", count=2), 1e6)
     scene = build_scene(state, library(), None, 30.0)
-    rows = ageing.find_overdue(state, scene, 0.0).rows
+    rows = ageing.find_overdue(state, scene, 0.0, NO_LIMITS).rows
     assert 0 < scene.configs.gpus[scene.job_class[rows], 0].sum() <= 8
     assert len(rows) < 60
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
+from wattline.policy.budget_limits import WATTS, BudgetLimits, compute_idle_w
 from wattline.policy.market.fifo_waits import find_fifo_starts
 from wattline.policy.market.scene import Scene
 
@@ -26,7 +27,9 @@ _MARGIN = 0.5  # of the times under FIFO have passed when a job becomes overdue:
 _HOUR_MARGIN = 0.8  # of the hour: until nodes have booted and jobs have moved
 _PAPER_GPUS = (1.0, 1.1)  # on paper, times those of the cluster: the earlier start counts
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
-_MOST_OVERDUE = 0.5  # of all GPUs: beyond that the cluster is overloaded, or durations were underestimated
+_MOST_OVERDUE = (
+    0.5  # of GPUs and watts: beyond that there are too many jobs, or durations were underestimated
+)
 _SLOW = 5.0  # older jobs than so many times their run time and an hour gain weight
 _TAIL = 0.4  # exponent of completion times in weights; 0: only their mean counts
 _LEAST_JCT_S = 60.0  # jobs that end sooner have the same weight
@@ -43,8 +46,11 @@ class Overdue(NamedTuple):
         return max(float(self.at_s[waits].min(initial=math.inf)), now_s + _LEAST_WAIT_S)
 
 
-def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
-    """Return the rows that have waited for so long that they must run: *times* the wait under FIFO."""
+def find_overdue(snapshot: Snapshot, scene: Scene, times: float, limits: BudgetLimits) -> Overdue:
+    """Return the rows that have waited for so long that they must run: *times* the wait under FIFO.
+
+    They have a part of the GPUs, and of the watts that *limits* allow.
+    """
     queue, jobs = snapshot.queue, snapshot.jobs
     waited_s = snapshot.now_s - jobs.submit_s[queue.job] - snapshot.service_s
     allowed_s = np.full(len(waited_s), _HOUR_MARGIN * _MORE_S)
@@ -58,9 +64,26 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float) -> Overdue:
     rows = np.flatnonzero(is_open & (left_s < 0))
     # Those that run stay: jobs that are overdue would else stop each other in turn.
     rows = rows[np.lexsort((-(waited_s / allowed_s)[rows], ~queue.running[rows]))]
-    taken = np.cumsum(scene.configs.gpus[scene.job_class[rows], 0])
-    rows = rows[taken <= max(_MOST_OVERDUE * float(scene.room.sum()), float(taken[:1].sum()))]
+    least = scene.configs.gpus[scene.job_class[rows], 0]
+    fits = _is_within(least, float(scene.room.sum()))
+    allowed_w = limits.amount[(limits.unit == WATTS) & (limits.team < 0)].min(initial=math.inf)
+    if allowed_w < math.inf:
+        fits &= _is_within(_find_least_watts(scene, rows), float(allowed_w) + compute_idle_w(snapshot))
+    rows = rows[fits]
     return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
+
+
+def _is_within(needs: Floats | Ints, room: float) -> Bools:
+    """Return which rows, one after the other, have their part of *room*; the first has it in any case."""
+    taken = np.cumsum(needs)
+    return np.asarray(taken <= max(_MOST_OVERDUE * room, float(taken[:1].sum())))
+
+
+def _find_least_watts(scene: Scene, rows: Ints) -> Floats:
+    """Return what each of *rows* draws at least, with its share of its node."""
+    configs, of = scene.configs, scene.job_class[rows]
+    drawn_w = np.where(configs.speed[of, 0] > 0, configs.watts[of, 0], math.inf).min(axis=1)
+    return np.asarray(drawn_w + configs.static_w[of] * configs.gpus[of, 0])
 
 
 def compute_age_weights(snapshot: Snapshot, scene: Scene) -> Floats:

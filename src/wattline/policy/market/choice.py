@@ -19,6 +19,7 @@ from wattline.policy.market.response import MarketRows
 from wattline.policy.market.rounding import NowRows, compute_worth
 from wattline.policy.market.scene import Scene
 from wattline.policy.market.time_values import TimeValues
+from wattline.policy.market.watt_profile import FLAT, WattProfile
 
 _PAUSE = 0.1  # of a job's weight: the mean time of its work undervalues that a job ends
 
@@ -32,6 +33,7 @@ class MarketTerms:
     limits: BudgetLimits
     horizon_s: float
     keeps_busy: bool  # GPUs are never all idle while a job waits
+    profile: WattProfile = FLAT  # prices of budgets over time
 
 
 class MarketChoice(NamedTuple):
@@ -114,6 +116,7 @@ def find_prices(scene: Scene, terms: MarketTerms, extra: Floats, start: Prices |
         pause,
         own,
         terms.price_at,
+        terms.profile,
         start,
     )
 

@@ -28,6 +28,7 @@ from wattline.policy.market.nodes_on import compute_move_costs
 from wattline.policy.market.prices import Prices
 from wattline.policy.market.rounding import NEVER
 from wattline.policy.market.scene import Scene
+from wattline.policy.market.watt_profile import build_profile
 
 _HELD, _NO_ROOM, _OUTRANKED, _OVER_BUDGET = (
     REASONS.index(reason) for reason in (Reason.HELD, Reason.NO_ROOM, Reason.OUTRANKED, Reason.OVER_BUDGET)
@@ -155,6 +156,7 @@ def _solve(
     factor = np.ones(len(scene.work_s))
     if len(terms.limits.amount):
         factor = compute_factors(snapshot, scene)
+        terms = replace(terms, profile=build_profile(scene, terms.times, terms.limits))
     extra = np.zeros(len(scene.work_s))
     free = choice = choose(snapshot, scene, terms, first, factor, extra, start)
     if len(terms.limits.amount):

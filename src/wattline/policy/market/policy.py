@@ -181,7 +181,7 @@ class Market:
         overdue = Overdue(np.empty(0, dtype=np.int64), np.full(len(scene.work_s), math.inf))
         if self.aim == "jct":
             if self.wait_limit < math.inf:
-                overdue = find_overdue(snapshot, scene, self.wait_limit)
+                overdue = find_overdue(snapshot, scene, self.wait_limit, limits)
             times = value_completion(scene)
             times = times._replace(weight=times.weight * compute_age_weights(snapshot, scene))
         else:

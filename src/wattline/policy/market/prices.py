@@ -35,6 +35,7 @@ from wattline.policy.market.response import (
     find_point,
     find_value,
 )
+from wattline.policy.market.watt_profile import FLAT, WattProfile
 
 BUCKET_COUNT = 20
 _LEAST_ITERATIONS, _MOST_ITERATIONS = 10, 40
@@ -73,21 +74,22 @@ def clear(
     pause: Floats,
     extra: Floats,
     price_at: Callable[[Floats], Floats],
+    profile: WattProfile = FLAT,
     start: Prices | None = None,
 ) -> Prices:
     """Return prices for *rows* on *room* GPUs of each kind.
 
     *code*, *accepts*, *pause* and *extra* are as in `ClassTable`. *price_at* returns the price of a joule so
-    many seconds from now. With the prices of a similar problem to *start* from, a few steps are enough.
+    many seconds from now; *extra* follows the *profile*. With the prices of a similar problem to *start*
+    from, a few steps are enough.
     """
     gpu_s = _find_least(columns, columns.gpus, code, accepts, room)
     work = rows.work_s * gpu_s[np.maximum(rows.group, 0)] * (rows.group >= 0)
     total = float(max(room.sum(), 1))
-    begin_s, end_s = _divide_time(work, rows.work_s[rows.group >= 0], total)
-    buckets = Buckets(begin_s, end_s, price_at(0.5 * (begin_s + end_s)))
-    least_j = _find_least(columns, columns.watts, code, accepts, room)
-    least_j = (float(buckets.energy_price.min()) + extra) * least_j
-    classes = ClassTable(code, accepts, least_j, pause, extra)
+    begin_s, end_s = _divide_time(work, rows.work_s[rows.group >= 0], total, profile.end_s)
+    middle_s = 0.5 * (begin_s + end_s)
+    buckets = Buckets(begin_s, end_s, price_at(middle_s), profile.at(middle_s))
+    classes = _build_classes(columns, code, accepts, room, pause, extra, buckets)
     if start is None:
         gpu, value = _guess(rows, work, total, buckets, len(room))
     else:
@@ -118,11 +120,18 @@ def compute_costs(
     *code*, *accepts*, *pause* and *extra* are as in `ClassTable`; *guess* is the value of each row's work.
     """
     buckets = prices.buckets
-    least_j = _find_least(columns, columns.watts, code, accepts, room)
-    least_j = (float(buckets.energy_price.min()) + extra) * least_j
-    classes = ClassTable(code, accepts, least_j, pause, extra)
+    classes = _build_classes(columns, code, accepts, room, pause, extra, buckets)
     widest = int(np.diff(columns.start)[code].max(initial=0))
     return _compute_costs(rows, columns, classes, buckets, room, prices.gpu, guess, widest)
+
+
+def _build_classes(
+    columns: Columns, code: Ints, accepts: Ints, room: Ints, pause: Floats, extra: Floats, buckets: Buckets
+) -> ClassTable:
+    """Return the classes with the price of their energy in the cheapest column at the cheapest time."""
+    least_w = _find_least(columns, columns.watts, code, accepts, room)
+    cheapest = (buckets.energy_price + extra[:, None] * buckets.budget).min(axis=1)
+    return ClassTable(code, accepts, cheapest * least_w, pause, extra)
 
 
 def count_iterations(jobs: int) -> int:
@@ -130,9 +139,13 @@ def count_iterations(jobs: int) -> int:
     return min(max(_LEAST_ITERATIONS, _JOB_ITERATIONS // max(jobs, 1)), _MOST_ITERATIONS)
 
 
-def _divide_time(work: Floats, work_s: Floats, total: float) -> tuple[Floats, Floats]:
-    """Return begin and end of the buckets: geometric, from a restart to the end of all work."""
-    end_s = max(1.5 * float(work.sum()) / total, 1.2 * float(work_s.max(initial=0.0)), 600.0)
+def _divide_time(work: Floats, work_s: Floats, total: float, least_s: float) -> tuple[Floats, Floats]:
+    """Return begin and end of the buckets: geometric, from a restart to the end of all work.
+
+    Under a budget that end is not before *least_s*.
+    """
+    end_s = 1.5 * max(float(work.sum()) / total, least_s)
+    end_s = max(end_s, 1.2 * float(work_s.max(initial=0.0)), 600.0)
     first_s = max(_FIRST_BUCKET_S, end_s / 4000)
     edges = np.concatenate(([0.0], np.geomspace(first_s, end_s, BUCKET_COUNT - 1), [_TAIL * end_s]))
     return edges[:-1].copy(), edges[1:].copy()

@@ -39,15 +39,16 @@ class ClassTable(NamedTuple):
     accepts: Ints  # bit mask of the kinds of GPU
     least_j: Floats  # price of the energy of a unit of work in the cheapest column
     pause: Floats  # h, the price of any second of running
-    extra: Floats  # price of a joule besides that of its bucket, because of budgets
+    extra: Floats  # price of a joule now besides that of its bucket, because of budgets
 
 
 class Buckets(NamedTuple):
-    """Time buckets: their ends from now on, and the price of a joule in each."""
+    """Time buckets: their ends from now on, and prices of a joule in each."""
 
     begin_s: Floats
     end_s: Floats
     energy_price: Floats
+    budget: Floats  # price because of budgets, as a part of that now
 
 
 class Hulls(NamedTuple):
@@ -62,7 +63,7 @@ class Hulls(NamedTuple):
 
 ROWS = record(MarketRows, F1, F1, F1, F1, I1)
 CLASSES = record(ClassTable, I1, I1, F1, F1, F1)
-BUCKETS = record(Buckets, F1, F1, F1)
+BUCKETS = record(Buckets, F1, F1, F1, F1)
 
 
 @inner
@@ -102,7 +103,7 @@ def build_hulls(
                 if (classes.accepts[g] >> k) & 1 == 0 or columns.gpus[c] > room[k]:
                     continue
                 x = columns.speed[c]
-                per_j = buckets.energy_price[t] + classes.extra[g]
+                per_j = buckets.energy_price[t] + classes.extra[g] * buckets.budget[t]
                 y = per_j * columns.watts[c] - classes.least_j[g] * x
                 y = classes.pause[g] + max(y, 0.0) + gpu_price[k, t] * columns.gpus[c]
                 if top > 1 and x <= speed[top - 1] and y >= price[top - 1]:
