@@ -21,6 +21,7 @@ from wattline.cli.simulation.policy_argument import parse_policy_and_placer
 from wattline.energy.budgets import parse_budget
 from wattline.models.batch_assignment import allow_published_batches, draw_batches
 from wattline.models.library import library
+from wattline.models.model_assignment import assign_models
 from wattline.models.throughput_table import read_throughput_table
 from wattline.models.trace_model import Misjudged
 from wattline.papers import andreas_scenarios
@@ -323,6 +324,24 @@ def check_budget(options: Options) -> bool:
                 f" {allowed_j / 1e6:.2f} allowed"
             )
     return good
+
+
+def compare_budgets(options: Options) -> bool:
+    """Compare the mean JCT and the energy with PowerFlow's under budgets of watts, and of kWh a day."""
+    rows = []
+    for text in ("12kW", "20kW", "100kWh/day"):
+        jct, energy = Ratios(f"JCT under {text}, powerflow", 1.0), Ratios(f"energy under {text}", math.inf)
+        for seed in options.seeds:
+            jobs = read_trace(f"synth:count={options.count},load=0.9,gpus_total=64,seed={seed}")
+            scene = Scene(
+                f"seed {seed}", assign_models(jobs, library(), "a100", seed), wl.parse_cluster("8xa100:8"),
+                durations=options.durations, budgets=(parse_budget(text),),
+            )  # fmt: skip
+            base, ours = scene.simulate("powerflow@buddy+power"), scene.simulate(options.policy)
+            jct.values.append(base.jct_mean_s / ours.jct_mean_s)
+            energy.values.append(base.energy_j / ours.energy_j)
+        rows += [jct, energy]
+    return print_ratios(rows)
 
 
 def measure_excess_j(scene: Scene, text: str, budget_w: float) -> float:

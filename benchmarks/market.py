@@ -1,6 +1,6 @@
 """The market beside every baseline: one part for each of its bars.
 
-python benchmarks/market.py --part energy|batch|pollux|gavel|cost|combined|starve|speed|budget
+python benchmarks/market.py --part energy|batch|pollux|gavel|cost|combined|starve|speed|budget|watts
     [--policy market@buddy+power] [--durations clairvoyant|history] [--seeds 101-103] [--count 300]
     [--loads 0.7,1.5] [--cells philly:ee9e8c,...]
 
@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[Options], bool]] = {
     "starve": field_parts.check_starvation,
     "speed": field_parts.measure_speed,
     "budget": field_parts.check_budget,
+    "watts": field_parts.compare_budgets,
 }
 
 
