@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 assert hasattr(providers, "is_local_module_file"), "hypothesis finds local modules in another way now"
 providers.is_local_module_file = lambda path: False
 settings.register_profile("check", max_examples=5, derandomize=True, deadline=None)
-settings.register_profile("test", max_examples=40, derandomize=True, deadline=None)
+settings.register_profile("test", max_examples=30, derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 

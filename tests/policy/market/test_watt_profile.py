@@ -10,6 +10,7 @@ from support.placed_jobs import build_snapshot
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.core.jobs import Jobs
+from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget, parse_budget
 from wattline.loop.run import run
 from wattline.models.library import library
@@ -24,10 +25,10 @@ from wattline.policy.market.watt_profile import FLAT, WattProfile, build_profile
 from wattline.reports import report
 
 
-def build_case(waiting: list[int], *budgets: Budget) -> tuple[Scene, TimeValues, BudgetLimits]:
+def build_case(waiting: list[int], *budgets: Budget) -> tuple[Snapshot, Scene, TimeValues, BudgetLimits]:
     snapshot = build_snapshot(wl.nodes("a100", count=2, gpus=8), [], waiting)
     scene = build_scene(snapshot, TraceModels(), None, 30.0)
-    return scene, value_completion(scene), compute_limits(budgets, snapshot, 300.0)
+    return snapshot, scene, value_completion(scene), compute_limits(budgets, snapshot, 300.0)
 
 
 def test_a_price_of_watts_falls_from_1_with_every_job_that_ends() -> None:
@@ -79,7 +80,7 @@ def test_short_jobs_come_first_where_watts_are_scarce(monkeypatch: pytest.Monkey
 
     falling = [simulate(seed) for seed in range(3)]
 
-    def build_flat(scene: Scene, times: TimeValues, limits: BudgetLimits) -> WattProfile:
+    def build_flat(snapshot: Snapshot, scene: Scene, times: TimeValues, limits: BudgetLimits) -> WattProfile:
         return FLAT
 
     monkeypatch.setattr(decision, "build_profile", build_flat)

@@ -156,7 +156,7 @@ def _solve(
     factor = np.ones(len(scene.work_s))
     if len(terms.limits.amount):
         factor = compute_factors(snapshot, scene)
-        terms = replace(terms, profile=build_profile(scene, terms.times, terms.limits))
+        terms = replace(terms, profile=build_profile(snapshot, scene, terms.times, terms.limits))
     extra = np.zeros(len(scene.work_s))
     free = choice = choose(snapshot, scene, terms, first, factor, extra, start)
     if len(terms.limits.amount):

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
-from wattline.policy.budget_limits import WATTS, BudgetLimits
+from wattline.policy.budget_limits import WATTS, BudgetLimits, compute_idle_w
 from wattline.policy.market.scene import Scene
 from wattline.policy.market.time_values import TimeValues
 
@@ -42,11 +43,14 @@ FLAT = WattProfile(np.empty(0), np.empty(0))
 """The same price at all times: what a budget of joules needs."""
 
 
-def build_profile(scene: Scene, times: TimeValues, limits: BudgetLimits) -> WattProfile:
+def build_profile(snapshot: Snapshot, scene: Scene, times: TimeValues, limits: BudgetLimits) -> WattProfile:
     """Return the profile under *limits* of watts; it is flat without one of them, or with one of joules."""
     watts = limits.unit == WATTS
     of_cluster = watts & (limits.team < 0)
-    allowed_w = float(limits.amount[of_cluster].min() if of_cluster.any() else limits.amount[watts].sum())
+    if of_cluster.any():  # with the draw of nodes, which the joules of jobs have their share of
+        allowed_w = float(limits.amount[of_cluster].min()) + compute_idle_w(snapshot)
+    else:
+        allowed_w = float(limits.amount[watts].sum())
     is_open = scene.open_to > 0
     if not watts.all() or not 0 < allowed_w < np.inf or not is_open.any():
         return FLAT
