@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from wattline.models.durations.estimates import DurationEstimates
 from wattline.models.durations.limits import LoggedEstimates
 from wattline.policy import Market
 from wattline.policy.elastic.restart_costs import compute_work_s
+from wattline.policy.market import work_left
 from wattline.policy.market.fifo_waits import find_fifo_starts
 from wattline.policy.market.work_left import compute_mean_left, compute_work_left_s
 
@@ -51,20 +53,43 @@ def test_known_work_is_taken_as_it_is() -> None:
 
 
 def test_where_jobs_end_early_another_has_less_left_than_its_estimate() -> None:
-    few, many = compute_mean_left(np.zeros(1), np.empty(0)), compute_mean_left(np.zeros(1), np.full(300, 0.1))
+    few, many = (
+        compute_mean_left(np.zeros(1), ratio, np.empty(0)) for ratio in (np.empty(0), np.full(300, 0.1))
+    )
     assert many < 0.2 * few
 
 
-@given(ratios, st.floats(0, 50))
-def test_a_job_that_outlives_all_ratios_has_an_unknown_rest(ratio: np.ndarray, done: float) -> None:
-    left = compute_mean_left(np.array([done, 1e9]), ratio)
+def test_jobs_that_go_on_say_that_short_ones_end_first() -> None:
+    """Of twenty jobs ten have ended early, and ten have done twice their estimate: no exception."""
+    ended, going_on = np.full(10, 0.1), np.full(10, 2.0)
+    alone = compute_mean_left(np.zeros(1), ended, np.empty(0))
+    assert compute_mean_left(np.zeros(1), ended, going_on) > 1.1 * alone
+    soon = compute_mean_left(np.zeros(1), ended, np.full(10, 1e-4))  # they say nothing yet
+    assert soon == pytest.approx(alone)
+
+
+def test_without_jobs_that_go_on_the_rest_is_the_mean_of_what_is_larger() -> None:
+    ratio = np.array([0.5, 1.0, 3.0])
+    every = np.concatenate((ratio, work_left._UNSEEN))
+    for done in (0.0, 0.7, 2.0):
+        expected = every[every > done].mean() - done
+        assert compute_mean_left(np.array([done]), ratio, np.empty(0))[0] == pytest.approx(expected)
+
+
+@given(ratios, ratios, st.floats(0, 50))
+def test_a_job_that_outlives_all_ratios_has_an_unknown_rest(
+    ratio: np.ndarray, going_on: np.ndarray, done: float
+) -> None:
+    left = compute_mean_left(np.array([done, 1e9]), ratio, going_on)
     assert left[0] > 0
     assert np.isnan(left[1])
 
 
-@given(ratios, st.floats(0, 50), st.floats(0, 50))
-def test_the_expected_end_only_moves_away(ratio: np.ndarray, done: float, more: float) -> None:
-    left = compute_mean_left(np.array([done, done + more]), ratio)
+@given(ratios, ratios, st.floats(0, 50), st.floats(0, 50))
+def test_the_expected_end_only_moves_away(
+    ratio: np.ndarray, going_on: np.ndarray, done: float, more: float
+) -> None:
+    left = compute_mean_left(np.array([done, done + more]), ratio, going_on)
     assert done + left[0] <= done + more + left[1] + 1e-9
 
 

@@ -1,9 +1,9 @@
 """Work that jobs have left: what is known, or what is left on the average after estimates were off so far.
 
 An estimate of a duration is often off by a factor, and jobs that have run for long tend to go on for long. So
-the durations of ended jobs over their estimates are a sample of what may come of the others: a job that has
-done a times its estimate has the mean of the larger ratios left, less a. Before jobs have ended, and beside
-them, ratios are taken to be log-normal, and wide.
+the durations of ended jobs over their estimates, and what others have done of theirs, are a sample of what
+may come: a job that has done a times its estimate has the mean of the larger ratios left, less a. Before jobs
+have ended, and beside them, ratios are taken to be log-normal, and wide.
 """
 
 from __future__ import annotations
@@ -30,17 +30,25 @@ def compute_work_left_s(snapshot: Snapshot) -> Floats:
     job = snapshot.queue.job
     estimate_s = np.maximum(np.nan_to_num(snapshot.estimates.at_arrival_s[job]), 1.0)
     done_s = snapshot.steps_done * snapshot.jobs.step_s[job]
-    left = compute_mean_left(done_s / estimate_s, snapshot.estimates.ratio)
+    done = done_s / estimate_s
+    left = compute_mean_left(done, snapshot.estimates.ratio, done[done > 0])
     return np.maximum(np.where(np.isnan(left), done_s, left * estimate_s), _LEAST_LEFT_S)
 
 
-def compute_mean_left(done: Floats, ratio: Floats) -> Floats:
+def compute_mean_left(done: Floats, ratio: Floats, at_least: Floats) -> Floats:
     """Return what jobs that have *done* so much of their estimate have left of it; nan: no ratio is larger.
 
-    *ratio* are the durations of ended jobs over their estimates.
+    *ratio* are the durations of ended jobs over their estimates, and *at_least* what jobs that have not ended
+    have done so far: short jobs end first, so ended ones alone would make all others look short. Ratios count
+    as Kaplan and Meier (1958) have it.
     """
     sample = np.sort(np.concatenate((ratio, _UNSEEN)))
-    total = np.concatenate((np.cumsum(sample[::-1])[::-1], [0.0]))
+    going_on = len(at_least) - np.searchsorted(np.sort(at_least), sample, side="left")
+    at_risk = np.arange(len(sample), 0, -1) + going_on
+    survives = np.cumprod(1.0 - 1.0 / at_risk)
+    weight = np.concatenate(([1.0], survives[:-1])) - survives
+    weight[-1] += survives[-1]
+    total, mass = (np.concatenate((np.cumsum(each[::-1])[::-1], [0.0])) for each in (weight * sample, weight))
     first = np.searchsorted(sample, done, side="right")
-    larger = len(sample) - first
-    return np.where(larger > 0, total[first] / np.maximum(larger, 1) - done, np.nan)
+    is_known = first < len(sample)
+    return np.where(is_known, total[first] / np.where(is_known, mass[first], 1.0) - done, np.nan)
