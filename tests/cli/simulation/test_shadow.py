@@ -93,7 +93,7 @@ def test_a_shadow_reports_what_a_policy_would_have_saved_and_changes_nothing(
     log = str(tmp_path / "shadow.jsonl")
     shadow.start("--every", "0.5s", "--policy", "sjf+keep", "--log", log, "--json")
     slurm_cluster.wait_for(shadow.is_watching, DEADLINE_S)
-    lengths = ((2, "sleep 2"), (1, "sleep 3"), (2, "sleep 1"))
+    lengths = ((2, "sleep 9"), (1, "sleep 3"), (2, "sleep 1"))  # Slurm counts whole seconds
     gpus = {submit(slurm_cluster, count, command): count for count, command in lengths}
     (tmp_path / "end").touch()
     slurm_cluster.wait_for(
