@@ -50,6 +50,20 @@ def test_a_budget_of_joules_has_the_same_price_at_all_times() -> None:
     assert FLAT.at(np.arange(3.0)).tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_bound_of_the_sum_of_caps_changes_no_price_of_watts() -> None:
+    snapshot, scene, times, limits = build_case([1, 2, 4], parse_budget("5kW"))
+    bounded = compute_limits((parse_budget("5kW"),), snapshot, 300.0, overshoot=1.0)
+    assert len(bounded.amount) > len(limits.amount)
+    profiles = [build_profile(snapshot, scene, times, each) for each in (limits, bounded)]
+    assert profiles[0].ends_s.tolist() == profiles[1].ends_s.tolist()
+
+
+def test_jobs_that_no_time_is_worth_anything_to_have_a_flat_price() -> None:
+    snapshot, scene, times, limits = build_case([1, 2], parse_budget("5kW"))
+    nothing = times._replace(weight=np.zeros(2))
+    assert build_profile(snapshot, scene, nothing, limits) is FLAT
+
+
 def test_overdue_jobs_leave_half_of_the_watts_to_the_others() -> None:
     snapshot = build_snapshot(wl.nodes("a100", count=2, gpus=8), [], [1] * 16)
     snapshot.jobs.submit_s.setflags(write=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
-from wattline.policy.budget_limits import WATTS, BudgetLimits, compute_idle_w
+from wattline.policy.budget_limits import JOULES, WATTS, BudgetLimits, compute_idle_w
 from wattline.policy.market.scene import Scene
 from wattline.policy.market.time_values import TimeValues
 
@@ -51,15 +51,17 @@ def build_profile(snapshot: Snapshot, scene: Scene, times: TimeValues, limits: B
         allowed_w = float(limits.amount[of_cluster].min()) + compute_idle_w(snapshot)
     else:
         allowed_w = float(limits.amount[watts].sum())
-    is_open = scene.open_to > 0
-    if not watts.all() or not 0 < allowed_w < np.inf or not is_open.any():
+    if (limits.unit == JOULES).any() or not 0 < allowed_w < np.inf:
         return FLAT
     columns = scene.columns
     per_work = np.full(len(columns.start) - 1, np.inf)
     of = np.repeat(np.arange(len(per_work)), np.diff(columns.start))
     np.minimum.at(per_work, of, columns.watts / columns.speed)
-    joules = (scene.work_s * per_work[scene.job_class])[is_open]
-    weight = (times.weight + times.late)[is_open]
+    joules, weight = scene.work_s * per_work[scene.job_class], times.weight + times.late
+    counts = (scene.open_to > 0) & np.isfinite(joules)
+    joules, weight = joules[counts], weight[counts]
+    if not weight.sum() > 0:
+        return FLAT
     order = np.argsort(joules / np.maximum(weight, 1e-12), kind="stable")
     left = np.concatenate((np.cumsum(weight[order][::-1])[::-1], [0.0]))
     return WattProfile(np.cumsum(joules[order]) / allowed_w, np.maximum(left / left[0], _LEAST))
