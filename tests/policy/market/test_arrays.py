@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import wattline as wl
+from support.queued_jobs import queue_up
 from wattline import policy as p
 from wattline.backend.replay import Replay
 from wattline.backend.sim.faults import Overheads
@@ -16,12 +17,10 @@ from wattline.cluster import parse_cluster
 from wattline.core.actions import ACTION_GROUP, ACTION_VERB, START, STOP
 from wattline.core.jobs import Jobs
 from wattline.core.reasons import REASONS, Reason
-from wattline.core.snapshot import Snapshot
 from wattline.core.table import Ints
 from wattline.energy.budgets import parse_budget
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.loop.state import advance, build_empty_decision, build_empty_state
 from wattline.models.library import library
 from wattline.placement import Buddy, Power
 from wattline.reports import report
@@ -45,16 +44,6 @@ def sweep_of(count: int, more: int = 0, key: str = "sweep") -> Jobs:
         batch=np.full(total, 64),
         fuse=[key] * count + [""] * more,
     )
-
-
-def queue_up(jobs: Jobs, cluster: str) -> Snapshot:
-    """Return the state in which all jobs have come and none has started."""
-    nodes = parse_cluster(cluster)
-    state = build_empty_state(jobs, nodes)
-    came = np.zeros((len(jobs), 6))
-    came[:, 1], came[:, 2] = np.arange(len(jobs)), jobs.submit_s
-    kinds = nodes.accepted_kinds(jobs.gpu_kind)
-    return advance(state, build_empty_decision(state), 0.0, came, jobs, kinds)
 
 
 def simulate(policy: p.Market, jobs: Jobs, cluster: str = "1xv100:2") -> Log:
@@ -112,13 +101,13 @@ def test_no_array_holds_jobs_of_two_sweeps() -> None:
         model=[SWEEP] * 8,
         fuse=["sweep"] * 4 + ["other"] * 4,
     )
-    plan = FRUGAL(queue_up(jobs, "1xv100:2"), library())
+    plan = FRUGAL(queue_up(jobs, parse_cluster("1xv100:2")), library())
     assert (plan.group != plan.row).any()
     assert (jobs.fuse.codes[plan.row] == jobs.fuse.codes[plan.group]).all()
 
 
 def test_members_follow_their_leader_with_its_gpus_and_cap() -> None:
-    plan = FRUGAL(queue_up(sweep_of(8), "1xv100:2"), library())
+    plan = FRUGAL(queue_up(sweep_of(8), parse_cluster("1xv100:2")), library())
     lead = {int(row): at for at, row in enumerate(plan.row) if plan.group[at] == row}
     assert plan.cap_w is not None
     for at, leader in enumerate(plan.group.tolist()):
@@ -151,7 +140,7 @@ def test_a_running_array_is_not_stopped_when_a_member_ends() -> None:
 
 def test_members_of_an_array_that_waits_have_the_reason_of_its_leader() -> None:
     jobs = sweep_of(8, more=4)
-    snapshot = queue_up(jobs, "1xv100:1")
+    snapshot = queue_up(jobs, parse_cluster("1xv100:1"))
     plan = FRUGAL(snapshot, library())
     assert plan.reason is not None
     planned = set(plan.row.tolist())
@@ -162,7 +151,7 @@ def test_members_of_an_array_that_waits_have_the_reason_of_its_leader() -> None:
 
 def test_the_offer_of_a_member_is_that_of_its_array() -> None:
     jobs = sweep_of(8)
-    snapshot = queue_up(jobs, "1xv100:2")
+    snapshot = queue_up(jobs, parse_cluster("1xv100:2"))
     plan = FRUGAL(snapshot, library())
     offers = FRUGAL.explain(snapshot, library()).offers
     assert [offer.job for offer in offers] == [str(job) for job in jobs.id]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import wattline as wl
+from support.queued_jobs import queue_up
 from wattline import policy as p
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
@@ -21,14 +22,13 @@ from wattline.core.jobs import Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
-from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget
 from wattline.energy.prices import Price
 from wattline.energy.time_series import TimeSeries
 from wattline.errors import ConfigError
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
-from wattline.loop.state import advance, build_empty_decision, build_empty_state, restore_state
+from wattline.loop.state import restore_state
 from wattline.models.library import library
 from wattline.models.trace_model import TraceModels
 from wattline.placement import Buddy, Pack, Power
@@ -59,15 +59,6 @@ def some_jobs(count: int, seed: int, between_s: float = 400.0, **more: object) -
 def simulate(policy: object, jobs: Jobs, nodes: Nodes, models: Models | None = None) -> Log:
     sim = Sim(jobs, nodes, truth=models or library(), overheads=Overheads(restart_s=30.0))
     return run(sim, policy, models or library(), place=Power(Buddy()))  # type: ignore[arg-type]
-
-
-def queue_up(jobs: Jobs, nodes: Nodes, now_s: float) -> Snapshot:
-    """Return the state in which all jobs have come and none has started."""
-    state = build_empty_state(jobs, nodes)
-    came = np.zeros((len(jobs), 6))
-    came[:, 1], came[:, 2] = np.arange(len(jobs)), jobs.submit_s
-    kinds = nodes.accepted_kinds(jobs.gpu_kind)
-    return advance(state, build_empty_decision(state), now_s, came, jobs, kinds)
 
 
 class TestMarket(PolicyContract):
