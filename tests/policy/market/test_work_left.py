@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import Jobs
@@ -24,6 +25,7 @@ from wattline.policy.elastic.restart_costs import compute_work_s
 from wattline.policy.market import work_left
 from wattline.policy.market.fifo_waits import find_fifo_starts
 from wattline.policy.market.work_left import compute_mean_left, compute_work_left_s
+from wattline.reports.summary import build_run_tables
 
 T = TypeVar("T")
 ratios = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
@@ -48,7 +50,13 @@ def watch(jobs: Jobs, estimate_s: list[float] | None, look: Callable[[Snapshot],
 
 def test_known_work_is_taken_as_it_is() -> None:
     jobs = Jobs.of(submit_s=[0, 10], gpus=[1, 1], duration_s=[100, 50])
-    same = watch(jobs, None, lambda state: np.array_equal(compute_work_left_s(state), compute_work_s(state)))
+    same = watch(
+        jobs,
+        None,
+        lambda state: np.array_equal(
+            compute_work_left_s(state, np.full(len(state.queue), 300.0)), compute_work_s(state)
+        ),
+    )
     assert all(same)
 
 
@@ -113,3 +121,42 @@ def test_waits_on_paper_follow_what_ended_jobs_have_really_taken() -> None:
     seen = watch(jobs, [10.0, 20_000.0, 10.0], look)
     assert seen[1] == 10.0
     assert [start for start in seen if start is not None][-1] == 4000.0
+
+
+def test_a_new_job_counts_with_the_time_until_one_of_such_jobs_has_ended() -> None:
+    """Half of the jobs that ended were short, so a turn of 300 s ends every second new job."""
+    jobs = Jobs.of(
+        submit_s=[*range(40), 50_000], gpus=[1] * 41, duration_s=[20, 2000] * 20 + [40_000], user=["u"] * 41
+    )
+
+    def look(state: Snapshot) -> list[float]:
+        return compute_work_left_s(state, np.full(len(state.queue), 300.0))[state.queue.job == 40].tolist()
+
+    seen = [left for left in watch(jobs, [2000.0] * 40 + [40_000.0], look) if left]
+    assert seen[0] == [pytest.approx(300.0 * 50 / 21)]  # 20 of 40, and one of ten more that are not known
+
+
+def test_jobs_that_are_no_longer_new_have_the_mean_left() -> None:
+    jobs = Jobs.of(submit_s=[0, 1000], gpus=[1, 1], duration_s=[5000, 5000])
+
+    def look(state: Snapshot) -> list[float]:
+        return compute_work_left_s(state, np.full(len(state.queue), 300.0)).tolist()
+
+    first, second = watch(jobs, [5000.0, 5000.0], look)[:2]
+    assert first[0] == pytest.approx(3000.0)  # one of ten new jobs is taken to end in its first turn
+    assert second[0] > 3000.0
+    assert second[1] == pytest.approx(3000.0)
+
+
+def test_short_jobs_that_look_long_are_soon_found_out() -> None:
+    """Jobs of three minutes come with an estimate of a day, behind jobs that have run for hours."""
+    long, short = 12, 40
+    jobs = Jobs.of(
+        submit_s=[0.0] * long + [60_000.0 + 15 * i for i in range(short)],
+        gpus=[1] * (long + short),
+        duration_s=[50_000.0] * long + [200.0] * short,
+    )
+    estimates = LoggedEstimates("history", [65_000.0] * len(jobs))
+    sim = Sim(jobs, parse_cluster("1xv100:4"), overheads=Overheads(restart_s=30.0))
+    log = run(sim, Market(), durations=lambda jobs: DurationEstimates(jobs, estimates))
+    assert build_run_tables(log).outcomes.jct_s[long:].max() < 2 * 3600.0  # 21 h without turns

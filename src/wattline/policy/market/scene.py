@@ -26,6 +26,7 @@ from wattline.policy.market.rounding import SizeCosts
 from wattline.policy.market.work_left import compute_work_left_s
 
 _LEAST_WORK_S = 1.0
+_TURN = 10.0  # restarts that a turn is as long as, see `work_left`
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,7 +93,9 @@ def build_scene(
     for k in range(kinds):
         fits = configs.gpus[classes[:, k], 0] <= room[k]
         open_to |= np.where(fits & ((accepts >> k) & 1 == 1), 1 << k, 0)
-    work_s, outranked = compute_work_left_s(snapshot), np.zeros(len(queue), dtype=np.bool_)
+    row_restart_s = compute_restart_s(snapshot, restart_s)
+    work_s = compute_work_left_s(snapshot, _TURN * row_restart_s)
+    outranked = np.zeros(len(queue), dtype=np.bool_)
     if plan is not None:
         left_out = np.ones(len(queue), dtype=np.bool_)
         left_out[plan.row] = False
@@ -117,7 +120,7 @@ def build_scene(
         work_s=np.maximum(work_s, _LEAST_WORK_S),
         held=queue.held_gpus.astype(np.int64),
         held_kind=held_kind,
-        restart_s=np.where(has_run, compute_restart_s(snapshot, restart_s), 0.0),
+        restart_s=np.where(has_run, row_restart_s, 0.0),
         protected=snapshot.protected & (open_to > 0),
         most_gpus=_limit_to_explored(snapshot, configs.gpus[classes[:, 0], 0], explore),
         outranked=outranked,

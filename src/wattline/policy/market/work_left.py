@@ -4,6 +4,10 @@ An estimate of a duration is often off by a factor, and jobs that have run for l
 the durations of ended jobs over their estimates, and what others have done of theirs, are a sample of what
 may come: a job that has done a times its estimate has the mean of the larger ratios left, less a. Before jobs
 have ended, and beside them, ratios are taken to be log-normal, and wide.
+
+Many jobs end soon whatever their estimate: they fail, or are tests. A job in its first turn counts with the
+work that it takes until one of so many such jobs has ended, if that is less: the inverse of its Gittins index
+for one turn.
 """
 
 from __future__ import annotations
@@ -16,15 +20,19 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
 from wattline.policy.elastic.restart_costs import compute_work_s
 
-_SPREAD = 2.5  # standard deviation of the logarithm of ratios that have not been seen
-_POINTS = 40  # of them, beside those of ended jobs
+_SPREAD = 1.5  # standard deviation of the logarithm of ratios that have not been seen
+_POINTS = 10  # of them, beside those of ended jobs
+_LAST_ENDED = 1000  # jobs among which short ones are counted
 _LEAST_LEFT_S = 60.0
 
 _UNSEEN = np.exp([NormalDist(0.0, _SPREAD).inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
 
 
-def compute_work_left_s(snapshot: Snapshot) -> Floats:
-    """Return the remaining work of each row of the queue, in seconds as requested."""
+def compute_work_left_s(snapshot: Snapshot, turn_s: Floats) -> Floats:
+    """Return the remaining work of each row of the queue, in seconds as requested.
+
+    *turn_s* is the length of its turn, see above.
+    """
     if snapshot.estimates is None:
         return compute_work_s(snapshot)
     job = snapshot.queue.job
@@ -32,7 +40,20 @@ def compute_work_left_s(snapshot: Snapshot) -> Floats:
     done_s = snapshot.steps_done * snapshot.jobs.step_s[job]
     done = done_s / estimate_s
     left = compute_mean_left(done, snapshot.estimates.ratio, done[done > 0])
-    return np.maximum(np.where(np.isnan(left), done_s, left * estimate_s), _LEAST_LEFT_S)
+    left_s = np.where(np.isnan(left), done_s, left * estimate_s)
+    chance = _find_chances(snapshot, turn_s)
+    is_new = (done_s < turn_s) & (chance > 0)
+    left_s = np.where(is_new, np.minimum(left_s, turn_s / np.where(is_new, chance, 1.0)), left_s)
+    return np.maximum(left_s, _LEAST_LEFT_S)
+
+
+def _find_chances(snapshot: Snapshot, turn_s: Floats) -> Floats:
+    """Return the part of ended jobs that took no more than each *turn_s*; few jobs say little."""
+    jobs, job = snapshot.jobs, snapshot.queue.job
+    has_ended = np.ones(int(np.searchsorted(jobs.submit_s, snapshot.now_s, side="right")), dtype=np.bool_)
+    has_ended[job[job < len(has_ended)]] = False
+    ended_s = np.sort(jobs.duration_s[: len(has_ended)][has_ended][-_LAST_ENDED:])
+    return np.asarray((np.searchsorted(ended_s, turn_s, side="right") + 1.0) / (len(ended_s) + _POINTS))
 
 
 def compute_mean_left(done: Floats, ratio: Floats, at_least: Floats) -> Floats:
