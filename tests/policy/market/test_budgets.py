@@ -11,23 +11,31 @@ from hypothesis import strategies as st
 
 import wattline as wl
 from support.cap_sums import sum_caps
+from support.queued_jobs import queue_up
 from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
+from wattline.cluster import parse_cluster
 from wattline.core.actions import STOP
 from wattline.core.events import EVENT_AT_S, EVENT_ENERGY_J, EVENT_JOB, EVENT_VERB, FINISHED, METERED, STOPPED
 from wattline.core.jobs import PREEMPTIBLE_NEVER, Jobs
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
-from wattline.core.table import Floats
+from wattline.core.table import Floats, Ints
 from wattline.energy.budgets import DAY_S, Budget, parse_budget
 from wattline.energy.time_series import TimeSeries
 from wattline.loop.run import run
 from wattline.loop.runlog import Log
 from wattline.models.library import library
+from wattline.models.model_assignment import assign_models
 from wattline.models.trace_model import Misjudged
-from wattline.placement import Pack
+from wattline.placement import Buddy, Pack, Power
 from wattline.policy import Market, PowerFlow
+from wattline.policy.budget_limits import NO_LIMITS, WATTS, compute_limits
+from wattline.policy.elastic.budget_allocation import LimitArrays, PowerTable
+from wattline.policy.market.ageing import _count_powered_gpus, find_overdue
+from wattline.policy.market.budgets import Wanted, raise_caps
+from wattline.policy.market.scene import build_scene
 from wattline.reports import report
 from wattline.reports.summary import build_run_tables
 
@@ -218,3 +226,103 @@ def test_the_budget_of_one_team_does_not_slow_down_another() -> None:
     assert spent_s[1][free].mean() <= 1.02 * spent_s[0][free].mean()
     frugal = np.setdiff1d(np.arange(count), free)
     assert spent_s[1][frugal].mean() > 1.5 * spent_s[0][frugal].mean(), "the budget binds"
+
+
+def some_table(seed: int, rows: int, classes: int, caps: int) -> tuple[Wanted, PowerTable, Ints, Ints]:
+    """Return rows of random classes at random caps, their table, and the size and cap of each."""
+    rng = np.random.default_rng(seed)
+    sizes, shape = np.full(classes, 2), (classes, 2, caps)
+    speed = np.sort(rng.uniform(0.2, 1.0, shape), axis=2)
+    watts = np.sort(rng.uniform(50.0, 400.0, shape), axis=2)
+    caps_w = np.sort(rng.uniform(100.0, 400.0, shape), axis=2)
+    none = np.zeros(classes)
+    table = PowerTable(sizes, np.array([[1, 2]] * classes), speed, watts, caps_w, none, none)
+    row, zero = np.arange(rows), np.zeros(rows, dtype=np.int64)
+    size, cap = rng.integers(0, 2, rows), rng.integers(-1, caps, rows)
+    ones, of = np.ones(rows), rng.integers(0, classes, rows)
+    wanted = Wanted(row, zero, size, cap, of, ones, ones, ones, row % 2, zero, np.zeros(rows, dtype=np.bool_))
+    return wanted, table, size, cap
+
+
+@given(st.integers(0, 10_000), st.integers(0, 8), st.floats(0.0, 1e-2), st.floats(0.0, 2000.0))
+def test_caps_rise_only_where_limits_and_prices_allow(
+    seed: int, rows: int, per_j: float, spare_w: float
+) -> None:
+    wanted, table, size, cap = some_table(seed, rows, 3, 4)
+    value = np.random.default_rng(seed + 1).uniform(0.0, 2.0, rows)
+    of, runs = wanted.job_class, cap >= 0
+
+    def sum_watts(caps: Ints, team: int) -> float:
+        drawn_w = np.where(runs, table.watts[of, size, np.maximum(caps, 0)], 0.0)
+        return float(drawn_w[(wanted.team == team) | (team < 0)].sum())
+
+    limits = LimitArrays(np.zeros(2), np.array([WATTS, WATTS]), np.array([-1, 0]))
+    used = np.array([sum_watts(cap, -1), sum_watts(cap, 0)])
+    limits = limits._replace(amount=used + np.array([spare_w, 0.5 * spare_w]))
+    raised = raise_caps(wanted, table, limits, size, cap, used, value, per_j)
+    assert (raised >= cap).all()
+    assert (raised[~runs] == -1).all()
+    assert sum_watts(raised, -1) <= limits.amount[0] * (1 + 1e-6)
+    assert sum_watts(raised, 0) <= limits.amount[1] * (1 + 1e-6)
+    faster = table.speed[of, size, np.maximum(raised, 0)] - table.speed[of, size, np.maximum(cap, 0)]
+    drawn_w = table.watts[of, size, np.maximum(raised, 0)] - table.watts[of, size, np.maximum(cap, 0)]
+    assert (value * faster >= per_j * drawn_w * (1 - 1e-6)).all()
+
+
+def test_the_last_watts_raise_the_cap_that_gains_most() -> None:
+    wanted, table, size, _ = some_table(1, 2, 1, 2)
+    table = table._replace(
+        speed=np.array([[[0.5, 1.0]] * 2]), watts=np.array([[[100.0, 200.0]] * 2]), sizes=np.array([2])
+    )
+    size = np.zeros(2, dtype=np.int64)
+    limits = LimitArrays(np.array([300.0]), np.array([WATTS]), np.array([-1]))
+    caps, used = np.zeros(2, dtype=np.int64), np.array([200.0])
+    for value, expected in (([1.0, 2.0], [0, 1]), ([2.0, 1.0], [1, 0])):
+        raised = raise_caps(wanted, table, limits, size, caps, used, np.array(value), 0.0)
+        assert raised.tolist() == expected
+
+
+@pytest.mark.slow
+def test_where_watts_are_scarce_the_mean_is_no_longer_than_under_powerflow() -> None:
+    """What a price leaves over goes to the next jobs by worth; by their order without budgets: 0.90."""
+    nodes, budgets = parse_cluster("4xa100:8"), (Budget.watts(3500.0),)
+    ratios = []
+    for seed in (1, 2):
+        jobs = assign_models(wl.synth(count=40, seed=seed, load=0.9, gpus_total=32), library(), "a100", seed)
+        jct_s = [
+            report(
+                run(
+                    Sim(jobs, nodes, truth=library(), overheads=Overheads(restart_s=30.0)),
+                    policy,
+                    library(),
+                    place=Power(Buddy()),
+                )
+            ).jct_mean_s
+            for policy in (
+                PowerFlow(budgets=budgets, interval_s=1800.0),
+                Market(budgets=budgets, interval_s=1800.0, wait_limit=math.inf),
+            )
+        ]
+        ratios.append(jct_s[0] / jct_s[1])
+    assert np.mean(ratios) > 0.97
+
+
+def test_on_paper_a_budget_leaves_as_many_gpus_as_it_has_watts_for() -> None:
+    nodes = wl.nodes("a100", count=4)
+    jobs = Jobs.of(submit_s=[0] * 40, gpus=[1] * 40, duration_s=[9000] * 40)
+    snapshot = queue_up(jobs, nodes, 10.0)
+    scene = build_scene(snapshot, library(), None, 30.0)
+    full_w = float((nodes.base_w + nodes.gpus * nodes.busy_w).sum())
+    counts = [_count_powered_gpus(snapshot, scene, part * full_w) for part in (2.0, 1.0, 0.5, 0.26, 0.0)]
+    assert counts == [32, 32, 16, 10, 1]  # in sixteenths, rounded up
+
+
+def test_no_job_is_overdue_because_a_budget_makes_all_wait() -> None:
+    """Jobs of an hour wait for ten under a budget for four GPUs, as they would in order of submission."""
+    nodes = wl.nodes("a100", count=4, base_w=0.0, idle_w=0.0, busy_w=400.0)
+    jobs = Jobs.of(submit_s=[0] * 40, gpus=[1] * 40, duration_s=[3600] * 40)
+    snapshot = queue_up(jobs, nodes, 4 * 3600.0)
+    scene = build_scene(snapshot, library(), None, 30.0)
+    free = find_overdue(snapshot, scene, 5.0, NO_LIMITS)
+    limited = find_overdue(snapshot, scene, 5.0, compute_limits((Budget.watts(1600.0),), snapshot, 300.0))
+    assert len(limited.rows) < len(free.rows)

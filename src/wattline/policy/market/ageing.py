@@ -26,6 +26,7 @@ _MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never ex
 _MARGIN = 0.5  # of the times under FIFO have passed when a job becomes overdue: they are estimates
 _HOUR_MARGIN = 0.8  # of the hour: until nodes have booted and jobs have moved
 _PAPER_GPUS = (1.0, 1.1)  # on paper, times those of the cluster: the earlier start counts
+_PAPER_STEPS = 16  # in which GPUs on paper follow a budget of watts
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
 _MOST_OVERDUE = (
     0.5  # of GPUs and watts: beyond that there are too many jobs, or durations were underestimated
@@ -54,8 +55,10 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float, limits: BudgetL
     queue, jobs = snapshot.queue, snapshot.jobs
     waited_s = snapshot.now_s - jobs.submit_s[queue.job] - snapshot.service_s
     allowed_s = np.full(len(waited_s), _HOUR_MARGIN * _MORE_S)
+    of_cluster = (limits.unit == WATTS) & (limits.team < 0)
+    allowed_w = float(limits.amount[of_cluster].min(initial=math.inf)) + compute_idle_w(snapshot)
     if (waited_s > allowed_s).any():
-        room = int(scene.room.sum())
+        room = _count_powered_gpus(snapshot, scene, allowed_w)
         start_s = np.fmin(*(find_fifo_starts(snapshot, round(more * room)) for more in _PAPER_GPUS))
         # Of a start that is still to come only counts that it has not come yet.
         fifo_s = np.fmin(start_s, snapshot.now_s) - jobs.submit_s[queue.job]
@@ -66,11 +69,22 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float, limits: BudgetL
     rows = rows[np.lexsort((-(waited_s / allowed_s)[rows], ~queue.running[rows]))]
     least = scene.configs.gpus[scene.job_class[rows], 0]
     fits = _is_within(least, float(scene.room.sum()))
-    allowed_w = limits.amount[(limits.unit == WATTS) & (limits.team < 0)].min(initial=math.inf)
     if allowed_w < math.inf:
-        fits &= _is_within(_find_least_watts(scene, rows), float(allowed_w) + compute_idle_w(snapshot))
+        fits &= _is_within(_find_least_watts(scene, rows), allowed_w)
     rows = rows[fits]
     return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
+
+
+def _count_powered_gpus(snapshot: Snapshot, scene: Scene, allowed_w: float) -> int:
+    """Return how many GPUs *allowed_w* can supply, with their nodes: all, or some sixteenths of them.
+
+    FIFO would have no more under the same budget. Steps keep schedules on paper valid for some decisions.
+    """
+    nodes, room = snapshot.nodes, int(scene.room.sum())
+    full_w = float((nodes.idle_node_w + nodes.gpus * (nodes.busy_w - nodes.idle_w)).sum())
+    if not allowed_w < full_w:
+        return room
+    return max(1, room * math.ceil(_PAPER_STEPS * allowed_w / full_w) // _PAPER_STEPS)
 
 
 def _is_within(needs: Floats | Ints, room: float) -> Bools:

@@ -10,8 +10,9 @@ from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.policy.budget_limits import JOULES, compute_idle_w
 from wattline.policy.elastic.budget_allocation import LimitArrays
-from wattline.policy.market.budgets import Wanted, admit_within, build_power_table, find_forced
+from wattline.policy.market.budgets import Wanted, admit_within, build_power_table, find_forced, raise_caps
 from wattline.policy.market.choice import MarketChoice, MarketTerms, choose
+from wattline.policy.market.rounding import NEVER
 from wattline.policy.market.scene import Scene
 
 _CLUSTER = -1  # in the place of a team
@@ -98,21 +99,16 @@ def hold_limits(
 ) -> tuple[Ints, Ints, Ints, Bools]:
     """Return kind, size and cap of each row so that no limit is broken, and rows for which one is.
 
-    What the choice leaves of the limits goes to rows that would have run without them, at lower caps.
+    What the choice leaves of the limits goes to the rows that lose least by running at its prices, and what
+    is left then to higher caps, where it pays.
     """
     limits = terms.limits
     arrays = LimitArrays(limits.amount, limits.unit, limits.team)
     table, cluster = build_power_table(scene, snapshot)
     kind, size, cap = choice.kind.copy(), choice.size.copy(), choice.cap.copy()
-    more = np.flatnonzero((kind < 0) & (free.kind >= 0))
-    more = free.order[np.isin(free.order, more)]
-    kind[more], size[more], cap[more] = free.kind[more], free.size[more], free.cap[more]
     rest = np.flatnonzero((kind < 0) & (scene.open_to > 0))
-    if len(rest):  # at the least size and under the lowest cap, if that is all that a limit allows
-        rest = rest[np.argsort(scene.work_s[rest], kind="stable")]
-        kind[rest] = _find_first_kinds(scene.open_to[rest])
-        size[rest], cap[rest] = 0, 0
-    order = np.concatenate((choice.order, more, rest))
+    rest = rest[np.argsort(_want_besides(scene, factor, choice, rest, kind, size, cap), kind="stable")]
+    order = np.concatenate((choice.order, rest))
     if (limits.unit == JOULES).any():
         # What runs has its joules reserved, and where they are scarce the least.
         if choice is not free:
@@ -121,8 +117,27 @@ def hold_limits(
     forced = find_forced(snapshot, scene)
     order = np.ascontiguousarray(order[np.argsort(~forced[order], kind="stable")])
     wanted = _want(snapshot, scene, factor, order, kind, size, cap)
-    size, cap, breaks, _ = admit_within(wanted, cluster, table, arrays, True)
+    size, cap, breaks, used = admit_within(wanted, cluster, table, arrays, True)
+    if np.isfinite(limits.max_ever_w).all():  # watts that are not used now are lost, unlike joules
+        per_j = float(terms.price_at(np.zeros(1))[0])
+        cap = raise_caps(wanted, table, arrays, size, cap, used, choice.now.work_value, per_j)
     return np.where(size >= 0, kind, -1), size, cap, breaks
+
+
+def _want_besides(
+    scene: Scene, factor: Floats, choice: MarketChoice, rows: Ints, kind: Ints, size: Ints, cap: Ints
+) -> Floats:
+    """Write the best way of running *rows*, which the choice leaves out; return what a watt loses by it."""
+    _, kinds, sizes = choice.worth.shape
+    worth = choice.worth[rows].reshape(len(rows), kinds * sizes)
+    best = worth.argmax(axis=1)
+    worth = worth[np.arange(len(rows)), best]
+    kind[rows], size[rows] = np.divmod(best, sizes)
+    cap[rows] = choice.caps[rows, kind[rows], size[rows]]
+    drawn_w = scene.configs.watts[scene.find_class(kind[rows], rows), size[rows], cap[rows]] * factor[rows]
+    none = worth <= NEVER  # what they have is not among the configurations
+    kind[rows[none]], size[rows[none]], cap[rows[none]] = _find_first_kinds(scene.open_to[rows[none]]), 0, 0
+    return np.where(none, math.inf, (choice.none[rows] - worth) / np.maximum(drawn_w, 1e-9))
 
 
 def _want(

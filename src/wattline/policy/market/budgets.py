@@ -8,6 +8,7 @@ are those that were measured, where there are any.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -173,3 +174,70 @@ def admit_within(
                 longest_s = max(longest_s, run_s)
                 break
     return size, cap, breaks, used
+
+
+@inner
+def _push_cap(
+    heap: list[tuple[float, int, int]],
+    i: int,
+    wanted: Wanted,
+    table: PowerTable,
+    size: Ints,
+    cap: Ints,
+    value: Floats,
+    per_j: float,
+) -> None:
+    """Put the next faster cap of row *i* on the heap, the largest gain per watt first, if it pays."""
+    c, s, now = wanted.job_class[i], size[i], cap[i]
+    for q in range(now + 1, table.speed.shape[2]):
+        faster = table.speed[c, s, q] - table.speed[c, s, now]
+        if faster > 1e-9 * table.speed[c, s, now]:
+            drawn_w = (table.watts[c, s, q] - table.watts[c, s, now]) * wanted.watts_factor[i]
+            gain = value[i] * faster / max(drawn_w, 1e-9)
+            if gain > per_j:
+                heappush(heap, (-gain, i, q))
+            break
+
+
+@kernel(
+    _WANTED,
+    record(PowerTable, I1, I2, F3, F3, F3, F1, F1),
+    record(LimitArrays, F1, I1, I1),
+    I1,
+    I1,
+    F1,
+    F1,
+    FLOAT,
+)
+def raise_caps(
+    wanted: Wanted,
+    table: PowerTable,
+    limits: LimitArrays,
+    size: Ints,
+    cap: Ints,
+    used: Floats,
+    value: Floats,
+    per_j: float,
+) -> Ints:
+    """Return the caps after what is left of the limits went where a watt gains most.
+
+    Rows of this *size* and *cap* (-1: none) have *used* so much of each limit. A second of a row's work has
+    this *value*, and a joule costs *per_j* besides all limits. A higher cap needs no restart.
+    """
+    raised, taken, more = cap.copy(), used.copy(), np.zeros(AMOUNTS)
+    heap = [(0.0, 0, 0)]
+    heap.pop()
+    for i in range(len(cap)):
+        if cap[i] >= 0:
+            _push_cap(heap, i, wanted, table, size, raised, value, per_j)
+    while len(heap) > 0:
+        _, i, q = heappop(heap)
+        c, s, now = wanted.job_class[i], size[i], raised[i]
+        drawn_w = (table.watts[c, s, q] - table.watts[c, s, now]) * wanted.watts_factor[i]
+        more[OWN_W] = more[CLUSTER_W] = drawn_w
+        more[OWN_CAP_W] = more[CLUSTER_CAP_W] = table.caps_w[c, s, q] - table.caps_w[c, s, now]
+        if fits_limits(wanted.team[i], more, taken, limits, True):
+            add_use(wanted.team[i], more, taken, limits)
+            raised[i] = q
+            _push_cap(heap, i, wanted, table, size, raised, value, per_j)
+    return raised

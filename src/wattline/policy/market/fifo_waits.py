@@ -34,7 +34,7 @@ def find_fifo_starts(snapshot: Snapshot, gpus: int) -> Floats:
     return start_s[queued]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def compute_fifo_starts(jobs: Jobs, gpus: int) -> Floats:
     """Return when each job would start on *gpus* GPUs in order of submission; nan: it needs more than all."""
     return _run_on_paper(jobs.submit_s, jobs.gpus, jobs.duration_s, gpus)
