@@ -9,7 +9,7 @@ from support.simulations import finish_times, first_start_times, simulate, start
 from wattline import policy as p
 from wattline.cluster import join_nodes, nodes
 from wattline.core.actions import STOP
-from wattline.core.jobs import Jobs
+from wattline.core.jobs import PREEMPTIBLE_NEVER, Jobs
 from wattline.core.plan import Plan
 from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
@@ -17,6 +17,7 @@ from wattline.errors import ConfigError
 from wattline.models import Misjudged, TraceModels
 from wattline.placement import Pack
 from wattline.policy.chain import decide_again
+from wattline.policy.parser import parse_policy
 
 
 def three(**more: list[float]) -> Jobs:
@@ -54,6 +55,19 @@ def test_edf_serves_the_earliest_deadline_first_and_jobs_without_one_last() -> N
 
 def test_priority_serves_the_highest_first() -> None:
     assert finish_times(simulate(three(priority=[0, 1, 2]), p.priority)) == {"s": 20, "m": 70, "l": 160}
+
+
+@pytest.mark.parametrize("policy", ["afs", "powerflow", "market"])
+def test_before_an_elastic_policy_the_highest_priority_goes_first(policy: str) -> None:
+    """Jobs of one GPU that come while another runs, the longest with the highest priority."""
+    jobs = Jobs.of(
+        submit_s=[0, 10, 20, 30],
+        gpus=[1] * 4,
+        duration_s=[1000, 100, 300, 900],
+        priority=[0, 1, 2, 3],
+        preemptible=[PREEMPTIBLE_NEVER] * 4,
+    )
+    assert started_jobs(simulate(jobs, parse_policy(f"priority+{policy}"))) == ["0", "3", "2", "1"]
 
 
 def test_keep_lets_running_jobs_finish_and_preempt_does_not() -> None:

@@ -9,6 +9,7 @@ from support.cap_sums import sum_caps
 from support.controllers import open_client, run_controller, submit_text, wait_until, wait_until_running
 from wattline.errors import ConfigError
 from wattline.loop.log_reader import read_log
+from wattline.policy.chain import spell
 from wattline.policy.knobs import get_knob
 from wattline.service.budgeted_policy import bound_caps, build_policy, check_metered
 
@@ -71,3 +72,9 @@ def test_the_caps_of_the_service_are_within_its_watts_in_the_log_and_on_the_gpus
         wait_until(lambda: sum_logged()[-1] <= 500.0)
         sums_w = sum_logged()  # the first round is what the epoch starts from
         assert max(sums_w[1 + (sums_w[1] > 500.0) :]) <= 500.0
+
+
+def test_auto_is_the_market_unless_a_budget_is_an_eta() -> None:
+    for budgets in ([], ["1kW"], ["vision:2kWh/day"]):
+        assert "market" in spell(build_policy("auto", budgets, None, 0.0))
+    assert "powerflow" in spell(build_policy("auto", ["eta=0.5"], None, 0.0))

@@ -77,8 +77,18 @@ def edf(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
 
 
 def priority(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:
-    """Serve the highest priority first, then in order of submission."""
-    return rank_rows(snapshot, plan, -snapshot.jobs.priority[snapshot.queue.job])
+    """Serve the highest priority first, then in order of submission.
+
+    Before a policy that chooses the number of GPUs (afs, pollux, powerflow, market) it decides which jobs
+    share the GPUs when not all can run: running jobs, then the highest priority.
+    """
+    value = snapshot.jobs.priority[snapshot.queue.job]
+    plan = rank_rows(snapshot, plan, -value)
+    if not len(plan) or (value[plan.row] == value[plan.row[0]]).all():
+        return plan
+    waits = ~snapshot.queue.running[plan.row]
+    classes = np.unique(np.stack((waits, -value[plan.row])), axis=1, return_inverse=True)[1]
+    return replace(plan, precedence=classes.reshape(-1).astype(np.int64))
 
 
 def keep(snapshot: Snapshot, models: Models, plan: Plan | None = None) -> Plan:

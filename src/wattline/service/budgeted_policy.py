@@ -13,10 +13,11 @@ from wattline.errors import ConfigError
 from wattline.policy.knobs import build_budget_error, get_knob, has_knob, insert_quota, set_knob
 from wattline.policy.parser import parse_policy
 
-DEFAULT_POLICY = "priority+fairshare+keep+demand+fuse+cap:slowdown=1.1,known=1"
-"""The policy `auto` without budgets: no preemption; cores, arrays and power caps from measured models."""
-BUDGET_POLICY = "fairshare+powerflow+fuse"
-"""The policy `auto` with budgets; it may preempt and resize jobs."""
+DEFAULT_POLICY = "priority+fairshare+market:energy_price=1e-3"
+"""The policy `auto`, with and without budgets. A second is worth 1 kJ: at light load jobs are capped where
+that slows them down little, and in a queue, where a GPU is worth more, not."""
+ETA_POLICY = "priority+fairshare+powerflow+fuse"
+"""The policy `auto` with a budget of eta, which only powerflow knows."""
 
 
 def build_policy(
@@ -29,8 +30,9 @@ def build_policy(
     Meters are late, so the sum of power caps is bounded by budgets of watts, too: by *overshoot* times their
     amount, or if that is None by the policy's own knob, else by the amount itself.
     """
+    parsed = [parse_budget(budget) for budget in budgets]
     if text == "auto":
-        text = BUDGET_POLICY if budgets else DEFAULT_POLICY
+        text = ETA_POLICY if any(budget.unit == "eta" for budget in parsed) else DEFAULT_POLICY
     policy = parse_policy(text)
     if quotas.limits:
         policy = insert_quota(policy)
@@ -38,7 +40,6 @@ def build_policy(
         return policy
     if not has_knob(policy, "budgets"):
         raise build_budget_error(text, "wattline serve")
-    parsed = [parse_budget(budget) for budget in budgets]
     # A horizon is a time of day here: it counts from when the budgets were set.
     policy = set_knob(
         policy, "budgets", tuple(replace(budget, horizon_s=set_s + budget.horizon_s) for budget in parsed)
@@ -48,7 +49,7 @@ def build_policy(
     if not has_knob(policy, "overshoot"):
         raise ConfigError(
             f"{text} cannot bound the sum of power caps, which a budget of watts needs",
-            f"wattline serve --policy {BUDGET_POLICY}",
+            f"wattline serve --policy {DEFAULT_POLICY}",
         )
     own = float(get_knob(policy, "overshoot"))
     return set_knob(policy, "overshoot", overshoot or (own if math.isfinite(own) else 1.0))

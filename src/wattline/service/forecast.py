@@ -143,7 +143,10 @@ class Forecast:
         jobs, block = self.state.jobs, self.state.queue.block.copy()
         if "gpus" in columns:  # step_s is the step time on the requested number of GPUs
             step_s = float(jobs.step_s[self.row]) * self._relative_step_time(int(columns["gpus"]))
-            columns = {**columns, "step_s": step_s, "min_gpus": 0, "max_gpus": 0}
+            fixed = dict.fromkeys(
+                ("min_gpus", "max_gpus"), columns["gpus"]
+            )  # an elastic policy keeps it, too
+            columns = {**columns, **fixed, "step_s": step_s}
             position = int(np.searchsorted(self.state.queue.job, self.row))
             if position < len(self.state.queue):  # else the job has not arrived yet
                 block[QUEUE_REQUESTED_GPUS, position] = columns["gpus"]

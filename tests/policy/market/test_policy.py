@@ -18,10 +18,11 @@ from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.actions import ACTION_GPUS, ACTION_VERB, START
-from wattline.core.jobs import Jobs
+from wattline.core.jobs import PREEMPTIBLE_NEVER, Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
 from wattline.core.protocols import Models
+from wattline.core.reasons import REASONS, Reason
 from wattline.energy.budgets import Budget
 from wattline.energy.prices import Price
 from wattline.energy.time_series import TimeSeries
@@ -335,3 +336,16 @@ def test_of_equal_jobs_the_first_to_be_submitted_runs_first(energy_price: float)
     plan = p.Market(energy_price=energy_price)(state, library())
     runs = plan.row[:2] if energy_price == 0 else plan.row
     assert sorted(runs.tolist()) == [0, 1][: len(runs)]
+
+
+def test_gpus_of_jobs_that_may_not_be_stopped_are_no_room_for_others() -> None:
+    jobs = Jobs.of(
+        submit_s=[0, 10],
+        gpus=[3, 2],
+        duration_s=[9000, 100],
+        min_gpus=[3, 2],
+        max_gpus=[3, 2],
+        preemptible=[PREEMPTIBLE_NEVER, PREEMPTIBLE_NEVER],
+    )
+    log = run(Sim(jobs, wl.nodes("a100", gpus=4)), p.Market())
+    assert {REASONS[number] for number in log.wait_reasons[:, 1].tolist()} == {Reason.NO_ROOM}

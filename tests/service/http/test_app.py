@@ -259,13 +259,15 @@ def test_a_plan_forecasts_a_job_without_submitting_it(client: TestClient, contro
 def test_budgets_are_set_shown_and_change_the_policy(client: TestClient, controller: Controller) -> None:
     answer = {"budgets": ["800W"], "overshoot": 1.0}
     assert answer.items() <= client.put("/api/v1/budgets", json={"budgets": ["800W"]}).json().items()
-    wait_until(lambda: "powerflow" in client.get("/api/v1/cluster").json()["policy"])
+    assert "market" in client.get("/api/v1/cluster").json()["policy"]
     assert client.put("/api/v1/budgets", json={"budgets": ["lots"]}).status_code == 422
     shown = client.get("/api/v1/budgets").json()
     assert answer.items() <= shown.items()
     assert [one["limit"] for one in shown["usage"]] == [800.0]
+    client.put("/api/v1/budgets", json={"budgets": ["eta=0.5"]})
+    wait_until(lambda: "powerflow" in client.get("/api/v1/cluster").json()["policy"])
     client.put("/api/v1/budgets", json={"budgets": []})
-    wait_until(lambda: "priority" in client.get("/api/v1/cluster").json()["policy"])
+    wait_until(lambda: "market" in client.get("/api/v1/cluster").json()["policy"])
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         default="auto",
         metavar="P",
-        help="scheduling policy (default auto: by priority, and powerflow while there is a budget)",
+        help="scheduling policy (default auto: by priority and fair share, then the market)",
     )
     add(
         "--place",

@@ -169,11 +169,15 @@ def _find_reasons(scene: Scene, kind: Ints, size: Ints, is_limited: bool) -> Int
     free = scene.room - np.bincount(np.maximum(kind, 0), scene.count_gpus(kind, size), scene.kinds).astype(
         np.int64
     )
-    reason = np.full(len(kind), _OUTRANKED, dtype=np.int64)
-    fits = np.zeros(len(kind), dtype=np.bool_)
+    # What protected jobs hold cannot go to others, whatever these offer.
+    held = np.bincount(scene.held_kind[scene.protected], scene.held[scene.protected], scene.kinds)
+    fits, has_room = np.zeros(len(kind), dtype=np.bool_), np.zeros(len(kind), dtype=np.bool_)
     for k in range(scene.kinds):
         least = scene.configs.gpus[scene.job_class + k * scene.classes, 0]
-        fits |= ((scene.open_to >> k) & 1 == 1) & (least <= free[k])
+        is_open = (scene.open_to >> k) & 1 == 1
+        fits |= is_open & (least <= free[k])
+        has_room |= is_open & (least <= scene.room[k] - held[k])
+    reason = np.where(has_room | scene.outranked, _OUTRANKED, _NO_ROOM)
     reason[fits] = _OVER_BUDGET if is_limited else _HELD
     reason[(scene.open_to == 0) & ~scene.outranked] = _NO_ROOM
     reason[kind >= 0] = 0
