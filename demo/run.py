@@ -34,7 +34,7 @@ PICTURES = HERE.parent / "out" / "demo"
 GPUS = "simulated:4xv100"
 DEADLINE_S = 50
 SCHEDULERS = {
-    "Wattline": ["--policy", "pollux:interval=5,restart=6+fuse+cap:slowdown=1.1,known=1", "--place", "tune"],
+    "Wattline": ["--policy", "market:energy_price=1e-3,restart=6s,interval=5s", "--place", "tune"],
     "FIFO": ["--policy", "fifo", "--place", "pack"],
 }
 MODEL = {"model": "resnet50", "batch_size": 64}
