@@ -141,12 +141,11 @@ class Forecast:
     def with_columns(self, **columns: float) -> Forecast:
         """Return the forecast with other values in the job's row of the table."""
         jobs, block = self.state.jobs, self.state.queue.block.copy()
-        if "gpus" in columns:  # step_s is the step time on the requested number of GPUs
+        if "gpus" in columns:  # which an elastic policy keeps, too
+            # step_s is the step time on the requested number of GPUs
             step_s = float(jobs.step_s[self.row]) * self._relative_step_time(int(columns["gpus"]))
-            fixed = dict.fromkeys(
-                ("min_gpus", "max_gpus"), columns["gpus"]
-            )  # an elastic policy keeps it, too
-            columns = {**columns, **fixed, "step_s": step_s}
+            gpus = columns["gpus"]
+            columns = {**columns, "step_s": step_s, "min_gpus": gpus, "max_gpus": gpus}
             position = int(np.searchsorted(self.state.queue.job, self.row))
             if position < len(self.state.queue):  # else the job has not arrived yet
                 block[QUEUE_REQUESTED_GPUS, position] = columns["gpus"]

@@ -81,7 +81,7 @@ def _count_powered_gpus(snapshot: Snapshot, scene: Scene, allowed_w: float) -> i
     FIFO would have no more under the same budget. Steps keep schedules on paper valid for some decisions.
     """
     nodes, room = snapshot.nodes, int(scene.room.sum())
-    full_w = float((nodes.idle_node_w + nodes.gpus * (nodes.busy_w - nodes.idle_w)).sum())
+    full_w = float((nodes.base_w + nodes.gpus * nodes.busy_w).sum())
     if not allowed_w < full_w:
         return room
     return max(1, room * math.ceil(_PAPER_STEPS * allowed_w / full_w) // _PAPER_STEPS)

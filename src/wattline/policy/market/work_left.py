@@ -16,6 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from wattline.core.estimates import Estimates
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats
 from wattline.policy.elastic.restart_costs import compute_work_s
@@ -41,18 +42,15 @@ def compute_work_left_s(snapshot: Snapshot, turn_s: Floats) -> Floats:
     done = done_s / estimate_s
     left = compute_mean_left(done, snapshot.estimates.ratio, done[done > 0])
     left_s = np.where(np.isnan(left), done_s, left * estimate_s)
-    chance = _find_chances(snapshot, turn_s)
-    is_new = (done_s < turn_s) & (chance > 0)
-    left_s = np.where(is_new, np.minimum(left_s, turn_s / np.where(is_new, chance, 1.0)), left_s)
-    return np.maximum(left_s, _LEAST_LEFT_S)
+    new_s = np.minimum(left_s, turn_s / _find_chances(snapshot, snapshot.estimates, turn_s))
+    return np.maximum(np.where(done_s < turn_s, new_s, left_s), _LEAST_LEFT_S)
 
 
-def _find_chances(snapshot: Snapshot, turn_s: Floats) -> Floats:
-    """Return the part of ended jobs that took no more than each *turn_s*; few jobs say little."""
-    jobs, job = snapshot.jobs, snapshot.queue.job
-    has_ended = np.ones(int(np.searchsorted(jobs.submit_s, snapshot.now_s, side="right")), dtype=np.bool_)
-    has_ended[job[job < len(has_ended)]] = False
-    ended_s = np.sort(jobs.duration_s[: len(has_ended)][has_ended][-_LAST_ENDED:])
+def _find_chances(snapshot: Snapshot, estimates: Estimates, turn_s: Floats) -> Floats:
+    """Return the part of ended jobs that took no more than each *turn_s*, and one of ten that are not known."""
+    has_ended = ~np.isnan(estimates.at_arrival_s)
+    has_ended[snapshot.queue.job] = False
+    ended_s = np.sort(snapshot.jobs.duration_s[has_ended][-_LAST_ENDED:])
     return np.asarray((np.searchsorted(ended_s, turn_s, side="right") + 1.0) / (len(ended_s) + _POINTS))
 
 
