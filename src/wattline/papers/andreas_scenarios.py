@@ -42,9 +42,14 @@ FILES = {
 
 @dataclass(frozen=True, eq=False)
 class TableModels:
-    """Models that read run times from the table; a combination that is not in it is not possible."""
+    """Models that read run times from the table; a combination that is not in it is not possible.
+
+    Durations of jobs are those on one GPU of the kind *first*; they may be estimates, so speeds do not
+    follow from them.
+    """
 
     seconds: dict[tuple[str, str, int], float]
+    first: str
     alike: ClassVar[bool] = True
 
     def speed(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -53,7 +58,7 @@ class TableModels:
         found = []
         for job, gpus, kind in zip(grants.job.tolist(), grants.gpus.tolist(), kinds, strict=True):
             takes_s = self.seconds.get((names[job], kind, gpus), math.inf)
-            found.append(jobs.duration_s[job] / takes_s)
+            found.append(self.seconds[names[job], self.first, 1] / takes_s)
         return np.array(found)
 
     def watts(self, jobs: Jobs, grants: Grants) -> Floats:
@@ -151,4 +156,4 @@ def draw_jobs(
         model=Labels.of(drawn),
     )
     table = {(job, kind, gpus): s for job, of_job in ways.items() for (kind, gpus), s in of_job.items()}
-    return jobs, TableModels(table)
+    return jobs, TableModels(table, first)

@@ -98,6 +98,7 @@ def compute_move_costs(
     node_w = np.full(scene.kinds, 1e-9)
     np.maximum.at(node_w, nodes.kind.codes, nodes.idle_node_w - nodes.off_w)
     speed = scene.configs.speed[scene.find_class(kind), np.maximum(size, 0), np.maximum(cap, 0)]
+    speed = np.where(kind >= 0, speed, 0.0)  # a cap that there is not has none
     lost = now.work_value * speed * scene.restart_s / (per_w * node_w[np.maximum(kind, 0)] * _OFF_S)
     return np.where(scene.protected, np.inf, lost)
 

@@ -47,7 +47,7 @@ def compute_work_left_s(snapshot: Snapshot, turn_s: Floats) -> Floats:
 
 
 def _find_chances(snapshot: Snapshot, estimates: Estimates, turn_s: Floats) -> Floats:
-    """Return the part of ended jobs that took no more than each *turn_s*, and one of ten that are not known."""
+    """Return the part of ended jobs that took no more than each *turn_s*; one in ten before any has."""
     has_ended = ~np.isnan(estimates.at_arrival_s)
     has_ended[snapshot.queue.job] = False
     ended_s = np.sort(snapshot.jobs.duration_s[has_ended][-_LAST_ENDED:])
