@@ -21,8 +21,10 @@ from wattline.core.actions import ACTION_GPUS, ACTION_VERB, START
 from wattline.core.jobs import PREEMPTIBLE_NEVER, Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
+from wattline.core.plan import Plan
 from wattline.core.protocols import Models
 from wattline.core.reasons import REASONS, Reason
+from wattline.core.snapshot import Snapshot
 from wattline.energy.budgets import Budget
 from wattline.energy.prices import Price
 from wattline.energy.time_series import TimeSeries
@@ -338,14 +340,23 @@ def test_of_equal_jobs_the_first_to_be_submitted_runs_first(energy_price: float)
     assert sorted(runs.tolist()) == [0, 1][: len(runs)]
 
 
-def test_gpus_of_jobs_that_may_not_be_stopped_are_no_room_for_others() -> None:
+def test_the_first_in_line_for_gpus_of_jobs_that_may_not_be_stopped_is_named() -> None:
     jobs = Jobs.of(
-        submit_s=[0, 10],
-        gpus=[3, 2],
-        duration_s=[9000, 100],
-        min_gpus=[3, 2],
-        max_gpus=[3, 2],
-        preemptible=[PREEMPTIBLE_NEVER, PREEMPTIBLE_NEVER],
+        submit_s=[0, 10, 20],
+        gpus=[3, 2, 2],
+        duration_s=[9000, 500, 100],
+        min_gpus=[3, 2, 2],
+        max_gpus=[3, 2, 2],
+        preemptible=[PREEMPTIBLE_NEVER] * 3,
     )
-    log = run(Sim(jobs, wl.nodes("a100", gpus=4)), p.Market())
-    assert {REASONS[number] for number in log.wait_reasons[:, 1].tolist()} == {Reason.NO_ROOM}
+    seen: list[list[Reason]] = []
+
+    def decide(snapshot: Snapshot, models: Models) -> Plan:
+        plan = p.Market()(snapshot, models)
+        assert plan.reason is not None
+        seen.append([REASONS[number] for number in plan.reason])
+        return plan
+
+    run(Sim(jobs, wl.nodes("a100", gpus=4)), decide)
+    assert seen[1] == [Reason.NONE, Reason.NO_ROOM]
+    assert seen[2] == [Reason.NONE, Reason.OUTRANKED, Reason.NO_ROOM]  # the last one is the shortest
