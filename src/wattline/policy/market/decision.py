@@ -66,14 +66,13 @@ def decide(
     limits, breaks = terms.limits, None
     if len(limits.amount):
         kind, size, cap, breaks = hold_limits(snapshot, scene, terms, found.factor, choice, found.free)
-    worth = np.where(choice.worth > NEVER, choice.worth, -math.inf)
-    offer = _compute_offers(scene, worth)
-    reason = _find_reasons(scene, kind, size, offer, len(limits.amount) > 0)
+    reason = _find_reasons(scene, kind, size, len(limits.amount) > 0)
     if breaks is not None:
         reason[breaks] = _OVER_BUDGET
         table = build_power_table(scene, snapshot)[0]
         mark_unaffordable(snapshot, scene, limits, table, found.factor, reason)
     cap = lower_caps(snapshot, models, scene, choice.now, kind, size, cap)
+    worth = np.where(choice.worth > NEVER, choice.worth, -math.inf)
     budget_price = float(found.extra[scene.open_to > 0].max())
     return MarketDecision(
         kind=kind,
@@ -86,7 +85,7 @@ def decide(
         gap=choice.gap,
         bound=choice.bound,
         worth=worth,
-        offer=offer,
+        offer=_compute_offers(scene, worth),
         scene=scene,
         move_cost=compute_move_costs(snapshot.nodes, scene, choice.now, choice.node_price, kind, size, cap),
     )
@@ -165,14 +164,12 @@ def _solve(
     return _Solution(scene, terms, factor, choice, extra, free)
 
 
-def _find_reasons(scene: Scene, kind: Ints, size: Ints, offer: Floats, is_limited: bool) -> Ints:
-    """Return why each row has no GPUs: none fit, others pay more, or its price is too high.
-
-    Of the rows for which protected jobs leave too few GPUs, the one that offers most is the first in line.
-    """
+def _find_reasons(scene: Scene, kind: Ints, size: Ints, is_limited: bool) -> Ints:
+    """Return why each row has no GPUs: none fit, others pay more, or its price is too high."""
     free = scene.room - np.bincount(np.maximum(kind, 0), scene.count_gpus(kind, size), scene.kinds).astype(
         np.int64
     )
+    # What protected jobs hold cannot go to others, whatever these offer.
     held = np.bincount(scene.held_kind[scene.protected], scene.held[scene.protected], scene.kinds)
     fits, has_room = np.zeros(len(kind), dtype=np.bool_), np.zeros(len(kind), dtype=np.bool_)
     for k in range(scene.kinds):
@@ -180,12 +177,8 @@ def _find_reasons(scene: Scene, kind: Ints, size: Ints, offer: Floats, is_limite
         is_open = (scene.open_to >> k) & 1 == 1
         fits |= is_open & (least <= free[k])
         has_room |= is_open & (least <= scene.room[k] - held[k])
-    reason = np.full(len(kind), _OUTRANKED, dtype=np.int64)
-    blocked = np.flatnonzero((scene.open_to > 0) & (kind < 0) & ~has_room)
-    if len(blocked):
-        reason[blocked[np.argmax(np.nan_to_num(offer[blocked], nan=-math.inf))]] = _NO_ROOM
+    reason = np.where(has_room, _OUTRANKED, _NO_ROOM)
     reason[fits] = _OVER_BUDGET if is_limited else _HELD
-    reason[(scene.open_to == 0) & ~scene.outranked] = _NO_ROOM
     reason[kind >= 0] = 0
     return reason
 

@@ -14,10 +14,11 @@ from wattline.policy.budget_limits import CAP_WATTS, JOULES, BudgetLimits
 from wattline.policy.chain import keep_reasons
 from wattline.policy.elastic.power_draw import fill_default_caps
 from wattline.policy.market.decision import MarketDecision
-from wattline.policy.market.scene import Scene
 
 _HOUR_S = 3600.0
-_NO_ROOM, _TOO_BIG = REASONS.index(Reason.NO_ROOM), REASONS.index(Reason.TOO_BIG)
+_NO_ROOM, _TOO_BIG, _OUTRANKED = (
+    REASONS.index(reason) for reason in (Reason.NO_ROOM, Reason.TOO_BIG, Reason.OUTRANKED)
+)
 
 
 def build_plan(
@@ -57,7 +58,7 @@ def build_plan(
         next_decision_s=next_decision_s if plan is None else min(next_decision_s, plan.next_decision_s),
         cap_w=np.ascontiguousarray(cap_w[of, size, cap]),
         batch=np.ascontiguousarray(configs.batch[of, size, cap]) if configs.has_batches else None,
-        reason=_complete_reasons(snapshot, scene, decision.reason, plan),
+        reason=_complete_reasons(snapshot, decision, plan),
         needs_meter=len(limits.amount) > 0 or (plan is not None and plan.needs_meter),
         kind=np.ascontiguousarray(kind[row][row_of]) if scene.kinds > 1 else None,
         gap=decision.gap,
@@ -90,10 +91,22 @@ def _name_prices(snapshot: Snapshot, decision: MarketDecision, limits: BudgetLim
     return ResourcePrices.of(prices, decision.bound)
 
 
-def _complete_reasons(snapshot: Snapshot, scene: Scene, reason: Ints, plan: Plan | None) -> Ints:
-    """Return *reason*; rows that no kind is large enough for, even with all nodes up, are too big."""
-    nodes = snapshot.nodes
+def _complete_reasons(snapshot: Snapshot, decision: MarketDecision, plan: Plan | None) -> Ints:
+    """Return the reasons of *decision*; rows that no kind is large enough for, even with all up, are too big.
+
+    Of the rows that could run if more GPUs were free, all but the first in line are outranked: the one of the
+    least precedence that offers most.
+    """
+    nodes, scene, reason = snapshot.nodes, decision.scene, decision.reason
     shut = np.flatnonzero(reason == _NO_ROOM)
+    line = shut[(scene.open_to[shut] > 0) | scene.outranked[shut]]
+    if len(line) > 1:
+        rank = np.zeros(len(reason), dtype=np.int64)
+        if plan is not None and plan.precedence is not None:
+            rank[plan.row] = plan.precedence
+        offer = np.nan_to_num(decision.offer[line], nan=-np.inf)
+        reason = reason.copy()
+        reason[line[np.lexsort((-offer, rank[line]))[1:]]] = _OUTRANKED
     if len(shut):
         total = np.bincount(nodes.kind.codes, nodes.gpus, scene.kinds).astype(np.int64)
         accepts = snapshot.queue.block[QUEUE_ACCEPTED_KINDS].astype(np.int64)[shut]

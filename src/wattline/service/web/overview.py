@@ -9,6 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
+from wattline.core.reasons import REASONS, Reason
 from wattline.energy.budgets import parse_budget
 from wattline.service.budget_usage import BudgetUsage, read_budget_usage
 from wattline.service.controller import Controller
@@ -19,6 +20,8 @@ from wattline.service.power_history import PowerPoint, read_power
 from wattline.service.states import LIVE_STATES, STATES
 from wattline.service.view import ControllerView
 from wattline.service.web.charts import PageChart, PageCurve, Span, draw_chart
+
+_NO_ROOM = REASONS.index(Reason.NO_ROOM)
 
 SHOWN_WAITING = 20
 _STEPS = 360  # of the chart
@@ -109,15 +112,18 @@ def _read_waiting(controller: Controller, ids: Sequence[str]) -> list[JobRespons
 def list_waiting(view: ControllerView) -> list[str]:
     """Return the ids of the jobs that wait, in the order in which the last decision would start them.
 
-    Those that it does not want to run follow in order of submission.
+    Those that it does not want to run follow: the first in line, then by priority and submission.
     """
     if view.step is None:
         return []
-    state, planned = view.step.state, view.step.plan.row
+    state, plan = view.step.state, view.step.plan
     waits = ~state.queue.running
-    first = planned[waits[planned]]
+    first = plan.row[waits[plan.row]]
     waits[first] = False
-    order = np.concatenate((first, np.flatnonzero(waits)))
+    rest = np.flatnonzero(waits)
+    behind = np.zeros(len(waits)) if plan.reason is None else plan.reason != _NO_ROOM
+    rest = rest[np.lexsort((-state.jobs.priority[state.queue.job[rest]], behind[rest]))]
+    order = np.concatenate((first, rest))
     return [str(id) for id in state.jobs.id[state.queue.job[order]]]
 
 
