@@ -164,7 +164,7 @@ def compute_least_idle_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
     All other nodes count as off, except those that have been on without jobs for so long that they seem to
     stay on.
     """
-    nodes, stays = snapshot.nodes, _find_always_on(snapshot)
+    nodes, stays = snapshot.nodes, find_always_on(snapshot)
     on_w = nodes.idle_node_w - nodes.off_w
     least_w = np.full(gpus.shape, float(nodes.off_w.sum() + on_w[stays].sum()))
     for k in range(len(nodes.kind.names)):
@@ -175,7 +175,7 @@ def compute_least_idle_w(snapshot: Snapshot, kind: Ints, gpus: Ints) -> Floats:
     return least_w
 
 
-def _find_always_on(snapshot: Snapshot) -> Bools:
+def find_always_on(snapshot: Snapshot) -> Bools:
     """Return the nodes that have been up without jobs for so long that no placer seems to switch them."""
     began_s = snapshot.jobs.submit_s[:1].max(initial=-math.inf)  # before, no placer could switch anything
     quiet_s = snapshot.now_s - np.maximum(snapshot.idle_since_s, began_s)
@@ -184,5 +184,5 @@ def _find_always_on(snapshot: Snapshot) -> Bools:
 
 def _is_settled(snapshot: Snapshot) -> bool:
     """Return whether no node will be switched off any more if no job runs."""
-    stays = _find_always_on(snapshot) | (snapshot.nodes.break_even_s == math.inf)
+    stays = find_always_on(snapshot) | (snapshot.nodes.break_even_s == math.inf)
     return bool((stays | ~snapshot.up).all())

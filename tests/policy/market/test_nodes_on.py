@@ -62,3 +62,22 @@ def test_the_more_energy_costs_the_less_a_move_does() -> None:
     costs = [p.Market(energy_price=price)(snapshot, TraceModels()).move_cost for price in (1e-5, 1e-4, 1e-3)]
     low, middle, high = (float(np.max(cost)) for cost in costs if cost is not None)
     assert math.inf > low > middle > high > 0
+
+
+def test_where_nodes_stay_on_no_job_waits_to_save_one() -> None:
+    """Jobs of eight GPUs fill one node, and one of a GPU would need a second one, which is on anyway."""
+    nodes = wl.nodes("a100", count=4, gpus=8)
+    jobs = Jobs.of(
+        submit_s=[0.0, 7200.0, 7300.0],
+        gpus=[8, 1, 1],
+        duration_s=[40_000.0, 600.0, 600.0],
+        min_gpus=[8, 1, 1],
+        max_gpus=[8, 1, 1],
+        model=["elasticflow/bert"] * 3,
+    )
+    stay_on, switched = (
+        report(run(Sim(jobs, nodes, truth=library()), p.Market(energy_price=5e-3), library(), place=place))
+        for place in (Buddy(), Power(Buddy()))
+    )
+    assert stay_on.wait_mean_s == 0.0
+    assert switched.wait_mean_s > 0.0

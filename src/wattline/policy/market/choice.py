@@ -10,7 +10,7 @@ import numpy as np
 
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.policy.budget_limits import BudgetLimits
+from wattline.policy.budget_limits import BudgetLimits, find_always_on
 from wattline.policy.market.arrays import count_members
 from wattline.policy.market.gap import compute_bound
 from wattline.policy.market.nodes_on import choose_nodes
@@ -50,7 +50,7 @@ class MarketChoice(NamedTuple):
     order: Ints
     gap: float
     bound: float
-    node_price: float  # of a watt of a node for a second, that every job pays for
+    node_price: float  # of a watt of a node for a second, that every job pays for; 0: nodes stay on
 
 
 def choose(
@@ -82,7 +82,11 @@ def choose(
     )
     worth, caps, none = compute_worth(now, scene.sizes, scene.room, terms.horizon_s)
     gpu_price = np.ascontiguousarray(prices.gpu[:, 0])
-    found = choose_nodes(scene, snapshot.nodes, now, first, worth, none, gpu_price, per_w, terms.keeps_busy)
+    # Where nodes stay on without jobs, their draw is no reason to leave a job waiting, or to move it.
+    node_price = 0.0 if find_always_on(snapshot).any() else per_w
+    found = choose_nodes(
+        scene, snapshot.nodes, now, first, worth, none, gpu_price, per_w, node_price, terms.keeps_busy
+    )
     kind, size = found.kind, found.size
     if terms.keeps_busy and (kind < 0).all():
         row, k, s = np.unravel_index(int(np.argmax(worth)), worth.shape)  # GPUs are never all idle
@@ -92,7 +96,7 @@ def choose(
     at = np.arange(len(kind))
     cap = np.where(kind >= 0, caps[at, np.maximum(kind, 0), np.maximum(size, 0)], -1)
     order = _order_by_worth(scene, found.worth, none, kind, size, first)
-    return MarketChoice(prices, now, worth, none, kind, size, cap, caps, order, gap, bound, per_w)
+    return MarketChoice(prices, now, worth, none, kind, size, cap, caps, order, gap, bound, node_price)
 
 
 def find_prices(scene: Scene, terms: MarketTerms, extra: Floats, start: Prices | None) -> Prices:

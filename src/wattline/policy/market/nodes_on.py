@@ -40,29 +40,34 @@ def choose_nodes(
     none: Floats,
     gpu_price: Floats,
     per_w: float,
+    node_price: float,
     keeps_busy: bool,
 ) -> NodeAllocation:
-    """Return the best allocation over the number of nodes that are on; *per_w* prices their watts.
+    """Return the best allocation over the number of nodes that are on.
 
-    If it *keeps_busy*, at least one is: a job that is alone pays for its node sooner or later.
+    *per_w* is the price of a watt, and *node_price* that of one of a node, 0 if they stay on. If it
+    *keeps_busy*, at least one is: a job that is alone pays for its node sooner or later.
     """
     if per_w > 0 and scene.kinds > 1:
         worth = _keep_best_kind(scene, worth, gpu_price)
     kind, size, total = allocate(first, now, scene.sizes, scene.room, worth, none, gpu_price)
     if per_w <= 0:
         return NodeAllocation(kind, size, total, worth, scene.room)
+    free = leave_out_nodes(scene, worth, now.watt_price)
+    if node_price <= 0:
+        kind, size, total = allocate(first, now, scene.sizes, scene.room, free, none, gpu_price)
+        return NodeAllocation(kind, size, total, free, scene.room)
     kinds = scene.kinds
     node_gpus, node_w = np.ones(kinds, dtype=np.int64), np.zeros(kinds)
     np.maximum.at(node_gpus, nodes.kind.codes, nodes.gpus)
     np.maximum.at(node_w, nodes.kind.codes, nodes.idle_node_w - nodes.off_w)
-    free = leave_out_nodes(scene, worth, now.watt_price)
     taken = np.bincount(np.maximum(kind, 0), scene.count_gpus(kind, size), kinds).astype(np.int64)
     most = -(-scene.room // node_gpus)
 
     def evaluate(count: Ints) -> tuple[float, NodeAllocation]:
         on = np.minimum(scene.room, count * node_gpus)
         kind, size, total = allocate(first, now, scene.sizes, on, free, none, gpu_price)
-        return total - per_w * float(count @ node_w), NodeAllocation(kind, size, total, free, on)
+        return total - node_price * float(count @ node_w), NodeAllocation(kind, size, total, free, on)
 
     count = -(-taken // node_gpus)
     if not count.any() and keeps_busy:
