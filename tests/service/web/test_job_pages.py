@@ -40,6 +40,7 @@ def test_a_running_job_is_seen_explained_and_cancelled(served: Controller, open_
     expect(page.locator("#confirm-text")).to_have_text(f"Cancel job {running.id}?")
     page.click("#confirm-yes")
     expect(page.locator(".state").first).to_contain_text("CANCELLED")
+    wait_until_running(served, waiting.id)
     page.goto(f"{visitor.url}/jobs/{waiting.id}")
     expect(page.locator(".state").first).to_contain_text("RUNNING")
     page.goto(f"{visitor.url}/jobs?text=short-wait")
