@@ -50,13 +50,11 @@ def choose_nodes(
     """
     if per_w > 0 and scene.kinds > 1:
         worth = _keep_best_kind(scene, worth, gpu_price)
-    kind, size, total = allocate(first, now, scene.sizes, scene.room, worth, none, gpu_price)
-    if per_w <= 0:
-        return NodeAllocation(kind, size, total, worth, scene.room)
-    free = leave_out_nodes(scene, worth, now.watt_price)
+    free = leave_out_nodes(scene, worth, now.watt_price) if per_w > 0 else worth
     if node_price <= 0:
         kind, size, total = allocate(first, now, scene.sizes, scene.room, free, none, gpu_price)
         return NodeAllocation(kind, size, total, free, scene.room)
+    kind, size, _ = allocate(first, now, scene.sizes, scene.room, worth, none, gpu_price)
     kinds = scene.kinds
     node_gpus, node_w = np.ones(kinds, dtype=np.int64), np.zeros(kinds)
     np.maximum.at(node_gpus, nodes.kind.codes, nodes.gpus)
