@@ -1,10 +1,11 @@
-"""Estimates of durations from the jobs of the same user, name and kind that have ended."""
+"""Estimates of durations from similar jobs that have ended: of the same user, name, model or size."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -16,14 +17,19 @@ FIRST_ESTIMATE_S = 3600.0
 
 _LAST = 5  # ended jobs of a group that count
 _LEAST = 2  # ended jobs that a group needs
+_LAST_ERRORS = 50  # of each way to group jobs that count
+_LEAST_ERRORS = 3  # that it needs; until then the more specific way is taken to be the better one
 
 
 class History:
-    """Median duration of the last five jobs that ended in the most specific group with at least two.
+    """Median duration of the last five jobs that ended in the job's group; jobs are grouped in the best way.
 
-    The groups, from the most specific: user and recurrence key; user, name and GPUs; user and name; user and
-    GPUs; user; team; all jobs. A column that is empty for a job makes no group of it. Tsafrir,
-    Etsion and Feitelson (TPDS 2007) take the mean of the last two jobs of a user.
+    The ways to group them, from the most specific: user and recurrence key; user, name and GPUs; user and
+    name; user, model and GPUs; user and GPUs; user; model and GPUs; model; GPUs; team; all jobs. A column
+    that is empty for a job makes no group of it. Every way estimates every job when it arrives, and the way
+    with the least mean |log(estimate / duration)| of its last fifty counts: which columns tell something
+    about durations differs between clusters. Tumanov et al. (CMU-PDL-16-104, 2016, "JamaisVu") choose among
+    such groups, too; Tsafrir, Etsion and Feitelson (TPDS 2007) take the mean of a user's last two jobs.
     """
 
     name = "history"
@@ -34,30 +40,59 @@ class History:
         self._ended: list[defaultdict[int, deque[float]]] = [
             defaultdict(lambda: deque(maxlen=_LAST)) for _ in self._groups
         ]
+        self._errors: list[deque[float]] = [deque(maxlen=_LAST_ERRORS) for _ in self._groups]
+        self._estimates: dict[int, list[float]] = {}  # of jobs that have not ended, by way; nan: none
 
     def predict_s(self, job: int) -> float:
         """Return the estimated duration of *job* from what has ended so far."""
-        for groups, ended in zip(self._groups, self._ended, strict=True):
-            group = groups[job]
-            if group >= 0 and group in ended and len(ended[group]) >= _LEAST:
-                return max(median(ended[group]), 1.0)
+        estimates = self._estimates[job] = [
+            self._find_median_s(way, groups[job]) for way, groups in enumerate(self._groups)
+        ]
+        usable = [way for way, estimate in enumerate(estimates) if not math.isnan(estimate)]
+        if usable:
+            return estimates[min(usable, key=self._find_error)]  # the first, so most specific, of equals
         every = self._ended[-1].get(0)
         return max(median(every), 1.0) if every else FIRST_ESTIMATE_S
 
     def learn(self, job: int) -> None:
         """Take note that *job* has ended."""
+        duration_s = self._duration_s[job]
+        for errors, estimate in zip(self._errors, self._estimates.pop(job, ()), strict=False):
+            if not math.isnan(estimate):
+                errors.append(abs(math.log(estimate / max(duration_s, 1.0))))
         for groups, ended in zip(self._groups, self._ended, strict=True):
             if groups[job] >= 0:
-                ended[groups[job]].append(self._duration_s[job])
+                ended[groups[job]].append(duration_s)
+
+    def _find_median_s(self, way: int, group: int) -> float:
+        """Return the estimate of a group; nan: too few of its jobs have ended, or there is none."""
+        ended = self._ended[way].get(group, ()) if group >= 0 else ()
+        return max(median(ended), 1.0) if len(ended) >= _LEAST else math.nan
+
+    def _find_error(self, way: int) -> float:
+        """Return the mean error of a way to group jobs; -1: not known yet."""
+        errors = self._errors[way]
+        return fmean(errors) if len(errors) >= _LEAST_ERRORS else -1.0
 
 
 def _list_groups(jobs: Jobs, job_name: Labels | None) -> list[Ints]:
-    """Return the number of each job's group at each level, from the most specific; -1: none."""
-    user, team, key = _code(jobs.user), _code(jobs.team), _code(jobs.key)
+    """Return the number of each job's group by way to group jobs, from the most specific; -1: none."""
+    user, team, key, model = (_code(labels) for labels in (jobs.user, jobs.team, jobs.key, jobs.model))
     name = np.full(len(jobs), -1, dtype=np.int64) if job_name is None else _code(job_name)
     everything = np.zeros(len(jobs), dtype=np.int64)
-    levels = ((user, key), (user, name, jobs.gpus), (user, name), (user, jobs.gpus), (user,), (team,))
-    return [*map(_combine, levels), everything]
+    ways: tuple[tuple[Ints, ...], ...] = (
+        (user, key),
+        (user, name, jobs.gpus),
+        (user, name),
+        (user, model, jobs.gpus),
+        (user, jobs.gpus),
+        (user,),
+        (model, jobs.gpus),
+        (model,),
+        (jobs.gpus,),
+        (team,),
+    )
+    return [*map(_combine, ways), everything]
 
 
 def _code(labels: Labels) -> Ints:
