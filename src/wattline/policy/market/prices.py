@@ -6,7 +6,8 @@ The programme, over jobs j, time buckets t and columns c (x is time):
     s.t. Σ s_c x_jct = W_j;   Σ_c x_jct ≤ Δ_t;   Σ n_c x_jct ≤ N_k Δ_t    (price λ_kt)
 
 Prices start from the closed form for one fast machine, λ(t) = weight unfinished at t / N, and move by
-multiplicative steps with the demand that they cause. Where all jobs fit beside each other as they like best,
+multiplicative steps with the demand that they cause (see `price_steps`); the mean of the later half of them
+counts. Where all jobs fit beside each other as they like best,
 GPUs are free, and one step is enough. Nothing is remembered between decisions.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from wattline.core.table import Floats, Ints
 from wattline.jit import BOOL, F1, F2, I1, INT, inner, kernel
 from wattline.policy.market.columns import COLUMNS, Columns
+from wattline.policy.market.price_steps import move_prices
 from wattline.policy.market.response import (
     BUCKETS,
     CLASSES,
@@ -45,8 +47,6 @@ _FREE = 1e-12  # price of a GPU that no other job wants
 _PRECISION, _COARSE = 2e-3, 2e-2  # relative, of the value of work: in the last two steps, and before
 _WIDE, _NEAR, _CLOSE = 1.6, 1.1, 1.05  # factor around the last value of work: at first, then, and later
 _CLOSE_STEP = 3  # from which values are close to the last ones
-_STEP = 0.7  # exponent of the first price step; it falls with 1 / (1 + _DAMPING · iteration)
-_DAMPING = 0.15
 _FIRST_BUCKET_S = 30.0  # about a restart: plans are not finer than that
 _TAIL = 8.0  # the last bucket ends so many times later: work that does not fit must fit somewhere
 
@@ -233,9 +233,12 @@ def _clear(
     gpu, value = guess.copy(), values.copy()
     used, worth = np.zeros((kinds, times)), np.zeros(count)
     energy_j, best = 0.0, -np.inf
+    summed, summands = np.zeros((kinds, times)), 0
     for step in range(first, iterations + 1):
         if step < 0:
             gpu[:] = _FREE
+        if step == iterations and summands > 0:
+            gpu[:] = np.exp(summed / summands)
         build_hulls(hulls, columns, classes, buckets, room, gpu)
         used[:] = 0.0
         energy_j, bound = 0.0, 0.0
@@ -264,12 +267,10 @@ def _clear(
             gpu[:] = guess
             value[:] = values
             continue
-        power = _STEP / (1.0 + _DAMPING * step)
-        for k in range(kinds):
-            for t in range(times):
-                offered = room[k] * (buckets.end_s[t] - buckets.begin_s[t])
-                demand = used[k, t] / offered if offered > 0 else 1.0
-                gpu[k, t] = min(max(gpu[k, t], 1e-12) * min(max(demand, 0.3), 3.0) ** power, 1e12)
+        move_prices(gpu, used, room, buckets, step)
+        if 2 * step >= iterations:
+            summed += np.log(gpu)
+            summands += 1
     return gpu, worth, value, used, np.array([energy_j, best])
 
 
