@@ -15,15 +15,15 @@ from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.jobs import Jobs
 from wattline.core.plan import Plan
-from wattline.core.protocols import Models
+from wattline.core.protocols import Models, Policy
 from wattline.core.snapshot import Snapshot
 from wattline.loop.run import run
 from wattline.models.durations.estimates import DurationEstimates
 from wattline.models.durations.limits import LoggedEstimates
-from wattline.policy import Market
+from wattline.policy import Market, fifo
 from wattline.policy.elastic.restart_costs import compute_work_s
 from wattline.policy.market import work_left
-from wattline.policy.market.fifo_waits import find_fifo_starts
+from wattline.policy.market.fifo_waits import find_earliest_fifo_starts, find_fifo_starts
 from wattline.policy.market.work_left import compute_mean_left, compute_work_left_s
 from wattline.reports.summary import build_run_tables
 
@@ -121,6 +121,42 @@ def test_waits_on_paper_follow_what_ended_jobs_have_really_taken() -> None:
     seen = watch(jobs, [10.0, 20_000.0, 10.0], look)
     assert seen[1] == 10.0
     assert [start for start in seen if start is not None][-1] == 4000.0
+
+
+def test_a_job_that_goes_on_holds_gpus_on_paper_for_no_longer_than_it_has_run() -> None:
+    """Job 0 is estimated at a day: FIFO may have started job 1 long before that."""
+    jobs = Jobs.of(submit_s=[0, 5, 600], gpus=[1, 1, 1], duration_s=[4000, 100, 10])
+
+    def look(state: Snapshot) -> tuple[float, float, float] | None:
+        of = np.flatnonzero(state.queue.job == 1)
+        if not len(of) or 0 not in state.queue.job:
+            return None
+        done_s = float(state.steps_done[0] * jobs.step_s[0])
+        return find_fifo_starts(state, 1)[of][0], find_earliest_fifo_starts(state, [1])[of][0], done_s
+
+    seen = [one for one in watch(jobs, [86_400.0] * 3, look) if one is not None]
+    assert seen
+    for expected_s, earliest_s, done_s in seen:
+        assert expected_s >= 86_400.0
+        assert earliest_s == pytest.approx(max(done_s, 5.0))
+
+
+def test_no_job_waits_long_because_estimates_of_others_are_too_long() -> None:
+    """Short jobs are estimated at a day each, so FIFO on paper has one of them wait for weeks."""
+    jobs = Jobs.of(
+        submit_s=[300.0 * i for i in range(60)],
+        gpus=[1] * 60,
+        duration_s=[3000.0] * 30 + [40_000.0] + [600.0] * 29,
+    )
+    estimates = LoggedEstimates("history", [86_400.0] * 30 + [864_000.0] + [86_400.0] * 29)
+
+    def find_waits_s(policy: Policy) -> np.ndarray:
+        sim = Sim(jobs, parse_cluster("1xv100:4"), overheads=Overheads(restart_s=30.0))
+        log = run(sim, policy, durations=lambda jobs: DurationEstimates(jobs, estimates))
+        outcomes = build_run_tables(log).outcomes
+        return np.asarray(outcomes.jct_s - outcomes.service_s)
+
+    assert (find_waits_s(Market()) <= 5 * find_waits_s(fifo) + 3600.0).all()
 
 
 def test_a_new_job_counts_with_the_time_until_one_of_such_jobs_has_ended() -> None:

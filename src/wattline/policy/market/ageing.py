@@ -3,7 +3,8 @@
 The wait under FIFO is computed from the jobs themselves, without memory (see `fifo_waits`). A job that has
 waited in all, before its first start and after stops, for more than a part of some such waits and an hour
 gets GPUs before all others, and is not stopped for them any more. A small difference between paper and
-cluster grows with every job that follows, so there are two such schedules, one with a few GPUs more.
+cluster grows with every job that follows, so there are two such schedules, one with a few GPUs more. Where
+durations are estimates, further ones end jobs as early as they can end, and the shortest wait counts.
 
 The weight of a job's time grows with its completion time, as if a norm of all completion times was least, a
 little above their mean: long jobs finish earlier, at next to no cost of the mean.
@@ -19,12 +20,12 @@ import numpy as np
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Bools, Floats, Ints
 from wattline.policy.budget_limits import WATTS, BudgetLimits, compute_idle_w
-from wattline.policy.market.fifo_waits import find_fifo_starts
+from wattline.policy.market.fifo_waits import find_earliest_fifo_starts, find_fifo_starts
 from wattline.policy.market.scene import Scene
 
 _MORE_S = 3600.0  # a wait of some times that under FIFO and an hour is never exceeded
 _MARGIN = 0.5  # of the times under FIFO have passed when a job becomes overdue: they are estimates
-_HOUR_MARGIN = 0.8  # of the hour: until nodes have booted and jobs have moved
+_LATE_MARGIN = 0.8  # of the hour, and of the least times under FIFO: until nodes have booted, jobs have moved
 _PAPER_GPUS = (1.0, 1.1)  # on paper, times those of the cluster: the earlier start counts
 _PAPER_STEPS = 16  # in which GPUs on paper follow a budget of watts
 _LEAST_WAIT_S = 60.0  # until the next decision because of a job that becomes overdue
@@ -54,15 +55,11 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float, limits: BudgetL
     """
     queue, jobs = snapshot.queue, snapshot.jobs
     waited_s = snapshot.now_s - jobs.submit_s[queue.job] - snapshot.service_s
-    allowed_s = np.full(len(waited_s), _HOUR_MARGIN * _MORE_S)
+    allowed_s = np.full(len(waited_s), _LATE_MARGIN * _MORE_S)
     of_cluster = (limits.unit == WATTS) & (limits.team < 0)
     allowed_w = float(limits.amount[of_cluster].min(initial=math.inf)) + compute_idle_w(snapshot)
     if (waited_s > allowed_s).any():
-        room = _count_powered_gpus(snapshot, scene, allowed_w)
-        start_s = np.fmin(*(find_fifo_starts(snapshot, round(more * room)) for more in _PAPER_GPUS))
-        # Of a start that is still to come only counts that it has not come yet.
-        fifo_s = np.fmin(start_s, snapshot.now_s) - jobs.submit_s[queue.job]
-        allowed_s += _MARGIN * times * fifo_s
+        allowed_s += times * _find_fifo_waits_s(snapshot, _count_powered_gpus(snapshot, scene, allowed_w))
     is_open, left_s = scene.open_to > 0, allowed_s - waited_s
     rows = np.flatnonzero(is_open & (left_s < 0))
     # Those that run stay: jobs that are overdue would else stop each other in turn.
@@ -73,6 +70,21 @@ def find_overdue(snapshot: Snapshot, scene: Scene, times: float, limits: BudgetL
         fits &= _is_within(_find_least_watts(scene, rows), allowed_w)
     rows = rows[fits]
     return Overdue(rows, np.where(is_open & (left_s >= 0), snapshot.now_s + left_s, math.inf))
+
+
+def _find_fifo_waits_s(snapshot: Snapshot, room: int) -> Floats:
+    """Return the wait of each row under FIFO on *room* GPUs that may be relied on, less a margin."""
+    papers = [round(more * room) for more in _PAPER_GPUS]
+    starts = [_MARGIN * _count_wait_s(snapshot, find_fifo_starts(snapshot, gpus)) for gpus in papers]
+    if snapshot.estimates is not None:
+        earliest_s = find_earliest_fifo_starts(snapshot, papers)
+        starts.append(_LATE_MARGIN * _count_wait_s(snapshot, earliest_s))
+    return np.asarray(np.fmin.reduce(starts))
+
+
+def _count_wait_s(snapshot: Snapshot, start_s: Floats) -> Floats:
+    """Return the wait until *start_s*; of a start that is still to come only that it has not come yet."""
+    return np.asarray(np.fmin(start_s, snapshot.now_s) - snapshot.jobs.submit_s[snapshot.queue.job])
 
 
 def _count_powered_gpus(snapshot: Snapshot, scene: Scene, allowed_w: float) -> int:

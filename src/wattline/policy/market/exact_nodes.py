@@ -28,10 +28,13 @@ def plan_exact_nodes(
     """Return the plan of *programme* if the load is light; None: a job waits, or *load* is not light.
 
     Nothing is light while a job waits in *decision* or in that plan, and fused arrays are not known there.
+    Where durations are estimates, a job that waits in *decision* for cheaper GPUs starts all the same: it may
+    turn out to be long, and be late then.
     """
     scene = decision.scene
     row = np.arange(len(scene.leader))
-    if load > _LIGHT_LOAD or (decision.kind < 0).any() or (scene.leader != row).any():
+    waits = snapshot.estimates is None and (decision.kind < 0).any()
+    if load > _LIGHT_LOAD or waits or (scene.leader != row).any():
         return None
     found = programme(snapshot, models, plan)
     return found if len(found.row) == len(snapshot.queue) else None

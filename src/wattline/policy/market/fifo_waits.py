@@ -8,6 +8,7 @@ are estimates it is computed anew for each decision.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -16,7 +17,7 @@ import numpy as np
 from wattline.core.jobs import Jobs
 from wattline.core.snapshot import Snapshot
 from wattline.core.table import Floats, Ints
-from wattline.jit import F1, I1, INT, inner, kernel
+from wattline.jit import BOOL, F1, I1, INT, inner, kernel
 
 _DEPTH = 200  # waiting jobs that backfill looks at, as in Slurm's default order of magnitude
 _LAST_JOBS = 5000  # with estimates: earlier jobs are left out, so waits are rather too short than too long
@@ -27,17 +28,38 @@ def find_fifo_starts(snapshot: Snapshot, gpus: int) -> Floats:
     jobs, queued = snapshot.jobs, snapshot.queue.job
     if snapshot.estimates is None:
         return compute_fifo_starts(jobs, gpus)[queued]
+    return _find_starts(snapshot, gpus, jobs.duration_s, True)
+
+
+def find_earliest_fifo_starts(snapshot: Snapshot, gpus: Iterable[int]) -> Floats:
+    """Return the earliest such start with any of these numbers of *gpus*, where durations are estimates.
+
+    No queued job can take less than what it has done so far. With wrong estimates backfill may also delay the
+    first job that waits, so there are schedules with and without a reservation for it.
+    """
+    jobs, queued = snapshot.jobs, snapshot.queue.job
+    duration_s = np.array(jobs.duration_s)
+    duration_s[queued] = snapshot.steps_done * jobs.step_s[queued]
+    starts = [
+        _find_starts(snapshot, count, duration_s, reserves) for count in gpus for reserves in (True, False)
+    ]
+    return np.asarray(np.fmin.reduce(starts))
+
+
+def _find_starts(snapshot: Snapshot, gpus: int, duration_s: Floats, reserves: bool) -> Floats:
+    """Return when each queued job would start if jobs took *duration_s*; *reserves*: see `_run_on_paper`."""
+    jobs = snapshot.jobs
     end = int(np.searchsorted(jobs.submit_s, snapshot.now_s, side="right"))
     known = slice(max(0, end - _LAST_JOBS), end)
     start_s = np.full(len(jobs), np.nan)
-    start_s[known] = _run_on_paper(jobs.submit_s[known], jobs.gpus[known], jobs.duration_s[known], gpus)
-    return start_s[queued]
+    start_s[known] = _run_on_paper(jobs.submit_s[known], jobs.gpus[known], duration_s[known], gpus, reserves)
+    return start_s[snapshot.queue.job]
 
 
 @lru_cache(maxsize=32)
 def compute_fifo_starts(jobs: Jobs, gpus: int) -> Floats:
     """Return when each job would start on *gpus* GPUs in order of submission; nan: it needs more than all."""
-    return _run_on_paper(jobs.submit_s, jobs.gpus, jobs.duration_s, gpus)
+    return _run_on_paper(jobs.submit_s, jobs.gpus, jobs.duration_s, gpus, True)
 
 
 @inner
@@ -64,8 +86,9 @@ def _drop_ended(running: Ints, count: int, end_s: Floats, now_s: float) -> int:
     return kept
 
 
-@kernel(F1, I1, F1, INT)
-def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int) -> Floats:
+@kernel(F1, I1, F1, INT, BOOL)
+def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, reserves: bool) -> Floats:
+    """Return when each job starts; without *reserves* backfill may delay the first job that waits."""
     total = len(submit_s)
     start_s, end_s = np.full(total, np.nan), np.full(total, np.inf)
     running, waiting = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
@@ -92,7 +115,8 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int) 
                 starts = width[job] <= free
                 if not starts:
                     blocked = True
-                    shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, ran)
+                    if reserves:
+                        shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, ran)
             elif p <= _DEPTH and width[job] <= free:
                 if now_s + duration_s[job] <= shadow_s:
                     starts = True

@@ -159,7 +159,9 @@ class Market:
         if self.nodes == "exact" and not len(limits.amount) and len(scene.work_s):
             exact = plan_exact_nodes(snapshot, models, plan, self._programme, decision, load)
             if exact is not None:
-                next_s = min(exact.next_decision_s, built.next_decision_s)
+                next_s = exact.next_decision_s
+                if snapshot.estimates is None:  # else more decisions would only follow their errors
+                    next_s = min(next_s, built.next_decision_s)
                 return replace(exact, next_decision_s=next_s, prices=built.prices)
         return built
 
@@ -176,7 +178,7 @@ class Market:
         return explain_decision(snapshot, self._decide(snapshot, models, plan).decision, row)
 
     def _decide(self, snapshot: Snapshot, models: Models, plan: Plan | None) -> _Decided:
-        scene = build_scene(snapshot, models, plan, self.restart_s, self.explore)
+        scene = build_scene(snapshot, models, plan, self.restart_s, self.explore, self.aim)
         limits = compute_limits(self.budgets, snapshot, self.interval_s, self.overshoot)
         overdue = Overdue(np.empty(0, dtype=np.int64), np.full(len(scene.work_s), math.inf))
         if self.aim == "jct":

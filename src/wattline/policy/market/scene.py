@@ -20,7 +20,7 @@ from wattline.models.configurations import (
     build_configurations,
 )
 from wattline.policy.elastic.capacity import build_capacity
-from wattline.policy.elastic.restart_costs import compute_restart_s
+from wattline.policy.elastic.restart_costs import compute_restart_s, compute_work_s
 from wattline.policy.market.columns import Columns, build_columns
 from wattline.policy.market.rounding import SizeCosts
 from wattline.policy.market.work_left import compute_work_left_s
@@ -70,12 +70,19 @@ class Scene:
 
 
 def build_scene(
-    snapshot: Snapshot, models: Models, plan: Plan | None, restart_s: float, explore: float = 0.0
+    snapshot: Snapshot,
+    models: Models,
+    plan: Plan | None,
+    restart_s: float,
+    explore: float = 0.0,
+    aim: str = "jct",
 ) -> Scene:
     """Return the scene; jobs that an earlier *plan* leaves out are open to nothing.
 
     Neither are those for which its precedence leaves no GPUs: a weight of a job never outweighs the share of
-    its team. With *explore* a job may have so many times the GPUs that it had last, and one at first.
+    its team. With *explore* a job may have so many times the GPUs that it had last, and one at first. With
+    the *aim* `cost` estimates of durations count as they are: a mean rest changes with every job that ends,
+    and restarts that follow from that cost more than it gains.
     """
     queue, nodes = snapshot.queue, snapshot.nodes
     # If the placer splits hosts by need, a job that waits for its input gets more than its share, and a cap
@@ -94,7 +101,10 @@ def build_scene(
         fits = configs.gpus[classes[:, k], 0] <= room[k]
         open_to |= np.where(fits & ((accepts >> k) & 1 == 1), 1 << k, 0)
     row_restart_s = compute_restart_s(snapshot, restart_s)
-    work_s = compute_work_left_s(snapshot, _TURN * row_restart_s)
+    if aim == "cost":
+        work_s = compute_work_s(snapshot)
+    else:
+        work_s = compute_work_left_s(snapshot, _TURN * row_restart_s)
     outranked = np.zeros(len(queue), dtype=np.bool_)
     if plan is not None:
         left_out = np.ones(len(queue), dtype=np.bool_)
