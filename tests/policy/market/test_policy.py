@@ -18,6 +18,7 @@ from wattline.backend.sim.faults import Overheads
 from wattline.backend.sim.simulator import Sim
 from wattline.cluster import parse_cluster
 from wattline.core.actions import ACTION_GPUS, ACTION_VERB, START
+from wattline.core.estimates import Estimates
 from wattline.core.jobs import PREEMPTIBLE_NEVER, Jobs
 from wattline.core.leases import Leases
 from wattline.core.nodes import Nodes
@@ -279,6 +280,20 @@ def test_few_jobs_share_a_node_that_is_paid_for_as_a_whole() -> None:
     assert len(set(plan.node.tolist())) == 1
     assert plan.prices is not None
     assert p.Market(aim="cost")(spread, library()).node is None
+
+
+def test_at_light_load_a_job_of_estimated_duration_does_not_wait_for_cheaper_gpus() -> None:
+    """It would wait for the GPU of another one; whether it would still end in time is not known."""
+    jobs = Jobs.of(
+        submit_s=[0, 0], gpus=[1, 1], duration_s=[3000, 3000], min_gpus=[1, 1], max_gpus=[1, 1],
+        model=["elasticflow/resnet50"] * 2, deadline_s=[1e6, 1e6], late_per_h=[1e-3, 1e-3],
+    )  # fmt: skip
+    nodes = replace(parse_cluster("1xa100:1+1xv100:1"), base_w=np.array([50.0, 4000.0]))
+    state = queue_up(jobs, nodes, 0.0)
+    policy = p.Market(aim="cost", nodes="exact")
+    assert policy(state, library()).row.tolist() == [0]
+    guessed = replace(state, estimates=Estimates(jobs.duration_s, np.empty(0)))
+    assert policy(guessed, library()).row.tolist() == [0, 1]
 
 
 def test_nodes_are_left_to_the_placer_while_a_job_waits() -> None:

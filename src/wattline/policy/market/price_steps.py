@@ -13,7 +13,7 @@ import numpy as np
 
 from wattline.core.table import Floats, Ints
 from wattline.jit import inner
-from wattline.policy.market.response import Buckets
+from wattline.policy.market.response import Buckets, ClassTable
 
 _STEP = 0.7  # exponent of the first price step; it falls with 1 / (1 + _DAMPING · iteration)
 _DAMPING = 0.15
@@ -22,10 +22,12 @@ _LEAST_DEMAND, _MOST_DEMAND = 0.3, 3.0  # over what there is, that a step follow
 
 
 @inner
-def move_prices(gpu: Floats, used: Floats, room: Ints, buckets: Buckets, step: int) -> None:
+def move_prices(
+    gpu: Floats, used: Floats, room: Ints, classes: ClassTable, buckets: Buckets, step: int
+) -> None:
     """Move the prices *gpu* by kind and bucket with the demand *used*, in GPU-seconds."""
     power = _STEP / (1.0 + _DAMPING * step)
-    falls = _can_only_fall(buckets)
+    falls = _can_only_fall(classes, buckets)
     for k in range(gpu.shape[0]):
         for t in range(gpu.shape[1]):
             offered = room[k] * (buckets.end_s[t] - buckets.begin_s[t])
@@ -37,17 +39,20 @@ def move_prices(gpu: Floats, used: Floats, room: Ints, buckets: Buckets, step: i
 
 
 @inner
-def _can_only_fall(buckets: Buckets) -> bool:
+def _can_only_fall(classes: ClassTable, buckets: Buckets) -> bool:
     """Return whether prices of GPUs fall with time: they do unless a joule is cheaper later."""
+    extra = classes.extra.max() if len(classes.extra) > 0 else 0.0
     for t in range(1, len(buckets.begin_s)):
-        if buckets.energy_price[t] < buckets.energy_price[t - 1] or buckets.budget[t] < buckets.budget[t - 1]:
+        if buckets.energy_price[t] < buckets.energy_price[t - 1]:
+            return False
+        if extra > 0 and buckets.budget[t] < buckets.budget[t - 1]:
             return False
     return True
 
 
 @inner
 def _make_falling(price: Floats, buckets: Buckets) -> None:
-    """Write the falling prices whose logarithms are nearest to those of *price*, in least squares over time.
+    """Write the falling prices nearest to *price*: by least squares of their logarithms over time.
 
     Neighbours that rise are pooled until none does (Ayer et al. 1955).
     """

@@ -267,7 +267,7 @@ def _clear(
             gpu[:] = guess
             value[:] = values
             continue
-        move_prices(gpu, used, room, buckets, step)
+        move_prices(gpu, used, room, classes, buckets, step)
         if 2 * step >= iterations:
             summed += np.log(gpu)
             summands += 1
