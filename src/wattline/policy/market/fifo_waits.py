@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from heapq import heappop, heappush
 
 import numpy as np
 
@@ -64,12 +63,11 @@ def compute_fifo_starts(jobs: Jobs, gpus: int) -> Floats:
 
 @inner
 def _find_shadow(
-    need: int, free: int, end_s: Floats, width: Ints, running: Ints, count: int
+    need: int, free: int, end_s: Floats, width: Ints, running: Ints, first: int, last: int
 ) -> tuple[float, int]:
     """Return when *need* GPUs will be free, and how many more there are then."""
-    by_end = np.argsort(end_s[running[:count]])
-    for p in range(count):
-        job = running[by_end[p]]
+    for p in range(first, last):
+        job = running[p]
         free += width[job]
         if free >= need:
             return float(end_s[job]), free - need
@@ -77,13 +75,13 @@ def _find_shadow(
 
 
 @inner
-def _drop_ended(running: Ints, count: int, end_s: Floats, now_s: float) -> int:
-    kept = 0
-    for p in range(count):
-        if end_s[running[p]] > now_s:
-            running[kept] = running[p]
-            kept += 1
-    return kept
+def _insert_by_end(job: int, end_s: Floats, running: Ints, first: int, last: int) -> None:
+    """Write *job* into *running*, which is sorted by end from *first* to *last*, behind its equals."""
+    at = last
+    while at > first and end_s[running[at - 1]] > end_s[job]:
+        running[at] = running[at - 1]
+        at -= 1
+    running[at] = job
 
 
 @kernel(F1, I1, F1, INT, BOOL)
@@ -92,16 +90,14 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
     total = len(submit_s)
     start_s, end_s = np.full(total, np.nan), np.full(total, np.inf)
     running, waiting = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
-    ran, line, free, at = 0, 0, gpus, 0
-    ends = [(0.0, 0)]
-    ends.pop()
-    while at < total or len(ends) > 0:
+    first, last, line, free, at = 0, 0, 0, gpus, 0  # those that run are from first to last
+    while at < total or first < last:
         now_s = submit_s[at] if at < total else np.inf
-        if len(ends) > 0:
-            now_s = min(now_s, ends[0][0])
-        while len(ends) > 0 and ends[0][0] <= now_s:
-            free += width[heappop(ends)[1]]
-        ran = _drop_ended(running, ran, end_s, now_s)
+        if first < last:
+            now_s = min(now_s, end_s[running[first]])
+        while first < last and end_s[running[first]] <= now_s:
+            free += width[running[first]]
+            first += 1
         while at < total and submit_s[at] <= now_s:
             if width[at] <= gpus:
                 waiting[line] = at
@@ -109,6 +105,9 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
             at += 1
         shadow_s, extra, kept, blocked = np.inf, 0, 0, False
         for p in range(line):
+            if p > _DEPTH and blocked and kept == p:  # nothing has started, and nothing can
+                kept = line
+                break
             job = waiting[p]
             starts = False
             if not blocked:
@@ -116,7 +115,7 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
                 if not starts:
                     blocked = True
                     if reserves:
-                        shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, ran)
+                        shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, first, last)
             elif p <= _DEPTH and width[job] <= free:
                 if now_s + duration_s[job] <= shadow_s:
                     starts = True
@@ -126,9 +125,8 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
             if starts:
                 start_s[job], end_s[job] = now_s, now_s + duration_s[job]
                 free -= width[job]
-                running[ran] = job
-                ran += 1
-                heappush(ends, (end_s[job], job))
+                _insert_by_end(job, end_s, running, first, last)
+                last += 1
             else:
                 waiting[kept] = job
                 kept += 1
