@@ -62,7 +62,7 @@ class Scene:
             overheads=self.overheads,
             quantum_s=self.quantum_s,
         )
-        estimates = None if self.durations == "clairvoyant" else _estimate_by_history
+        estimates = None if self.durations == "clairvoyant" else estimate_by_history
         believed = self.models if self.believed is None else self.believed
         return run(sim, policy, believed, place=place, price=self.price, durations=estimates)
 
@@ -95,7 +95,8 @@ class Scene:
         return self.simulate(text, None if knob is None else knob.fastest)
 
 
-def _estimate_by_history(jobs: Jobs) -> DurationEstimates:
+def estimate_by_history(jobs: Jobs) -> DurationEstimates:
+    """Return estimates from the jobs that have ended."""
     return DurationEstimates(jobs, History(jobs))
 
 
