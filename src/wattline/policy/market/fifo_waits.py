@@ -90,7 +90,8 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
     total = len(submit_s)
     start_s, end_s = np.full(total, np.nan), np.full(total, np.inf)
     running, waiting = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
-    first, last, line, free, at = 0, 0, 0, gpus, 0  # those that run are from first to last
+    first, last, free = 0, 0, gpus  # those that run are from first to last, by end
+    head, line, at = 0, 0, 0  # those that wait are from head to line, by submission
     while at < total or first < last:
         now_s = submit_s[at] if at < total else np.inf
         if first < last:
@@ -103,32 +104,29 @@ def _run_on_paper(submit_s: Floats, width: Ints, duration_s: Floats, gpus: int, 
                 waiting[line] = at
                 line += 1
             at += 1
-        shadow_s, extra, kept, blocked = np.inf, 0, 0, False
-        for p in range(line):
-            if p > _DEPTH and blocked and kept == p:  # nothing has started, and nothing can
-                kept = line
-                break
+        deepest = min(line, head + _DEPTH + 1)
+        while head < line and width[waiting[head]] <= free:
+            job = waiting[head]
+            head += 1
+            free -= width[job]
+            start_s[job], end_s[job] = now_s, now_s + duration_s[job]
+            _insert_by_end(job, end_s, running, first, last)
+            last += 1
+        shadow_s, extra = np.inf, 0
+        if reserves and head < line:
+            shadow_s, extra = _find_shadow(width[waiting[head]], free, end_s, width, running, first, last)
+        for p in range(head + 1, deepest):
             job = waiting[p]
-            starts = False
-            if not blocked:
-                starts = width[job] <= free
-                if not starts:
-                    blocked = True
-                    if reserves:
-                        shadow_s, extra = _find_shadow(width[job], free, end_s, width, running, first, last)
-            elif p <= _DEPTH and width[job] <= free:
-                if now_s + duration_s[job] <= shadow_s:
-                    starts = True
-                elif width[job] <= extra:
-                    starts = True
-                    extra -= width[job]
-            if starts:
-                start_s[job], end_s[job] = now_s, now_s + duration_s[job]
-                free -= width[job]
-                _insert_by_end(job, end_s, running, first, last)
-                last += 1
-            else:
-                waiting[kept] = job
-                kept += 1
-        line = kept
+            in_time = now_s + duration_s[job] <= shadow_s
+            if width[job] > free or not (in_time or width[job] <= extra):
+                continue
+            if not in_time:
+                extra -= width[job]
+            for q in range(p, head, -1):  # those before it close up; they are few
+                waiting[q] = waiting[q - 1]
+            head += 1
+            free -= width[job]
+            start_s[job], end_s[job] = now_s, now_s + duration_s[job]
+            _insert_by_end(job, end_s, running, first, last)
+            last += 1
     return start_s
